@@ -3,36 +3,58 @@ package driver
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/control"
 )
 
-// IdentifyGPUs asks the NIC how it numbers the GPUs whose BARs were found on the PCI bus, and
-// numbers them so: until then they are numbered by their PCI addresses. Both lists are in the order
-// of the bus. It is called before Start.
+// IdentifyGPUs asks the NIC which GPUs it reaches and where their memory is, and numbers those that were found on the
+// PCI bus so: until then they are numbered by their PCI addresses. They are in the NIC's order, the nearest first, and
+// those that it does not reach are left out. It is called before Start.
 func (n *NIC) IdentifyGPUs(ctx context.Context) error {
 	list, err := n.ctl.GPUs(ctx)
 	if err != nil {
 		return fmt.Errorf("asking the NIC for its GPUs: %w", err)
 	}
-	i := 0
+	maps, err := n.ctl.GPUMaps(ctx)
+	if err != nil {
+		return fmt.Errorf("asking the NIC where GPU memory is: %w", err)
+	}
+	var gpus []GPUInfo
 	for _, g := range list {
 		if g.Attach != control.AttachBAR {
 			continue
 		}
-		if i == len(n.gpus) {
-			return fmt.Errorf("the NIC knows of GPU %d, of %d bytes, and no PCI device is left to be it: %w", g.ID, g.Size,
-				unix.ENODEV)
+		found, err := n.gpuAt(g, maps)
+		if err != nil {
+			return err
 		}
-		if n.gpus[i].Size != g.Size {
-			return fmt.Errorf("GPU at %s has a BAR of %d bytes, the NIC says %d: %w", n.gpus[i].PCI, n.gpus[i].Size, g.Size,
-				unix.ENODEV)
-		}
-		n.gpus[i].ID = int(g.ID)
-		i++
+		gpus = append(gpus, found)
 	}
-	n.gpus = n.gpus[:i] // the NIC cannot reach the rest
+	n.gpus = gpus
 	return nil
+}
+
+// gpuAt finds the PCI device whose BAR is where the NIC has a GPU's memory.
+func (n *NIC) gpuAt(g control.GPUInfo, maps []control.GPUMap) (found GPUInfo, err error) {
+	for _, m := range maps {
+		if m.GPU != g.ID {
+			continue
+		}
+		i := slices.IndexFunc(n.gpus, func(d GPUInfo) bool { return d.Addr == m.IOVA-m.Off })
+		if i < 0 {
+			continue
+		}
+		found = n.gpus[i]
+		if found.Size != g.Size {
+			return found, fmt.Errorf("GPU at %s has a BAR of %d bytes, the NIC says %d: %w", found.PCI, found.Size, g.Size,
+				unix.ENODEV)
+		}
+		found.ID = int(g.ID)
+		return found, nil
+	}
+	return found, fmt.Errorf("the NIC knows of GPU %d, of %d bytes, and no PCI device has its memory: %w", g.ID, g.Size,
+		unix.ENODEV)
 }

@@ -103,6 +103,7 @@ func (p *pci) take() error {
 	if p.sl, err = newSleeper(p.intr, 4); err != nil {
 		return err
 	}
+	p.sl.ears.nap = firstNap
 	if p.cfg, err = p.dev.openConfig(); err != nil {
 		return err
 	}

@@ -91,6 +91,9 @@ func (n *NIC) poll() error {
 		if err != nil {
 			return err
 		}
+		if worked && n.t.sleeper().ears.worked() {
+			n.log.Warn("the device's interrupts do not come: it is looked at every millisecond")
+		}
 		spinning := p.state.Load() == stateSpin
 		switch {
 		case worked && spinning:

@@ -58,9 +58,50 @@ func TestSleepEndsOnce(t *testing.T) {
 	s.wake()
 }
 
-// TestNoWakeIsLost: a waker stores what it wants and wakes; the sleeper sees each.
+// A device whose calls do not come is looked at by and by, and once it was missed twice every millisecond; the first
+// call ends that.
+func TestDeviceThatIsNotHeard(t *testing.T) {
+	s, call := newTestSleeper(t)
+	s.ears.nap = firstNap
+	nap := func() {
+		t.Helper()
+		if called, err := s.sleep(); called || err != nil || !s.ears.napped {
+			t.Fatalf("called %t, %v, %+v", called, err, s.ears)
+		}
+	}
+	nap()
+	nap() // nothing to do: nothing is missed
+	testkit.Equal(t, "deaf", s.ears.worked() || s.ears.worked(), false)
+	nap()
+	testkit.Equal(t, "deaf", s.ears.worked(), true)
+	testkit.Equal(t, "nap", s.ears.nap, deafNap)
+	nap()
+	testkit.Equal(t, "told again", s.ears.worked(), false)
+	s.wake() // is no nap, and is not lost to one
+	if called, err := s.sleep(); called || err != nil || s.ears.napped {
+		t.Errorf("called %t, %v, %+v", called, err, s.ears)
+	}
+	nap()
+	call()
+	if called, err := s.sleep(); !called || err != nil || s.ears != (ears{}) {
+		t.Errorf("called %t, %v, %+v", called, err, s.ears)
+	}
+	go s.wake()
+	if called, err := s.sleep(); called || err != nil || s.ears.napped {
+		t.Errorf("called %t, %v, %+v", called, err, s.ears)
+	}
+}
+
+// TestNoWakeIsLost: a waker stores what it wants and wakes; the sleeper sees each, also between naps.
 func TestNoWakeIsLost(t *testing.T) {
-	s, _ := newTestSleeper(t)
+	for _, d := range []time.Duration{0, 50 * time.Microsecond} {
+		s, _ := newTestSleeper(t)
+		s.ears.nap = d
+		noWakeIsLost(t, s)
+	}
+}
+
+func noWakeIsLost(t *testing.T, s *sleeper) {
 	const wakers, each = 4, 5000
 	wants := make(chan int, wakers)
 	var wg sync.WaitGroup

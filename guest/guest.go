@@ -64,16 +64,21 @@ type Device struct {
 
 // Open opens the device. Its Close closes all that was opened of it. Most programs leave both to [Main].
 func Open(ctx context.Context) (*Device, error) {
-	d := &Device{}
 	name, addr := os.Getenv("VNIC_DEVICE"), os.Getenv("VNIC_ADDR")
 	if name == "" || addr == "" {
 		return nil, fmt.Errorf("no VNIC_DEVICE and VNIC_ADDR in the environment: %w", ErrNoGuest)
 	}
 	prefix, err := netip.ParsePrefix(addr)
-	if err == nil {
-		d.Index, err = strconv.Atoi(os.Getenv("VNIC_INDEX"))
+	if err != nil {
+		return nil, fmt.Errorf("environment: %w: %w", err, ErrNoGuest)
 	}
-	if err == nil {
+	return open(ctx, name, prefix)
+}
+
+func open(ctx context.Context, name string, prefix netip.Prefix) (*Device, error) {
+	d := &Device{}
+	var err error
+	if d.Index, err = strconv.Atoi(os.Getenv("VNIC_INDEX")); err == nil {
 		d.Guests, err = strconv.Atoi(os.Getenv("VNIC_GUESTS"))
 	}
 	if err != nil {

@@ -35,6 +35,21 @@ func TestOutsideOfAGuestItSaysSo(t *testing.T) {
 	}
 }
 
+// What the environment says of devices is taken apart, and what it should not say is an error.
+func TestDevicesHaveTheLabsNames(t *testing.T) {
+	t.Setenv("VNIC_DEVICES", "nic0=eth0,10.118.110.101/24,fd76:6e69::65/64 b=0000:13:00.0,10.118.111.101/24")
+	names := testkit.Must(Devices())(t)
+	testkit.Equal(t, "names", strings.Join(names, " "), "nic0 b")
+	list := testkit.Must(devices())(t)
+	testkit.Equal(t, "the second", list[1], named{"b", "0000:13:00.0", netip.MustParsePrefix("10.118.111.101/24")})
+	testkit.ErrorSays(t, testkit.Err(OpenDevice(t.Context(), "c")), "no device c", "0000:13:00.0")
+	for _, bad := range []string{"", "nic0", "nic0=eth0", "nic0=eth0,10.0.0.1", "nic0=eth0,x"} {
+		t.Setenv("VNIC_DEVICES", bad)
+		testkit.ErrorIs(t, testkit.Err(Devices()), ErrNoGuest, "%q", bad)
+		testkit.ErrorIs(t, testkit.Err(OpenDevice(t.Context(), "nic0")), ErrNoGuest, "%q", bad)
+	}
+}
+
 type device struct {
 	devmem.Device
 	rss int

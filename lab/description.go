@@ -71,7 +71,7 @@ type NIC struct {
 	MTU        int          // bytes; 0: 1500
 	QueuePairs int          // 0: the model's
 	GPUs       []int        // which of the guest's GPUs it may address, by number; nil: all of them
-	Slot       Slot         // of a guest with sockets
+	Slot       Slot         // of a guest with sockets; zero of one that may address no GPU: none, on the root complex
 	// Link is impairment, in either direction, and which source addresses the guest's frames may have. Its Identity is
 	// completed: nil stands for MAC alone.
 	Link wire.LinkOptions

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"log/slog"
@@ -114,9 +115,16 @@ func (l *Lab) addMachine(g *Guest) error {
 			info.Place = tree.Place(name)
 			gpus, reached = append(gpus, nic.GPU{GPU: gpu.GPU, Info: info, Path: path}), append(reached, gpu)
 		}
+		slices.SortStableFunc(gpus, func(a, b nic.GPU) int { return cmp.Compare(a.Path.Distance, b.Path.Distance) })
+		slices.SortStableFunc(reached, func(a, b *GPUMemory) int {
+			from := g.nicInTree(n)
+			return cmp.Compare(tree.Path(from, a.Place).Distance, tree.Path(from, b.Place).Distance)
+		})
 		p, err := l.newPort(n, gpus, reached, g)
 		if p != nil {
-			p.Place = g.nicInTree(n)
+			if len(g.Sockets) == 0 || !n.apart() {
+				p.Place = g.nicInTree(n)
+			}
 			l.ports, m.Ports = append(l.ports, p), append(m.Ports, p)
 		}
 		if err != nil {

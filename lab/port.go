@@ -22,7 +22,7 @@ type Port struct {
 	Addr4, Addr6 netip.Prefix // meant for its guest
 	MTU          int
 	QueuePairs   int
-	GPUs         []*GPUMemory // that it may address
+	GPUs         []*GPUMemory // that it may address, the nearest in the tree first
 	Place        string       // its name in the machine's tree
 
 	lab *Lab

@@ -25,6 +25,9 @@ func (g *Guest) inTree(kind, name string) string {
 func (g *Guest) nicInTree(n *NIC) string { return g.inTree("nic", n.Name) }
 func (g *Guest) gpuInTree(m *GPU) string { return g.inTree("gpu", m.Name) }
 
+// apart says that a NIC is in no tree, as it need not be when no GPU is for it: it is on the root complex.
+func (n *NIC) apart() bool { return n.GPUs != nil && len(n.GPUs) == 0 && n.Slot == Slot{} }
+
 // switchOf is the switch of a NIC in the tree of a guest without sockets.
 func (g *Guest) switchOf(n *NIC) string {
 	if local := g.Local(n.Name); local != n.Name {
@@ -42,7 +45,9 @@ func (d *Description) Tree(i int) (tree *pcie.Tree, nics, gpus []string) {
 		panic("lab: a description that was not checked: " + err.Error())
 	}
 	for j := range g.NICs {
-		nics = append(nics, g.nicInTree(&g.NICs[j]))
+		if n := &g.NICs[j]; len(g.Sockets) == 0 || !n.apart() {
+			nics = append(nics, g.nicInTree(n))
+		}
 	}
 	for j := range g.GPUs {
 		gpus = append(gpus, g.gpuInTree(&g.GPUs[j]))
@@ -73,7 +78,9 @@ func (g *Guest) nodes() (nodes []pcie.Node) {
 		if bare {
 			n.Slot.Below = g.switchOf(n)
 		}
-		add(g.nicInTree(n), pcie.Endpoint, n.Slot)
+		if bare || !n.apart() {
+			add(g.nicInTree(n), pcie.Endpoint, n.Slot)
+		}
 	}
 	for i := range g.GPUs {
 		m := &g.GPUs[i]

@@ -19,7 +19,8 @@ func twoSockets(r pcie.Routing) lab.Guest {
 		GPUs: []lab.GPU{{Name: "a.gpu0", Memory: 4096, Slot: at("sw0")}, {Name: "a.gpu1", Memory: 4096, Slot: at("sw1")}}}
 }
 
-// Each NIC of a guest with several has a path to each GPU, by the tree, and the guest is told what it is.
+// Each NIC of a guest with several has a path to each GPU, by the tree, and the guest is told what it is: of its
+// nearest GPU first.
 func TestEachNICHasAPathToEachGPU(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, c := range []struct {
@@ -38,11 +39,12 @@ func TestEachNICHasAPathToEachGPU(t *testing.T) {
 			gpus := testkit.Must(p.NIC().GPUs())(t)
 			testkit.Equal(t, "GPUs", len(gpus), 2)
 			for j, g := range gpus {
-				want := c.other
-				if i == j {
-					want = c.own
+				want, at := c.own, i
+				if j > 0 {
+					want, at = c.other, 1-i
 				}
-				if pcie.PathKind(g.P2P) != want || g.Place != []string{"s0/sw0/gpu0", "s1/sw1/gpu1"}[j] {
+				if pcie.PathKind(g.P2P) != want || g.ID != uint16(at) ||
+					g.Place != []string{"s0/sw0/gpu0", "s1/sw1/gpu1"}[at] {
 					t.Errorf("%v: %s to GPU %d: %+v", c, p.Name, j, g)
 				}
 			}

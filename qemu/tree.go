@@ -45,6 +45,9 @@ func (c *Config) checkTree() error {
 		}
 	}
 	for _, p := range places {
+		if p == "" {
+			continue // on the root complex
+		}
 		if !ends[p] {
 			return fmt.Errorf("config: nothing in the PCIe tree has the name %q, or two devices have it", p)
 		}
@@ -132,10 +135,14 @@ func speed(l pcie.Link) string {
 	return fmt.Sprintf(",x-speed=%s,x-width=%d", strings.ReplaceAll(fmt.Sprint(l.Transfers()), ".", "_"), l.Width)
 }
 
-// on is the option that puts a device on the bus of its place; "" without a tree.
+// on is the option that puts a device on the bus of its place, or on the root complex, where QEMU would not put it by
+// itself when there are expander buses; "" without a tree.
 func (c *Config) on(place string) string {
-	if c.Tree == nil {
+	switch {
+	case c.Tree == nil:
 		return ""
+	case place == "":
+		return ",bus=pcie.0"
 	}
 	return ",bus=" + portOf(place)
 }

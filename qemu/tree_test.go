@@ -1,7 +1,6 @@
 package qemu
 
 import (
-	"net"
 	"strings"
 	"testing"
 
@@ -128,7 +127,18 @@ func TestTreesThatNoMachineHas(t *testing.T) {
 		change(&c)
 		testkit.ErrorSays(t, c.complete(), want)
 	}
+}
+
+// A device without a place is on the root complex.
+func TestDeviceBesideATree(t *testing.T) {
 	c := treeConfig(t)
-	c.Netdevs = append(c.Netdevs, Netdev{Connected: func(*net.UnixConn) {}})
-	testkit.ErrorSays(t, c.complete(), `the name ""`)
+	c.Netdevs = append(c.Netdevs, Netdev{Path: "/u"})
+	testkit.OK(t, c.complete())
+	in := made(t)
+	in.ram = append(in.ram, sized(t, 1))
+	args, _ := arguments(&c, AccelTCG, in)
+	last := args[len(args)-1]
+	if !strings.HasPrefix(last, "virtio-net-pci,id=dev-net2") || !strings.HasSuffix(last, ",bus=pcie.0") {
+		t.Error(last)
+	}
 }

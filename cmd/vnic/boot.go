@@ -26,6 +26,7 @@ func bootCommand() *cobra.Command {
 	var (
 		verbose bool
 		sandbox = broker.On
+		labName string
 		dump    pcap.Options
 		show    = stat.Options{Command: "boot"}
 		o       = boot.Options{Memory: 512 << 20, GPUMemory: 256 << 20}
@@ -55,11 +56,21 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
   vnic boot -- ./test --all                   a program, its status is vnic's
   vnic boot --nic gve -- ip address           on the kernel's own devmem TCP
   vnic boot --guests 2 -- ./test              two guests on one switch; $VNIC_INDEX is 0 and 1
+  vnic boot --lab a3-high -- sh -c env        guests with 4 NICs and 8 GPUs each: vnic lab show a3-high
   vnic boot --kernel bzImage --modules lib    a kernel of your own
   vnic boot --copy data:/data -- ls -l /data  with files`,
 		Args: programArgs,
 		RunE: func(c *cobra.Command, args []string) (err error) {
 			o.Command = args
+			if labName != "" {
+				l, err := loadLab(c, labName)
+				if err != nil {
+					return err
+				}
+				if err := o.Take(l); err != nil {
+					return misuse(c, err)
+				}
+			}
 			if err := broker.CheckMode(sandbox); err != nil {
 				return misuse(c, err)
 			}
@@ -75,7 +86,11 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 			o.Fetch.Log, o.Fetch.Progress = o.Log, ui.fetch
 			o.Note, o.Stage = ui.note, ui.doingNow
 			o.Stdin, o.Stdout, o.Stderr = os.Stdin, c.OutOrStdout(), c.ErrOrStderr()
-			seeded(c.Flags(), &o.Impair, ui.note)
+			if o.Lab != nil {
+				seedLab(o.Lab, ui.note)
+			} else {
+				seeded(c.Flags(), &o.Impair, ui.note)
+			}
 			if o.Broker, o.Confine, err = confined(o.BrokerConfig, sandbox, c.Flags().Changed("sandbox"), ui.note,
 				broker.Terminal); err != nil {
 				return err
@@ -104,6 +119,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	}
 	f := c.Flags()
 	f.SortFlags = false
+	labFlag(f, &labName)
 	f.StringVar(&o.NIC, "nic", lab.Virtio,
 		"virtio; or gve, whose devmem TCP is the kernel's, and which needs QEMU "+assets.MinVFIOUser)
 	f.IntVar(&o.Guests, "guests", 1, "how many guests; the command runs in all of them")

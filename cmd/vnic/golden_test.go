@@ -371,6 +371,7 @@ func (tr *transcript) clean(s string) string {
 // process is a command in the background.
 type process struct {
 	*exec.Cmd
+	gone      bool // under out.mu
 	line      string
 	out, errs output
 	ended     chan error
@@ -409,14 +410,13 @@ func (tr *transcript) begin(args []string) {
 	for _, f := range p.ExtraFiles {
 		tr.Check(f.Close())
 	}
-	gone := false
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		err := p.Wait()
 		cancel()
 		mu.Lock()
 		defer mu.Unlock()
-		gone = true
+		p.gone = true
 		p.ended <- err
 		changed.Broadcast()
 	})
@@ -433,7 +433,7 @@ func (tr *transcript) begin(args []string) {
 		return pattern.Match(p.out.b.Bytes()) || pattern.Match(p.errs.b.Bytes())
 	}
 	for !ready() {
-		if gone {
+		if p.gone {
 			tr.Fatalf("%s: it has ended:\n%s%s", p.line, p.out.b.String(), p.errs.b.String())
 		}
 		changed.Wait()
@@ -532,6 +532,9 @@ func (tr *transcript) scrape(args []string) {
 	p, pattern := tr.running[args[0]], regexp.MustCompile("^(# (HELP|TYPE) )?("+args[1]+")")
 	p.errs.mu.Lock()
 	url := metricsURL.FindString(p.errs.b.String())
+	for ; url == "" && !p.gone; url = metricsURL.FindString(p.errs.b.String()) { // stdout may be seen before stderr
+		p.errs.changed.Wait()
+	}
 	p.errs.mu.Unlock()
 	client := http.Client{Timeout: tr.limit, Transport: &http.Transport{DisableKeepAlives: true}} // and no proxy
 	resp, err := client.Get(url)

@@ -2,15 +2,61 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"vnic.dev/vnic/cmd/vnic/internal/labshow"
+	"vnic.dev/vnic/internal/memavail"
 	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/pcie/host"
 )
+
+// labFlag names a lab file.
+func labFlag(f *pflag.FlagSet, name *string) {
+	f.StringVar(name, "lab", "", "lab file with all guests, or preset: "+strings.Join(labfile.Presets(), ", ")+
+		" (vnic lab show; instead of "+insteadOf()+")")
+}
+
+// ofLab are flags of which a lab file has what they say.
+var ofLab = []string{"nic", "guests", "cpus", "memory", "gpu-memory", "mtu", "loss", "reorder", "seed"}
+
+func insteadOf() string { return "--" + strings.Join(ofLab, ", --") }
+
+// loadLab reads a lab file for a command that has flags for some of it.
+func loadLab(c *cobra.Command, name string) (*labfile.Lab, error) {
+	for _, flag := range ofLab {
+		if c.Flags().Changed(flag) {
+			return nil, usagef(c, "--lab and --%s: the lab file says that", flag)
+		}
+	}
+	l, err := labfile.Load(name, os.Stdin)
+	if bad := (*labfile.Error)(nil); errors.As(err, &bad) {
+		return nil, misuse(c, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := memavail.Enough(l.Memory(true), "/"); err != nil {
+		return nil, fmt.Errorf("--lab %s: its guests' RAM and GPUs: %w", name, err)
+	}
+	return l, nil
+}
+
+// seedLab gives a lab's links seeds: the file's, or some that is said.
+func seedLab(l *labfile.Lab, note func(format string, args ...any)) {
+	seed := uint64(rand.Uint32())
+	if l.Seed != nil {
+		seed = *l.Seed
+	} else if l.Lossy() {
+		note("loss and reordering of the lab's links: seed %d", seed)
+	}
+	l.Sow(seed)
+}
 
 func labCommand() *cobra.Command {
 	c := &cobra.Command{

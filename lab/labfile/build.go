@@ -26,6 +26,7 @@ type Lab struct {
 	lab.Description
 	Machines []Machine // of the guests
 	Seed     *uint64   // nil: each run draws its own
+	Given    bool      // the file says addresses: others are as the lab has them
 }
 
 // Machine is what a guest has besides NICs and GPUs.
@@ -45,6 +46,28 @@ func (l *Lab) Memory(ram bool) (sum uint64) {
 		}
 	}
 	return sum
+}
+
+// Lossy says whether any link loses or holds back segments.
+func (l *Lab) Lossy() bool {
+	for _, g := range l.Guests {
+		for _, n := range g.NICs {
+			if up := n.Link.Up; up.Loss > 0 || up.Reorder > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Sow gives each link a seed of its own, counted from one.
+func (l *Lab) Sow(seed uint64) {
+	for i := range l.Guests {
+		for j := range l.Guests[i].NICs {
+			l.Guests[i].NICs[j].Link.Up.Seed = seed
+			seed++
+		}
+	}
 }
 
 // Defaults of what a file does not say.
@@ -387,6 +410,7 @@ func (b *builder) nic(at path, f *Guest, n *NIC, guest string) (out lab.NIC, err
 		if a.text == "" {
 			continue
 		}
+		b.out.Given = true
 		if *a.to, err = netip.ParsePrefix(a.text); err != nil || a.to.Addr().Is4() != a.is4 || a.to.Addr().Zone() != "" ||
 			!a.to.Addr().IsGlobalUnicast() {
 			return out, b.wrong(at.to(a.key), "%s is an address of a guest with the length of its prefix, as %s", a.key,
@@ -468,6 +492,9 @@ func (b *builder) bytes(at path, text Quantity, to *uint64) error {
 type path []any
 
 func (p path) to(steps ...any) path { return append(slices.Clip(p), steps...) }
+
+// Addrs are the addresses that a guest has on a rail, unless the file says others.
+func Addrs(rail, guest int) (v4, v6 netip.Prefix) { return addr4(rail, guest), addr6(rail, guest) }
 
 // Each NIC of a guest is on a subnet with those of the same number of other guests: interfaces of one subnet would
 // answer each other's ARP.

@@ -64,7 +64,7 @@ func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, 
 	for _, model := range modelsOf(hw) {
 		s := SoftwareFor(model)
 		conf.Append = strings.TrimSpace(conf.Append + " " + s.KernelArgs)
-		a.HugePages += s.HugePages
+		a.HugePages += s.HugePages * max(1, driven(hw, model))
 	}
 	conf.Append = strings.TrimSpace(conf.Append + " " + c.Append)
 	Attach(&conf, hw)
@@ -102,6 +102,16 @@ func Attach(c *qemu.Config, hw *lab.Machine) {
 		c.Netdevs = append(c.Netdevs, qemu.Netdev{Connected: p.Connected, VFIOUser: p.Model.VFIOUser, Queues: p.QueuePairs,
 			MAC: net.HardwareAddr(p.MAC[:]), MTU: p.MTU, Place: p.Place})
 	}
+}
+
+// driven is how many NICs of a model are for programs that have GPU memory.
+func driven(hw *lab.Machine, model string) (n int) {
+	for _, p := range hw.Ports {
+		if p.Model.Name == model && p.GPU() != nil {
+			n++
+		}
+	}
+	return n
 }
 
 // modelsOf lists the models of a machine's NICs, each once.

@@ -108,7 +108,8 @@ func TestEnvironmentSaysWhatThereIs(t *testing.T) {
 	}{{lab.Virtio, 64 << 20, "0000:00:04.0", false}, {lab.GVE, 64 << 20, "eth0", true}, {lab.GVE, 0, "eth0", false}} {
 		o := good()
 		o.NIC, o.GPUMemory, o.Guests = c.nic, c.memory, 2
-		g := &guest{runner: &runner{opt: &o}, place: place{index: 1},
+		w := testkit.Must(lab.Open(o.describe(), lab.Options{}))(t)
+		g := &guest{runner: &runner{opt: &o}, place: o.places(w)[1],
 			network: guestnet.Result{Interfaces: []guestnet.Found{{Name: "eth0", PCI: "0000:00:03.0"},
 				{Name: "eth1", PCI: "0000:00:04.0"}}}}
 		if c.nic == lab.GVE {
@@ -124,6 +125,7 @@ func TestEnvironmentSaysWhatThereIs(t *testing.T) {
 		if slices.Contains(env, "VNIC_GPU="+gpusocket.Path) != c.gpu {
 			t.Errorf("%+v: %q", c, env)
 		}
+		testkit.OK(t, w.Close())
 	}
 }
 

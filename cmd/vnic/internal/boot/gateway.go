@@ -34,10 +34,11 @@ func (o *Options) gateway() ([]lab.Service, error) {
 	if o.Broker != nil {
 		g.Outside = o.Broker
 	}
-	for i := range o.Guests {
-		d4, d6 := o.devmemAddrs(i)
+	for i, guest := range o.describe().Guests {
+		d4, d6 := o.devmemAddrs(0, i)
 		g.Hosts = append(g.Hosts,
-			gateway.Host{Name: guestnet.HostName(i), MAC: lab.MAC(i), Addr4: lab.Addr4(i).Addr(), Addr6: lab.Addr6(i).Addr()},
+			gateway.Host{Name: guestnet.HostName(i), MAC: guest.NICs[0].MAC, Addr4: lab.Addr4(i).Addr(),
+				Addr6: lab.Addr6(i).Addr()},
 			gateway.Host{Name: guestnet.DevmemName(i), Addr4: d4.Addr(), Addr6: d6.Addr()}) // DHCP is not for it
 	}
 	return []lab.Service{lab.Gateway(g)}, nil

@@ -10,6 +10,7 @@ import (
 	"vnic.dev/vnic/internal/golden"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labfile"
 )
 
 // TestGoldenEnvironment holds the environment of programs, and what their guest is told of its
@@ -33,14 +34,18 @@ func TestGoldenEnvironment(t *testing.T) {
 		{"gve, no GPUs, --env", func(o *Options) {
 			o.NIC, o.GPUMemory, o.Env, o.MTU = lab.GVE, 0, []string{"A=b=c", "FROM_HERE", "NOT_HERE"}, 9000
 		}},
+		{"virtio, lab a3-high", func(o *Options) { testkit.OK(t, o.Take(testkit.Must(labfile.Load("a3-high", nil))(t))) }},
+		{"gve, lab", func(o *Options) { testkit.OK(t, o.Take(testkit.Must(labfile.Load("testdata/gve.yaml", nil))(t))) }},
 	} {
 		o := good()
 		c.change(&o)
 		w := testkit.Must(lab.Open(o.describe(), lab.Options{}))(t)
 		for _, p := range o.places(w) {
 			n := o.network(p)
-			found := []guestnet.Found{{Name: "eth0", PCI: "0000:00:03.0"}, {Name: "eth1", PCI: "0000:00:04.0"}}
-			found = found[:len(n.Interfaces)]
+			var found []guestnet.Found
+			for i := range n.Interfaces {
+				found = append(found, guestnet.Found{Name: fmt.Sprint("eth", i), PCI: fmt.Sprintf("0000:00:%02x.0", 3+i)})
+			}
 			g := &guest{runner: &runner{opt: &o}, place: p, network: guestnet.Result{Interfaces: found}}
 			conf := testkit.Must(json.MarshalIndent(n, "", "  "))(t)
 			fmt.Fprintf(&b, "== %s: %s\n%s\n%s\n\n", c.name, p.name, strings.Join(g.env(), "\n"), conf)

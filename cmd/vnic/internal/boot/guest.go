@@ -30,9 +30,10 @@ const forever = 365 * 24 * time.Hour // the program says when it is done
 // boot starts the guest, which lives as long as ctx, and its network. When ready ends first, the guest is ended.
 func (g *guest) boot(ctx, ready context.Context) error {
 	o, im := g.runner.opt, g.runner.images
-	c := machines.Config{Name: g.name, Agent: agent.Config{Hostname: g.name, Port: true},
-		Files: io.NewSectionReader(im.files, 0, im.size), RAMSize: o.Memory, CPUs: o.CPUs, Append: o.Append,
-		Args: o.QEMUArgs, TimeLimit: forever, ResultsPort: true, Log: o.Log}
+	c := machines.Config{Name: g.name, Agent: agent.Config{Hostname: g.name, Port: true, Sysctl: g.sysctl()},
+		Files: io.NewSectionReader(im.files, 0, im.size), RAMSize: o.ram(g.index), CPUs: o.cpus(g.index),
+		Append: o.Append,
+		Args:   o.QEMUArgs, TimeLimit: forever, ResultsPort: true, Log: o.Log}
 	if g.runner.gate != nil {
 		c.Started = g.runner.gate.Pass
 	}
@@ -66,7 +67,7 @@ func (g *guest) boot(ctx, ready context.Context) error {
 	if missing := g.network.NotReady; missing != "" {
 		o.Note("%s: the network is not ready: %s: the program starts without it", g.name, missing)
 	}
-	if o.gpuSocket() {
+	if g.gpuSocket() {
 		if err := gpusocket.Start(ready, m.Agent(), g.network.Interfaces[0].Name); err != nil {
 			return g.blame(err)
 		}
@@ -74,19 +75,26 @@ func (g *guest) boot(ctx, ready context.Context) error {
 	return nil
 }
 
+// sysctl are the kernel's settings. With several interfaces on one switch each is to answer for its own addresses
+// (Linux: Documentation/networking/ip-sysctl.rst, arp_ignore and arp_announce).
+func (g *guest) sysctl() map[string]string {
+	if !g.runner.opt.node() || len(g.devmem) < 2 {
+		return nil
+	}
+	return map[string]string{"net.ipv4.conf.all.arp_ignore": "1", "net.ipv4.conf.all.arp_announce": "2"}
+}
+
 // env is the program's environment.
 func (g *guest) env() []string {
 	o := g.runner.opt
 	env := append(plainEnv(), "PS1="+g.name+`:\w\$ `, "VNIC_INDEX="+strconv.Itoa(g.index),
 		"VNIC_GUESTS="+strconv.Itoa(o.Guests), "VNIC_NIC="+o.NIC)
-	device := g.network.Interfaces[len(g.network.Interfaces)-1]
-	name := device.PCI
-	if o.node() {
-		name = device.Name
-	}
-	a4, a6 := o.devmemAddrs(g.index)
-	env = append(env, "VNIC_DEVICE="+name, "VNIC_ADDR="+a4.String(), "VNIC_ADDR6="+a6.String())
-	if o.gpuSocket() {
+	devices := g.devices()
+	_, first, _ := strings.Cut(devices[0], "=")
+	device := strings.Split(first, ",")
+	env = append(env, "VNIC_DEVICE="+device[0], "VNIC_ADDR="+device[1], "VNIC_ADDR6="+device[2],
+		"VNIC_DEVICES="+strings.Join(devices, " "), "VNIC_GPUS="+strings.Join(g.gpus(), " "))
+	if g.gpuSocket() {
 		env = append(env, "VNIC_GPU="+gpusocket.Path)
 	}
 	for _, e := range []string{"TERM", "COLORTERM", "LD_LIBRARY_PATH"} {

@@ -23,11 +23,11 @@ func TestGuestsHaveTheirAddresses(t *testing.T) {
 			}
 		}
 		for i, p := range o.places(w) {
-			v4, v6 := o.devmemAddrs(i)
+			v4, v6 := o.devmemAddrs(0, i)
 			for _, c := range []struct {
 				port *lab.Port
 				is   bool
-			}{{p.devmem, true}, {o.places(w)[1-i].devmem, false}, {o.places(w)[1-i].kernel, false}} {
+			}{{p.devmem[0], true}, {o.places(w)[1-i].devmem[0], false}, {o.places(w)[1-i].kernel, false}} {
 				testkit.Equal(t, "a devmem address", w.Switch().MayLease(c.port.MAC, v4.Addr()), c.is)
 				testkit.Equal(t, "a devmem address", w.Switch().MayLease(c.port.MAC, v6.Addr()), c.is)
 			}

@@ -11,10 +11,14 @@ import (
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labfile"
 )
 
 // Options are the flags of `vnic boot`.
 type Options struct {
+	// Lab, if it is not nil, says what guests there are, and Take has what it says in the options up to Impair.
+	Lab *labfile.Lab
+
 	NIC       string // lab.Virtio or lab.GVE
 	Guests    int
 	CPUs      int
@@ -57,11 +61,34 @@ const MaxGuests = lab.MaxGPUs
 
 const minMemory = 192 << 20
 
+// Take has the guests be those of a lab file. An error says what of it is not to be had here.
+func (o *Options) Take(l *labfile.Lab) error {
+	o.Lab, o.NIC, o.Guests, o.GPUMemory = l, l.Guests[0].NICs[0].Model, len(l.Guests), 0
+	o.Memory, o.CPUs = l.Machines[0].RAM, l.Machines[0].CPUs
+	for i, g := range l.Guests {
+		o.Memory = min(o.Memory, l.Machines[i].RAM) // of which files may take a part
+		for _, n := range g.NICs {
+			if n.Model != o.NIC {
+				return fmt.Errorf("--lab: NICs of %s and of %s: vnic boot has guests of one model", o.NIC, n.Model)
+			}
+		}
+		for _, m := range g.GPUs {
+			o.GPUMemory = max(o.GPUMemory, m.Memory)
+		}
+	}
+	if l.Given {
+		return errors.New("--lab: ipv4 and ipv6 are vnic boot's to give: leave them out of the file")
+	}
+	return nil
+}
+
 // Check says what is wrong with the options, in terms of flags.
 func (o *Options) Check() error {
 	switch {
 	case o.Guests < 1 || o.Guests > MaxGuests:
 		return fmt.Errorf("--guests %d: 1 to %d", o.Guests, MaxGuests)
+	case o.Guests > 1 && len(o.Command) == 0 && o.Lab != nil:
+		return fmt.Errorf("--lab: a shell is for one guest, and there are %d: name a command, after --", o.Guests)
 	case o.Guests > 1 && len(o.Command) == 0:
 		return errors.New("--guests: a shell is for one guest: name a command, after --")
 	case o.CPUs < 1 || o.CPUs > 64:
@@ -89,5 +116,5 @@ func (o *Options) node() bool {
 	return p.Node
 }
 
-// gpuSocket says whether programs of the guests can get GPU memory for the kernel's sockets.
-func (o *Options) gpuSocket() bool { return o.node() && o.GPUMemory > 0 }
+// gpuSocket says whether programs of the guest can get GPU memory for the kernel's sockets.
+func (p *place) gpuSocket() bool { return p.kernel.Model.Node && p.kernel.GPU() != nil }

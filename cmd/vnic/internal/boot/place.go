@@ -1,35 +1,47 @@
 package boot
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
 
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/stack/gateway"
 )
 
 // place is what a guest has on the switch.
 type place struct {
 	index  int
-	name   string // "guest0"
+	name   string // "guest0", or the lab file's
 	hw     *lab.Machine
-	kernel *lab.Port // the kernel's NIC
-	devmem *lab.Port // that for devmem programs: another on virtio, the same on gve
+	kernel *lab.Port   // the kernel's NIC
+	devmem []*lab.Port // those for devmem programs: others on virtio, on gve the kernel's, too
 }
 
-// devmemAddrs are what the devmem programs of guest i are to have.
-func (o *Options) devmemAddrs(i int) (v4, v6 netip.Prefix) {
-	return lab.Addr4(guestnet.DevmemHost + i), lab.Addr6(guestnet.DevmemHost + i)
+// devmemAddrs are what the devmem programs of guest i are to have on a rail.
+func (o *Options) devmemAddrs(rail, i int) (v4, v6 netip.Prefix) {
+	return labfile.Addrs(rail, guestnet.DevmemHost+i)
 }
 
 // describe is the lab that the guests are in: of each the kernel's NIC, and on virtio another, which the GPU is at.
 func (o *Options) describe() (d lab.Description) {
+	if o.Lab != nil {
+		d = o.describeLab()
+	} else {
+		d = o.describeFlags()
+		d.Impair(o.Impair)
+	}
+	d.Identify(o.AllowMAC, false)
+	return d
+}
+
+func (o *Options) describeFlags() (d lab.Description) {
 	for i := range o.Guests {
-		g := lab.Guest{Name: guestnet.HostName(i),
-			NICs: []lab.NIC{{Name: guestnet.HostName(i), Model: o.NIC, MAC: lab.MAC(i), Addr4: lab.Addr4(i),
-				Addr6: lab.Addr6(i), MTU: o.MTU}}}
+		g := lab.Guest{Name: guestnet.HostName(i), NICs: []lab.NIC{o.kernelNIC(i)}}
+		g.NICs[0].Name, g.NICs[0].MAC = guestnet.HostName(i), lab.MAC(i)
 		if !o.node() {
 			g.NICs[0].GPUs = []int{} // none
 			n := guestnet.DevmemHost + i
@@ -41,15 +53,40 @@ func (o *Options) describe() (d lab.Description) {
 		}
 		d.Guests = append(d.Guests, g)
 	}
-	d.Impair(o.Impair)
-	d.Identify(o.AllowMAC, false)
+	return d
+}
+
+func (o *Options) kernelNIC(i int) lab.NIC {
+	return lab.NIC{Model: o.NIC, Addr4: lab.Addr4(i), Addr6: lab.Addr6(i), MTU: o.MTU}
+}
+
+// describeLab is the file's lab. On gve its NICs are the kernel's; on virtio they are all for devmem programs, and the
+// kernel has another one, on the root complex.
+func (o *Options) describeLab() lab.Description {
+	d := o.Lab.Complete()
+	for i := range d.Guests {
+		g := &d.Guests[i]
+		if o.node() {
+			continue
+		}
+		for j := range g.NICs {
+			g.NICs[j].Addr4, g.NICs[j].Addr6 = o.devmemAddrs(j, i)
+		}
+		n := o.kernelNIC(i)
+		n.Name, n.MAC, n.GPUs = g.Name, lab.MAC(lab.MaxPorts-1-i), []int{} // MACs of the file's count up
+		g.NICs = append([]lab.NIC{n}, g.NICs...)
+	}
 	return d
 }
 
 // places says which guest has which ports.
 func (o *Options) places(l *lab.Lab) (list []place) {
 	for i, m := range l.Machines() {
-		list = append(list, place{index: i, name: m.Name, hw: m, kernel: m.Ports[0], devmem: m.Ports[len(m.Ports)-1]})
+		p := place{index: i, name: m.Name, hw: m, kernel: m.Ports[0], devmem: m.Ports}
+		if !o.node() {
+			p.devmem = m.Ports[1:]
+		}
+		list = append(list, p)
 	}
 	return list
 }
@@ -58,26 +95,39 @@ func (o *Options) places(l *lab.Lab) (list []place) {
 func (o *Options) reserve(l *lab.Lab) (io.Closer, error) {
 	for i, p := range o.places(l) {
 		p.kernel.Reserve(p.kernel.Addr4.Addr(), p.kernel.Addr6.Addr())
-		v4, v6 := o.devmemAddrs(i)
-		p.devmem.Reserve(v4.Addr(), v6.Addr())
+		for j, port := range p.devmem {
+			v4, v6 := o.devmemAddrs(j, i)
+			port.Reserve(port.Addr4.Addr(), port.Addr6.Addr(), v4.Addr(), v6.Addr())
+		}
 	}
 	return io.NopCloser(nil), nil
 }
 
 // network is what the guest is told of it.
 func (o *Options) network(p place) guestnet.Config {
-	c := guestnet.Config{Interfaces: []guestnet.Interface{{MAC: mac(p.kernel), MTU: o.MTU,
-		Addrs: []netip.Prefix{p.kernel.Addr4, p.kernel.Addr6}}}}
-	if p.devmem != p.kernel {
-		c.Interfaces = append(c.Interfaces, guestnet.Interface{MAC: mac(p.devmem), Leave: true})
+	var c guestnet.Config
+	up := []*lab.Port{p.kernel}
+	if o.node() {
+		up = p.devmem
+	}
+	for _, port := range up {
+		c.Interfaces = append(c.Interfaces, guestnet.Interface{MAC: mac(port), MTU: port.MTU,
+			Addrs: []netip.Prefix{port.Addr4, port.Addr6}})
+	}
+	if !o.node() {
+		for _, port := range p.devmem {
+			c.Interfaces = append(c.Interfaces, guestnet.Interface{MAC: mac(port), Leave: true})
+		}
 	}
 	for i := range o.Guests {
 		for _, a := range []netip.Prefix{lab.Addr4(i), lab.Addr6(i)} {
-			c.Hosts = append(c.Hosts, guestnet.Host{Addr: a.Addr(), Names: []string{guestnet.HostName(i)}})
+			c.Hosts = append(c.Hosts, guestnet.Host{Addr: a.Addr(), Names: o.names(i)})
 		}
-		a4, a6 := o.devmemAddrs(i)
-		for _, a := range []netip.Prefix{a4, a6} {
-			c.Hosts = append(c.Hosts, guestnet.Host{Addr: a.Addr(), Names: []string{guestnet.DevmemName(i)}})
+		for rail, names := range o.devmemNames(i) {
+			a4, a6 := o.devmemAddrs(rail, i)
+			for _, a := range []netip.Prefix{a4, a6} {
+				c.Hosts = append(c.Hosts, guestnet.Host{Addr: a.Addr(), Names: names})
+			}
 		}
 	}
 	if !o.Off() {
@@ -91,6 +141,82 @@ func (o *Options) network(p place) guestnet.Config {
 		}
 	}
 	return c
+}
+
+// names are those of guest i.
+func (o *Options) names(i int) []string {
+	names := []string{guestnet.HostName(i)}
+	if o.Lab != nil && o.Lab.Guests[i].Name != names[0] {
+		names = append(names, o.Lab.Guests[i].Name)
+	}
+	return names
+}
+
+// devmemNames are those of its devmem programs, on each rail.
+func (o *Options) devmemNames(i int) (rails [][]string) {
+	if o.Lab == nil {
+		return [][]string{{guestnet.DevmemName(i)}}
+	}
+	for _, n := range o.Lab.Guests[i].NICs {
+		names := []string{n.Name}
+		if len(rails) == 0 {
+			names = append(names, guestnet.DevmemName(i))
+		}
+		rails = append(rails, names)
+	}
+	return rails
+}
+
+// ram and cpus are of guest i.
+func (o *Options) ram(i int) uint64 {
+	if o.Lab != nil {
+		return o.Lab.Machines[i].RAM
+	}
+	return o.Memory
+}
+
+func (o *Options) cpus(i int) int {
+	if o.Lab != nil {
+		return o.Lab.Machines[i].CPUs
+	}
+	return o.CPUs
+}
+
+// devices are the devices for devmem programs, by the names that the guest gives them: name=device,IPv4,IPv6 each.
+func (g *guest) devices() (list []string) {
+	o := g.runner.opt
+	first := len(g.network.Interfaces) - len(g.devmem)
+	for j, port := range g.devmem {
+		found := g.network.Interfaces[first+j]
+		name := found.PCI
+		if o.node() {
+			name = found.Name
+		}
+		v4, v6 := o.devmemAddrs(j, g.index)
+		list = append(list, fmt.Sprintf("%s=%s,%v,%v", o.local(g.index, port.Name), name, v4, v6))
+	}
+	return list
+}
+
+// gpus are the guest's GPUs by name: name=ID each.
+func (g *guest) gpus() (list []string) {
+	o := g.runner.opt
+	for j, m := range g.hw.GPUs {
+		name := fmt.Sprint("gpu", j)
+		if o.Lab != nil {
+			name = o.local(g.index, o.Lab.Guests[g.index].GPUs[j].Name)
+		}
+		list = append(list, fmt.Sprintf("%s=%d", name, m.ID()))
+	}
+	return list
+}
+
+// local is the name of a NIC or GPU inside its guest.
+func (o *Options) local(i int, name string) string {
+	if o.Lab == nil {
+		return "nic0"
+	}
+	return o.Lab.Guests[i].Local(name)
 }
 
 func mac(p *lab.Port) string { return net.HardwareAddr(p.MAC[:]).String() }
