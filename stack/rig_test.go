@@ -26,7 +26,9 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	flag.Set("test.parallel", "32") // the tests of loss wait for timers most of the time
+	if flag.Lookup("test.fuzz").Value.String() == "" { // or it is how many processes fuzz
+		flag.Set("test.parallel", "32") // the tests of loss wait for timers most of the time
+	}
 	goleak.VerifyTestMain(m)
 }
 
