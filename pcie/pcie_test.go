@@ -125,6 +125,7 @@ func TestPlaces(t *testing.T) {
 	testkit.Equal(t, "place", tree.Place("gpu"), "s0/sw/gpu")
 	testkit.Equal(t, "place of nothing", tree.Place("other"), "")
 	testkit.Equal(t, "socket", tree.SocketOf("gpu"), "s0")
+	testkit.Equal(t, "buses", tree.Buses(), 4)
 	c, sockets := tree.Children("sw"), tree.Children("")
 	if len(c) != 1 || c[0].Name != "gpu" || len(sockets) != 1 || len(tree.Nodes()) != 3 {
 		t.Errorf("below sw is %v", c)

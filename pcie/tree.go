@@ -6,10 +6,12 @@ import (
 	"strings"
 )
 
-// MaxDepth is how many switches may be below one another; MaxNodes how many nodes a tree has.
+// MaxDepth is how many switches may be below one another; MaxNodes how many nodes a tree has; MaxBuses how many buses
+// PCI tells apart.
 const (
 	MaxDepth = 8
 	MaxNodes = 4096
+	MaxBuses = 256
 )
 
 // Kind is what a node is.
@@ -156,6 +158,17 @@ func (t *Tree) Children(name string) (list []Node) {
 		}
 	}
 	return list
+}
+
+// Buses is how many numbers of buses the tree takes: one of each socket, one below each port, one inside each switch.
+func (t *Tree) Buses() int {
+	n := len(t.nodes)
+	for _, x := range t.nodes {
+		if x.Kind == Switch {
+			n++
+		}
+	}
+	return n
 }
 
 // Place says where something is, from its socket down: "s0/sw0/gpu0"; "" if it is not in the tree.

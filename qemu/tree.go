@@ -15,10 +15,10 @@ import (
 const (
 	firstBus  = 0x10 // of the first expander bus: those below are of what is on the root complex itself
 	firstSlot = 0x10 // of expander buses on the root complex
-	buses     = 256
-
-	maxSockets = 8 // their expander buses have slots of the root complex
 )
+
+// MaxSockets is how many sockets a tree has: their expander buses have slots of the root complex.
+const MaxSockets = 8
 
 // treeID is a tree's name of a node in QEMU: it is nobody else's.
 func treeID(name string) string { return "pcie-" + name }
@@ -54,11 +54,11 @@ func (c *Config) checkTree() error {
 		delete(ends, p)
 	}
 	sockets := len(c.Tree.Children(""))
-	switch need := c.buses(); {
-	case need > buses:
-		return fmt.Errorf("config: a PCIe tree that takes %d numbers of buses: PCI has %d", need, buses)
-	case sockets > maxSockets:
-		return fmt.Errorf("config: %d sockets: %d at most", sockets, maxSockets)
+	switch need := c.Tree.Buses(); {
+	case need > pcie.MaxBuses-firstBus:
+		return fmt.Errorf("config: a PCIe tree that takes %d numbers of buses: %d are left", need, pcie.MaxBuses-firstBus)
+	case sockets > MaxSockets:
+		return fmt.Errorf("config: %d sockets: %d at most", sockets, MaxSockets)
 	case c.RAMSize>>21 < uint64(sockets):
 		return fmt.Errorf("config: guest RAM of %d bytes for %d sockets: each has 2 MiB at least", c.RAMSize, sockets)
 	}
@@ -72,7 +72,7 @@ func (c *Config) tree() (args []string) {
 	}
 	t := trunk{tree: c.Tree, bus: firstBus}
 	sockets := c.Tree.Children("")
-	slack := (buses - c.buses()) / len(sockets)
+	slack := (pcie.MaxBuses - firstBus - c.Tree.Buses()) / len(sockets)
 	for i, s := range sockets {
 		t.add("pxb-pcie,id=%s,bus=pcie.0,bus_nr=%d,numa_node=%d,addr=%#x", treeID(s.Name), t.bus, i, firstSlot+i)
 		t.bus++
@@ -80,18 +80,6 @@ func (c *Config) tree() (args []string) {
 		t.bus += slack
 	}
 	return t.args
-}
-
-// buses is how many numbers of buses a machine's tree takes.
-func (c *Config) buses() int {
-	n := firstBus
-	for _, x := range c.Tree.Nodes() {
-		n++ // of an expander bus, or below a port
-		if x.Kind == pcie.Switch {
-			n++ // inside it
-		}
-	}
-	return n
 }
 
 // trunk is a tree that is being written.

@@ -115,7 +115,7 @@ func TestTreesThatNoMachineHas(t *testing.T) {
 			}
 			c.Tree, _ = pcie.New(nodes)
 		},
-		"takes 262 numbers of buses": func(c *Config) {
+		"takes 246 numbers of buses: 240 are left": func(c *Config) {
 			nodes := c.Tree.Nodes()
 			for i := range 238 {
 				nodes = append(nodes, pcie.Node{Name: strings.Repeat("x", i+1), Kind: pcie.Endpoint, Below: "sw0"})

@@ -78,6 +78,8 @@ const (
 	defaultGPU = 64 << 20
 	maxCPUs    = 64
 	maxNICs    = 64 // of a guest: each has a subnet
+	maxSockets = 8  // qemu.MaxSockets
+	maxBuses   = pcie.MaxBuses - 16
 )
 
 // Parse reads a lab file; name is for messages. An error is an *Error.
@@ -233,6 +235,8 @@ func (b *builder) guest(name string) error {
 		return b.wrong(at.to("cpus"), "%d CPUs: 1 to %d", f.CPUs, maxCPUs)
 	case len(f.NICs) == 0 || len(f.NICs) > maxNICs:
 		return b.wrong(at.to("nics"), "%s has %d NICs: 1 to %d", name, len(f.NICs), maxNICs)
+	case len(f.Sockets) > maxSockets:
+		return b.wrong(at.to("sockets", maxSockets), "%d sockets: %d at most", len(f.Sockets), maxSockets)
 	case len(f.Sockets) == 0 && len(f.Switches) > 0:
 		return b.wrong(at.to("switches"), "switches without sockets: name one that they are below, as sockets: [{name: s0}]")
 	}
@@ -286,6 +290,12 @@ func (b *builder) reaches(at path, g *lab.Guest) error {
 				return b.wrong(at.to(part.name, i), "%s", bad.Text)
 			}
 			i -= part.n
+		}
+	}
+	if err == nil && len(g.Sockets) > 0 {
+		if tree, _, _ := one.Tree(0); tree.Buses() > maxBuses {
+			return b.wrong(at, "a PCIe tree that takes %d numbers of buses, one below each port and two for a switch: %d at most",
+				tree.Buses(), maxBuses)
 		}
 	}
 	if bad := (*lab.GPUError)(nil); errors.As(err, &bad) {

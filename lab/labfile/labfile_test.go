@@ -175,6 +175,25 @@ func TestTooMany(t *testing.T) {
 	testkit.ErrorSays(t, err, "251 ports: 1 to 250")
 }
 
+// A guest has 8 sockets, and 240 numbers of buses, at most: QEMU would refuse more in worse words.
+func TestTooManySocketsAndPorts(t *testing.T) {
+	list := func(n int, item string) string {
+		var all []string
+		for i := range n {
+			all = append(all, strings.ReplaceAll(item, "%", fmt.Sprint(i)))
+		}
+		return "[" + strings.Join(all, ",\n") + "]"
+	}
+	_, err := Parse("f", []byte("guests: {a: {sockets: "+list(9, "{name: s%}")+", nics: [{name: n, below: s0}]}}"))
+	testkit.ErrorSays(t, err, "f:9:2: 9 sockets: 8 at most")
+	_, err = Parse("f", []byte("guests: {a: {sockets: [{name: s}], nics: [{name: n, below: x0}], switches: "+
+		list(119, "{name: x%, below: s}")+"}}"))
+	testkit.OK(t, err)
+	_, err = Parse("f", []byte("guests: {a: {sockets: [{name: s}], nics: [{name: n, below: x0}], switches: "+
+		list(120, "{name: x%, below: s}")+"}}"))
+	testkit.ErrorSays(t, err, "takes 242 numbers of buses", "240 at most")
+}
+
 func TestLoad(t *testing.T) {
 	for name, want := range map[string]string{
 		"nosuch": "presets are a3-high, acs, flat, pair", "pear": "the preset pair is meant?",
