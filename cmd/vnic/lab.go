@@ -19,17 +19,12 @@ import (
 // labFlag names a lab file.
 func labFlag(f *pflag.FlagSet, name *string) {
 	f.StringVar(name, "lab", "", "lab file with all guests, or preset: "+strings.Join(labfile.Presets(), ", ")+
-		" (vnic lab show; instead of "+insteadOf()+")")
+		" (vnic lab show; instead of flags that say the same)")
 }
 
-// ofLab are flags of which a lab file has what they say.
-var ofLab = []string{"nic", "guests", "cpus", "memory", "gpu-memory", "mtu", "loss", "reorder", "seed"}
-
-func insteadOf() string { return "--" + strings.Join(ofLab, ", --") }
-
-// loadLab reads a lab file for a command that has flags for some of it.
-func loadLab(c *cobra.Command, name string) (*labfile.Lab, error) {
-	for _, flag := range ofLab {
+// loadLab reads a lab file for a command that has flags for some of what it says; ram: its guests have RAM.
+func loadLab(c *cobra.Command, name string, ram bool, flags ...string) (*labfile.Lab, error) {
+	for _, flag := range flags {
 		if c.Flags().Changed(flag) {
 			return nil, usagef(c, "--lab and --%s: the lab file says that", flag)
 		}
@@ -41,8 +36,8 @@ func loadLab(c *cobra.Command, name string) (*labfile.Lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := memavail.Enough(l.Memory(true), "/"); err != nil {
-		return nil, fmt.Errorf("--lab %s: its guests' RAM and GPUs: %w", name, err)
+	if err := memavail.Enough(l.Memory(ram), "/"); err != nil {
+		return nil, fmt.Errorf("--lab %s: its guests and GPUs: %w", name, err)
 	}
 	return l, nil
 }

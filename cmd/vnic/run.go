@@ -25,7 +25,7 @@ func runCommand() *cobra.Command {
 	var (
 		mode, p2p, guest        = "both", "on", "qemu"
 		asJSON, verbose, schema bool
-		profile                 string
+		profile, labName        string
 		sandbox                 = broker.On
 		dump                    pcap.Options
 		show                    = stat.Options{Command: "run"}
@@ -45,6 +45,7 @@ Memory TCP.`,
   vnic run --audit                  also search both guests' RAM for pieces of the payload
   vnic run --guest inproc           the same job without QEMU, in seconds
   vnic run --pcap run.pcapng        every packet as tshark reads it, with where its payload lay
+  vnic run --guest inproc --lab a3-high --bidir   4 NICs and 8 GPUs a guest, in both directions
   vnic run --json                   one JSON object on stdout`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) (err error) {
@@ -66,6 +67,20 @@ Memory TCP.`,
 			}
 			if o.InProc = guest == "inproc"; !o.InProc && guest != "qemu" {
 				return usagef(c, "--guest %s: qemu or inproc", guest)
+			}
+			if labName != "" {
+				o.Lab, err = loadLab(c, labName, !o.InProc, "nic", "memory", "gpu-memory", "mtu", "loss", "reorder", "p2p")
+				if err != nil {
+					return err
+				}
+				seed := o.Seed
+				if o.Lab.Seed != nil {
+					seed = *o.Lab.Seed
+				}
+				o.Lab.Sow(seed)
+				if !c.Flags().Changed("rails") {
+					o.Rails = min(len(o.Lab.Guests[0].NICs), len(o.Lab.Guests[len(o.Lab.Guests)-1].NICs))
+				}
 			}
 			if err := errors.Join(o.Check(), show.Check()); err != nil {
 				return misuse(c, err)
@@ -128,6 +143,10 @@ Memory TCP.`,
 		"virtio: our driver and TCP stack in the guests; gve: the kernel's, which needs QEMU "+assets.MinVFIOUser+
 			"; or two, with a comma: the sender's and the receiver's")
 	f.StringVar(&guest, "guest", guest, "qemu, or inproc: guests in this process, over the same vhost-user socket")
+	labFlag(f, &labName)
+	f.IntVar(&o.Rails, "rails", 0,
+		"NICs of each guest, each with a GPU, that transfer at the same time (default with --lab: all), with --guest inproc")
+	f.BoolVar(&o.Bidir, "bidir", false, "each rail in both directions")
 	f.IntVar(&o.MTU, "mtu", o.MTU, "MTU of the link")
 	impairFlags(f, &o.Impairment)
 	f.IntVar(&o.Family, "family", o.Family, "IP version, 4 or 6")

@@ -294,8 +294,9 @@ func (b *builder) reaches(at path, g *lab.Guest) error {
 	}
 	if err == nil && len(g.Sockets) > 0 {
 		if tree, _, _ := one.Tree(0); tree.Buses() > maxBuses {
-			return b.wrong(at, "a PCIe tree that takes %d numbers of buses, one below each port and two for a switch: %d at most",
-				tree.Buses(), maxBuses)
+			return b.wrong(at,
+				"a PCIe tree that takes %d numbers of buses, one below each port and two for a switch: %d at most", tree.Buses(),
+				maxBuses)
 		}
 	}
 	if bad := (*lab.GPUError)(nil); errors.As(err, &bad) {

@@ -12,6 +12,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/qemu"
 )
 
@@ -30,12 +31,17 @@ type Options struct {
 	GPUMemory  uint64
 	P2P        bool
 	Audit      bool
-	Digest     string // DigestPieces or DigestSHA256
-	InProc     bool
-	Keep       bool   // keep the guests' consoles and the NICs' counters
-	KeepDir    string // where; "" = a directory named for the seed, here
-	Pause      string // stop for ever at this stage (tests)
-	StallSecs  int    // without progress, until a transfer fails
+	// Lab, if it is not nil, has the guests; Rails is how many of their NICs are used, each with that of the same number
+	// of the other guest, in both directions with Bidir. 0: one transfer, without a lab.
+	Lab       *labfile.Lab
+	Rails     int
+	Bidir     bool
+	Digest    string // DigestPieces or DigestSHA256
+	InProc    bool
+	Keep      bool   // keep the guests' consoles and the NICs' counters
+	KeepDir   string // where; "" = a directory named for the seed, here
+	Pause     string // stop for ever at this stage (tests)
+	StallSecs int    // without progress, until a transfer fails
 
 	Fetch assets.Options
 	Log   *slog.Logger
@@ -51,7 +57,8 @@ type Options struct {
 	Confine func() error
 	Broker  *broker.Client
 
-	hook func(*runner) // tests: the runner, before its guests boot
+	hook     func(*runner) // tests: the runner, before its guests boot
+	railHook func(*rails)
 }
 
 // BrokerConfig is what a broker is to do for this command: to end QEMUs; there is no gateway.
@@ -187,6 +194,9 @@ func (o *Options) Check() error {
 		return fmt.Errorf("--stall %d: at least 1 second", o.StallSecs)
 	case o.Pause != "" && !slices.Contains(Stages, o.Pause):
 		return fmt.Errorf("--pause-at %s: none of %v", o.Pause, Stages)
+	}
+	if err := o.checkRails(); err != nil || o.Rails > 0 {
+		return err
 	}
 	_, err = o.plan()
 	return err

@@ -14,7 +14,9 @@ var Schema string
 // Report is the result of `vnic run`, and its --json (schema.json).
 type Report struct {
 	Schema int   `json:"schema"`
-	Runs   []Run `json:"runs"`
+	Runs   []Run `json:"runs"` // of all rails together, if there are any
+	// by mode, then by rail, then by direction
+	Rails []Rail `json:"rails,omitempty"`
 	// rate of devmem over rate of copy, null when one did not run; emulation's, no performance claim
 	Ratio       *float64 `json:"ratio"`
 	NIC         string   `json:"nic"` // "virtio" or "gve"

@@ -35,10 +35,11 @@ func (l *runner) newRound(p plan, mode string, number int, n, seed uint64, port 
 		from: netip.AddrPortFrom(a.addr(l.opt.Family).Addr(), port), to: netip.AddrPortFrom(b.addr(l.opt.Family).Addr(),
 			port)}
 	stall := l.opt.StallSecs + 3 // the host's own watch comes first: it knows both ends
-	t.send = transfer.Prepare{Mode: mode, Send: true, GPU: a.gpu.ID(), Bytes: up(n), Len: n, Seed: seed, Local: t.from,
-		Remote: t.to, StallSeconds: stall}
-	t.recv = transfer.Prepare{Mode: mode, GPU: b.gpu.ID(), Off: p.pool, Bytes: up(n), Len: n, Seed: ^seed, Local: t.to,
-		Remote: t.from, PoolBytes: p.pool, Queues: l.opt.bound(b.nic.Model), StallSeconds: stall}
+	t.send = transfer.Prepare{Mode: mode, Send: true, GPU: a.gpu.ID(), Off: a.base, Bytes: up(n), Len: n, Seed: seed,
+		Local: t.from, Remote: t.to, StallSeconds: stall}
+	t.recv = transfer.Prepare{Mode: mode, GPU: b.gpu.ID(), Off: b.base + p.pool, Bytes: up(n), Len: n, Seed: ^seed,
+		Local: t.to, Remote: t.from, PoolOff: b.base, PoolBytes: p.pool, Queues: l.opt.bound(b.nic.Model),
+		StallSeconds: stall}
 	if mode == transfer.Devmem && l.opt.HoldTokens > 0 {
 		t.recv.Hold, t.recv.HoldSeconds = l.opt.HoldTokens*page, holdTime
 	}
@@ -112,6 +113,9 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	// The next round, or the next mode, finds the guests as this one did.
 	if err := l.onBoth(ctx, l.opt.patience(), a.guest.Finish, b.guest.Finish); err != nil {
 		return fmt.Errorf("finish: %w", err)
+	}
+	if l.rail {
+		return nil // its owner looks, when all transfers have ended
 	}
 	return errors.Join(a.empty(), b.empty())
 }

@@ -42,6 +42,7 @@ type end struct {
 	hw     *lab.Machine
 	nic    *lab.Port
 	gpu    *gpumem.GPU
+	base   uint64             // where in the GPU's memory the transfer's part of it begins
 	size   uint64             // of the window that a guest takes of a node
 	window []kernelnic.Extent // where in the GPU's memory that is what the guest has of it
 	port   *nic.Port
@@ -64,6 +65,7 @@ type runner struct {
 	port  uint16             // the first that rounds use: Linux keeps those of a connection busy for a minute (TIME_WAIT)
 	gate  *broker.Gate       // that QEMUs wait at; nil: none
 	kept  *os.File           // Options.Keep's counters; nil: none
+	rail  bool               // other transfers go on at the same NICs
 	stop  context.CancelFunc // ends guests that are still about to boot
 }
 

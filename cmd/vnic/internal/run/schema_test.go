@@ -148,8 +148,10 @@ func TestSchemaKnowsEveryField(t *testing.T) {
 		if typ.Kind() != reflect.Struct {
 			return
 		}
-		for i := range typ.NumField() {
-			name, options, _ := strings.Cut(typ.Field(i).Tag.Get("json"), ",")
+		fields := reflect.VisibleFields(typ)
+		fields = slices.DeleteFunc(fields, func(f reflect.StructField) bool { return f.Anonymous })
+		for _, f := range fields {
+			name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 			p := n.Properties[name]
 			if p == nil {
 				t.Errorf("%s.%s is not in the schema", at, name)
@@ -158,10 +160,10 @@ func TestSchemaKnowsEveryField(t *testing.T) {
 			if slices.Contains(n.Required, name) == (options == "omitempty") {
 				t.Errorf("%s.%s: required %v, %q", at, name, slices.Contains(n.Required, name), options)
 			}
-			walk(at+"."+name, p, typ.Field(i).Type)
+			walk(at+"."+name, p, f.Type)
 		}
-		if len(n.Properties) != typ.NumField() || n.Additional == nil || *n.Additional {
-			t.Errorf("%s: %d properties for %d fields, or others are allowed", at, len(n.Properties), typ.NumField())
+		if len(n.Properties) != len(fields) || n.Additional == nil || *n.Additional {
+			t.Errorf("%s: %d properties for %d fields, or others are allowed", at, len(n.Properties), len(fields))
 		}
 	}
 	walk("report", parseSchema(t), reflect.TypeFor[Report]())

@@ -9,8 +9,46 @@ import (
 	"vnic.dev/vnic/guest-images/transfer"
 )
 
-// Table prints the report for people: one column a mode.
+// Table prints the report for people: one column a mode, and of rails a line each before.
 func (rep *Report) Table(w io.Writer) error {
+	for i := range rep.Runs {
+		if err := rep.railTable(w, rep.Runs[i].Mode); err != nil {
+			return err
+		}
+	}
+	return rep.table(w)
+}
+
+// railTable is a line for each rail's direction in a mode.
+func (rep *Report) railTable(w io.Writer, mode string) error {
+	if len(rep.Rails) == 0 {
+		return nil
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(tw, "%s\nrail\tfrom\t\tto\t\tpath\tMB/s\tdevice bytes\thost bytes\tretransmitted\tdigest\n", mode)
+	for i := range rep.Rails {
+		r := &rep.Rails[i]
+		if r.Mode != mode {
+			continue
+		}
+		path, digest := r.Path, "match"
+		if !r.P2P {
+			path += ", bounced"
+		}
+		if !r.SHA256Match {
+			digest = "MISMATCH"
+		}
+		fmt.Fprintf(tw, "%d\t%s\t%s\t%s\t%s\t%s\t%.1f\t%s\t%s\t%s\t%s\n", r.Rail, r.From, r.FromGPU, r.To, r.ToGPU, path,
+			r.Rate()/1e6, group(r.TX.Device+r.RX.Device), group(r.TX.Host+r.RX.Host), group(r.RetransmittedBytes), digest)
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "Jain's fairness %.3f\n\n", rep.Fairness(mode))
+	return err
+}
+
+func (rep *Report) table(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', tabwriter.AlignRight)
 	row := func(name string, f func(*Run) string) {
 		fmt.Fprintf(tw, "%s\t", name)

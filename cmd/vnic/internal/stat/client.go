@@ -19,7 +19,7 @@ var ErrNone = errors.New("no vnic of this user is running")
 // maxSnapshot bounds what a client reads: 64 ports of 128 queue pairs are 4 MB.
 const maxSnapshot = 64 << 20
 
-// Find asks every vnic of this user for a snapshot, in the order of their numbers. One that does not
+// Find asks every vnic of this user for a snapshot, the one first that was started first. One that does not
 // answer is left out.
 func Find(ctx context.Context) ([]*Snapshot, error) {
 	var found []*Snapshot
@@ -29,11 +29,16 @@ func Find(ctx context.Context) ([]*Snapshot, error) {
 		}
 		return ctx.Err()
 	})
-	slices.SortFunc(found, func(a, b *Snapshot) int { return a.PID - b.PID })
+	slices.SortFunc(found, func(a, b *Snapshot) int { return a.began().Compare(b.began()) })
 	if err == nil && len(found) == 0 {
 		err = errNone("")
 	}
 	return found, err
+}
+
+// began is when the process began.
+func (s *Snapshot) began() time.Time {
+	return s.Time.Add(-time.Duration(s.Uptime * float64(time.Second)))
 }
 
 // Read asks one vnic. ErrNone says that it is not there, or not any more.

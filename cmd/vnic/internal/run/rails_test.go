@@ -1,0 +1,190 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab/labfile"
+)
+
+// railsOptions are those of a small run over rails of a lab file; "": of flags.
+func railsOptions(t *testing.T, rails int, file string) Options {
+	o := Defaults()
+	o.InProc, o.Size, o.Rails, o.Seed, o.GPUMemory = true, 1<<20, rails, 7, 64<<20
+	if file != "" {
+		o.Lab = testkit.Must(labfile.Load(file, nil))(t)
+		o.Lab.Sow(o.Seed)
+	}
+	testkit.OK(t, o.Check())
+	return o
+}
+
+// where says what of a rail's payload lay where.
+func (r *Rail) where() string {
+	is := func(n uint64) string {
+		switch {
+		case n == 0:
+			return "none"
+		case n == r.Bytes:
+			return "all"
+		}
+		return fmt.Sprint(n, " of ", r.Bytes)
+	}
+	return fmt.Sprintf("%s %t device %s/%s host %s/%s", r.Path, r.P2P, is(r.TX.Device), is(r.RX.Device), is(r.TX.Host),
+		is(r.RX.Host))
+}
+
+// Rails transfer at the same time, each in both directions, each its own payload: of all of it not a byte is in host
+// memory in mode devmem, and all of it in mode copy.
+func TestRailsAreProvedEach(t *testing.T) {
+	testkit.LeavesNothing(t)
+	for name, rails := range map[string]int{"": 2, "a3-high": 4} {
+		o := railsOptions(t, rails, name)
+		o.Bidir = true
+		rep := testkit.Must(Do(t.Context(), o))(t)
+		if len(rep.Rails) != 2*2*rails || len(rep.Runs) != 2 {
+			t.Fatalf("%d rails, %d runs", len(rep.Rails), len(rep.Runs))
+		}
+		digests := make(map[string]bool)
+		for i := range rep.Rails {
+			r := &rep.Rails[i]
+			want := "PIX true device all/all host none/none"
+			if r.Mode == "copy" {
+				want = "PIX true device none/none host all/all"
+			}
+			if r.where() != want || !r.SHA256Match || r.RetransmittedBytes != 0 || digests[r.Mode+r.SHA256] {
+				t.Errorf("%s, %s to %s: %s, digest %s, %d sent again", r.Mode, r.From, r.To, r.where(), r.SHA256,
+					r.RetransmittedBytes)
+			}
+			digests[r.Mode+r.SHA256] = true
+		}
+		for i := range rep.Runs {
+			testkit.Equal(t, "bytes", rep.Runs[i].Bytes, uint64(2*rails)*o.Size)
+		}
+		var b strings.Builder
+		testkit.OK(t, rep.Table(&b))
+		if strings.Count(b.String(), "match") < 4*rails || strings.Contains(b.String(), "MISMATCH") {
+			t.Error(b.String())
+		}
+		if f := rep.Fairness("devmem"); f <= 0 || f > 1.0001 {
+			t.Errorf("fairness %g", f)
+		}
+		for _, w := range parseSchema(t).validate("report", asJSON(t, rep)) {
+			t.Error(w)
+		}
+	}
+}
+
+// The negative controls: where the tree does not let a NIC reach a GPU its payload is bounced, and counted as in host
+// memory, and that of others is not.
+func TestRailsGoByTheirPaths(t *testing.T) {
+	testkit.LeavesNothing(t)
+	crossed := filepath.Join(t.TempDir(), "crossed.yaml")
+	testkit.OK(t, os.WriteFile(crossed, []byte(`
+guests:
+  a: &host
+    sockets: [{name: s0, p2p: same-bridge}]
+    switches: [{name: sw0, below: s0}, {name: sw1, below: s0}]
+    nics: [{name: nic0, below: sw0, gpus: [gpu1]}, {name: nic1, below: sw1, gpus: [gpu0]}]
+    gpus: [{name: gpu0, below: sw0, memory: 64M}, {name: gpu1, below: sw1, memory: 64M}]
+  b: *host
+`), 0o644))
+	const direct, bounced = "device all/all host none/none", "device none/none host all/all"
+	for _, c := range []struct {
+		file  string
+		rails int
+		off   bool
+		want  []string // of each rail, there and back
+	}{
+		{"flat", 2, false, []string{"PHB false " + bounced, "PHB false " + bounced, "PHB false " + bounced,
+			"PHB false " + bounced}},
+		{"acs", 1, false, []string{"PIX true " + direct, "PIX false " + bounced}}, // the GPU of the way back redirects
+		{crossed, 2, false, []string{"PHB true " + direct, "PHB true " + direct, "PHB true " + direct, "PHB true " + direct}},
+		{"pair", 1, true, []string{"PIX false " + bounced, "PIX false " + bounced}},
+		{"", 1, true, []string{"PIX false " + bounced, "PIX false " + bounced}},
+	} {
+		o := railsOptions(t, c.rails, c.file)
+		o.Bidir, o.Modes, o.P2P = true, []string{"devmem"}, !c.off
+		rep, err := Do(t.Context(), o)
+		if err != nil {
+			t.Errorf("%s: %v", c.file, err)
+			continue
+		}
+		for i := range rep.Rails {
+			testkit.Equal(t, c.file+": "+rep.Rails[i].From, rep.Rails[i].where(), c.want[i])
+		}
+	}
+}
+
+// spoiler is a guest in whose GPU a byte changes when all has been received.
+type spoiler struct {
+	guest
+	spoil func() error
+}
+
+func (s *spoiler) Receive(ctx context.Context) (transfer.Result, error) {
+	r, err := s.guest.Receive(ctx)
+	return r, errors.Join(err, s.spoil())
+}
+
+// A byte that is wrong on one rail fails the run, and the message says which rail's.
+func TestWrongByteOfARailIsFound(t *testing.T) {
+	testkit.LeavesNothing(t)
+	o := railsOptions(t, 2, "")
+	o.Modes = []string{"devmem"}
+	o.railHook = func(r *rails) {
+		s := r.streams[1]
+		e := s.ends[1]
+		e.guest = &spoiler{e.guest, func() error {
+			b, at := []byte{0}, int64(e.base+s.plan.pool+12345)
+			_, err := s.gpus[1].File.ReadAt(b, at)
+			b[0] ^= 1
+			_, werr := s.gpus[1].File.WriteAt(b, at)
+			return errors.Join(err, werr)
+		}}
+	}
+	_, err := Do(t.Context(), o)
+	if !errors.Is(err, ErrProof) {
+		t.Fatal(err)
+	}
+	testkit.ErrorSays(t, err, "a.nic1 to b.nic1", "byte 12345 of the destination")
+	if strings.Contains(err.Error(), "a.nic0") {
+		t.Error(err)
+	}
+}
+
+func TestRailsThatCannotBe(t *testing.T) {
+	for want, change := range map[string]func(o *Options){
+		"--rails 33: 1 to 32":       func(o *Options) { o.Rails = 33 },
+		"--rails -1":                func(o *Options) { o.Rails = -1 },
+		"--bidir is of rails":       func(o *Options) { o.Bidir, o.Rails = true, 0 },
+		"with --guest inproc only":  func(o *Options) { o.InProc = false },
+		"--keep: not with --rails":  func(o *Options) { o.Keep = true },
+		"of the lab file has 4 NIC": func(o *Options) { o.Rails, o.Lab = 5, testkit.Must(labfile.Load("a3-high", nil))(t) },
+		"1 guests: vnic run has two": func(o *Options) {
+			o.Lab = testkit.Must(labfile.Parse("f", []byte("guests: {a: {nics: [{name: n}]}}")))(t)
+		},
+		"a.n reaches no GPU": func(o *Options) {
+			o.Lab = testkit.Must(labfile.Parse("f", []byte("guests: {a: &a {nics: [{name: n}]}, b: *a}")))(t)
+		},
+		"a.n is of model gve": func(o *Options) {
+			o.Lab = testkit.Must(labfile.Parse("f",
+				[]byte("guests: {a: &a {nics: [{name: n, model: gve}], gpus: [{name: g}]}, b: *a}")))(t)
+		},
+	} {
+		o := Defaults()
+		o.InProc, o.Rails = true, 1
+		change(&o)
+		testkit.ErrorSays(t, o.Check(), want)
+	}
+	o := railsOptions(t, 1, "pair")
+	o.Lab.Guests[0].GPUs[0].Memory = 16 << 20
+	testkit.ErrorSays(t, testkit.Err(Do(t.Context(), o)), "rail 0", "too small")
+}
