@@ -181,7 +181,8 @@ type Conn interface {
 	// many bytes were queued; each call that queued a byte has the next number, from 0, for ReadCompletion. Errors: EINVAL
 	// (binding unknown or closed or not for transmit, id 0, no ranges or a range of length 0), EFAULT (range outside the
 	// buffer; n counts the bytes before it), EPIPE, ECONNRESET, and Linux's ENODEV: the connection's route is not by the
-	// binding's interface. After that interface was down it stays so until the socket sends anything else.
+	// binding's interface. After that interface was down it stays so until the socket sends anything else. While it is
+	// down, EHOSTUNREACH as well.
 	SendDevmem(binding uint32, ranges []Range) (n int, err error)
 
 	// ReadCompletion waits until sends were acknowledged by the peer and their memory is not in use by

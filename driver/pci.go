@@ -263,17 +263,21 @@ func (p *pci) emulated() bool { return true }
 
 func (p *pci) kick(q int) { p.notify.write16(p.queues[q], uint16(q)) }
 
-// arm takes an interrupt back that came, and lets the next one come.
+// arm takes an interrupt back that came, and lets the next one come. Of a device that is not heard it only looks why
+// one would have come.
 func (p *pci) arm() (changed bool, err error) {
-	if !p.sl.called {
+	if !p.sl.called && !p.sl.ears.deaf() {
 		return false, nil
 	}
-	p.sl.called = false
 	const configInterrupt = 2 // of the ISR byte (4.1.4.5); 1: a queue
 	changed = p.isr.read8(0)&configInterrupt != 0
 	if changed && p.common.read8(regDeviceStatus)&statusNeedsReset != 0 {
 		return true, fmt.Errorf("%w: the device has failed and wants a reset", ErrBroken)
 	}
+	if !p.sl.called {
+		return changed, nil
+	}
+	p.sl.called = false
 	return changed, p.cfg.write16(pciCommand, p.command)
 }
 

@@ -6,6 +6,8 @@ import (
 	"os"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // sleeper is where the polling goroutine waits for the device's calls: on a descriptor (an eventfd, or /dev/uioN)
@@ -39,6 +41,9 @@ const (
 	deafNap  = time.Millisecond
 	tooMany  = 2 // missed
 )
+
+// deaf says whether the device is not heard.
+func (e *ears) deaf() bool { return e.nap == deafNap }
 
 // worked tells that there was something to do after a sleep. It returns true when the device is not heard, once.
 func (e *ears) worked() bool {
@@ -79,6 +84,12 @@ func (s *sleeper) sleep() (called bool, err error) {
 		err = os.ErrDeadlineExceeded
 	}
 	s.ears.napped = s.ears.nap > 0 && !s.woken.Load() && err != nil
+	if errors.Is(err, os.ErrDeadlineExceeded) && s.ears.napped && !s.ears.deaf() && s.ready() {
+		err = s.f.SetReadDeadline(time.Time{}) // the call was there, and this goroutine late: it is read at once
+		if err == nil {
+			_, err = s.f.Read(s.buf[:s.size])
+		}
+	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		// First the deadline, then the flag: a wake from here on sets both again, and a wake before it is one
 		// whose cause our caller sees when we return.
@@ -90,6 +101,20 @@ func (s *sleeper) sleep() (called bool, err error) {
 		s.called, s.ears = true, ears{} // they are heard
 	}
 	return err == nil, err
+}
+
+// ready says whether a call of the device is there.
+func (s *sleeper) ready() (there bool) {
+	c, err := s.f.SyscallConn()
+	if err != nil {
+		return false
+	}
+	_ = c.Control(func(fd uintptr) {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(p, 0)
+		there = err == nil && n == 1
+	})
+	return there
 }
 
 func (s *sleeper) close() error { return s.f.Close() }

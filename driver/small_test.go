@@ -90,6 +90,12 @@ func TestDeviceThatIsNotHeard(t *testing.T) {
 	if called, err := s.sleep(); called || err != nil || s.ears.napped {
 		t.Errorf("called %t, %v, %+v", called, err, s.ears)
 	}
+	// A call that is there when a late goroutine looks is no nap, though its end has passed.
+	s.ears.nap = 1
+	call()
+	if called, err := s.sleep(); !called || err != nil || s.ears != (ears{}) {
+		t.Errorf("called %t, %v, %+v", called, err, s.ears)
+	}
 }
 
 // TestNoWakeIsLost: a waker stores what it wants and wakes; the sleeper sees each, also between naps.

@@ -48,4 +48,4 @@ func ParseFraction(s string) (float64, error) {
 }
 
 // FormatFraction writes a part as ParseFraction reads it: 1%.
-func FormatFraction(f float64) string { return strconv.FormatFloat(f*100, 'g', -1, 64) + "%" }
+func FormatFraction(f float64) string { return strconv.FormatFloat(f*100, 'g', 15, 64) + "%" }

@@ -120,6 +120,30 @@ func TestWhatIsNoTree(t *testing.T) {
 	}
 }
 
+// A machine has room for 8 sockets, 32 ports below a socket or a switch, and 240 buses.
+func TestTreesThatFit(t *testing.T) {
+	sockets := func(n int) (nodes []Node) {
+		for i := range n {
+			nodes = append(nodes, socket(fmt.Sprint("s", i), 0, 0))
+		}
+		return nodes
+	}
+	below32 := func(nodes []Node, above string, n int) []Node {
+		for i := range n {
+			nodes = append(nodes, below(Switch, fmt.Sprint(above, "x", i), above, false))
+		}
+		return nodes
+	}
+	testkit.OK(t, mustTree(t, sockets(8)...).Fits())
+	testkit.ErrorSays(t, mustTree(t, sockets(9)...).Fits(), "s8: more than 8 sockets")
+	nodes := below32(sockets(4), "s0", 32)
+	testkit.OK(t, mustTree(t, nodes...).Fits())
+	testkit.ErrorSays(t, mustTree(t, below32(sockets(1), "s0", 33)...).Fits(), "s0x32: more than 32 below s0")
+	nodes = below32(below32(nodes, "s1", 32), "s2", 32)
+	testkit.OK(t, mustTree(t, below32(nodes, "s3", 22)...).Fits())
+	testkit.ErrorSays(t, mustTree(t, below32(nodes, "s3", 23)...).Fits(), "takes 242 numbers of buses", "240 at most")
+}
+
 func TestPlaces(t *testing.T) {
 	tree := mustTree(t, below(Endpoint, "gpu", "sw", false), below(Switch, "sw", "s0", false), socket("s0", 0, 0))
 	testkit.Equal(t, "place", tree.Place("gpu"), "s0/sw/gpu")

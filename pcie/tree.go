@@ -6,12 +6,19 @@ import (
 	"strings"
 )
 
-// MaxDepth is how many switches may be below one another; MaxNodes how many nodes a tree has; MaxBuses how many buses
-// PCI tells apart.
+// MaxDepth is how many switches may be below one another; MaxNodes how many nodes a tree has.
 const (
 	MaxDepth = 8
 	MaxNodes = 4096
-	MaxBuses = 256
+)
+
+// What an emulated machine has room for. The first buses are of what is in no tree; a socket's expander bus takes a
+// slot of them; below a socket, and below a switch, are as many ports as a bus has slots.
+const (
+	MaxBuses   = 256
+	OwnBuses   = 16
+	MaxSockets = 8
+	MaxPorts   = 32
 )
 
 // Kind is what a node is.
@@ -169,6 +176,25 @@ func (t *Tree) Buses() int {
 		}
 	}
 	return n
+}
+
+// Fits says whether an emulated machine has room for the tree. An error is a *NodeError.
+func (t *Tree) Fits() error {
+	ports := make(map[string]int)
+	for i, n := range t.nodes {
+		most, what := MaxPorts, "below "+n.Below
+		if n.Kind == Socket {
+			most, what = MaxSockets, "sockets"
+		}
+		if ports[n.Below]++; ports[n.Below] > most {
+			return &NodeError{i, fmt.Sprintf("%s: more than %d %s", n.Name, most, what)}
+		}
+	}
+	if n := t.Buses(); n > MaxBuses-OwnBuses {
+		return &NodeError{0, fmt.Sprintf("a PCIe tree that takes %d numbers of buses, one below each port and two for a "+
+			"switch: %d at most", n, MaxBuses-OwnBuses)}
+	}
+	return nil
 }
 
 // Place says where something is, from its socket down: "s0/sw0/gpu0"; "" if it is not in the tree.

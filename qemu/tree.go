@@ -13,18 +13,15 @@ import (
 // -M cxl=on is an ordinary PCIe switch to its guest; x3130's ports are 2.5 GT/s, one lane. No switch of QEMU's has ACS.
 
 const (
-	firstBus  = 0x10 // of the first expander bus: those below are of what is on the root complex itself
-	firstSlot = 0x10 // of expander buses on the root complex
+	firstBus  = pcie.OwnBuses // of the first expander bus: those below are of what is on the root complex itself
+	firstSlot = 0x10          // of expander buses on the root complex
 )
 
-// MaxSockets is how many sockets a tree has: their expander buses have slots of the root complex.
-const MaxSockets = 8
-
-// treeID is a tree's name of a node in QEMU: it is nobody else's.
-func treeID(name string) string { return "pcie-" + name }
+// treeID is QEMU's name of a socket or switch: nobody else's, as is a port's.
+func treeID(name string) string { return "pcie." + name }
 
 // portOf is the id of the port above a node, the bus that a device is on.
-func portOf(name string) string { return treeID(name) + "-port" }
+func portOf(name string) string { return "pcie-port." + name }
 
 // checkTree refuses what QEMU would refuse in worse words, or would take and the guest would not see.
 func (c *Config) checkTree() error {
@@ -53,13 +50,10 @@ func (c *Config) checkTree() error {
 		}
 		delete(ends, p)
 	}
-	sockets := len(c.Tree.Children(""))
-	switch need := c.Tree.Buses(); {
-	case need > pcie.MaxBuses-firstBus:
-		return fmt.Errorf("config: a PCIe tree that takes %d numbers of buses: %d are left", need, pcie.MaxBuses-firstBus)
-	case sockets > MaxSockets:
-		return fmt.Errorf("config: %d sockets: %d at most", sockets, MaxSockets)
-	case c.RAMSize>>21 < uint64(sockets):
+	if err := c.Tree.Fits(); err != nil {
+		return fmt.Errorf("config: %w", err)
+	}
+	if sockets := len(c.Tree.Children("")); c.RAMSize>>21 < uint64(sockets) {
 		return fmt.Errorf("config: guest RAM of %d bytes for %d sockets: each has 2 MiB at least", c.RAMSize, sockets)
 	}
 	return nil
@@ -159,7 +153,11 @@ func (c *Config) nodes(f *files, ram []*os.File, places int) (objects, numa []st
 		objects = append(objects, "-object", MemoryFile(fmt.Sprint("ram", i), size, fdPath(f.add(ram[i]))))
 		cpus := ""
 		for cpu := range places {
-			if cpu*n/places == i || places < n && cpu == i {
+			on := cpu*n/places == i
+			if places < n {
+				on = cpu == i
+			}
+			if on {
 				cpus += fmt.Sprintf(",cpus=%d", cpu)
 			}
 		}

@@ -1,10 +1,12 @@
 package qemu
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/internal/testkit"
@@ -45,24 +47,24 @@ func TestArgumentsOfATree(t *testing.T) {
 			memory = append(memory, args[i+1])
 		}
 	}
-	if d := cmp.Diff([]string{
-		"pxb-pcie,id=pcie-s0,bus=pcie.0,bus_nr=16,numa_node=0,addr=0x10",
-		"pcie-root-port,id=pcie-sw0-port,bus=pcie-s0,chassis=1,slot=0,hotplug=off,io-reserve=0,x-speed=32,x-width=16",
-		"cxl-upstream,id=pcie-sw0,bus=pcie-sw0-port,x-speed=32,x-width=16",
-		"cxl-downstream,id=pcie-nic0-port,bus=pcie-sw0,chassis=2,slot=0,hotplug=off,x-speed=16,x-width=16",
-		"cxl-downstream,id=pcie-nic1-port,bus=pcie-sw0,chassis=3,slot=0,hotplug=off,x-speed=2_5,x-width=1",
-		"cxl-downstream,id=pcie-gpu0-port,bus=pcie-sw0,chassis=4,slot=0,hotplug=off,x-speed=16,x-width=16",
-		"pxb-pcie,id=pcie-s1,bus=pcie.0,bus_nr=138,numa_node=1,addr=0x11",
-		"pcie-root-port,id=pcie-gpu1-port,bus=pcie-s1,chassis=5,slot=0,hotplug=off,io-reserve=0",
-		"ivshmem-plain,id=dev-gpu0,memdev=gpu0,bus=pcie-gpu0-port",
-		"ivshmem-plain,id=dev-place-gpu1,memdev=place-gpu1,bus=pcie-gpu1-port",
+	if d := gocmp.Diff([]string{
+		"pxb-pcie,id=pcie.s0,bus=pcie.0,bus_nr=16,numa_node=0,addr=0x10",
+		"pcie-root-port,id=pcie-port.sw0,bus=pcie.s0,chassis=1,slot=0,hotplug=off,io-reserve=0,x-speed=32,x-width=16",
+		"cxl-upstream,id=pcie.sw0,bus=pcie-port.sw0,x-speed=32,x-width=16",
+		"cxl-downstream,id=pcie-port.nic0,bus=pcie.sw0,chassis=2,slot=0,hotplug=off,x-speed=16,x-width=16",
+		"cxl-downstream,id=pcie-port.nic1,bus=pcie.sw0,chassis=3,slot=0,hotplug=off,x-speed=2_5,x-width=1",
+		"cxl-downstream,id=pcie-port.gpu0,bus=pcie.sw0,chassis=4,slot=0,hotplug=off,x-speed=16,x-width=16",
+		"pxb-pcie,id=pcie.s1,bus=pcie.0,bus_nr=138,numa_node=1,addr=0x11",
+		"pcie-root-port,id=pcie-port.gpu1,bus=pcie.s1,chassis=5,slot=0,hotplug=off,io-reserve=0",
+		"ivshmem-plain,id=dev-gpu0,memdev=gpu0,bus=pcie-port.gpu0",
+		"ivshmem-plain,id=dev-place-gpu1,memdev=place-gpu1,bus=pcie-port.gpu1",
 		"virtio-net-pci,id=dev-net0,netdev=net0,disable-legacy=on,mq=off,vectors=4,rx_queue_size=1024,tx_queue_size=1024," +
-			"romfile=,bus=pcie-nic0-port",
-		`{"bus":"pcie-nic1-port","driver":"vfio-user-pci","id":"dev-net1","socket":{"path":"/t","type":"unix"}}`,
+			"romfile=,bus=pcie-port.nic0",
+		`{"bus":"pcie-port.nic1","driver":"vfio-user-pci","id":"dev-net1","socket":{"path":"/t","type":"unix"}}`,
 	}, devices); d != "" {
 		t.Error(d)
 	}
-	if d := cmp.Diff([]string{"size=8M",
+	if d := gocmp.Diff([]string{"size=8M",
 		"memory-backend-file,id=ram0,size=2097152,mem-path=/proc/self/fd/3,share=on",
 		"memory-backend-file,id=ram1,size=4194304,mem-path=/proc/self/fd/4,share=on",
 		"memory-backend-file,id=gpu1,size=2097152,mem-path=/proc/self/fd/5,share=on",
@@ -82,20 +84,19 @@ func TestArgumentsOfATree(t *testing.T) {
 
 // Fewer CPUs than sockets, and more: each CPU is on one node.
 func TestCPUsOfATree(t *testing.T) {
-	for n, want := range map[int]string{1: ",cpus=0 ,cpus=1", 3: ",cpus=0,cpus=1 ,cpus=2",
-		4: ",cpus=0,cpus=1 ,cpus=2,cpus=3"} {
+	for n, want := range map[int]string{1: ",cpus=0 ,cpus=1 - -", 3: ",cpus=0 ,cpus=1 ,cpus=2 -",
+		4: ",cpus=0 ,cpus=1 ,cpus=2 ,cpus=3", 6: ",cpus=0,cpus=1 ,cpus=2 ,cpus=3,cpus=4 ,cpus=5"} {
 		c := treeConfig(t)
-		c.CPUs = n
+		c.CPUs, c.GPUs, c.Netdevs = n, nil, nil
+		c.Tree = testkit.Must(pcie.New([]pcie.Node{{Name: "s0"}, {Name: "s1"}, {Name: "s2"}, {Name: "s3"}}))(t)
 		in := made(t)
-		in.ram = append(in.ram, sized(t, 1))
+		in.ram = slices.Repeat(in.ram, 4)
 		args, _ := arguments(&c, AccelTCG, in)
 		var got []string
 		for _, a := range args {
 			if rest, is := strings.CutPrefix(a, "node,nodeid="); is {
-				if i := strings.Index(rest, ",cpus"); i >= 0 {
-					cpus, _, _ := strings.Cut(rest[i:], ",memdev")
-					got = append(got, cpus)
-				}
+				cpus, _, _ := strings.Cut(rest[1:], ",memdev")
+				got = append(got, cmp.Or(cpus, "-"))
 			}
 		}
 		testkit.Equal(t, "CPUs", strings.Join(got, " "), want)
@@ -108,14 +109,14 @@ func TestTreesThatNoMachineHas(t *testing.T) {
 		`the name "nic1", or two devices have it`:      func(c *Config) { c.Netdevs[0].Place = "nic1" },
 		`the name "sw0"`:                     func(c *Config) { c.GPUs[0].Place = "sw0" },
 		"RAM of 2097152 bytes for 2 sockets": func(c *Config) { c.RAMSize = 2 << 20 },
-		"9 sockets: 8 at most": func(c *Config) {
+		"t6: more than 8 sockets": func(c *Config) {
 			nodes := c.Tree.Nodes()
 			for i := range 7 {
 				nodes = append(nodes, pcie.Node{Name: "t" + string(rune('0'+i))})
 			}
 			c.Tree, _ = pcie.New(nodes)
 		},
-		"takes 246 numbers of buses: 240 are left": func(c *Config) {
+		"x: more than 32 below sw0": func(c *Config) {
 			nodes := c.Tree.Nodes()
 			for i := range 238 {
 				nodes = append(nodes, pcie.Node{Name: strings.Repeat("x", i+1), Kind: pcie.Endpoint, Below: "sw0"})

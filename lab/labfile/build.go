@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"reflect"
@@ -26,7 +27,7 @@ type Lab struct {
 	lab.Description
 	Machines []Machine // of the guests
 	Seed     *uint64   // nil: each run draws its own
-	Given    bool      // the file says addresses: others are as the lab has them
+	Given    bool      // the file says other addresses than a guest has anyhow
 }
 
 // Machine is what a guest has besides NICs and GPUs.
@@ -37,15 +38,24 @@ type Machine struct {
 
 // Memory is how much all GPUs take and, with ram, the guests' RAM.
 func (l *Lab) Memory(ram bool) (sum uint64) {
+	add := func(n uint64) { sum += min(n, math.MaxUint64-sum) }
 	for i, g := range l.Guests {
 		if ram {
-			sum += l.Machines[i].RAM
+			add(l.Machines[i].RAM)
 		}
 		for _, m := range g.GPUs {
-			sum += m.Memory
+			add(m.Memory)
 		}
 	}
 	return sum
+}
+
+// gpus is how many GPUs all guests have.
+func (l *Lab) gpus() (n int) {
+	for _, g := range l.Guests {
+		n += len(g.GPUs)
+	}
+	return n
 }
 
 // Lossy says whether any link loses or holds back segments.
@@ -78,8 +88,7 @@ const (
 	defaultGPU = 64 << 20
 	maxCPUs    = 64
 	maxNICs    = 64 // of a guest: each has a subnet
-	maxSockets = 8  // qemu.MaxSockets
-	maxBuses   = pcie.MaxBuses - 16
+	maxBare    = 24 // NICs and GPUs of a guest without sockets: the root complex has so many slots for them
 )
 
 // Parse reads a lab file; name is for messages. An error is an *Error.
@@ -88,16 +97,25 @@ func Parse(name string, text []byte) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	var f File
-	dec := yaml.NewDecoder(bytes.NewReader(text), yaml.DisallowUnknownField(), yaml.AllowDuplicateMapKey())
-	if err := dec.Decode(&f); err != nil {
-		return nil, d.undecoded(err)
+	f, err := d.decode(text)
+	if err != nil {
+		return nil, err
 	}
-	b := builder{document: d, file: &f, out: &Lab{Seed: f.Seed}, given: make(map[string]bool)}
+	b := builder{document: d, file: f, out: &Lab{Seed: f.Seed}, given: make(map[string]bool)}
 	if err := b.build(); err != nil {
 		return nil, err
 	}
 	return b.out, nil
+}
+
+func (d *document) decode(text []byte) (f *File, err error) {
+	defer recovered(d.name, &err)
+	f = new(File)
+	dec := yaml.NewDecoder(bytes.NewReader(text), yaml.DisallowUnknownField(), yaml.AllowDuplicateMapKey())
+	if err := dec.Decode(f); err != nil {
+		return nil, d.undecoded(err)
+	}
+	return f, nil
 }
 
 // undecoded puts an error of the decoder into words.
@@ -170,7 +188,7 @@ func words() []string {
 
 // alike is the word that was probably meant; "": none.
 func alike(s string, words []string) (best string) {
-	least := max(2, len(s)/3) + 1
+	least := min(max(2, len(s)/3)+1, len(s)) // not a word of which no letter is right
 	for _, w := range words {
 		if n := levenshtein.ComputeDistance(s, w); n < least {
 			best, least = w, n
@@ -191,6 +209,9 @@ type builder struct {
 var named = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`)
 
 func (b *builder) build() error {
+	if err := b.plain(b.root); err != nil {
+		return err
+	}
 	names := b.keys(b.at("guests"))
 	if len(b.file.Guests) == 0 {
 		return b.wrong([]any{"guests"}, "no guests: at least one, as `vnic lab show pair` prints")
@@ -212,7 +233,10 @@ func (b *builder) build() error {
 	if err := b.links(); err != nil {
 		return err
 	}
-	if err := b.out.Check(); err != nil { // what is above the whole of it: ports, GPUs
+	if gpus := b.out.gpus(); gpus > lab.MaxGPUs {
+		return b.wrong([]any{"guests"}, "%d GPUs: a lab has %d at most", gpus, lab.MaxGPUs)
+	}
+	if err := b.out.Check(); err != nil { // what is above the whole of it
 		return b.wrong([]any{"guests"}, "%v", err)
 	}
 	return nil
@@ -235,8 +259,11 @@ func (b *builder) guest(name string) error {
 		return b.wrong(at.to("cpus"), "%d CPUs: 1 to %d", f.CPUs, maxCPUs)
 	case len(f.NICs) == 0 || len(f.NICs) > maxNICs:
 		return b.wrong(at.to("nics"), "%s has %d NICs: 1 to %d", name, len(f.NICs), maxNICs)
-	case len(f.Sockets) > maxSockets:
-		return b.wrong(at.to("sockets", maxSockets), "%d sockets: %d at most", len(f.Sockets), maxSockets)
+	case len(f.Sockets) == 0 && len(f.NICs)+len(f.GPUs) > maxBare:
+		return b.wrong(at, "%d NICs and GPUs without a PCIe tree: %d at most, or name sockets that they are below",
+			len(f.NICs)+len(f.GPUs), maxBare)
+	case b.port+len(f.NICs) > lab.MaxPorts:
+		return b.wrong(at, "%d NICs up to here: a lab has %d", b.port+len(f.NICs), lab.MaxPorts)
 	case len(f.Sockets) == 0 && len(f.Switches) > 0:
 		return b.wrong(at.to("switches"), "switches without sockets: name one that they are below, as sockets: [{name: s0}]")
 	}
@@ -249,7 +276,9 @@ func (b *builder) guest(name string) error {
 		if err != nil {
 			return err
 		}
-		n.Addr4, n.Addr6 = cmp.Or(n.Addr4, addr4(i, len(b.out.Guests))), cmp.Or(n.Addr6, addr6(i, len(b.out.Guests)))
+		own4, own6 := Addrs(i, len(b.out.Guests))
+		n.Addr4, n.Addr6 = cmp.Or(n.Addr4, own4), cmp.Or(n.Addr6, own6)
+		b.out.Given = b.out.Given || n.Addr4 != own4 || n.Addr6 != own6
 		for _, x := range []struct{ key, value string }{{"mac", net.HardwareAddr(n.MAC[:]).String()},
 			{"ipv4", n.Addr4.Addr().String()}, {"ipv6", n.Addr6.Addr().String()}} {
 			if b.given[x.value] {
@@ -280,6 +309,10 @@ func (b *builder) guest(name string) error {
 func (b *builder) reaches(at path, g *lab.Guest) error {
 	one := lab.Description{Guests: []lab.Guest{*g}}
 	err := one.Check()
+	if err == nil && len(g.Sockets) > 0 {
+		tree, _, _ := one.Tree(0)
+		err = tree.Fits()
+	}
 	if bad := (*pcie.NodeError)(nil); errors.As(err, &bad) {
 		i := bad.Index
 		for _, part := range []struct {
@@ -290,13 +323,6 @@ func (b *builder) reaches(at path, g *lab.Guest) error {
 				return b.wrong(at.to(part.name, i), "%s", bad.Text)
 			}
 			i -= part.n
-		}
-	}
-	if err == nil && len(g.Sockets) > 0 {
-		if tree, _, _ := one.Tree(0); tree.Buses() > maxBuses {
-			return b.wrong(at,
-				"a PCIe tree that takes %d numbers of buses, one below each port and two for a switch: %d at most", tree.Buses(),
-				maxBuses)
 		}
 	}
 	if bad := (*lab.GPUError)(nil); errors.As(err, &bad) {
@@ -318,6 +344,8 @@ func (b *builder) tree(at path, f *Guest, g *lab.Guest) error {
 		switch {
 		case !named.MatchString(s):
 			return b.wrong(at.to("name"), "%q is no name: a letter, then letters, digits and dashes", s)
+		case s == "rc0":
+			return b.wrong(at.to("name"), "rc0 is the root complex of a guest without sockets: take another name")
 		case seen[s]:
 			return b.wrong(at.to("name"), "there are two %s", s)
 		}
@@ -421,7 +449,6 @@ func (b *builder) nic(at path, f *Guest, n *NIC, guest string) (out lab.NIC, err
 		if a.text == "" {
 			continue
 		}
-		b.out.Given = true
 		if *a.to, err = netip.ParsePrefix(a.text); err != nil || a.to.Addr().Is4() != a.is4 || a.to.Addr().Zone() != "" ||
 			!a.to.Addr().IsGlobalUnicast() {
 			return out, b.wrong(at.to(a.key), "%s is an address of a guest with the length of its prefix, as %s", a.key,

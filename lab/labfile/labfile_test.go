@@ -96,6 +96,11 @@ func TestMistakes(t *testing.T) {
 		{text, "guests: {a: {switches: [{name: s}], nics: [{name: n}]}}", "switches without sockets"},
 		{text, "guests: {a: {nics: {name: n}}}", "this is not a list"},
 		{text, "guests: {a: &x {nics: [{name: n}], b: *x}}", "or is part of itself"},
+		{text, "guests:\n  a:\n    nics: [{name: x}]\n    gpus: !!x\n", "4:11: a tag, !!x: a lab file has none"},
+		{text, "guests: {a: &a {nics: [{name: n}]}, <<: [{z: *a}, {y: *a}]}", "<< merges one mapping"},
+		{text, "guests: {&k a: {nics: [{name: n}]}}", "a key of a lab file is a word"},
+		{text, "guests: {a: {nics: [{name: rc0}]}}", "rc0 is the root complex"},
+		{text, "guests: {a: {x: 1, nics: [{name: n}]}}", "there is no \"x\" here"},
 		{text, "a: &a [" + strings.Repeat("1,\n", 999) + "]\nb: &b [" + strings.Repeat("*a,\n", 999) + "]\nguests: *b",
 			"more than 100000 parts"},
 		{text, strings.Repeat("#\n", MaxSize/2+1), "65538 bytes: a lab file has 65536 at most"},
@@ -165,14 +170,14 @@ func TestTooMany(t *testing.T) {
 		fmt.Fprintf(&b, "  g%d: {nics: [{name: n}], gpus: [{name: p, memory: 4K}]}\n", i)
 	}
 	_, err := Parse("f", []byte(b.String()))
-	testkit.ErrorSays(t, err, "f:2:3: 65 ports with GPU memory: 64 at most")
+	testkit.ErrorSays(t, err, "f:2:3: 65 GPUs: a lab has 64 at most")
 	b.Reset()
 	b.WriteString("guests:\n")
 	for i := range 251 {
 		fmt.Fprintf(&b, "  g%d: {nics: [{name: n}]}\n", i)
 	}
 	_, err = Parse("f", []byte(b.String()))
-	testkit.ErrorSays(t, err, "251 ports: 1 to 250")
+	testkit.ErrorSays(t, err, "251 NICs up to here: a lab has 250")
 }
 
 // A guest has 8 sockets, and 240 numbers of buses, at most: QEMU would refuse more in worse words.
@@ -185,13 +190,29 @@ func TestTooManySocketsAndPorts(t *testing.T) {
 		return "[" + strings.Join(all, ",\n") + "]"
 	}
 	_, err := Parse("f", []byte("guests: {a: {sockets: "+list(9, "{name: s%}")+", nics: [{name: n, below: s0}]}}"))
-	testkit.ErrorSays(t, err, "f:9:2: 9 sockets: 8 at most")
-	_, err = Parse("f", []byte("guests: {a: {sockets: [{name: s}], nics: [{name: n, below: x0}], switches: "+
-		list(119, "{name: x%, below: s}")+"}}"))
+	testkit.ErrorSays(t, err, "f:9:2: s8: more than 8 sockets")
+	tree := func(n int) string {
+		return "sockets: [{name: s}], nics: [{name: n, below: s}], gpus: " + list(n, "{name: g%, below: s}")
+	}
+	_, err = Parse("f", []byte("guests: {a: {"+tree(17)+"}}"))
+	testkit.ErrorSays(t, err, "may address 17 GPUs")
+	_, err = Parse("f", []byte("guests: {a: {sockets: [{name: s}], nics: "+list(32, "{name: n%, below: s}")+"}}"))
 	testkit.OK(t, err)
-	_, err = Parse("f", []byte("guests: {a: {sockets: [{name: s}], nics: [{name: n, below: x0}], switches: "+
-		list(120, "{name: x%, below: s}")+"}}"))
-	testkit.ErrorSays(t, err, "takes 242 numbers of buses", "240 at most")
+	_, err = Parse("f", []byte("guests: {a: {sockets: [{name: s}], nics: "+list(33, "{name: n%, below: s}")+"}}"))
+	testkit.ErrorSays(t, err, "f:33:2: n32: more than 32 below s")
+	_, err = Parse("f", []byte("guests: {a: {nics: "+list(25, "{name: n%}")+"}}"))
+	testkit.ErrorSays(t, err, "25 NICs and GPUs without a PCIe tree: 24 at most")
+	switches := make([]string, 0, 121)
+	for i := range 121 {
+		above := "s"
+		if i >= 20 {
+			above = fmt.Sprint("x", i/20)
+		}
+		switches = append(switches, fmt.Sprintf("{name: x%d, below: %s}", i, above))
+	}
+	_, err = Parse("f", []byte("guests: {a: {sockets: [{name: s}], nics: [{name: n, below: x0}], switches: ["+
+		strings.Join(switches, ",\n")+"]}}"))
+	testkit.ErrorSays(t, err, "numbers of buses", "240 at most")
 }
 
 func TestLoad(t *testing.T) {

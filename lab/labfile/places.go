@@ -39,7 +39,8 @@ type document struct {
 	anchors map[string]ast.Node
 }
 
-func parse(name string, text []byte) (*document, error) {
+func parse(name string, text []byte) (_ *document, err error) {
+	defer recovered(name, &err)
 	if len(text) > MaxSize {
 		return nil, &Error{Name: name, Text: fmt.Sprintf("%d bytes: a lab file has %d at most", len(text), MaxSize)}
 	}
@@ -78,6 +79,13 @@ func parse(name string, text []byte) (*document, error) {
 	return d, nil
 }
 
+// recovered makes an error of a panic of the YAML library's: it had one for a tag without a value.
+func recovered(name string, err *error) {
+	if r := recover(); r != nil {
+		*err = &Error{Name: name, Text: fmt.Sprintf("the YAML library fails on it: %v", r)}
+	}
+}
+
 // simple refuses what would take the parser's time: it goes over a list, or what is nested, again for each part of it.
 func simple(name string, tokens token.Tokens) error {
 	if len(tokens) > MaxTokens {
@@ -88,6 +96,8 @@ func simple(name string, tokens token.Tokens) error {
 	for _, t := range tokens {
 		dashes++
 		switch t.Type {
+		case token.TagType:
+			return syntax(name, &yaml.SyntaxError{Token: t, Message: "a tag, " + t.Value + ": a lab file has none"})
 		case token.SequenceEntryType:
 		case token.MappingStartType, token.SequenceStartType:
 			depth, dashes = depth+1, 0
@@ -184,6 +194,42 @@ func (d *document) entries(n ast.Node) (list []*ast.MappingValueNode) {
 		}
 	}
 	return list
+}
+
+// plain refuses keys that are no words, and merges of anything but one mapping: the YAML library reads some of these
+// otherwise than they look.
+func (d *document) plain(n ast.Node) error {
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		for _, v := range n.Values {
+			if err := d.plain(v); err != nil {
+				return err
+			}
+		}
+	case *ast.MappingValueNode:
+		switch n.Key.(type) {
+		case *ast.StringNode, *ast.IntegerNode, *ast.MergeKeyNode:
+		default:
+			return d.fail(n.Key.GetToken(), "a key of a lab file is a word")
+		}
+		if n.Key.IsMergeKey() {
+			switch d.solid(n.Value).(type) {
+			case *ast.MappingNode, *ast.MappingValueNode:
+			default:
+				return d.fail(n.Key.GetToken(), "<< merges one mapping")
+			}
+		}
+		return d.plain(n.Value)
+	case *ast.SequenceNode:
+		for _, v := range n.Values {
+			if err := d.plain(v); err != nil {
+				return err
+			}
+		}
+	case *ast.AnchorNode:
+		return d.plain(n.Value)
+	}
+	return nil
 }
 
 // keys are those of a mapping, in their order.

@@ -145,7 +145,8 @@ func (d *device) nic() bool { return d.Class>>16 == classNetwork }
 
 // gpu also knows the memory that is a GPU of vnic's to its guests (ivshmem-plain).
 func (d *device) gpu() bool {
-	return d.Vendor == 0x1af4 && d.Device == 0x1110 || d.Class>>16 == classDisplay || d.Class>>16 == classAccel || d.Class>>8 == classCo
+	return d.Vendor == 0x1af4 && d.Device == 0x1110 || d.Class>>16 == classDisplay || d.Class>>16 == classAccel ||
+		d.Class>>8 == classCo
 }
 
 // nodes makes a tree of endpoints that move bytes and of what is above them. Below a host bridge are root ports, below
@@ -225,12 +226,19 @@ func (r *reader) list(d *device) {
 
 func (r *reader) path(name string) string { return filepath.Join(r.sys, "bus/pci/devices", name) }
 
-// routing is what the list says of the host bridge of a root bus.
+// routing is what the list says of the host bridge of a root bus. Its device is the first on that bus, if it is in slot
+// 0 or a root port (pci_host_bridge_dev).
 func (r *reader) routing(root *device) pcie.Routing {
-	slot0 := root.Location
-	slot0.Device, slot0.Function = 0, 0
-	if d := r.devices[nameOf(slot0)]; d != nil && d.Vendor == intel {
-		return listed[d.Device]
+	var first *device
+	for _, d := range r.devices {
+		l := d.Location
+		if d.ParentLocation == nil && l.Segment == root.Location.Segment && l.Bus == root.Location.Bus &&
+			(first == nil || d.name < first.name) {
+			first = d
+		}
+	}
+	if first.Vendor == intel && (first.bridge() || first.Location.Device == 0 && first.Location.Function == 0) {
+		return listed[first.Device]
 	}
 	return pcie.NoRouting
 }

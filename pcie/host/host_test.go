@@ -116,6 +116,21 @@ func TestTreeOfAMachine(t *testing.T) {
 	}
 }
 
+// The device that stands for a host bridge may be a root port that is first on its bus, in whatever slot.
+func TestHostBridgeMayBeItsFirstPort(t *testing.T) {
+	f := newFake(t)
+	f.device(t, "pci0000:17/0000:17:02.0", 0x060400, 0x2032, 0, config(0))
+	f.device(t, "pci0000:17/0000:17:02.0/0000:18:00.0", 0x020000, 0x1021, 0, nil)
+	f.device(t, "pci0000:17/0000:17:03.0", 0x060400, 0x2033, 0, config(0))
+	f.device(t, "pci0000:17/0000:17:03.0/0000:19:00.0", 0x030200, 0x2330, 0, nil)
+	f.device(t, "pci0000:99/0000:99:02.0", 0x088000, 0x2032, 0, nil) // neither in slot 0 nor a port
+	f.device(t, "pci0000:99/0000:99:03.0", 0x060400, 0x2033, 0, config(0))
+	f.device(t, "pci0000:99/0000:99:03.0/0000:9a:00.0", 0x030200, 0x2330, 0, nil)
+	m := testkit.Must(Read(f.proc, f.sys))(t)
+	testkit.Equal(t, "path", m.Tree.Path("0000:18:00.0", "0000:19:00.0").Kind, pcie.HostBridge)
+	testkit.Equal(t, "path to another", m.Tree.Path("0000:18:00.0", "0000:9a:00.0").Kind, pcie.NoPath)
+}
+
 // On Zen and newer every host bridge forwards, and what a hypervisor shows is said to be that.
 func TestCPUDecides(t *testing.T) {
 	f := newFake(t)

@@ -170,9 +170,10 @@ func (d *dut) send() {
 		if errors.Is(err, syscall.EINVAL) { // it was closed: the next is awaited
 			from, err = nil, nil
 		}
-		if n == 0 && errors.Is(err, syscall.ENODEV) {
+		if n == 0 && (errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.EHOSTUNREACH)) {
 			// The interface was down, and the socket's route, of which nothing was sent since, is of no device (Linux,
-			// net_devmem_get_binding): what it sends next, an acknowledgement say, has it look for another.
+			// net_devmem_get_binding): what it sends next, an acknowledgement say, has it look for another. Where it has no
+			// route any more, as after a retransmission in vain, it looks at once, and there is none while it is down.
 			continue
 		}
 		if n > 0 {

@@ -40,6 +40,43 @@ func (c *counted) Close() error {
 	return nil
 }
 
+// What vnic lab show prints can be booted; names, addresses and models that boot cannot give are refused, and MACs that
+// the file has taken are not the kernel's NIC's.
+func TestLabsThatAreTaken(t *testing.T) {
+	full := testkit.Must(testkit.Must(labfile.Load("pair", nil))(t).YAML())(t)
+	for text, want := range map[string]string{
+		string(full): "",
+		"{a: {nics: [{name: n, mac: '02:76:6e:69:00:fa'}, {name: m, mac: '02:76:6e:69:00:f9'}]}, b: {nics: [{name: n}]}}": "",
+		"{guest0: {nics: [{name: n}]}, guest1: {nics: [{name: n}]}}":                                                      "",
+		"{guest1: {nics: [{name: n}]}}":                                "cannot be called guest1",
+		"{gateway: {nics: [{name: n}]}}":                               "cannot be called gateway",
+		"{localhost: {nics: [{name: n}]}}":                             "cannot be called localhost",
+		"{a: {nics: [{name: n}]}, guest0-devmem: {nics: [{name: n}]}}": "cannot be called guest0-devmem",
+		"{a: {nics: [{name: n, ipv4: 10.0.0.1/24}]}}":                  "leave them out",
+		"{a: {nics: [{name: nica}]}}":                                  "",
+	} {
+		o := good()
+		if text[0] == '{' {
+			text = "guests: " + text
+		}
+		err := o.Take(testkit.Must(labfile.Parse("f", []byte(text)))(t))
+		if want != "" {
+			testkit.ErrorSays(t, err, want)
+			continue
+		}
+		testkit.OK(t, err)
+		w := testkit.Must(lab.Open(o.describe(), lab.Options{}))(t)
+		macs := make(map[string]bool)
+		for _, p := range w.Ports() {
+			if macs[mac(p)] {
+				t.Errorf("%s: %s is another's, too", text, mac(p))
+			}
+			macs[mac(p)] = true
+		}
+		testkit.OK(t, w.Close())
+	}
+}
+
 // Programs find the devices of a lab file by their names, and the GPU that is nearest to each: what they send over a
 // rail arrives there, in that GPU, with none of it in host memory.
 //

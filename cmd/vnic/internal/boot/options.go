@@ -6,12 +6,15 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"regexp"
 	"strings"
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
+	"vnic.dev/vnic/stack/gateway"
 )
 
 // Options are the flags of `vnic boot`.
@@ -65,8 +68,14 @@ const minMemory = 192 << 20
 func (o *Options) Take(l *labfile.Lab) error {
 	o.Lab, o.NIC, o.Guests, o.GPUMemory = l, l.Guests[0].NICs[0].Model, len(l.Guests), 0
 	o.Memory, o.CPUs = l.Machines[0].RAM, l.Machines[0].CPUs
+	if len(l.Guests) > MaxGuests {
+		return fmt.Errorf("--lab: %d guests: %d at most", len(l.Guests), MaxGuests)
+	}
 	for i, g := range l.Guests {
 		o.Memory = min(o.Memory, l.Machines[i].RAM) // of which files may take a part
+		if ownName(g.Name, i) {
+			return fmt.Errorf("--lab: a guest cannot be called %s: that is a name of vnic boot's, for another", g.Name)
+		}
 		for _, n := range g.NICs {
 			if n.Model != o.NIC {
 				return fmt.Errorf("--lab: NICs of %s and of %s: vnic boot has guests of one model", o.NIC, n.Model)
@@ -81,6 +90,14 @@ func (o *Options) Take(l *labfile.Lab) error {
 	}
 	return nil
 }
+
+// ownName says whether guests have a name already, as a name of something else than guest i.
+func ownName(name string, i int) bool {
+	return name == gateway.GatewayName || name == "localhost" || strings.HasSuffix(name, "-devmem") ||
+		name != guestnet.HostName(i) && guestNumber.MatchString(name)
+}
+
+var guestNumber = regexp.MustCompile("^" + guestnet.GuestName + "[0-9]+$")
 
 // Check says what is wrong with the options, in terms of flags.
 func (o *Options) Check() error {

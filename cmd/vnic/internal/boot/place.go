@@ -10,6 +10,7 @@ import (
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/stack/gateway"
+	"vnic.dev/vnic/wire"
 )
 
 // place is what a guest has on the switch.
@@ -73,10 +74,28 @@ func (o *Options) describeLab() lab.Description {
 			g.NICs[j].Addr4, g.NICs[j].Addr6 = o.devmemAddrs(j, i)
 		}
 		n := o.kernelNIC(i)
-		n.Name, n.MAC, n.GPUs = g.Name, lab.MAC(lab.MaxPorts-1-i), []int{} // MACs of the file's count up
+		n.Name, n.MAC, n.GPUs = g.Name+".kernel.eth0", o.freeMAC(i), []int{}
 		g.NICs = append([]lab.NIC{n}, g.NICs...)
 	}
 	return d
+}
+
+// freeMAC is a MAC for the kernel's NIC of guest i that no NIC of the file has: those that are not given count up.
+func (o *Options) freeMAC(i int) wire.MAC {
+	given := make(map[wire.MAC]bool)
+	for _, g := range o.Lab.Guests {
+		for _, n := range g.NICs {
+			given[n.MAC] = true
+		}
+	}
+	for k := lab.MaxPorts - 1; ; k-- { // there are at most so many ports, these included
+		if m := lab.MAC(k); !given[m] {
+			if i == 0 {
+				return m
+			}
+			i--
+		}
+	}
 }
 
 // places says which guest has which ports.

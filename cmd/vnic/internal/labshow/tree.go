@@ -16,10 +16,11 @@ import (
 // view is a tree with what is to be said of it.
 type view struct {
 	tree       *pcie.Tree
-	nics, gpus []string          // endpoints
-	about      map[string]string // of nodes
-	off        bool              // peer to peer is switched off
-	linux      *pcie.Tree        // as a guest's kernel sees it; nil: that is the tree
+	nics, gpus []string           // endpoints
+	about      map[string]string  // of nodes
+	off        bool               // peer to peer is switched off
+	linux      *pcie.Tree         // as a guest's kernel sees it; nil: that is the tree
+	apart      map[[2]string]bool // a NIC and a GPU that it is not given
 }
 
 // Lab prints the trees of a lab's guests. Guests that are alike have one.
@@ -54,8 +55,10 @@ func Lab(w io.Writer, l *labfile.Lab) error {
 	return err
 }
 
-const legend = `PIX: through one PCIe switch. PXB: several. PHB: a host bridge. NODE: two of one NUMA node. SYS: the sockets' link.
+const legend = `PIX: through one PCIe switch. PXB: several. PHB: a host bridge. NODE: two of one NUMA node.
+SYS: the sockets' link.
 direct: the NIC reads and writes GPU memory itself. bounced: payload goes through host memory.
+-: no GPU of the NIC's.
 `
 
 func guestView(l *labfile.Lab, d *lab.Description, i int) *view {
@@ -69,8 +72,12 @@ func guestView(l *labfile.Lab, d *lab.Description, i int) *view {
 	for j, n := range g.NICs {
 		v.about[v.nics[j]] = fmt.Sprintf("%s, MTU %d, %d queues", n.Model, n.MTU, n.QueuePairs)
 	}
+	v.apart = make(map[[2]string]bool)
 	for j, m := range g.GPUs {
 		v.about[v.gpus[j]] = lab.FormatBytes(m.Memory)
+		for k := range g.NICs {
+			v.apart[[2]string{v.nics[k], v.gpus[j]}] = !g.NICs[k].Reaches(j)
+		}
 	}
 	if len(g.Sockets) > 0 {
 		v.linux = seen(v.tree)
@@ -113,6 +120,10 @@ func (v *view) print(w io.Writer) error {
 	for _, n := range v.nics {
 		row := n
 		for _, g := range v.gpus {
+			if v.apart[[2]string{n, g}] {
+				row += "\t-"
+				continue
+			}
 			p := v.path(n, g)
 			row += "\t" + p.Distance.String() + " " + verdict(p)
 		}
@@ -183,8 +194,9 @@ func (v *view) reasons(w io.Writer) error {
 	}
 	for _, n := range v.nics {
 		for _, g := range v.gpus {
-			p := v.path(n, g)
-			add(verdict(p)+": "+p.Reason, n+"-"+g)
+			if p := v.path(n, g); !v.apart[[2]string{n, g}] {
+				add(verdict(p)+": "+p.Reason, n+"-"+g)
+			}
 		}
 	}
 	slices.SortStableFunc(list, func(a, b *why) int { return -cmp.Compare(verdictOf(a.text), verdictOf(b.text)) })
@@ -192,7 +204,7 @@ func (v *view) reasons(w io.Writer) error {
 		for _, n := range v.nics {
 			for _, g := range v.gpus {
 				p, q := v.tree.Path(n, g), v.linux.Path(n, g)
-				if p.P2P() == q.P2P() {
+				if p.P2P() == q.P2P() || v.apart[[2]string{n, g}] {
 					continue
 				}
 				text := "Linux in this guest allows it: QEMU's switches have no ACS"
