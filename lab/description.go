@@ -23,6 +23,12 @@ const (
 	MaxGPUs  = dma.MaxGPUs
 )
 
+// Bounds of a guest of ours.
+const (
+	MinRAM  = 192 << 20 // bytes; in steps of 2 MiB
+	MaxCPUs = 64
+)
+
 // Description says what a lab has. Nothing in it is shared with a lab that was made of it.
 type Description struct {
 	Guests []Guest

@@ -26,11 +26,20 @@ func (i Impairment) Lossy() bool { return i.Loss > 0 || i.Reorder > 0 }
 
 // Impair has every port's link do so.
 func (d *Description) Impair(i Impairment) {
-	port := uint64(0)
 	for g := range d.Guests {
 		for n := range d.Guests[g].NICs {
-			d.Guests[g].NICs[n].Link.Up = wire.Impairment{Loss: i.Loss, Reorder: i.Reorder, Seed: i.Seed + port}
-			port++
+			d.Guests[g].NICs[n].Link.Up = wire.Impairment{Loss: i.Loss, Reorder: i.Reorder}
+		}
+	}
+	d.Sow(i.Seed)
+}
+
+// Sow gives each port's link a seed of its own, counted from one.
+func (d *Description) Sow(seed uint64) {
+	for g := range d.Guests {
+		for n := range d.Guests[g].NICs {
+			d.Guests[g].NICs[n].Link.Up.Seed = seed
+			seed++
 		}
 	}
 }

@@ -22,6 +22,15 @@ func labFlag(f *pflag.FlagSet, name *string) {
 		" (vnic lab show; instead of flags that say the same)")
 }
 
+// readLab reads a lab file; what is wrong with it is the user's mistake.
+func readLab(c *cobra.Command, name string) (*labfile.Lab, error) {
+	l, err := labfile.Load(name, os.Stdin)
+	if bad := (*labfile.Error)(nil); errors.As(err, &bad) {
+		return nil, misuse(c, err)
+	}
+	return l, err
+}
+
 // loadLab reads a lab file for a command that has flags for some of what it says; ram: its guests have RAM.
 func loadLab(c *cobra.Command, name string, ram bool, flags ...string) (*labfile.Lab, error) {
 	for _, flag := range flags {
@@ -29,10 +38,7 @@ func loadLab(c *cobra.Command, name string, ram bool, flags ...string) (*labfile
 			return nil, usagef(c, "--lab and --%s: the lab file says that", flag)
 		}
 	}
-	l, err := labfile.Load(name, os.Stdin)
-	if bad := (*labfile.Error)(nil); errors.As(err, &bad) {
-		return nil, misuse(c, err)
-	}
+	l, err := readLab(c, name)
 	if err != nil {
 		return nil, err
 	}
@@ -97,10 +103,7 @@ with the words of nvidia-smi topo. - is standard input. Presets are:
 				}
 				return labshow.Host(out, m)
 			}
-			l, err := labfile.Load(args[0], os.Stdin)
-			if bad := (*labfile.Error)(nil); errors.As(err, &bad) {
-				return misuse(c, err)
-			}
+			l, err := readLab(c, args[0])
 			if err != nil {
 				return err
 			}

@@ -70,23 +70,11 @@ func (l *Lab) Lossy() bool {
 	return false
 }
 
-// Sow gives each link a seed of its own, counted from one.
-func (l *Lab) Sow(seed uint64) {
-	for i := range l.Guests {
-		for j := range l.Guests[i].NICs {
-			l.Guests[i].NICs[j].Link.Up.Seed = seed
-			seed++
-		}
-	}
-}
-
 // Defaults of what a file does not say.
 const (
 	defaultRAM = 512 << 20
-	minRAM     = 192 << 20
-	maxRAM     = 1 << 42
+	maxMemory  = 1 << 42 // of RAM, or of a GPU
 	defaultGPU = 64 << 20
-	maxCPUs    = 64
 	maxNICs    = 64 // of a guest: each has a subnet
 	maxBare    = 24 // NICs and GPUs of a guest without sockets: the root complex has so many slots for them
 )
@@ -253,10 +241,10 @@ func (b *builder) guest(name string) error {
 		return err
 	}
 	switch {
-	case m.RAM < minRAM || m.RAM > maxRAM || m.RAM%(2<<20) != 0:
-		return b.wrong(at.to("memory"), "memory of %s: at least 192M, in steps of 2M", lab.FormatBytes(m.RAM))
-	case m.CPUs < 1 || m.CPUs > maxCPUs:
-		return b.wrong(at.to("cpus"), "%d CPUs: 1 to %d", f.CPUs, maxCPUs)
+	case m.RAM < lab.MinRAM || m.RAM > maxMemory || m.RAM%(2<<20) != 0:
+		return b.wrong(at.to("memory"), "memory of %s: 192M to 4T, in steps of 2M", lab.FormatBytes(m.RAM))
+	case m.CPUs < 1 || m.CPUs > lab.MaxCPUs:
+		return b.wrong(at.to("cpus"), "%d CPUs: 1 to %d", f.CPUs, lab.MaxCPUs)
 	case len(f.NICs) == 0 || len(f.NICs) > maxNICs:
 		return b.wrong(at.to("nics"), "%s has %d NICs: 1 to %d", name, len(f.NICs), maxNICs)
 	case len(f.Sockets) == 0 && len(f.NICs)+len(f.GPUs) > maxBare:
@@ -294,6 +282,9 @@ func (b *builder) guest(name string) error {
 		mem := uint64(defaultGPU)
 		if err := b.bytes(at.to("gpus", i, "memory"), p.Memory, &mem); err != nil {
 			return err
+		}
+		if mem > maxMemory {
+			return b.wrong(at.to("gpus", i, "memory"), "memory of %s: at most 4T", lab.FormatBytes(mem))
 		}
 		slot, err := b.slot(at.to("gpus", i), &f, p.Slot)
 		if err != nil {

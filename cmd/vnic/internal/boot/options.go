@@ -62,8 +62,6 @@ type Options struct {
 // MaxGuests is how many guests there can be: each has a GPU.
 const MaxGuests = lab.MaxGPUs
 
-const minMemory = 192 << 20
-
 // Take has the guests be those of a lab file. An error says what of it is not to be had here.
 func (o *Options) Take(l *labfile.Lab) error {
 	o.Lab, o.NIC, o.Guests, o.GPUMemory = l, l.Guests[0].NICs[0].Model, len(l.Guests), 0
@@ -108,9 +106,9 @@ func (o *Options) Check() error {
 		return fmt.Errorf("--lab: a shell is for one guest, and there are %d: name a command, after --", o.Guests)
 	case o.Guests > 1 && len(o.Command) == 0:
 		return errors.New("--guests: a shell is for one guest: name a command, after --")
-	case o.CPUs < 1 || o.CPUs > 64:
-		return fmt.Errorf("--cpus %d: 1 to 64", o.CPUs)
-	case o.Memory < minMemory || o.Memory%(2<<20) != 0:
+	case o.CPUs < 1 || o.CPUs > lab.MaxCPUs:
+		return fmt.Errorf("--cpus %d: 1 to %d", o.CPUs, lab.MaxCPUs)
+	case o.Memory < lab.MinRAM || o.Memory%(2<<20) != 0:
 		return fmt.Errorf("--memory %s: at least 192M, in steps of 2M", lab.FormatBytes(o.Memory))
 	case o.Fetch.Modules != "" && o.Fetch.Kernel == "":
 		return errors.New("--modules without --kernel: give the kernel that they belong to")

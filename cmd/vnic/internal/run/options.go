@@ -184,7 +184,7 @@ func (o *Options) Check() error {
 		return o.Impairment.Check()
 	case o.GPUMemory&(o.GPUMemory-1) != 0:
 		return fmt.Errorf("--gpu-memory %s: not a power of two, as a PCI BAR must be", lab.FormatBytes(o.GPUMemory))
-	case o.Memory < 192<<20 || o.Memory%(2<<20) != 0:
+	case o.Memory < lab.MinRAM || o.Memory%(2<<20) != 0:
 		return fmt.Errorf("--memory %s: at least 192M, in steps of 2M", lab.FormatBytes(o.Memory))
 	case o.Fetch.Modules != "" && o.Fetch.Kernel == "":
 		return errors.New("--modules without --kernel: give the kernel that they belong to")
