@@ -165,3 +165,19 @@ func TestBadConfigIsRefused(t *testing.T) {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
+
+// Several CPUs that are emulated have clocks of their own, and the kernel is told; one's, and those of KVM, are left.
+func TestKernelDoesNotTrustEmulatedClocks(t *testing.T) {
+	for _, c := range []struct {
+		cpus  int
+		accel Accel
+		want  bool
+	}{{1, AccelTCG, false}, {2, AccelTCG, true}, {2, AccelKVM, false}} {
+		conf := Config{CPUs: c.cpus, QEMU: assets.Binary{Args: []string{"qemu"}}, Kernel: assets.Kernel{Image: "/k"}}
+		testkit.OK(t, conf.complete())
+		args, _ := arguments(&conf, c.accel, made(t))
+		if got := strings.Contains(strings.Join(args, " "), " tsc=unstable"); got != c.want {
+			t.Errorf("%+v: %q", c, args)
+		}
+	}
+}
