@@ -78,9 +78,7 @@ Memory TCP.`,
 					seed = *o.Lab.Seed
 				}
 				o.Lab.Sow(seed)
-				if !c.Flags().Changed("rails") {
-					o.Rails = min(len(o.Lab.Guests[0].NICs), len(o.Lab.Guests[len(o.Lab.Guests)-1].NICs))
-				}
+				o.Take(o.Lab, o.Rails)
 			}
 			if err := errors.Join(o.Check(), show.Check()); err != nil {
 				return misuse(c, err)

@@ -35,12 +35,12 @@ func (o *Options) models() (m [2]lab.Model, err error) {
 // queuePairs of a NIC: the last are to be bound, and the first, at least one, carry ordinary traffic.
 func (o *Options) queuePairs(m lab.Model) int { return max(m.QueuePairs, o.BindQueues+1) }
 
-// hostQueues is how many queues of a NIC carry ordinary traffic.
-func (o *Options) hostQueues(m lab.Model) int { return o.queuePairs(m) - o.BindQueues }
+// hostQueues is how many of a NIC's queue pairs carry ordinary traffic.
+func (o *Options) hostQueues(pairs int) int { return pairs - o.BindQueues }
 
-// bound lists the queues of a NIC that are to be bound.
-func (o *Options) bound(m lab.Model) (queues []int) {
-	for q := o.hostQueues(m); q < o.queuePairs(m); q++ {
+// bound lists those of a NIC's queue pairs that are to be bound.
+func (o *Options) bound(pairs int) (queues []int) {
+	for q := o.hostQueues(pairs); q < pairs; q++ {
 		queues = append(queues, q)
 	}
 	return queues

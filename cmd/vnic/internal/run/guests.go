@@ -56,7 +56,7 @@ func prepareGuests(ctx context.Context, o *Options) (*machines.Images, error) {
 // boot starts both guests and their NICs.
 func (l *runner) boot(ctx context.Context, im *machines.Images) error {
 	if im == nil {
-		l.info = Report{Guest: "inproc", QEMU: "none", Kernel: "none", Accel: "none"}
+		l.info = inProcInfo
 		if err := l.opt.stage(ctx, Step{Stage: "boot"}); err != nil {
 			return err
 		}
@@ -113,20 +113,32 @@ func (l *runner) start(ctx context.Context, im *machines.Images) error {
 	return nil
 }
 
+// inProcInfo is what is known of guests in this process.
+var inProcInfo = Report{Guest: "inproc", QEMU: "none", Kernel: "none", Accel: "none"}
+
 // inProc makes a guest of a driver and a stack in this process, over the same vhost-user socket.
 func (e *end) inProc(context.Context) error {
-	n, err := e.nic.InProcess(driver.Options{QueuePairs: e.nic.QueuePairs, HostQueues: e.opt.hostQueues(e.nic.Model),
-		Log: e.log})
+	node, err := e.open()
 	if err != nil {
-		return fmt.Errorf("guest %s: %w", e.name, err)
-	}
-	node, err := transfer.Open(n, []netip.Prefix{e.addr(e.opt.Family)}, e.opt.MTU, e.opt.loss(), nil)
-	if err != nil {
-		return fmt.Errorf("guest %s: %w", e.name, err)
+		return err
 	}
 	e.onClose(node.Close)
 	e.guest = node
 	return nil
+}
+
+// open starts a driver and a stack in this process. The Node is the caller's to close.
+func (e *end) open() (*transfer.Node, error) {
+	n, err := e.nic.InProcess(driver.Options{QueuePairs: e.nic.QueuePairs, HostQueues: e.opt.hostQueues(e.nic.QueuePairs),
+		Log: e.log})
+	if err != nil {
+		return nil, fmt.Errorf("guest %s: %w", e.name, err)
+	}
+	node, err := transfer.Open(n, []netip.Prefix{e.addr(e.opt.Family)}, e.nic.MTU, e.opt.loss(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("guest %s: %w", e.name, err)
+	}
+	return node, nil
 }
 
 // boot starts a guest under QEMU, which lives as long as ctx, at most until the end is closed.
@@ -157,7 +169,7 @@ func (e *end) boot(ctx context.Context, im *machines.Images, gate *broker.Gate) 
 func (e *end) setup(ctx context.Context) error {
 	g := transfer.Remote{Agent: e.qemu.Agent()}
 	s := transfer.Setup{Addrs: []netip.Prefix{e.addr(e.opt.Family)}, MTU: e.opt.MTU, QueuePairs: e.nic.QueuePairs,
-		HostQueues: e.opt.hostQueues(e.nic.Model), Loss: e.opt.loss()}
+		HostQueues: e.opt.hostQueues(e.nic.QueuePairs), Loss: e.opt.loss()}
 	want := e.gpu.Size()
 	if e.nic.Model.Node {
 		s.Kernel, s.Window = true, e.size

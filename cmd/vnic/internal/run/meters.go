@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/wire"
 )
 
@@ -53,16 +54,18 @@ func (m *flowCounters) settle(ctx context.Context, n uint64) {
 
 func payload(d control.DirCounters) uint64 { return d.DeviceBytes + d.GPUFileBytes + d.HostBytes }
 
-// totals are counters that are not flowCounters': of both ports, as they stand now.
+// totals are counters that are not flowCounters': of ports, as they stand now.
 type totals struct{ engine, drops uint64 }
 
-func (l *runner) counters() (t totals) {
-	for _, e := range l.ends {
-		c, _ := e.port.PortCounters()
+func (l *runner) counters() (t totals) { return countersOf(l.ends[0].port, l.ends[1].port) }
+
+func countersOf(ports ...*nic.Port) (t totals) {
+	for _, p := range ports {
+		c, _ := p.PortCounters()
 		t.engine += c.Engine.Gathered + c.Engine.ToGuest + c.Engine.FromGuest
 		// What the wire drops for another reason than loss, the sending port counts too, unless it was taken first and held
 		// back; what the port gave up on, as its receiver stayed busy, the wire has never dropped.
-		link := e.port.Link().Counters()
+		link := p.Link().Counters()
 		lost := link.Drops[wire.DropLinkLoss]
 		var other uint64
 		for _, n := range link.Drops {

@@ -6,16 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net/netip"
 	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
 
-	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
+	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/pcie"
 )
 
@@ -106,10 +105,13 @@ func (o *Options) checkRails() error {
 		return errors.New("--keep: not with --rails")
 	}
 	d, err := o.describeRails()
+	if err == nil {
+		err = d.Check()
+	}
 	if err != nil {
 		return err
 	}
-	for _, g := range d.Guests {
+	for _, g := range d.Complete().Guests {
 		for _, n := range g.NICs[:o.Rails] {
 			if n.Model != NICVirtio {
 				return fmt.Errorf("--rails: %s is of model %s, and guests in this process have virtio only", n.Name, n.Model)
@@ -117,9 +119,28 @@ func (o *Options) checkRails() error {
 			if n.GPUs != nil && len(n.GPUs) == 0 || len(g.GPUs) == 0 {
 				return fmt.Errorf("--rails: %s reaches no GPU", n.Name)
 			}
+			if n.QueuePairs <= o.BindQueues {
+				return fmt.Errorf("--bind-queues %d: %s has %d pairs of queues, and ordinary traffic wants one more",
+					o.BindQueues, n.Name, n.QueuePairs)
+			}
 		}
 	}
-	return d.Check()
+	return nil
+}
+
+// Take has the guests be those of a lab file, and n of their NICs transfer; 0: all that both have.
+func (o *Options) Take(l *labfile.Lab, n int) {
+	o.Lab, o.Rails = l, n
+	least := MaxRails
+	for _, g := range l.Guests {
+		least = min(least, len(g.NICs))
+		for _, n := range g.NICs { // what is lost on the way is said of the worst link
+			o.Loss, o.Reorder = max(o.Loss, n.Link.Up.Loss), max(o.Reorder, n.Link.Up.Reorder)
+		}
+	}
+	if n == 0 {
+		o.Rails = least
+	}
 }
 
 // doRails is Do over rails.
@@ -143,18 +164,16 @@ func doRails(ctx context.Context, o *Options) (rep *Report, err error) {
 	if o.railHook != nil {
 		o.railHook(r)
 	}
-	rep = &Report{Schema: 1, Guest: "inproc", QEMU: "none", Kernel: "none", Accel: "none", NIC: o.NIC,
-		BindQueues: o.BindQueues, P2P: !r.desc.NoP2P, MTU: r.lab.MTU(), Family: o.Family, Loss: o.Loss, Reorder: o.Reorder,
-		Seed: o.Seed, Digest: o.Digest}
+	info := inProcInfo
+	rep = &info
+	rep.describe(o)
+	rep.P2P, rep.MTU = !r.desc.NoP2P, r.lab.MTU()
 	for i, mode := range o.Modes {
 		if err := r.run(ctx, rep, mode, uint64(i)); err != nil {
 			return nil, orCause(ctx, fmt.Errorf("mode %s: %w", mode, err))
 		}
 	}
-	if len(rep.Runs) == 2 && rep.Runs[1].Rate() > 0 {
-		ratio := rep.Runs[0].Rate() / rep.Runs[1].Rate()
-		rep.Ratio = &ratio
-	}
+	rep.compare()
 	return rep, r.check(rep)
 }
 
@@ -237,14 +256,9 @@ func (r *rails) open(ctx context.Context) error {
 				e.guest = first.Another()
 				continue
 			}
-			n, err := e.nic.InProcess(driver.Options{QueuePairs: e.nic.QueuePairs,
-				HostQueues: max(1, e.nic.QueuePairs-r.opt.BindQueues), Log: e.log})
+			node, err := e.open()
 			if err != nil {
-				return fmt.Errorf("guest of %s: %w", e.name, err)
-			}
-			node, err := transfer.Open(n, []netip.Prefix{e.addr(r.opt.Family)}, e.nic.MTU, r.opt.loss(), nil)
-			if err != nil {
-				return fmt.Errorf("guest of %s: %w", e.name, err)
+				return err
 			}
 			r.nodes[e.nic], e.guest = node, node
 		}
@@ -257,6 +271,7 @@ func (r *rails) open(ctx context.Context) error {
 
 // run transfers on all rails in one mode, and adds what came of it to the report.
 func (r *rails) run(ctx context.Context, rep *Report, mode string, number uint64) error {
+	before := countersOf(r.ports()...)
 	eg, ctx := errgroup.WithContext(ctx)
 	together := newBarrier(ctx, len(r.streams))
 	done := newProgress(r.opt, mode, len(r.streams))
@@ -288,11 +303,22 @@ func (r *rails) run(ctx context.Context, rep *Report, mode string, number uint64
 		rep.Rails = append(rep.Rails, one)
 		sum.add(runs[i])
 	}
+	// The two directions of a rail have these counters in common.
+	now := countersOf(r.ports()...)
+	sum.DroppedPackets, sum.CopyEngineBytes = now.drops-before.drops, now.engine-before.engine+sum.BouncedBytes
 	rep.Runs = append(rep.Runs, sum)
 	return nil
 }
 
-// add adds what another transfer at the same time has done.
+// ports are those of all rails.
+func (r *rails) ports() (list []*nic.Port) {
+	for p := range r.nodes {
+		list = append(list, p.NIC())
+	}
+	return list
+}
+
+// add adds what another transfer at the same time has done, but for what is counted of whole NICs.
 func (r *Run) add(x *Run) {
 	r.Seconds, r.Rounds, r.SHA256Match = max(r.Seconds, x.Seconds), max(r.Rounds, x.Rounds), r.SHA256Match && x.SHA256Match
 	if r.SHA256 != "" {
@@ -304,8 +330,7 @@ func (r *Run) add(x *Run) {
 	}
 	of := func(r *Run) []*uint64 {
 		return []*uint64{&r.Bytes, &r.PayloadBytesDevice, &r.PayloadBytesHost, &r.LinearBytes, &r.HeaderBytes,
-			&r.CopyEngineBytes, &r.RetransmittedBytes, &r.DroppedPackets, &r.Fragments, &r.BouncedBytes, &r.TX.Device,
-			&r.TX.Host, &r.RX.Device, &r.RX.Host}
+			&r.RetransmittedBytes, &r.Fragments, &r.BouncedBytes, &r.TX.Device, &r.TX.Host, &r.RX.Device, &r.RX.Host}
 	}
 	more := of(x)
 	for i, n := range of(r) {
@@ -340,9 +365,19 @@ func (r *rails) check(rep *Report) error {
 	return nil
 }
 
-// close ends the guests, then the lab.
+// close ends the guests, then the lab. What is under way of a guest's second Node ends before the first closes both.
 func (r *rails) close() error {
 	var eg errgroup.Group
+	ctx, cancel := context.WithTimeout(context.Background(), r.opt.patience())
+	defer cancel()
+	for _, s := range r.streams {
+		for _, e := range s.ends {
+			if e.guest != nil {
+				eg.Go(func() error { return e.guest.Finish(ctx) })
+			}
+		}
+	}
+	_ = eg.Wait() // what it cannot give back goes with the device
 	for _, n := range r.nodes {
 		eg.Go(n.Close)
 	}

@@ -19,8 +19,9 @@ func railsOptions(t *testing.T, rails int, file string) Options {
 	o := Defaults()
 	o.InProc, o.Size, o.Rails, o.Seed, o.GPUMemory = true, 1<<20, rails, 7, 64<<20
 	if file != "" {
-		o.Lab = testkit.Must(labfile.Load(file, nil))(t)
-		o.Lab.Sow(o.Seed)
+		l := testkit.Must(labfile.Load(file, nil))(t)
+		l.Sow(o.Seed)
+		o.Take(l, rails)
 	}
 	testkit.OK(t, o.Check())
 	return o
@@ -66,7 +67,11 @@ func TestRailsAreProvedEach(t *testing.T) {
 			digests[r.Mode+r.SHA256] = true
 		}
 		for i := range rep.Runs {
-			testkit.Equal(t, "bytes", rep.Runs[i].Bytes, uint64(2*rails)*o.Size)
+			all := uint64(2*rails) * o.Size
+			testkit.Equal(t, "bytes", rep.Runs[i].Bytes, all)
+			testkit.Equal(t, "dropped", rep.Runs[i].DroppedPackets, 0)
+			// Devmem: what is received is gathered. Copy: to guest RAM, and from it.
+			testkit.Equal(t, "by copy engines", rep.Runs[i].CopyEngineBytes, uint64(i+1)*all)
 		}
 		var b strings.Builder
 		testkit.OK(t, rep.Table(&b))
@@ -82,20 +87,61 @@ func TestRailsAreProvedEach(t *testing.T) {
 	}
 }
 
+// file writes a lab file of two guests that are alike.
+func file(t *testing.T, guest, more string) string {
+	name := filepath.Join(t.TempDir(), "lab.yaml")
+	testkit.OK(t, os.WriteFile(name, []byte("guests: {a: &a {"+guest+"}, b: *a}\n"+more), 0o644))
+	return name
+}
+
+// NICs have as many queues as the file says: the last are bound, and the others are not.
+func TestRailsOfManyQueues(t *testing.T) {
+	testkit.LeavesNothing(t)
+	o := railsOptions(t, 1, file(t, "nics: [{name: n, queues: 5}], gpus: [{name: g}]", ""))
+	o.BindQueues = 3
+	testkit.OK(t, o.Check())
+	testkit.Equal(t, "rails", len(testkit.Must(Do(t.Context(), o))(t).Rails), 2)
+	o.BindQueues = 5
+	testkit.ErrorSays(t, o.Check(), "--bind-queues 5: a.n has 5 pairs of queues")
+}
+
+// A link of the file that loses segments is said to, and what it lost was sent again.
+func TestRailsThatLose(t *testing.T) {
+	testkit.LeavesNothing(t)
+	o := railsOptions(t, 2, file(t, "nics: [{name: n}, {name: m}], gpus: [{name: g}, {name: h}]",
+		"links: [{of: a.m, loss: 2%}]"))
+	o.Modes, o.Size = []string{"devmem"}, 4<<20
+	rep := testkit.Must(Do(t.Context(), o))(t)
+	if rep.Loss != 0.02 || rep.Rails[0].RetransmittedBytes != 0 || rep.Rails[1].RetransmittedBytes == 0 ||
+		!rep.Rails[1].SHA256Match || rep.Runs[0].DroppedPackets == 0 {
+		t.Errorf("%+v", rep)
+	}
+}
+
+// An interruption in the middle ends all transfers, and leaves nothing.
+func TestRailsAreInterrupted(t *testing.T) {
+	testkit.LeavesNothing(t)
+	o := railsOptions(t, 4, "a3-high")
+	o.Bidir, o.Size = true, 1<<40
+	stop := errors.New("stop")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	o.Progress = func(_ string, done, _ uint64) {
+		if done > 1<<20 {
+			cancel(stop)
+		}
+	}
+	testkit.ErrorIs(t, testkit.Err(Do(ctx, o)), stop)
+}
+
 // The negative controls: where the tree does not let a NIC reach a GPU its payload is bounced, and counted as in host
 // memory, and that of others is not.
 func TestRailsGoByTheirPaths(t *testing.T) {
 	testkit.LeavesNothing(t)
-	crossed := filepath.Join(t.TempDir(), "crossed.yaml")
-	testkit.OK(t, os.WriteFile(crossed, []byte(`
-guests:
-  a: &host
-    sockets: [{name: s0, p2p: same-bridge}]
-    switches: [{name: sw0, below: s0}, {name: sw1, below: s0}]
-    nics: [{name: nic0, below: sw0, gpus: [gpu1]}, {name: nic1, below: sw1, gpus: [gpu0]}]
-    gpus: [{name: gpu0, below: sw0, memory: 64M}, {name: gpu1, below: sw1, memory: 64M}]
-  b: *host
-`), 0o644))
+	crossed := file(t, `
+    sockets: [{name: s0, p2p: same-bridge}],
+    switches: [{name: sw0, below: s0}, {name: sw1, below: s0}],
+    nics: [{name: nic0, below: sw0, gpus: [gpu1]}, {name: nic1, below: sw1, gpus: [gpu0]}],
+    gpus: [{name: gpu0, below: sw0, memory: 64M}, {name: gpu1, below: sw1, memory: 64M}]`, "")
 	const direct, bounced = "device all/all host none/none", "device none/none host all/all"
 	for _, c := range []struct {
 		file  string

@@ -78,8 +78,7 @@ func (l *runner) run(ctx context.Context, p plan, im *machines.Images) (*Report,
 func (l *runner) transfer(ctx context.Context, p plan) (*Report, error) {
 	o := l.opt
 	rep := l.info
-	rep.Schema, rep.NIC, rep.BindQueues, rep.P2P, rep.MTU, rep.Family = 1, o.NIC, o.BindQueues, o.P2P, o.MTU, o.Family
-	rep.Loss, rep.Reorder, rep.Seed, rep.Digest = o.Loss, o.Reorder, o.Seed, o.Digest
+	rep.describe(o)
 	for i, mode := range o.Modes {
 		r, err := l.runMode(ctx, p, mode, uint64(i))
 		if err != nil {
@@ -87,11 +86,22 @@ func (l *runner) transfer(ctx context.Context, p plan) (*Report, error) {
 		}
 		rep.Runs = append(rep.Runs, *r)
 	}
+	rep.compare()
+	return &rep, nil
+}
+
+// describe says what was to be done.
+func (rep *Report) describe(o *Options) {
+	rep.Schema, rep.NIC, rep.BindQueues, rep.P2P, rep.MTU, rep.Family = 1, o.NIC, o.BindQueues, o.P2P, o.MTU, o.Family
+	rep.Loss, rep.Reorder, rep.Seed, rep.Digest = o.Loss, o.Reorder, o.Seed, o.Digest
+}
+
+// compare compares the modes, if there are two.
+func (rep *Report) compare() {
 	if len(rep.Runs) == 2 && rep.Runs[1].Rate() > 0 {
 		ratio := rep.Runs[0].Rate() / rep.Runs[1].Rate()
 		rep.Ratio = &ratio
 	}
-	return &rep, nil
 }
 
 // runMode transfers o.Size in one mode, in rounds that fit GPU memory.
