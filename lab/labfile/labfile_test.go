@@ -97,6 +97,7 @@ func TestMistakes(t *testing.T) {
 		{text, "guests: {a: {nics: {name: n}}}", "this is not a list"},
 		{text, "guests: {a: &x {nics: [{name: n}], b: *x}}", "or is part of itself"},
 		{text, "guests:\n  a:\n    nics: [{name: x}]\n    gpus: !!x\n", "4:11: a tag, !!x: a lab file has none"},
+		{text, "guests: {a: &x !!map {nics: [{name: n}]}, b: *x}", "1:16: a tag, !!map: a lab file has none"},
 		{text, "guests: {a: &a {nics: [{name: n}]}, <<: [{z: *a}, {y: *a}]}", "<< merges one mapping"},
 		{text, "guests: {&k a: {nics: [{name: n}]}}", "a key of a lab file is a word"},
 		{text, "guests: {a: {nics: [{name: rc0}]}}", "rc0 is the root complex"},

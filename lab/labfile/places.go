@@ -157,8 +157,6 @@ func (d *document) below(n ast.Node) (list []ast.Node) {
 		if v := d.anchors[n.Value.GetToken().Value]; v != nil {
 			list = append(list, v)
 		}
-	case *ast.TagNode:
-		list = append(list, n.Value)
 	}
 	return list
 }
@@ -168,8 +166,6 @@ func (d *document) solid(n ast.Node) ast.Node {
 	for range maxDepth {
 		switch v := n.(type) {
 		case *ast.AnchorNode:
-			n = v.Value
-		case *ast.TagNode:
 			n = v.Value
 		case *ast.AliasNode:
 			n = d.anchors[v.Value.GetToken().Value]
