@@ -197,7 +197,7 @@ type builder struct {
 var named = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`)
 
 func (b *builder) build() error {
-	if err := b.plain(b.root); err != nil {
+	if err := b.plain(); err != nil {
 		return err
 	}
 	names := b.keys(b.at("guests"))

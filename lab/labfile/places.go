@@ -71,7 +71,11 @@ func parse(name string, text []byte) (_ *document, err error) {
 	if d.root == nil {
 		return nil, &Error{Name: name, Text: "it is empty: a lab file has guests, as `vnic lab show pair` prints"}
 	}
-	ast.Walk(anchored(d.anchors), d.root)
+	ast.Walk(visit(func(n ast.Node) {
+		if a, ok := n.(*ast.AnchorNode); ok {
+			d.anchors[a.Name.GetToken().Value] = a.Value
+		}
+	}), d.root)
 	if n := d.count(d.root, 0); n > MaxNodes {
 		return nil, &Error{Name: name,
 			Text: fmt.Sprintf("with all its aliases it has more than %d parts, or is part of itself", MaxNodes)}
@@ -113,14 +117,12 @@ func simple(name string, tokens token.Tokens) error {
 	return nil
 }
 
-// anchored finds anchors.
-type anchored map[string]ast.Node
+// visit is called with each node of a tree, what is above before what is below; aliases are not followed.
+type visit func(ast.Node)
 
-func (a anchored) Visit(n ast.Node) ast.Visitor {
-	if n, ok := n.(*ast.AnchorNode); ok {
-		a[n.Name.GetToken().Value] = n.Value
-	}
-	return a
+func (f visit) Visit(n ast.Node) ast.Visitor {
+	f(n)
+	return f
 }
 
 // maxDepth is how deep YAML may be nested.
@@ -194,38 +196,25 @@ func (d *document) entries(n ast.Node) (list []*ast.MappingValueNode) {
 
 // plain refuses keys that are no words, and merges of anything but one mapping: the YAML library reads some of these
 // otherwise than they look.
-func (d *document) plain(n ast.Node) error {
-	switch n := n.(type) {
-	case *ast.MappingNode:
-		for _, v := range n.Values {
-			if err := d.plain(v); err != nil {
-				return err
-			}
+func (d *document) plain() (err error) {
+	ast.Walk(visit(func(n ast.Node) {
+		v, ok := n.(*ast.MappingValueNode)
+		if !ok || err != nil {
+			return
 		}
-	case *ast.MappingValueNode:
-		switch n.Key.(type) {
-		case *ast.StringNode, *ast.IntegerNode, *ast.MergeKeyNode:
-		default:
-			return d.fail(n.Key.GetToken(), "a key of a lab file is a word")
-		}
-		if n.Key.IsMergeKey() {
-			switch d.solid(n.Value).(type) {
+		switch v.Key.(type) {
+		case *ast.StringNode, *ast.IntegerNode:
+		case *ast.MergeKeyNode:
+			switch d.solid(v.Value).(type) {
 			case *ast.MappingNode, *ast.MappingValueNode:
 			default:
-				return d.fail(n.Key.GetToken(), "<< merges one mapping")
+				err = d.fail(v.Key.GetToken(), "<< merges one mapping")
 			}
+		default:
+			err = d.fail(v.Key.GetToken(), "a key of a lab file is a word")
 		}
-		return d.plain(n.Value)
-	case *ast.SequenceNode:
-		for _, v := range n.Values {
-			if err := d.plain(v); err != nil {
-				return err
-			}
-		}
-	case *ast.AnchorNode:
-		return d.plain(n.Value)
-	}
-	return nil
+	}), d.root)
+	return err
 }
 
 // keys are those of a mapping, in their order.
