@@ -100,26 +100,26 @@ func (l *Lab) addMachine(g *Guest) error {
 	}
 	for i := range g.NICs {
 		n := &g.NICs[i]
-		var gpus []nic.GPU
-		var reached []*GPUMemory
+		at := g.nicInTree(n)
+		var reached []*GPUMemory // the nearest first
 		for j, gpu := range m.GPUs {
-			if !n.Reaches(j) {
-				continue
+			if n.Reaches(j) {
+				reached = append(reached, gpu)
 			}
-			name := g.gpuInTree(&g.GPUs[j])
-			path := tree.Path(g.nicInTree(n), name)
+		}
+		slices.SortStableFunc(reached, func(a, b *GPUMemory) int {
+			return cmp.Compare(tree.Path(at, a.Place).Distance, tree.Path(at, b.Place).Distance)
+		})
+		var gpus []nic.GPU
+		for _, gpu := range reached {
+			path := tree.Path(at, gpu.Place)
 			if l.desc.NoP2P {
 				path = path.Off()
 			}
 			info := gpu.info
-			info.Place = tree.Place(name)
-			gpus, reached = append(gpus, nic.GPU{GPU: gpu.GPU, Info: info, Path: path}), append(reached, gpu)
+			info.Place = tree.Place(gpu.Place)
+			gpus = append(gpus, nic.GPU{GPU: gpu.GPU, Info: info, Path: path})
 		}
-		slices.SortStableFunc(gpus, func(a, b nic.GPU) int { return cmp.Compare(a.Path.Distance, b.Path.Distance) })
-		slices.SortStableFunc(reached, func(a, b *GPUMemory) int {
-			from := g.nicInTree(n)
-			return cmp.Compare(tree.Path(from, a.Place).Distance, tree.Path(from, b.Place).Distance)
-		})
 		p, err := l.newPort(n, gpus, reached, g)
 		if p != nil {
 			if len(g.Sockets) == 0 || !n.apart() {
