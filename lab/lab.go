@@ -122,8 +122,8 @@ func (l *Lab) addMachine(g *Guest) error {
 		}
 		p, err := l.newPort(n, gpus, reached, g)
 		if p != nil {
-			if len(g.Sockets) == 0 || !n.apart() {
-				p.Place = g.nicInTree(n)
+			if g.inside(n) {
+				p.Place = at
 			}
 			l.ports, m.Ports = append(l.ports, p), append(m.Ports, p)
 		}

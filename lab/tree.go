@@ -25,8 +25,11 @@ func (g *Guest) inTree(kind, name string) string {
 func (g *Guest) nicInTree(n *NIC) string { return g.inTree("nic", n.Name) }
 func (g *Guest) gpuInTree(m *GPU) string { return g.inTree("gpu", m.Name) }
 
-// apart says that a NIC is in no tree, as it need not be when no GPU is for it: it is on the root complex.
-func (n *NIC) apart() bool { return n.GPUs != nil && len(n.GPUs) == 0 && n.Slot == Slot{} }
+// inside says whether a NIC is in the tree. Among sockets it need not be when no GPU is for it: then it is on the root
+// complex.
+func (g *Guest) inside(n *NIC) bool {
+	return len(g.Sockets) == 0 || n.GPUs == nil || len(n.GPUs) > 0 || n.Slot != Slot{}
+}
 
 // switchOf is the switch of a NIC in the tree of a guest without sockets.
 func (g *Guest) switchOf(n *NIC) string {
@@ -45,7 +48,7 @@ func (d *Description) Tree(i int) (tree *pcie.Tree, nics, gpus []string) {
 		panic("lab: a description that was not checked: " + err.Error())
 	}
 	for j := range g.NICs {
-		if n := &g.NICs[j]; len(g.Sockets) == 0 || !n.apart() {
+		if n := &g.NICs[j]; g.inside(n) {
 			nics = append(nics, g.nicInTree(n))
 		}
 	}
@@ -78,7 +81,7 @@ func (g *Guest) nodes() (nodes []pcie.Node) {
 		if bare {
 			n.Slot.Below = g.switchOf(n)
 		}
-		if bare || !n.apart() {
+		if g.inside(n) {
 			add(g.nicInTree(n), pcie.Endpoint, n.Slot)
 		}
 	}
