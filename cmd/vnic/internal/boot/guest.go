@@ -90,10 +90,14 @@ func (g *guest) env() []string {
 	env := append(plainEnv(), "PS1="+g.name+`:\w\$ `, "VNIC_INDEX="+strconv.Itoa(g.index),
 		"VNIC_GUESTS="+strconv.Itoa(o.Guests), "VNIC_NIC="+o.NIC)
 	devices := g.devices()
-	_, first, _ := strings.Cut(devices[0], "=")
-	device := strings.Split(first, ",")
-	env = append(env, "VNIC_DEVICE="+device[0], "VNIC_ADDR="+device[1], "VNIC_ADDR6="+device[2],
-		"VNIC_DEVICES="+strings.Join(devices, " "), "VNIC_GPUS="+strings.Join(g.gpus(), " "))
+	var all []string
+	for _, e := range devices {
+		all = append(all, e.String())
+	}
+	first := devices[0]
+	env = append(env, "VNIC_DEVICE="+first.device, "VNIC_ADDR="+first.addr4.String(),
+		"VNIC_ADDR6="+first.addr6.String(), "VNIC_DEVICES="+strings.Join(all, " "),
+		"VNIC_GPUS="+strings.Join(g.gpus(), " "))
 	if g.gpuSocket() {
 		env = append(env, "VNIC_GPU="+gpusocket.Path)
 	}

@@ -201,18 +201,31 @@ func (o *Options) cpus(i int) int {
 	return o.CPUs
 }
 
-// devices are the devices for devmem programs, by the names that the guest gives them: name=device,IPv4,IPv6 each.
-func (g *guest) devices() (list []string) {
+// entry is a device for devmem programs, as $VNIC_DEVICES has it.
+type entry struct {
+	name         string // nic0, or the lab file's
+	device       string // what programs open: on gve the kernel's name, on virtio a PCI address
+	addr4, addr6 netip.Prefix
+}
+
+func (e entry) String() string { return fmt.Sprintf("%s=%s,%v,%v", e.name, e.device, e.addr4, e.addr6) }
+
+// devices are the guest's devices for devmem programs.
+func (g *guest) devices() (list []entry) {
 	o := g.runner.opt
 	first := len(g.network.Interfaces) - len(g.devmem)
-	for j, port := range g.devmem {
+	for j := range g.devmem {
 		found := g.network.Interfaces[first+j]
-		name := found.PCI
+		e := entry{name: fmt.Sprint("nic", j), device: found.PCI}
 		if o.node() {
-			name = found.Name
+			e.device = found.Name
 		}
-		v4, v6 := o.devmemAddrs(j, g.index)
-		list = append(list, fmt.Sprintf("%s=%s,%v,%v", o.local(g.index, port.Name), name, v4, v6))
+		if o.Lab != nil {
+			f := &o.Lab.Guests[g.index]
+			e.name = f.Local(f.NICs[j].Name)
+		}
+		e.addr4, e.addr6 = o.devmemAddrs(j, g.index)
+		list = append(list, e)
 	}
 	return list
 }
@@ -223,19 +236,12 @@ func (g *guest) gpus() (list []string) {
 	for j, m := range g.hw.GPUs {
 		name := fmt.Sprint("gpu", j)
 		if o.Lab != nil {
-			name = o.local(g.index, o.Lab.Guests[g.index].GPUs[j].Name)
+			f := &o.Lab.Guests[g.index]
+			name = f.Local(f.GPUs[j].Name)
 		}
 		list = append(list, fmt.Sprintf("%s=%d", name, m.ID()))
 	}
 	return list
-}
-
-// local is the name of a NIC or GPU inside its guest.
-func (o *Options) local(i int, name string) string {
-	if o.Lab == nil {
-		return "nic0"
-	}
-	return o.Lab.Guests[i].Local(name)
 }
 
 func mac(p *lab.Port) string { return net.HardwareAddr(p.MAC[:]).String() }
