@@ -16,7 +16,8 @@ type named struct {
 }
 
 // Devices gives the names of the guest's devices, as its lab file has them, each on a rail of its own: that of this
-// name in another guest is on the same subnet. Without a lab file it is one, nic0.
+// name in another guest is on the same subnet. Without a lab file it is one, nic0; so it is in an image of vnic image
+// build.
 func Devices() (names []string, err error) {
 	list, err := devices()
 	for _, d := range list {
@@ -33,15 +34,20 @@ func OpenDevice(ctx context.Context, name string) (*Device, error) {
 	}
 	i := slices.IndexFunc(list, func(d named) bool { return d.name == name })
 	if i < 0 {
-		return nil, fmt.Errorf("no device %s: VNIC_DEVICES is %q", name, os.Getenv("VNIC_DEVICES"))
+		names, _ := Devices() // as list has them
+		return nil, fmt.Errorf("no device %s: the guest has %s", name, strings.Join(names, ", "))
 	}
 	return open(ctx, list[i].device, list[i].addr)
 }
 
 func devices() (list []named, err error) {
 	entries := strings.Fields(os.Getenv("VNIC_DEVICES"))
-	if len(entries) == 0 {
-		return nil, fmt.Errorf("no VNIC_DEVICES in the environment: %w", ErrNoGuest)
+	if len(entries) == 0 { // in an image of vnic image build there are only the variables of the first
+		d, err := first()
+		if err != nil {
+			return nil, err
+		}
+		return []named{d}, nil
 	}
 	for _, e := range entries {
 		name, rest, _ := strings.Cut(e, "=")
@@ -56,4 +62,17 @@ func devices() (list []named, err error) {
 		list = append(list, d)
 	}
 	return list, nil
+}
+
+// first is the first device, or the only one.
+func first() (d named, err error) {
+	d = named{name: "nic0", device: os.Getenv("VNIC_DEVICE")}
+	addr := os.Getenv("VNIC_ADDR")
+	if d.device == "" || addr == "" {
+		return d, fmt.Errorf("no VNIC_DEVICE and VNIC_ADDR in the environment: %w", ErrNoGuest)
+	}
+	if d.addr, err = netip.ParsePrefix(addr); err != nil {
+		return d, fmt.Errorf("environment: %w: %w", err, ErrNoGuest)
+	}
+	return d, nil
 }

@@ -64,15 +64,11 @@ type Device struct {
 
 // Open opens the device. Its Close closes all that was opened of it. Most programs leave both to [Main].
 func Open(ctx context.Context) (*Device, error) {
-	name, addr := os.Getenv("VNIC_DEVICE"), os.Getenv("VNIC_ADDR")
-	if name == "" || addr == "" {
-		return nil, fmt.Errorf("no VNIC_DEVICE and VNIC_ADDR in the environment: %w", ErrNoGuest)
-	}
-	prefix, err := netip.ParsePrefix(addr)
+	d, err := first()
 	if err != nil {
-		return nil, fmt.Errorf("environment: %w: %w", err, ErrNoGuest)
+		return nil, err
 	}
-	return open(ctx, name, prefix)
+	return open(ctx, d.device, d.addr)
 }
 
 func open(ctx context.Context, name string, prefix netip.Prefix) (*Device, error) {

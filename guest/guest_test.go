@@ -42,9 +42,25 @@ func TestDevicesHaveTheLabsNames(t *testing.T) {
 	testkit.Equal(t, "names", strings.Join(names, " "), "nic0 b")
 	list := testkit.Must(devices())(t)
 	testkit.Equal(t, "the second", list[1], named{"b", "0000:13:00.0", netip.MustParsePrefix("10.118.111.101/24")})
-	testkit.ErrorSays(t, testkit.Err(OpenDevice(t.Context(), "c")), "no device c", "0000:13:00.0")
+	testkit.ErrorSays(t, testkit.Err(OpenDevice(t.Context(), "c")), "no device c: the guest has nic0, b")
+	t.Setenv("VNIC_DEVICE", "")
 	for _, bad := range []string{"", "nic0", "nic0=eth0", "nic0=eth0,10.0.0.1", "nic0=eth0,x"} {
 		t.Setenv("VNIC_DEVICES", bad)
+		testkit.ErrorIs(t, testkit.Err(Devices()), ErrNoGuest, "%q", bad)
+		testkit.ErrorIs(t, testkit.Err(OpenDevice(t.Context(), "nic0")), ErrNoGuest, "%q", bad)
+	}
+}
+
+// Programs for guests of a lab run in an image, too, where there is no list of devices.
+func TestDeviceOfAnImageIsNIC0(t *testing.T) {
+	t.Setenv("VNIC_DEVICES", "")
+	t.Setenv("VNIC_DEVICE", "0000:00:05.0")
+	t.Setenv("VNIC_ADDR", "10.118.110.102/24")
+	testkit.Equal(t, "names", strings.Join(testkit.Must(Devices())(t), " "), "nic0")
+	list := testkit.Must(devices())(t)
+	testkit.Equal(t, "the only one", list[0], named{"nic0", "0000:00:05.0", netip.MustParsePrefix("10.118.110.102/24")})
+	for _, bad := range []string{"", "10.118.110.102"} { // without a lease there is no address
+		t.Setenv("VNIC_ADDR", bad)
 		testkit.ErrorIs(t, testkit.Err(Devices()), ErrNoGuest, "%q", bad)
 		testkit.ErrorIs(t, testkit.Err(OpenDevice(t.Context(), "nic0")), ErrNoGuest, "%q", bad)
 	}
