@@ -19,9 +19,9 @@ import (
 // the kernel is in trouble: with -no-reboot a reset ends QEMU.
 const kernelArgs = "console=ttyS0 quiet panic=-1 oops=panic cryptomgr.notests no_timer_check random.trust_cpu=on"
 
-// kernelArgs is the kernel's command line. The TSCs of several CPUs that are emulated are apart: a kernel that takes its
-// time from them has it run ten times too fast now and then, and hangs (seen in 3 of 17 boots of two guests with two
-// CPUs; in 0 of 20 that were told).
+// kernelArgs is the kernel's command line. The TSCs of several CPUs that are emulated are apart: a kernel that takes
+// its time from them has it run ten times too fast now and then, and hangs (seen in 3 of 17 boots of two guests with
+// two CPUs; in 0 of 20 that were told).
 func (c *Config) kernelArgs(accel Accel) string {
 	more := c.Append
 	if c.CPUs > 1 && accel != AccelKVM {

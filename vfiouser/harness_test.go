@@ -55,9 +55,10 @@ type recorder struct {
 
 func newRecorder(t testing.TB) *recorder {
 	t.Helper()
-	config, err := pci.New(pci.Options{Vendor: 0x1af4, Device: 0x10f0, Class: 0xff0000, Revision: 1, Express: pci.Link{Generation: 3, Lanes: 16},
-		BARs: [6]pci.BAR{{Size: regsSize}, {Size: msixSize}, {Size: doorSize}},
-		MSIX: pci.MSIX{Vectors: vectors, BAR: 1, PBAOff: 0x800}})
+	config, err := pci.New(pci.Options{Vendor: 0x1af4, Device: 0x10f0, Class: 0xff0000, Revision: 1,
+		Express: pci.Link{Generation: 3, Lanes: 16},
+		BARs:    [6]pci.BAR{{Size: regsSize}, {Size: msixSize}, {Size: doorSize}},
+		MSIX:    pci.MSIX{Vectors: vectors, BAR: 1, PBAOff: 0x800}})
 	must(t, err)
 	d := &recorder{Rig: peertest.NewRig(t), config: config, fds: map[[2]int]int{}}
 	d.info = vfiouser.Info{Reset: true, Regions: []vfiouser.Region{

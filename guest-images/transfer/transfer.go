@@ -69,7 +69,8 @@ func NewNode(dev devmem.Device, engine Engine, mem Memory, cpu func() CPU) *Node
 	return &Node{dev: dev, engine: engine, mem: mem, cpu: cpu}
 }
 
-// Another gives a second Node of the same device, for another transfer at the same time. It is not closed: the first is.
+// Another gives a second Node of the same device, for another transfer at the same time. It is not
+// closed: the first is.
 func (n *Node) Another() *Node { return NewNode(n.dev, n.engine, n.mem, n.cpu) }
 
 // Prepare says what is going to be transferred, and from or to where. Offsets are in the GPU's memory, or
