@@ -22,13 +22,16 @@ func (i Impairment) Check() error {
 }
 
 // Lossy says whether segments are lost or held back at all.
-func (i Impairment) Lossy() bool { return i.Loss > 0 || i.Reorder > 0 }
+func (i Impairment) Lossy() bool { return i.up().Lossy() }
+
+// up is what it is to one link. The seed is wanting.
+func (i Impairment) up() *wire.Impairment { return &wire.Impairment{Loss: i.Loss, Reorder: i.Reorder} }
 
 // Impair has every port's link do so.
 func (d *Description) Impair(i Impairment) {
 	for g := range d.Guests {
 		for n := range d.Guests[g].NICs {
-			d.Guests[g].NICs[n].Link.Up = wire.Impairment{Loss: i.Loss, Reorder: i.Reorder}
+			d.Guests[g].NICs[n].Link.Up = *i.up()
 		}
 	}
 	d.Sow(i.Seed)

@@ -31,6 +31,9 @@ const (
 	defaultMaxBytes   = 4 << 20
 )
 
+// Lossy says whether segments are lost or held back at all.
+func (im *Impairment) Lossy() bool { return im.Loss > 0 || im.Reorder > 0 }
+
 func (im *Impairment) check() error {
 	if !(im.Loss >= 0 && im.Loss <= 1) || !(im.Reorder >= 0 && im.Reorder <= 1) {
 		return fmt.Errorf("%w: loss %v, reorder %v: not between 0 and 1", ErrBadImpairment, im.Loss, im.Reorder)
@@ -55,7 +58,7 @@ type impaired struct {
 
 // newImpaired gives nil for an impairment that does nothing.
 func newImpaired(l *Link, lv int, im Impairment) *impaired {
-	if im.Loss == 0 && im.Reorder == 0 {
+	if !im.Lossy() {
 		return nil
 	}
 	x := &impaired{link: l, lv: lv, seed: mix64(im.Seed + uint64(lv)), loss: uint64(im.Loss * (1 << 53)),

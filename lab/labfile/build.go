@@ -62,7 +62,7 @@ func (l *Lab) gpus() (n int) {
 func (l *Lab) Lossy() bool {
 	for _, g := range l.Guests {
 		for _, n := range g.NICs {
-			if up := n.Link.Up; up.Loss > 0 || up.Reorder > 0 {
+			if n.Link.Up.Lossy() {
 				return true
 			}
 		}

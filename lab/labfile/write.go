@@ -27,7 +27,7 @@ func (l *Lab) YAML() ([]byte, error) {
 		out.Guests.names = append(out.Guests.names, g.Name)
 		out.Guests.guests[g.Name] = l.guest(i, g)
 		for _, n := range g.NICs {
-			if up := n.Link.Up; up.Loss > 0 || up.Reorder > 0 {
+			if up := n.Link.Up; up.Lossy() {
 				out.Links = append(out.Links, Link{Of: n.Name, Loss: Quantity(lab.FormatFraction(up.Loss)),
 					Reorder: Quantity(lab.FormatFraction(up.Reorder))})
 			}
