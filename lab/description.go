@@ -33,6 +33,8 @@ const (
 type Description struct {
 	Guests []Guest
 	NoP2P  bool // no NIC reaches GPU memory: payload is bounced through host memory
+	// Scale is how many times slower than their rates say all links and memories with a rate are; 0: 1.
+	Scale float64
 }
 
 // Guest is the hardware of one guest.
@@ -43,14 +45,22 @@ type Guest struct {
 	// Sockets and Switches are what NICs and GPUs are below. Without any socket the guest has one that forwards nothing,
 	// and below it a switch for each NIC, with the GPUs of which that NIC is the first that may address them; but no
 	// QEMU is told of these.
-	Sockets  []Socket
-	Switches []Switch
+	Sockets       []Socket
+	Switches      []Switch
+	Interconnects []Interconnect
 }
 
 // Socket is a CPU socket: a NUMA node with a host bridge.
 type Socket struct {
 	Name    string
 	Routing pcie.Routing // what the host bridge forwards between its ports, and between itself and others
+	DRAM    float64      // rate of its memory, in bytes a second, reads and writes together; 0: nothing is said of it
+}
+
+// Interconnect is the link between two sockets.
+type Interconnect struct {
+	From, To string
+	Rate     float64 // bytes a second in each direction
 }
 
 // Switch is a PCIe switch.
@@ -75,6 +85,7 @@ type NIC struct {
 	Addr4      netip.Prefix // what the guest is meant to have; zero: Addr4(i)
 	Addr6      netip.Prefix // zero: Addr6(i)
 	MTU        int          // bytes; 0: 1500
+	Rate       float64      // of its wire, bytes a second in each direction; 0: nothing is said of it
 	QueuePairs int          // 0: the model's
 	GPUs       []int        // which of the guest's GPUs it may address, by number; nil: all of them
 	Slot       Slot         // of a guest with sockets; zero of one that may address no GPU: none, on the root complex
@@ -234,12 +245,13 @@ func (g *Guest) owner(i int) int {
 
 // Complete gives a copy in which every name, address and size is set.
 func (d *Description) Complete() (c Description) {
-	c.NoP2P = d.NoP2P
+	c.NoP2P, c.Scale = d.NoP2P, cmp.Or(d.Scale, 1)
 	port := 0
 	for i, g := range d.Guests {
 		g.Name = cmp.Or(g.Name, fmt.Sprint(GuestName, i))
 		g.NICs, g.GPUs = slices.Clone(g.NICs), slices.Clone(g.GPUs)
 		g.Sockets, g.Switches = slices.Clone(g.Sockets), slices.Clone(g.Switches)
+		g.Interconnects = slices.Clone(g.Interconnects)
 		for j := range g.NICs {
 			n := &g.NICs[j]
 			m, _ := LookupModel(n.Model)

@@ -12,6 +12,7 @@ import (
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/pcie"
+	"vnic.dev/vnic/shape"
 	"vnic.dev/vnic/wire"
 )
 
@@ -26,6 +27,10 @@ type Lab struct {
 	machines []*Machine
 	memory   []*gpumem.GPU // of all GPUs, by their number
 	ports    []*Port       // of all machines, in their order
+	clock    *shape.Clock
+
+	edgeMu   sync.Mutex
+	edges    map[string]*Edge // under edgeMu
 	services []io.Closer
 }
 
@@ -37,6 +42,8 @@ type Machine struct {
 	Bare  bool       // nobody has said what is in the tree: the guest need not see it
 	Ports []*Port
 	GPUs  []*GPUMemory
+
+	desc *Guest
 }
 
 // Open makes a lab. A *MemoryError says that GPU memory is not to be had.
@@ -47,12 +54,14 @@ func Open(d Description, o Options) (l *Lab, err error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	l = &Lab{desc: d.Complete(), opt: o, files: dma.NewFiles(), sw: wire.NewSwitch(o.Log)}
+	l = &Lab{desc: d.Complete(), opt: o, files: dma.NewFiles(), sw: wire.NewSwitch(o.Log),
+		edges: make(map[string]*Edge)}
 	defer func() {
 		if err != nil {
 			l, err = nil, errors.Join(err, l.Close())
 		}
 	}()
+	l.clock = shape.NewClock(l.desc.Scale)
 	if o.Poll > 0 {
 		if l.pollers, err = nic.NewPollers(o.Poll, o.Hot); err != nil {
 			return l, err
@@ -83,7 +92,7 @@ func (l *Lab) addMachine(g *Guest) error {
 	if err != nil {
 		return err
 	}
-	m := &Machine{Name: g.Name, Tree: tree, Bare: len(g.Sockets) == 0}
+	m := &Machine{Name: g.Name, Tree: tree, Bare: len(g.Sockets) == 0, desc: g}
 	l.machines = append(l.machines, m)
 	nodes := max(len(g.Sockets), 1) - 1 // the last that is a socket's; GPUs that are nodes follow
 	for i := range g.GPUs {
@@ -120,11 +129,12 @@ func (l *Lab) addMachine(g *Guest) error {
 			info.Place = tree.Place(gpu.Place)
 			gpus = append(gpus, nic.GPU{GPU: gpu.GPU, Info: info, Path: path})
 		}
-		p, err := l.newPort(n, gpus, reached, g)
+		place := ""
+		if g.inside(n) {
+			place = at
+		}
+		p, err := l.newPort(n, gpus, reached, m, place)
 		if p != nil {
-			if g.inside(n) {
-				p.Place = at
-			}
 			l.ports, m.Ports = append(l.ports, p), append(m.Ports, p)
 		}
 		if err != nil {

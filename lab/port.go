@@ -28,6 +28,9 @@ type Port struct {
 	lab *Lab
 	dev device
 
+	machine *Machine
+	desc    *NIC
+
 	life context.Context // ends what is served
 	end  context.CancelCauseFunc
 
@@ -39,16 +42,15 @@ type Port struct {
 }
 
 // newPort makes a port. The caller closes it even when there is an error, unless it is nil.
-func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, g *Guest) (*Port, error) {
+func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, place string) (*Port, error) {
 	model, _ := LookupModel(n.Model)
 	p := &Port{Index: len(l.ports), Name: n.Name, Model: model, MAC: n.MAC, Addr4: n.Addr4, Addr6: n.Addr6, MTU: n.MTU,
-		QueuePairs: n.QueuePairs,
-		GPUs:       reached, lab: l}
+		QueuePairs: n.QueuePairs, GPUs: reached, Place: place, lab: l, machine: m, desc: n}
 	p.life, p.end = context.WithCancelCause(context.Background())
 	var err error
 	c := nic.Config{Name: p.Name, MAC: p.MAC, MTU: uint16(p.MTU), QueuePairs: p.QueuePairs, GPUs: gpus, Pollers: l.pollers,
-		Log: l.opt.Log}
-	if p.dev, err = model.open(l.files, c, express(g, n)); err != nil {
+		Shape: p.shape(), Log: l.opt.Log}
+	if p.dev, err = model.open(l.files, c, express(m.desc, n)); err != nil {
 		p.dev = nil // not an interface of a nil pointer
 		return p, err
 	}

@@ -49,3 +49,63 @@ func ParseFraction(s string) (float64, error) {
 
 // FormatFraction writes a part as ParseFraction reads it: 1%.
 func FormatFraction(f float64) string { return strconv.FormatFloat(f*100, 'g', 15, 64) + "%" }
+
+// Bounds of a rate, in bytes a second: a kbit/s, and a thousand times the fastest of links.
+const (
+	minRate = 125
+	maxRate = 1e15
+)
+
+var rateUnits = []struct {
+	word  string
+	bytes float64
+}{{"kbit", 1e3 / 8}, {"mbit", 1e6 / 8}, {"gbit", 1e9 / 8}, {"tbit", 1e12 / 8}, {"kb/s", 1e3}, {"mb/s", 1e6}, {"gb/s", 1e9},
+	{"tb/s", 1e12}}
+
+// ParseRate reads a rate, in bytes a second: 100Gbit, as tc has it, or 300GB/s; powers of 1000.
+func ParseRate(s string) (float64, error) {
+	t := strings.TrimSuffix(strings.ToLower(s), "bit/s")
+	if len(t) < len(s) {
+		t += "bit"
+	}
+	for _, u := range rateUnits {
+		if number, ok := strings.CutSuffix(t, u.word); ok {
+			v, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+			if err != nil {
+				break
+			}
+			if v *= u.bytes; !(v >= minRate && v <= maxRate) {
+				return 0, errors.New("1kbit to 8000Tbit, or as many bytes")
+			}
+			return v, nil
+		}
+	}
+	return 0, errors.New("not a rate, as 100Gbit or 300GB/s")
+}
+
+// FormatBitRate writes a rate in bytes a second as bits: 200Gbit. FormatByteRate writes bytes: 300GB/s.
+func FormatBitRate(r float64) string { return formatRate(r, 0) }
+
+// FormatByteRate is described at FormatBitRate.
+func FormatByteRate(r float64) string { return formatRate(r, len(rateUnits)/2) }
+
+func formatRate(r float64, first int) string {
+	words := []string{"kbit", "Mbit", "Gbit", "Tbit", "kB/s", "MB/s", "GB/s", "TB/s"}
+	i := first
+	for i%4 < 3 && r >= rateUnits[i+1].bytes {
+		i++
+	}
+	return strconv.FormatFloat(r/rateUnits[i].bytes, 'g', 12, 64) + words[i]
+}
+
+// ParseScale reads how much slower than they say links are: 1 to 1000000.
+func ParseScale(s string) (float64, error) {
+	v, err := strconv.ParseFloat(s, 64)
+	if err != nil || !(v >= 1 && v <= MaxScale) {
+		return 0, fmt.Errorf("1 to %d", MaxScale)
+	}
+	return v, nil
+}
+
+// MaxScale is how much slower links may be.
+const MaxScale = 1_000_000

@@ -235,7 +235,8 @@ func (m *merger) put(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) b
 		at.HeaderLen = 0 // the headers of all but the first lie nowhere
 		off += pkt.PayloadLen
 	}
-	rq.delta.bytesByMem.add(&rq.mover.byMem)
+	rq.delta.add(&rq.mover.byMem)
+	rq.took(p)
 	rq.merged.add(uint64(g.Frames()))
 	rq.merges.add(1)
 	return true

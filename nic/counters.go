@@ -29,7 +29,13 @@ type counter struct{ v atomic.Uint64 }
 func (c *counter) add(n uint64) { c.v.Store(c.v.Load() + n) }
 
 // bytesByMem is how much of a payload lies in which kind of memory, on this port's side.
-type bytesByMem struct{ device, gpuFile, host, bounced uint64 }
+type bytesByMem struct {
+	device, gpuFile, host, bounced uint64
+
+	gpu, second int32  // 1 + the GPU of the first byte that is a GPU's, and of the first that is another's; 0: none
+	seconds     uint64 // bytes that are not the first one's
+	buffers     uint32 // pieces of memory
+}
 
 // locate adds up segs by kind of memory, and returns how many bytes they are.
 func (w *bytesByMem) locate(segs []dma.Segment) (total uint64) {
@@ -43,8 +49,10 @@ func (w *bytesByMem) locate(segs []dma.Segment) (total uint64) {
 			switch d {
 			case dma.GPU:
 				w.device += uint64(n)
+				w.gpuBytes(&s, n)
 			case dma.GPUFile:
 				w.gpuFile += uint64(n)
+				w.gpuBytes(&s, n)
 			default:
 				w.host += uint64(n)
 			}
@@ -52,6 +60,33 @@ func (w *bytesByMem) locate(segs []dma.Segment) (total uint64) {
 		}
 	}
 	return total
+}
+
+// gpuBytes notes whose n bytes of a segment are. Of a frame in more than two GPUs' memory, as no driver of ours makes one,
+// the third's count as the second's.
+func (w *bytesByMem) gpuBytes(s *dma.Segment, n uint32) {
+	switch g := int32(s.GPU() + 1); {
+	case w.gpu == 0:
+		w.gpu = g
+	case g == w.gpu:
+	default:
+		if w.second == 0 {
+			w.second = g
+		}
+		w.seconds += uint64(n)
+	}
+}
+
+// placed takes over whose memory it is and in how many pieces.
+func (t *bytesByMem) placed(w *bytesByMem) {
+	if t.gpu == 0 {
+		t.gpu = w.gpu
+	}
+	if w.second != 0 {
+		t.second = w.second
+	}
+	t.seconds += w.seconds
+	t.buffers += w.buffers
 }
 
 // addTo adds the delta, and empties it, where a lock is held that readers take too: that is cheaper than flush.
@@ -69,14 +104,36 @@ func (t *delta) addTo(c *control.DirCounters) {
 		c.Drops += t.drops
 		c.DroppedBytes += t.dropped
 	}
-	*t = delta{}
+	t.clear()
 }
 
 // delta is what a batch adds to Counters: a store that others may read at any time costs as much as
 // a small copy, so there is one for a batch and not for a packet.
 type delta struct {
 	packets, segments, header, drops, dropped uint64
-	bytesByMem
+	device, gpuFile, host, bounced            uint64
+
+	to      *Traffic // nil: of a flow counter
+	gpu     int32    // 1 + the one that these are of
+	direct  uint64
+	through uint64 // host memory
+	buffers uint64
+}
+
+// Traffic is what else is counted of one direction of a queue: payload by the GPU in whose memory it is, and how many
+// buffers held it, headers included. Direct, summed up, is DeviceBytes and GPUFileBytes of the queue's counters, and
+// Bounced its BouncedBytes.
+type Traffic struct {
+	Buffers         uint64
+	Direct, Bounced [dma.MaxGPUs]uint64 // by GPU
+}
+
+func (t *Traffic) read() (now Traffic) {
+	now.Buffers = atomic.LoadUint64(&t.Buffers)
+	for i := range now.Direct {
+		now.Direct[i], now.Bounced[i] = atomic.LoadUint64(&t.Direct[i]), atomic.LoadUint64(&t.Bounced[i])
+	}
+	return now
 }
 
 func (t *delta) count(segments, header uint64, w *bytesByMem) {
@@ -86,11 +143,49 @@ func (t *delta) count(segments, header uint64, w *bytesByMem) {
 	t.add(w)
 }
 
-func (t *bytesByMem) add(w *bytesByMem) {
+func (t *delta) add(w *bytesByMem) {
 	t.device += w.device
 	t.gpuFile += w.gpuFile
 	t.host += w.host
 	t.bounced += w.bounced
+	t.buffers += uint64(w.buffers)
+	if w.gpu != 0 && t.to != nil {
+		t.of(w.gpu, w, w.device+w.gpuFile+w.bounced-w.seconds)
+		if w.second != 0 {
+			t.of(w.second, w, w.seconds)
+		}
+	}
+}
+
+// of adds n bytes of a GPU's. A batch is seldom of more than one.
+func (t *delta) of(gpu int32, w *bytesByMem, n uint64) {
+	if t.gpu != gpu {
+		t.flushGPU()
+		t.gpu = gpu
+	}
+	if w.bounced > 0 {
+		t.through += n
+	} else {
+		t.direct += n
+	}
+}
+
+func (t *delta) flushGPU() {
+	if t.gpu != 0 {
+		addAny(&t.to.Direct[t.gpu-1], t.direct)
+		addAny(&t.to.Bounced[t.gpu-1], t.through)
+		t.direct, t.through = 0, 0
+	}
+}
+
+// clear empties the delta, whose rest goes to where there is no other writer.
+func (t *delta) clear() {
+	to := t.to
+	if to != nil {
+		t.flushGPU()
+		addAny(&to.Buffers, t.buffers)
+	}
+	*t = delta{to: to}
 }
 
 func (t *delta) drop(payload uint64) {
@@ -113,7 +208,7 @@ func (t *delta) flush(c *Counters) {
 		add(&c.live.Drops, t.drops)
 		add(&c.live.DroppedBytes, t.dropped)
 	}
-	*t = delta{}
+	t.clear()
 }
 
 // Read gives the counters as the control channel carries them.

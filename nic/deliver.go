@@ -5,6 +5,7 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/shape"
 	"vnic.dev/vnic/wire"
 )
 
@@ -14,9 +15,11 @@ type rxQueue struct {
 	wait    wire.Waitable // q, for those that wait for it
 	mover   Mover
 	frame   Frame
-	merger  *merger // made when frames are first merged
-	delta   delta   // of this batch
+	merger  *merger      // made when frames are first merged
+	delta   delta        // of this batch
+	way     *shape.Route // of the last packet: that of the next one, as far as is known
 	in      control.DirCounters
+	traffic Traffic
 	unsplit counter // frames that came here because, or although, they could not be split
 	merged  counter // frames that came as part of a GSO packet, of which the merger made
 	merges  counter // so many
@@ -78,6 +81,7 @@ func (p *Port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	var d delivery // field by field: a copy of what was just written would wait for it
 	d.w, d.s, d.port = w, p.steering.Load(), p
 	d.tap = p.tap()
+	d.gate.shape = p.conf.Shape
 	var r route
 	for p.steer(d.s, batch[0], &r); len(batch) > 0; {
 		rq := p.queues[r.q]
@@ -96,6 +100,7 @@ type delivery struct {
 	port    *Port
 	tap     wire.Tap // nil: none
 	blocked blockedQueues
+	gate    gate
 }
 
 // fill puts the run of packets at the start of batch that go to r.q into that queue, under its
@@ -107,7 +112,9 @@ func (rq *rxQueue) fill(d *delivery, batch []*wire.Packet, r *route) (n int, cal
 	rq.mover.c = d.w.Copier
 	m := rq.merging(d.port, batch)
 	for q := r.q; r.q == q; {
-		if m == nil || !m.take(d, rq, batch, n, r) {
+		if d.gate.shape != nil && !rq.arrives(d, batch[n]) {
+			// It has its verdict.
+		} else if m == nil || !m.take(d, rq, batch, n, r) {
 			rq.one(d, batch[n], r)
 		}
 		if n++; n == len(batch) {
@@ -163,6 +170,7 @@ func (rq *rxQueue) put(s *steering, pkt *wire.Packet, r *route) Result {
 	segs, head := uint64(pkt.Segments()), uint64(len(pkt.Header))
 	if res == PutTaken {
 		rq.delta.count(segs, head, &rq.mover.byMem)
+		rq.took(pkt)
 	} else {
 		rq.delta.drop(n)
 	}

@@ -122,7 +122,10 @@ func (rs *receivers) add() *receiver {
 func (rs *receivers) count(frames []*TxFrame, old int, now func() time.Time) (busy int) {
 	for i, f := range frames {
 		v := &f.Packet.Verdict
-		if v.Queue == nil { // dropped, or the wire's own
+		if v.Queue == nil { // dropped, the wire's own, or for a link that is taken
+			if v.Kind == wire.Busy {
+				busy++
+			}
 			continue
 		}
 		r := rs.of(v.Queue, now)
@@ -152,7 +155,7 @@ func (rs *receivers) hold(frames []*TxFrame, old int, now time.Time) {
 		r.held, r.sticks = 0, false
 	}
 	for _, f := range frames {
-		if f.Packet.Verdict.Kind != wire.Busy {
+		if f.Packet.Verdict.Kind != wire.Busy || f.Packet.Verdict.Queue == nil {
 			continue
 		}
 		// It may have been forgotten since count, for another frame's receiver. One of which frames are held is not.

@@ -28,6 +28,7 @@ const bounceSize = 64 << 10
 
 // Header writes bytes that are not payload.
 func (m *Mover) Header(dst []dma.Segment, b []byte) error {
+	m.byMem.buffers += uint32(len(dst))
 	if n, err := m.c.Write(dst, b); err != nil || n != len(b) {
 		return short(err, uint64(n), uint64(len(b)))
 	}
@@ -50,6 +51,7 @@ func (m *Mover) Whole(dst []dma.Segment, b []byte, src []dma.Segment) error {
 	m.at, m.skip = dst, uint64(len(b))
 	k, err := m.c.CopyBehind(dst, b, src)
 	m.byMem.host += n - uint64(len(b))
+	m.byMem.buffers += uint32(len(dst))
 	return short(err, k, n)
 }
 
@@ -74,6 +76,8 @@ func (m *Mover) payload(dst, src []dma.Segment, summed bool) (sum uint16, err er
 		return 0, nil
 	}
 	m.at, m.skip = dst, 0
+	m.byMem.placed(&w)
+	m.byMem.buffers += uint32(len(dst))
 	if w.device+w.gpuFile > 0 && !m.port.direct(dst) {
 		if sum, err = m.bounced(dst, src, n, summed); err != nil {
 			return 0, err

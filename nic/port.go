@@ -38,6 +38,7 @@ type Config struct {
 	QueueSplits  bool   // a queue's driver says whether it is split, as it starts it (SplitQueue): no command does
 	Hash         bool   // receive queues want each IP frame's hash
 	GPUs         []GPU
+	Shape        *Shape       // nil: nothing slows it down
 	Pollers      *Pollers     // that serve its transmit queues, if the model's rings can be polled; nil: a thread each
 	Log          *slog.Logger // nil: none
 }
@@ -118,6 +119,7 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointe
 	for _, q := range queues {
 		rq := &rxQueue{q: q, wait: q}
 		rq.mover.port = p
+		rq.delta.to = &rq.traffic
 		p.queues = append(p.queues, rq)
 	}
 	p.notify.copier, p.notify.frame = dma.NewCopier(), make([]byte, control.MaxFrame)
@@ -225,6 +227,19 @@ func (p *Port) QueueCounters(i int) (rx, tx control.DirCounters) {
 	}
 	if i < len(p.transmitters) {
 		tx = p.transmitters[i].out.Read()
+	}
+	return rx, tx
+}
+
+// QueueTraffic reads whose memory payload of receive and transmit queue pair i was in.
+func (p *Port) QueueTraffic(i int) (rx, tx Traffic) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if i < len(p.queues) {
+		rx = p.queues[i].traffic.read()
+	}
+	if i < len(p.transmitters) {
+		tx = p.transmitters[i].traffic.read()
 	}
 	return rx, tx
 }

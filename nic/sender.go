@@ -2,11 +2,13 @@ package nic
 
 import (
 	"errors"
+	"math"
 	"runtime"
 	"sync/atomic"
 	"time"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/shape"
 	"vnic.dev/vnic/wire"
 )
 
@@ -337,7 +339,7 @@ func (s *Sender) reload(moved bool) (err error) {
 // first old ones have before.
 func (s *Sender) settle(old int) error {
 	all := s.frames[:s.held]
-	busy := s.receivers.count(all, old, time.Now)
+	busy := s.receivers.count(all, old, time.Now) // those that wait for links included
 	if busy == 0 && len(s.receivers.busy) == 0 {
 		s.held = 0
 		return s.q.Done(all)
@@ -354,7 +356,12 @@ func (s *Sender) settle(old int) error {
 	done := s.disposed[:0]
 	kept := 0
 	for i, f := range all {
-		if f.Packet.Verdict.Kind == wire.Busy {
+		if v := &f.Packet.Verdict; v.Kind == wire.Busy && v.Until != 0 {
+			f.since = now // nobody has been waited for
+			s.keep(kept, i)
+			kept++
+			continue
+		} else if v.Kind == wire.Busy {
 			r := s.receivers.of(f.Packet.Verdict.Queue, time.Now)
 			if i >= old || r.lastTook.After(f.since) {
 				f.since = now
@@ -437,11 +444,8 @@ func (s *Sender) Wait() error {
 func (s *Sender) prepare() bool {
 	s.trim()
 	s.sleep.Park()
-	if s.held > 0 {
-		s.count.waits.add(1)
-		if !s.arm() {
-			return false
-		}
+	if s.held > 0 && !s.arm() {
+		return false
 	}
 	if s.stopping.Load() {
 		return false
@@ -482,8 +486,11 @@ func (s *Sender) spin() bool {
 func (s *Sender) arm() bool {
 	for _, f := range s.frames[:s.held] {
 		receiver := f.Packet.Verdict.Queue
-		if n := len(s.armed); n > 0 && s.armed[n-1] == receiver {
-			continue
+		if n := len(s.armed); receiver == nil || n > 0 && s.armed[n-1] == receiver {
+			continue // a link, for which timeLeft wakes us, or the one before
+		}
+		if len(s.armed) == 0 {
+			s.count.waits.add(1)
 		}
 		if !receiver.Arm(s.sleep) {
 			return false
@@ -501,19 +508,29 @@ func (s *Sender) disarm() {
 	s.armed = s.armed[:0]
 }
 
-// timeLeft is how long the held frame whose patience ends first may wait on, or until the receivers are judged again;
+// timeLeft is how long the held frame whose patience ends first may wait on, or until a link that one waits for is free,
+// or the receivers are judged again;
 // negative: none is held.
 func (s *Sender) timeLeft() time.Duration {
 	if s.held == 0 {
 		return -1
 	}
-	first := s.frames[0].since
-	for _, f := range s.frames[1:s.held] {
-		if f.since.Before(first) {
+	left := s.patience.Limit
+	link := int64(math.MaxInt64) // as many wait for it as have a place: the clock is read once for them
+	var first time.Time
+	for _, f := range s.frames[:s.held] {
+		if until := f.Packet.Verdict.Until; until != 0 {
+			link = min(link, until)
+		} else if first.IsZero() || f.since.Before(first) {
 			first = f.since
 		}
 	}
-	left := max(0, time.Until(first.Add(s.patience.Limit)))
+	if !first.IsZero() {
+		left = max(0, time.Until(first.Add(s.patience.Limit)))
+	}
+	if link != math.MaxInt64 {
+		left = min(left, shape.Until(link))
+	}
 	if s.held == len(s.frames) && s.receivers.again {
 		return min(left, judgeAgain)
 	}

@@ -10,23 +10,24 @@ import (
 // Transmitter is the port's end for one transmit queue: it belongs to that queue's goroutine, which
 // must have been started by dma.Go and be inside the port's address space during Send.
 type Transmitter struct {
-	Worker *wire.Worker
-	port   *Port
-	delta  delta // of this batch
-	out    Counters
-	bounce []dma.Segment // host memory for one batch, made when first needed
-	marks  []mark
-	run    []*wire.Packet // the batch without the control channel's frames
-	host   []dma.Segment  // pieces of bounce that stand for payload
-	ctl    []byte         // a control frame, whole
-	answer []byte
-	reply  wire.Packet
+	Worker  *wire.Worker
+	port    *Port
+	delta   delta // of this batch
+	out     Counters
+	traffic Traffic
+	bounce  []dma.Segment // host memory for one batch, made when first needed
+	marks   []mark
+	run     []*wire.Packet // the batch without the control channel's frames
+	host    []dma.Segment  // pieces of bounce that stand for payload
+	ctl     []byte         // a control frame, whole
+	answer  []byte
+	reply   wire.Packet
 }
 
 // mark remembers where the payload of a packet of the batch lies, before a port may change it.
 type mark struct {
 	byMem  bytesByMem
-	skip   bool // the control channel's
+	skip   bool // the control channel's, or the packet stays for a link that is taken
 	header uint32
 }
 
@@ -35,6 +36,7 @@ type mark struct {
 func (p *Port) NewTransmitter(batch int) *Transmitter {
 	t := &Transmitter{Worker: wire.NewWorker(), port: p, marks: make([]mark, batch), run: make([]*wire.Packet, 0, batch),
 		ctl: make([]byte, control.MaxFrame), answer: make([]byte, control.MaxFrame)}
+	t.delta.to = &t.traffic
 	p.mu.Lock()
 	p.transmitters = append(p.transmitters, t)
 	p.mu.Unlock()
@@ -47,6 +49,7 @@ func (p *Port) NewTransmitter(batch int) *Transmitter {
 func (t *Transmitter) Send(batch []*wire.Packet) {
 	bounced := uint32(0)
 	run := t.run[:0]
+	g := gate{shape: t.port.conf.Shape}
 	for i, p := range batch {
 		m := &t.marks[i]
 		*m = mark{header: uint32(len(p.Header))}
@@ -56,7 +59,13 @@ func (t *Transmitter) Send(batch []*wire.Packet) {
 			continue
 		}
 		m.byMem.locate(p.Payload)
-		if m.byMem.device+m.byMem.gpuFile > 0 && !t.port.direct(p.Payload) {
+		m.byMem.buffers = 1 + uint32(len(p.Payload))
+		direct := m.byMem.gpu == 0 || t.port.direct(p.Payload)
+		if g.shape != nil && !g.leave(p, &m.byMem, direct) {
+			m.skip = true
+			continue
+		}
+		if !direct {
 			bounced = t.toHost(p, m, bounced)
 		}
 		run = append(run, p)

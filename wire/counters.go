@@ -120,8 +120,8 @@ func addMore(c *atomic.Uint64, n uint64) {
 	}
 }
 
-// deliveredAll counts what a port made of a run, and gives the first busy one's queue.
-func (c *counters) deliveredAll(run []*Packet) (q Waitable, busy bool) {
+// deliveredAll counts what a port made of a run, and gives the first busy one's verdict.
+func (c *counters) deliveredAll(run []*Packet) (v Verdict, busy bool) {
 	var n, bytes, segments, waits uint64
 	for _, p := range run {
 		switch p.Verdict.Kind {
@@ -130,10 +130,12 @@ func (c *counters) deliveredAll(run []*Packet) (q Waitable, busy bool) {
 			bytes += uint64(p.Len())
 			segments += uint64(p.Segments())
 		case Busy:
-			if waits == 0 {
-				q = p.Verdict.Queue
+			if !busy {
+				v, busy = p.Verdict, true
 			}
-			waits++
+			if p.Verdict.Until == 0 {
+				waits++
+			}
 		case Dropped:
 			c.dropped(p.Verdict.Reason)
 		default: // a port that forgot it
@@ -148,5 +150,5 @@ func (c *counters) deliveredAll(run []*Packet) (q Waitable, busy bool) {
 	if waits > 0 {
 		c.busy.Add(waits)
 	}
-	return q, waits > 0
+	return v, busy
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/shape"
 	"vnic.dev/vnic/splitter"
 )
 
@@ -203,8 +204,14 @@ func (l *line) pop(better func(h, best *heldSegment) bool) *heldSegment {
 func (l *line) send(w *Worker, h *heldSegment) {
 	l.im.on(w, h.run[:])
 	if h.Verdict.Kind == Busy {
-		if h.tries++; h.tries < maxTries {
-			h.due, h.late = never, time.Now().Add(l.wait)
+		wait := l.wait
+		if h.Verdict.Until != 0 {
+			wait = shape.Until(h.Verdict.Until)
+		} else {
+			h.tries++
+		}
+		if h.tries < maxTries {
+			h.due, h.late = never, time.Now().Add(wait)
 			l.put(h)
 			return
 		}

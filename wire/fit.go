@@ -12,27 +12,27 @@ func (l *Link) fit(w *Worker, run []*Packet) {
 			n++
 		}
 		if n > 0 {
-			if q, busy := l.deliver(w, run[:n]); busy {
-				w.setBusy(l, q)
+			if v, busy := l.deliver(w, run[:n]); busy {
+				w.setBusy(l, v)
 			}
 		} else {
 			l.cut(w, &lim, run[0])
 			n = 1
 		}
 		run = run[n:]
-		if q, busy := w.busyWith(l); busy && len(run) > 0 {
-			setAll(run, Verdict{Kind: Busy, Queue: q})
+		if v, busy := w.busyWith(l); busy && len(run) > 0 {
+			setAll(run, v)
 			return
 		}
 	}
 }
 
-// deliver hands packets to the port and counts what it made of them. It gives the first busy one's queue.
-func (l *Link) deliver(w *Worker, run []*Packet) (q Waitable, busy bool) {
+// deliver hands packets to the port and counts what it made of them. It gives the first busy one's verdict.
+func (l *Link) deliver(w *Worker, run []*Packet) (v Verdict, busy bool) {
 	l.port.Deliver(w, run)
-	q, busy = l.count.deliveredAll(run)
+	v, busy = l.count.deliveredAll(run)
 	l.arrived(w, run)
-	return q, busy
+	return v, busy
 }
 
 // begun says whether the link has already got a part of the packet.
@@ -93,12 +93,12 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 			end += size
 		}
 		if n > 0 {
-			q, _ := l.deliver(w, w.run[:n])
+			v, _ := l.deliver(w, w.run[:n])
 			for i := range n {
 				switch w.pieces[i].Verdict.Kind {
 				case Busy:
-					w.setBusy(l, q)
-					p.Verdict = Verdict{Kind: Busy, Queue: q}
+					w.setBusy(l, v)
+					p.Verdict = v
 					return
 				case Taken:
 					at.taken, took = true, w.pieces[i].Verdict.Queue
@@ -141,8 +141,8 @@ func (l *Link) complete(w *Worker, lim *Limits, p *Packet) {
 		l.count.drop(p, reason)
 		return
 	}
-	if q, busy := l.deliver(w, w.run[:1]); busy {
-		w.setBusy(l, q)
+	if v, busy := l.deliver(w, w.run[:1]); busy {
+		w.setBusy(l, v)
 	}
 	p.Verdict = x.Verdict
 }

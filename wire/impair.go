@@ -150,14 +150,14 @@ func (im *impaired) pass(w *Worker, batch []*Packet) {
 		}
 		im.on(w, batch[start:i])
 		start = i + 1
-		if q, busy := w.busyWith(im.link); busy && im.lv == levelDown {
-			setAll(batch[i:], Verdict{Kind: Busy, Queue: q})
+		if v, busy := w.busyWith(im.link); busy && im.lv == levelDown {
+			setAll(batch[i:], v)
 			return
 		}
 		im.cut(w, batch[i:start], at, n)
 	}
-	if q, busy := w.busyWith(im.link); busy && im.lv == levelDown {
-		setAll(batch[start:], Verdict{Kind: Busy, Queue: q})
+	if v, busy := w.busyWith(im.link); busy && im.lv == levelDown {
+		setAll(batch[start:], v)
 		return
 	}
 	im.on(w, batch[start:])

@@ -187,8 +187,8 @@ func (l *Link) send(w *Worker, ports *ports, to *Link, run []*Packet) {
 	case to == l:
 		l.count.dropAll(run, DropSamePort)
 	default:
-		if q, busy := w.busyWith(to); busy {
-			setAll(run, Verdict{Kind: Busy, Queue: q})
+		if v, busy := w.busyWith(to); busy {
+			setAll(run, v)
 		} else if !to.receive(w, run) {
 			l.count.dropAll(run, DropStopped)
 		}

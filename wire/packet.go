@@ -34,6 +34,7 @@ type Packet struct {
 	Tag        uint64   // the sender's own; the wire never looks
 	Src, Dst   MAC      // from Header, by Prepare
 	From       uint32   // Link.Serial of the port that sent it: the wire says so, whatever the frame claims
+	Left       bool     // the sender's own, false at first: the packet is through what slows its sender down
 
 	taken  bool       // flood: some receiver has it
 	reason DropReason // flood: why the last one that has not
@@ -46,6 +47,7 @@ func (p *Packet) Prepare() {
 	// One by one: in an assignment of several each value is written twice, and read before the first write is done.
 	p.Verdict = Verdict{}
 	p.Progress = Progress{}
+	p.Left = false
 	if len(p.Header) >= splitter.EthLen {
 		p.Dst = MAC(p.Header[0:6])
 		p.Src = MAC(p.Header[6:12])
@@ -119,7 +121,7 @@ const (
 	Pending VerdictKind = iota // not delivered yet
 	Taken                      // copied: all of it, or what an impaired link let pass
 	Dropped                    // gone, for Reason
-	Busy                       // not taken: retry when Queue has buffers
+	Busy                       // not taken: retry when Queue has buffers, or at Until
 )
 
 var kindNames = [...]string{"pending", "taken", "dropped", "busy"}
@@ -131,7 +133,10 @@ func (k VerdictKind) String() string { return kindNames[min(k, Busy)] }
 type Verdict struct {
 	Kind   VerdictKind
 	Reason DropReason // of Dropped
-	Queue  Waitable   // of Busy; of Taken the queue that has it, nil where that is not known
+	// Queue is what to wait for, of Busy; of Taken the queue that has it, nil where that is not known. Where Busy is for
+	// a link that is taken, Queue is nil, and Until the time when it is free, of shape.Now: the receiver is not to blame.
+	Queue Waitable
+	Until int64
 }
 
 // Drop is the verdict of a packet dropped for a reason.

@@ -30,10 +30,10 @@ type Worker struct {
 	csumSegs   []dma.Segment
 }
 
-// busyLink is a link whose port had no buffers in this batch, and the queue to wait for.
+// busyLink is a link whose port was busy in this batch, and what to wait for.
 type busyLink struct {
-	link  *Link
-	queue Waitable
+	link    *Link
+	verdict Verdict
 }
 
 // piece is a part of a packet that was cut.
@@ -63,22 +63,25 @@ func NewWorker() *Worker {
 	return w
 }
 
-// busyWith gives the queue to wait for, if the link's port had none in this batch.
-func (w *Worker) busyWith(l *Link) (Waitable, bool) {
+// Flooding says that packets go to all links now: then a port without buffers misses them, and nobody waits.
+func (w *Worker) Flooding() bool { return w.flooding }
+
+// busyWith gives the verdict with which the link's port was busy in this batch.
+func (w *Worker) busyWith(l *Link) (Verdict, bool) {
 	if w.flooding {
-		return nil, false
+		return Verdict{}, false
 	}
 	for i := range w.busy {
 		if w.busy[i].link == l {
-			return w.busy[i].queue, true
+			return w.busy[i].verdict, true
 		}
 	}
-	return nil, false
+	return Verdict{}, false
 }
 
-func (w *Worker) setBusy(l *Link, q Waitable) {
+func (w *Worker) setBusy(l *Link, v Verdict) {
 	if _, ok := w.busyWith(l); !ok && !w.flooding {
-		w.busy = append(w.busy, busyLink{l, q})
+		w.busy = append(w.busy, busyLink{l, v})
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net"
 	"net/netip"
@@ -210,6 +211,12 @@ func (b *builder) build() error {
 	default:
 		return b.wrong([]any{"p2p"}, "p2p is %q: on or off", b.file.P2P)
 	}
+	if b.file.Scale != "" {
+		var err error
+		if b.out.Scale, err = lab.ParseScale(string(b.file.Scale)); err != nil {
+			return b.wrong([]any{"scale"}, "scale is %s: %v", b.file.Scale, err)
+		}
+	}
 	for i, name := range names {
 		if slices.Contains(names[:i], name) {
 			continue // a merged one's that is written anew
@@ -353,7 +360,13 @@ func (b *builder) tree(at path, f *Guest, g *lab.Guest) error {
 				return b.wrong(at.to("sockets", i, "p2p"), "p2p is %v", err)
 			}
 		}
+		if err := b.rate(at.to("sockets", i, "dram"), s.DRAM, &out.DRAM); err != nil {
+			return err
+		}
 		g.Sockets = append(g.Sockets, out)
+	}
+	if err := b.interconnects(at.to("interconnect"), f, g); err != nil {
+		return err
 	}
 	for i, s := range f.Switches {
 		if err := name(at.to("switches", i), s.Name); err != nil {
@@ -423,6 +436,9 @@ func (b *builder) nic(at path, f *Guest, n *NIC, guest string) (out lab.NIC, err
 		return out, b.wrong(at.to("queues"), "%d pairs of queues: 1 to %d", n.Queues, lab.MaxQueuePairs)
 	}
 	if out.Slot, err = b.slot(at, f, n.Slot); err != nil {
+		return out, err
+	}
+	if err = b.rate(at.to("rate"), n.Rate, &out.Rate); err != nil {
 		return out, err
 	}
 	if n.MAC != "" {
@@ -501,6 +517,44 @@ func (b *builder) find(name string) *lab.NIC {
 				return n
 			}
 		}
+	}
+	return nil
+}
+
+// interconnects puts the links between a guest's sockets into its description.
+func (b *builder) interconnects(at path, f *Guest, g *lab.Guest) error {
+	for _, key := range slices.Sorted(maps.Keys(f.Interconnect)) {
+		from, to, _ := strings.Cut(key, "-")
+		is := func(name string) bool {
+			return slices.ContainsFunc(g.Sockets, func(s lab.Socket) bool { return s.Name == name })
+		}
+		for i := range len(key) { // names may have dashes
+			if key[i] == '-' && is(key[:i]) && is(key[i+1:]) {
+				from, to = key[:i], key[i+1:]
+			}
+		}
+		same := func(x lab.Interconnect) bool { return x.From == to && x.To == from || x.From == from && x.To == to }
+		switch {
+		case !is(from) || !is(to) || from == to:
+			return b.wrong(at.to(key), "%s is not between two sockets of the guest, as s0-s1 is", key)
+		case slices.ContainsFunc(g.Interconnects, same):
+			return b.wrong(at.to(key), "the link between %s and %s is there twice", from, to)
+		}
+		x := lab.Interconnect{From: from, To: to}
+		if err := b.rate(at.to(key), f.Interconnect[key], &x.Rate); err != nil {
+			return err
+		}
+		g.Interconnects = append(g.Interconnects, x)
+	}
+	return nil
+}
+
+func (b *builder) rate(at path, text Quantity, to *float64) (err error) {
+	if text == "" {
+		return nil
+	}
+	if *to, err = lab.ParseRate(string(text)); err != nil {
+		return b.wrong(at, "%s is no rate here: %v", text, err)
 	}
 	return nil
 }

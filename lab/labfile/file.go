@@ -13,6 +13,8 @@ type File struct {
 	P2P string `yaml:"p2p,omitempty" jsonschema:"enum=on,enum=off"`
 	// Seed decides what is lost and held back; without one each run draws its own.
 	Seed *uint64 `yaml:"seed,omitempty"`
+	// Scale divides all rates, for an emulator that moves a thousandth of what hardware does: from 1, which is the default.
+	Scale Quantity `yaml:"scale,omitempty"`
 }
 
 // Guest is a machine.
@@ -24,6 +26,8 @@ type Guest struct {
 	// Sockets with the host bridges that all else is below, at some distance. Without any, each NIC has a PCIe switch of
 	// its own, below which are the GPUs that it is the first to reach.
 	Sockets []Socket `yaml:"sockets,omitempty"`
+	// Interconnect has the rates of links between sockets, in each direction: s0-s1: 60GB/s.
+	Interconnect map[string]Quantity `yaml:"interconnect,omitempty"`
 	// Switches of PCIe.
 	Switches []Switch `yaml:"switches,omitempty"`
 	// NICs, of which the first is the one of programs that know of one only.
@@ -38,6 +42,8 @@ type Socket struct {
 	// P2P is what the host bridge forwards between endpoints: none, same-bridge (between its own ports), or any (also to
 	// and from other host bridges that do).
 	P2P string `yaml:"p2p,omitempty" jsonschema:"enum=none,enum=same-bridge,enum=any"`
+	// DRAM is the rate of its memory, reads and writes together, as 300GB/s.
+	DRAM Quantity `yaml:"dram,omitempty"`
 }
 
 // Slot is where something is plugged in.
@@ -63,6 +69,8 @@ type NIC struct {
 	Model string `yaml:"model,omitempty" jsonschema:"enum=virtio,enum=gve"`
 	Slot  `yaml:",inline"`
 	MTU   int `yaml:"mtu,omitempty"`
+	// Rate is that of its wire, in each direction, as 200Gbit.
+	Rate Quantity `yaml:"rate,omitempty"`
 	// Queues is how many pairs of queues it has.
 	Queues int    `yaml:"queues,omitempty"`
 	MAC    string `yaml:"mac,omitempty"`

@@ -2,6 +2,7 @@ package labfile
 
 import (
 	"net"
+	"strconv"
 
 	"github.com/goccy/go-yaml"
 
@@ -16,12 +17,14 @@ func (l *Lab) YAML() ([]byte, error) {
 		on = "off"
 	}
 	out := struct {
-		Guests ordered `yaml:"guests"`
-		Links  []Link  `yaml:"links,omitempty"`
-		P2P    string  `yaml:"p2p"`
-		Seed   *uint64 `yaml:"seed,omitempty"`
-	}{ordered{guests: make(map[string]Guest)}, nil, on, l.Seed}
+		Guests ordered  `yaml:"guests"`
+		Links  []Link   `yaml:"links,omitempty"`
+		P2P    string   `yaml:"p2p"`
+		Seed   *uint64  `yaml:"seed,omitempty"`
+		Scale  Quantity `yaml:"scale"`
+	}{ordered{guests: make(map[string]Guest)}, nil, on, l.Seed, ""}
 	d := l.Complete()
+	out.Scale = Quantity(strconv.FormatFloat(d.Scale, 'g', -1, 64))
 	for i := range d.Guests {
 		g := &d.Guests[i]
 		out.Guests.names = append(out.Guests.names, g.Name)
@@ -39,7 +42,13 @@ func (l *Lab) YAML() ([]byte, error) {
 func (l *Lab) guest(i int, g *lab.Guest) Guest {
 	f := Guest{Memory: Quantity(lab.FormatBytes(l.Machines[i].RAM)), CPUs: l.Machines[i].CPUs}
 	for _, s := range g.Sockets {
-		f.Sockets = append(f.Sockets, Socket{s.Name, s.Routing.String()})
+		f.Sockets = append(f.Sockets, Socket{s.Name, s.Routing.String(), rateOf(s.DRAM, lab.FormatByteRate)})
+	}
+	for _, x := range g.Interconnects {
+		if f.Interconnect == nil {
+			f.Interconnect = make(map[string]Quantity)
+		}
+		f.Interconnect[x.From+"-"+x.To] = rateOf(x.Rate, lab.FormatByteRate)
 	}
 	for _, s := range g.Switches {
 		f.Switches = append(f.Switches, Switch{s.Name, slotOf(s.Slot)})
@@ -48,7 +57,7 @@ func (l *Lab) guest(i int, g *lab.Guest) Guest {
 		f.GPUs = append(f.GPUs, GPU{g.Local(m.Name), slotOf(m.Slot), Quantity(lab.FormatBytes(m.Memory))})
 	}
 	for _, n := range g.NICs {
-		nic := NIC{Name: g.Local(n.Name), Model: n.Model, Slot: slotOf(n.Slot), MTU: n.MTU, Queues: n.QueuePairs,
+		nic := NIC{Name: g.Local(n.Name), Model: n.Model, Slot: slotOf(n.Slot), MTU: n.MTU, Rate: rateOf(n.Rate, lab.FormatBitRate), Queues: n.QueuePairs,
 			MAC: net.HardwareAddr(n.MAC[:]).String(), IPv4: n.Addr4.String(), IPv6: n.Addr6.String()}
 		reached := []string{}
 		for j := range g.GPUs {
@@ -62,6 +71,13 @@ func (l *Lab) guest(i int, g *lab.Guest) Guest {
 		f.NICs = append(f.NICs, nic)
 	}
 	return f
+}
+
+func rateOf(r float64, format func(float64) string) Quantity {
+	if r == 0 {
+		return ""
+	}
+	return Quantity(format(r))
 }
 
 func slotOf(s lab.Slot) Slot {

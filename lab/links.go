@@ -1,0 +1,222 @@
+package lab
+
+import (
+	"slices"
+
+	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/pcie"
+	"vnic.dev/vnic/shape"
+)
+
+// Edge is one direction of a link of the lab, or a memory: of a guest's PCIe tree (as "a.nic0 up"), or a NIC's wire
+// ("a.nic0 out", "a.nic0 in").
+type Edge struct {
+	Name string
+	Rate float64 // bytes a second, at scale 1; 0: nobody has said
+	Wire bool    // Ethernet's
+
+	shape *shape.Edge // nil if it has no rate
+}
+
+// Busy is for how long packets have had the edge, in nanoseconds; 0 of one without a rate.
+func (e *Edge) Busy() int64 {
+	if e.shape == nil {
+		return 0
+	}
+	return e.shape.Busy()
+}
+
+// Load is what an edge carries of what a queue moves: bytes for each byte of payload and header, for each buffer and
+// packet, and for each byte on the wire.
+type Load struct {
+	*Edge
+	Times                                 int // how often a byte of payload crosses it
+	Payload, Header, Buffer, Packet, Wire float64
+}
+
+// Way is where payload is, seen from a NIC: in host memory, or in a GPU's, with or without a bounce.
+type Way struct {
+	GPU     int // number of the GPU in the machine; -1: host memory
+	Bounced bool
+}
+
+// edge gives an edge by its name, which it makes the first time.
+func (l *Lab) edge(name string, rate float64, wire bool) *Edge {
+	l.edgeMu.Lock()
+	defer l.edgeMu.Unlock()
+	e := l.edges[name]
+	if e == nil {
+		e = &Edge{Name: name, Rate: rate, Wire: wire}
+		if rate > 0 {
+			e.shape = shape.NewEdge(name, rate)
+		}
+		l.edges[name] = e
+	}
+	return e
+}
+
+// Clock says how much slower than their rates the lab's links are.
+func (l *Lab) Clock() *shape.Clock { return l.clock }
+
+// rate is that of an edge of a guest's tree, in bytes a second; 0: nobody has said.
+func (g *Guest) rate(e pcie.Edge) float64 {
+	slot := Slot{}
+	switch e.Kind {
+	case pcie.Memory:
+		for _, s := range g.Sockets {
+			if s.Name == e.Node {
+				return s.DRAM
+			}
+		}
+		return 0
+	case pcie.Across:
+		for _, x := range g.Interconnects {
+			if x.From == e.Node && x.To == e.To || x.From == e.To && x.To == e.Node {
+				return x.Rate
+			}
+		}
+		return 0
+	}
+	for i := range g.Switches {
+		if g.Switches[i].Name == e.Node {
+			slot = g.Switches[i].Slot
+		}
+	}
+	for i := range g.NICs {
+		if g.nicInTree(&g.NICs[i]) == e.Node {
+			slot = g.NICs[i].Slot
+		}
+	}
+	for i := range g.GPUs {
+		if g.gpuInTree(&g.GPUs[i]) == e.Node {
+			slot = g.GPUs[i].Slot
+		}
+	}
+	if !slot.Link.Known() {
+		return 0
+	}
+	return slot.Link.Rate()
+}
+
+// guestEdges makes loads of those of a guest's tree.
+func (l *Lab) guestEdges(g *Guest, loads []pcie.Load, set func(*Load, float64)) (out []Load) {
+	for _, x := range loads {
+		one := Load{Edge: l.edge(g.Name+"."+x.Edge.String(), g.rate(x.Edge), false)}
+		set(&one, x.PerByte)
+		out = append(out, one)
+	}
+	return out
+}
+
+// Loads says what of the port's packets crosses which edges, where their payload is that way: of those that it sends, or
+// of those that it receives. Host memory is that of the socket that the NIC is below. Of a NIC in no tree it is the wire.
+func (p *Port) Loads(way Way, sends bool) (all []Load) {
+	g, n, tree := p.machine.desc, p.desc, p.machine.Tree
+	d, name := p.Model.received, n.Name+" in"
+	if sends {
+		d, name = p.Model.sent, n.Name+" out"
+	}
+	all = append(all, Load{Edge: p.lab.edge(name, n.Rate, true), Wire: 1, Times: 1})
+	if p.Place == "" {
+		return all
+	}
+	add := func(loads []pcie.Load, set func(*Load, float64)) {
+		all = append(all, p.lab.guestEdges(g, loads, set)...)
+	}
+	payload := func(x *Load, b float64) {
+		if x.Payload = b; b >= 1 { // else these are requests
+			x.Times = 1
+		}
+	}
+	header := func(x *Load, b float64) { x.Header = b }
+	buffer := func(x *Load, b float64) { x.Buffer = b * d.buffer }
+	packet := func(x *Load, b float64) { x.Packet = b * d.packet }
+	self, host, gpu := p.Place, tree.SocketOf(p.Place), ""
+	if way.GPU >= 0 {
+		gpu = p.machine.GPUs[way.GPU].Place
+	}
+	switch {
+	case sends && way.Bounced: // the GPU's engine writes to host memory, and the NIC reads there
+		add(tree.Write(gpu, host), payload)
+		add(tree.Read(self, host), payload)
+	case sends && way.GPU >= 0:
+		add(tree.Read(self, gpu), payload)
+	case sends:
+		add(tree.Read(self, host), payload)
+	case way.Bounced:
+		add(tree.Write(self, host), payload)
+		add(tree.Read(gpu, host), payload)
+	case way.GPU >= 0:
+		add(tree.Write(self, gpu), payload)
+	default:
+		add(tree.Write(self, host), payload)
+	}
+	if sends {
+		add(tree.Read(self, host), header)
+	} else {
+		add(tree.Write(self, host), header)
+	}
+	add(tree.Read(self, host), buffer)
+	add(tree.Write(self, host), packet)
+	return sum(all)
+}
+
+// sum adds up loads of the same edge.
+func sum(loads []Load) (out []Load) {
+	for _, x := range loads {
+		i := slices.IndexFunc(out, func(o Load) bool { return o.Edge == x.Edge })
+		if i < 0 {
+			out = append(out, x)
+			continue
+		}
+		o := &out[i]
+		o.Times += x.Times
+		o.Payload, o.Header, o.Buffer = o.Payload+x.Payload, o.Header+x.Header, o.Buffer+x.Buffer
+		o.Packet, o.Wire = o.Packet+x.Packet, o.Wire+x.Wire
+	}
+	return out
+}
+
+// route is a way as packets are slowed down on it: the edges that have a rate. nil: there are none.
+func (l *Lab) route(loads []Load) *shape.Route {
+	var shares []shape.Share
+	for _, x := range loads {
+		if x.shape != nil {
+			shares = append(shares, shape.Share{Edge: x.shape, Payload: x.Payload, Header: x.Header, Buffer: x.Buffer,
+				Packet: x.Packet, Wire: x.Wire})
+		}
+	}
+	return shape.NewRoute(l.clock, shares)
+}
+
+// shaped says whether anything of the guest has a rate.
+func (g *Guest) shaped() bool {
+	return len(g.Interconnects) > 0 || slices.ContainsFunc(g.Sockets, func(s Socket) bool { return s.DRAM > 0 }) ||
+		slices.ContainsFunc(g.Switches, func(s Switch) bool { return s.Link.Known() }) ||
+		slices.ContainsFunc(g.NICs, func(n NIC) bool { return n.Rate > 0 || n.Slot.Link.Known() }) ||
+		slices.ContainsFunc(g.GPUs, func(m GPU) bool { return m.Slot.Link.Known() })
+}
+
+// shape is what slows the port down; nil: nothing does.
+func (p *Port) shape() *nic.Shape {
+	if !p.machine.desc.shaped() {
+		return nil
+	}
+	return &nic.Shape{Tx: p.routes(true), Rx: p.routes(false)}
+}
+
+// routes are those of a port in one direction.
+func (p *Port) routes(sends bool) (r nic.Routes) {
+	route := func(w Way) *shape.Route { return p.lab.route(p.Loads(w, sends)) }
+	r.Host = route(Way{GPU: -1})
+	for i, gpu := range p.machine.GPUs {
+		if !slices.Contains(p.GPUs, gpu) {
+			continue
+		}
+		if p.machine.Tree.Path(p.Place, gpu.Place).P2P() {
+			r.Direct[gpu.ID()] = route(Way{GPU: i})
+		}
+		r.Bounced[gpu.ID()] = route(Way{GPU: i, Bounced: true})
+	}
+	return r
+}

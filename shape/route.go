@@ -1,0 +1,115 @@
+package shape
+
+import "slices"
+
+// Use is what a packet needs of the edges of its route, in bytes.
+type Use struct {
+	Payload uint32
+	Header  uint32
+	Buffers uint32 // how many, not bytes
+	Wire    uint32 // payload and headers of all its segments, with what Ethernet adds to each
+}
+
+// Share is what an edge carries of a packet: bytes for each byte of payload and header, for each buffer and packet, and
+// for each byte that is on the wire.
+type Share struct {
+	Edge                                  *Edge
+	Payload, Header, Buffer, Packet, Wire float64
+}
+
+func (s *Share) add(o *Share) {
+	s.Payload += o.Payload
+	s.Header += o.Header
+	s.Buffer += o.Buffer
+	s.Packet += o.Packet
+	s.Wire += o.Wire
+}
+
+// Bytes is how many bytes the edge carries of a packet.
+func (s *Share) Bytes(u Use) float64 {
+	return s.Payload*float64(u.Payload) + s.Header*float64(u.Header) + s.Buffer*float64(u.Buffers) + s.Packet +
+		s.Wire*float64(u.Wire)
+}
+
+// Route is the edges that packets take. A nil Route has none.
+type Route struct {
+	clock *Clock
+	hops  []hop
+}
+
+// hop is a Share in nanoseconds.
+type hop struct {
+	Share
+	perByte float64 // nanoseconds
+}
+
+// maxCost keeps sums of times in their range: an hour, for one packet.
+const maxCost = 3600e9
+
+// NewRoute makes a route; of several shares of an edge it takes the sum. Without any it is nil.
+func NewRoute(c *Clock, shares []Share) *Route {
+	r := &Route{clock: c}
+	for _, s := range shares {
+		i := slices.IndexFunc(r.hops, func(h hop) bool { return h.Edge == s.Edge })
+		if i >= 0 {
+			r.hops[i].add(&s)
+			continue
+		}
+		r.hops = append(r.hops, hop{s, 1e9 / s.Edge.rate})
+	}
+	if len(r.hops) == 0 {
+		return nil
+	}
+	return r
+}
+
+// Edges are those of the route.
+func (r *Route) Edges() (list []*Edge) {
+	if r != nil {
+		for i := range r.hops {
+			list = append(list, r.hops[i].Edge)
+		}
+	}
+	return list
+}
+
+// Ready says whether a packet may pass now: 0, or when to ask again.
+func (r *Route) Ready(now int64) (until int64) {
+	if r == nil || r.clock.scale.Load() == 0 {
+		return 0
+	}
+	for i := range r.hops {
+		until = max(until, r.hops[i].Edge.free.Load())
+	}
+	if until <= now {
+		return 0
+	}
+	return until
+}
+
+// Take has a packet that passes now take all edges of the route.
+func (r *Route) Take(now int64, u Use) {
+	if r == nil {
+		return
+	}
+	scale := r.clock.Scale()
+	if scale == 0 {
+		return
+	}
+	var costs [maxHops]int64
+	start, longest := int64(0), int64(0)
+	for i := range r.hops {
+		h := &r.hops[i]
+		costs[i&(maxHops-1)] = int64(min(h.Bytes(u)*h.perByte*scale, maxCost))
+		longest = max(longest, costs[i&(maxHops-1)])
+		start = max(start, h.Edge.free.Load())
+	}
+	start = max(start, now-max(int64(Credit), 2*longest))
+	for i := range r.hops {
+		r.hops[i].Edge.take(start, costs[i&(maxHops-1)])
+	}
+}
+
+// maxHops is how many edges a route has at most: eight switches, a port above each and above both ends, twice, and
+// memories and links of sockets are fewer.
+const maxHops = 64

@@ -1,0 +1,147 @@
+package shape
+
+import (
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+)
+
+// drive has a sender with always something to send use a route for a second of time that does not pass by itself, and
+// says how many packets went. It wakes late by up to so much.
+func drive(r *Route, u Use, late time.Duration) (n int) {
+	random := rand.New(rand.NewPCG(1, 2))
+	end := int64(time.Second)
+	for now := int64(1); now < end; {
+		until := r.Ready(now)
+		if until == 0 {
+			r.Take(now, u)
+			n++
+			continue
+		}
+		now = until
+		if late > 0 {
+			now += random.Int64N(int64(late))
+		}
+	}
+	return n
+}
+
+func TestRateIsKeptWhoeverIsLate(t *testing.T) {
+	const rate, packet = 100e6, 64 << 10 // 655 microseconds each
+	for _, c := range []struct {
+		late        time.Duration
+		least, most float64 // of the rate
+	}{{0, 0.995, 1.01}, {time.Millisecond, 0.99, 1.01}, {4 * time.Millisecond, 0.99, 1.01},
+		{50 * time.Millisecond, 0.1, 0.5}, // more than the credit makes up for
+	} {
+		e := NewEdge("a", rate)
+		r := NewRoute(NewClock(1), []Share{{Edge: e, Payload: 1}})
+		share := float64(drive(r, Use{Payload: packet}, c.late)*packet) / rate
+		if share < c.least || share > c.most {
+			t.Errorf("late by %v: %v of the rate", c.late, share)
+		}
+	}
+}
+
+func TestScaleDividesRates(t *testing.T) {
+	c := NewClock(100)
+	r := NewRoute(c, []Share{{Edge: NewEdge("a", 100e6), Payload: 0.5}, {Edge: NewEdge("b", 1e12), Payload: 1, Header: 2}})
+	if n := drive(r, Use{Payload: 10_000, Header: 50}, 0); n < 200 || n > 205 {
+		t.Errorf("%d packets, not 200", n)
+	}
+	c.SetScale(0)
+	if r.Ready(1) != 0 {
+		t.Error("a clock that is off makes packets wait")
+	}
+}
+
+// What an edge is for is what all shares of it say.
+func TestSharesOfAnEdgeAddUp(t *testing.T) {
+	e := NewEdge("a", 1e9)
+	r := NewRoute(NewClock(1), []Share{{Edge: e, Payload: 1, Packet: 8}, {Edge: e, Header: 1, Buffer: 16}, {Edge: e, Wire: 1}})
+	r.Take(1, Use{Payload: 1000, Header: 54, Buffers: 2, Wire: 1078})
+	if want := int64(1000 + 8 + 54 + 2*16 + 1078); e.Busy() != want || r.Ready(want-int64(Credit)) == 0 || len(r.Edges()) != 1 {
+		t.Errorf("busy for %d ns, not %d; edges %v", e.Busy(), want, r.Edges())
+	}
+}
+
+// Of two that cross one edge, and have another one each that would take more, each gets its part of the common one.
+func TestCommonEdgeIsTheBottleneck(t *testing.T) {
+	clock, common := NewClock(1), NewEdge("common", 100e6)
+	var n [2]int
+	var routes [2]*Route
+	for i := range routes {
+		routes[i] = NewRoute(clock, []Share{{Edge: common, Payload: 1}, {Edge: NewEdge("own", 80e6), Payload: 1}})
+	}
+	for now := int64(1); now < int64(time.Second); now += int64(50 * time.Microsecond) {
+		for k := range routes { // in turn the first to ask
+			i := (k + int(now/int64(50*time.Microsecond))) % 2
+			if routes[i].Ready(now) == 0 {
+				routes[i].Take(now, Use{Payload: 20_000})
+				n[i]++
+			}
+		}
+	}
+	if sum := n[0] + n[1]; sum < 4950 || sum > 5050 || n[0] < 2000 || n[1] < 2000 {
+		t.Errorf("%v packets in a second, not 5000 in all", n)
+	}
+}
+
+func TestIdleEdgeGivesNoMoreThanItsCredit(t *testing.T) {
+	e := NewEdge("a", 1e9)
+	r := NewRoute(NewClock(1), []Share{{Edge: e, Payload: 1}})
+	r.Take(1, Use{Payload: 1000})
+	now, n := int64(time.Hour), 0
+	for ; r.Ready(now) == 0; n++ {
+		r.Take(now, Use{Payload: 10_000})
+	}
+	if most := int(int64(Credit)/10_000) + 1; n != most {
+		t.Errorf("%d packets at once after an hour, not %d", n, most)
+	}
+}
+
+func TestNoRouteCostsNothing(t *testing.T) {
+	r := NewRoute(NewClock(1), nil)
+	r.Take(1, Use{Payload: 1})
+	if r != nil || r.Ready(1) != 0 || r.Edges() != nil {
+		t.Error("a route without edges is not nil, or makes packets wait")
+	}
+}
+
+// Nothing is lost of what several take at the same time.
+func TestTakesTogether(t *testing.T) {
+	e := NewEdge("a", 1e9)
+	r := NewRoute(NewClock(1), []Share{{Edge: e, Payload: 1}})
+	var wg sync.WaitGroup
+	const workers, packets = 4, 1000
+	for range workers {
+		wg.Go(func() {
+			for range packets {
+				r.Take(1, Use{Payload: 100})
+			}
+		})
+	}
+	wg.Wait()
+	if want := int64(workers * packets * 100); e.Busy() != want || r.Ready(1) < want-int64(Credit) {
+		t.Errorf("busy for %d ns of %d, free at %d", e.Busy(), want, r.Ready(1))
+	}
+}
+
+func TestTakeAllocatesNothing(t *testing.T) {
+	r := NewRoute(NewClock(1), []Share{{Edge: NewEdge("a", 1e9), Payload: 1}, {Edge: NewEdge("b", 1e9), Payload: 1}})
+	if n := testing.AllocsPerRun(100, func() { r.Take(Now(), Use{Payload: 100}); r.Ready(Now()) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkTake(b *testing.B) {
+	var shares []Share
+	for range 8 {
+		shares = append(shares, Share{Edge: NewEdge("a", 1e15), Payload: 1})
+	}
+	r := NewRoute(NewClock(1), shares)
+	for b.Loop() {
+		r.Take(Now(), Use{Payload: 100})
+	}
+}
