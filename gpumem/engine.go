@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/shape"
 )
 
 // Status is how far a job is.
@@ -29,6 +30,9 @@ type EngineOptions struct {
 	// Done is called, if set, from the job's goroutine when the job has ended, and not after CancelAll has returned: it
 	// must not wait for a caller of CancelAll.
 	Done func(Status)
+	// ToGuest and FromGuest are the links that copies cross between a GPU, by its number, and guest memory: a job sleeps
+	// while one of them is taken. nil: nothing slows it down.
+	ToGuest, FromGuest func(gpu int) *shape.Route
 }
 
 // maxInHand is how many of the jobs under way have a piece in hand at one time.
@@ -53,6 +57,8 @@ type Engine struct {
 	order []uint64            // under mu: of ended, oldest first
 
 	count, failed, gathered, toGuest, fromGuest, filled, hashed, tables atomic.Uint64
+
+	copies [dma.MaxGPUs]struct{ to, from atomic.Uint64 } // toGuest and fromGuest, by GPU
 }
 
 // running is a job under way.
@@ -203,6 +209,12 @@ func (e *Engine) Reset() {
 	defer e.mu.Unlock()
 	clear(e.ended)
 	e.order = e.order[:0]
+}
+
+// Copied is how many bytes of a GPU went to guest memory, and came from there: its part of ToGuest and FromGuest.
+func (e *Engine) Copied(gpu int) (toGuest, fromGuest uint64) {
+	c := &e.copies[gpu]
+	return c.to.Load(), c.from.Load()
 }
 
 // Stats returns the counters.

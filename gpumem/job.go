@@ -6,8 +6,10 @@ import (
 	"hash"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/shape"
 )
 
 // Op is what a job does. The numbers are those of the control protocol.
@@ -131,7 +133,11 @@ func (w *work) inPlace(c *atomic.Uint64, f func(b []byte, at uint64)) error {
 
 // list copies what a table says.
 func (w *work) list(c *atomic.Uint64) error {
+	links, by := w.links()
 	for next := uint32(0); next < w.job.Entries || w.first < w.n; {
+		if err := w.await(links); err != nil {
+			return err
+		}
 		if err := w.acquire(); err != nil {
 			return err
 		}
@@ -147,10 +153,45 @@ func (w *work) list(c *atomic.Uint64) error {
 			return err
 		})
 		w.e.release()
+		links.Take(shape.Now(), shape.Use{Payload: uint32(copied)})
 		w.moved(c, copied)
+		if by != nil {
+			by.Add(copied)
+		}
 		if err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// links are what a copy to or from guest memory crosses, and where it is counted; nil: it stays within GPU memory.
+func (w *work) links() (r *shape.Route, by *atomic.Uint64) {
+	route, c := w.e.o.ToGuest, &w.e.copies[w.gpu.id]
+	switch w.job.Op {
+	case CopyToGuest:
+		by = &c.to
+	case CopyFromGuest:
+		route, by = w.e.o.FromGuest, &c.from
+	default:
+		return nil, nil
+	}
+	if route != nil {
+		r = route(w.gpu.id)
+	}
+	return r, by
+}
+
+// longestSleep is how long a job that waits for a link goes without a look whether it was cancelled.
+const longestSleep = 10 * time.Millisecond
+
+// await sleeps until links are free.
+func (w *work) await(links *shape.Route) error {
+	for until := links.Ready(shape.Now()); until > 0; until = links.Ready(shape.Now()) {
+		if w.cancelled.Load() {
+			return fmt.Errorf("job %d: %w", w.id, syscall.ECANCELED)
+		}
+		time.Sleep(min(shape.Until(until), longestSleep))
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package lab
 import (
 	"slices"
 
+	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/pcie"
 	"vnic.dev/vnic/shape"
@@ -123,11 +124,6 @@ func (p *Port) Loads(way Way, sends bool) (all []Load) {
 	add := func(loads []pcie.Load, set func(*Load, float64)) {
 		all = append(all, p.lab.guestEdges(g, loads, set)...)
 	}
-	payload := func(x *Load, b float64) {
-		if x.Payload = b; b >= 1 { // else these are requests
-			x.Times = 1
-		}
-	}
 	header := func(x *Load, b float64) { x.Header = b }
 	buffer := func(x *Load, b float64) { x.Buffer = b * d.buffer }
 	packet := func(x *Load, b float64) { x.Packet = b * d.packet }
@@ -137,19 +133,19 @@ func (p *Port) Loads(way Way, sends bool) (all []Load) {
 	}
 	switch {
 	case sends && way.Bounced: // the GPU's engine writes to host memory, and the NIC reads there
-		add(tree.Write(gpu, host), payload)
-		add(tree.Read(self, host), payload)
+		add(tree.Write(gpu, host), crosses)
+		add(tree.Read(self, host), crosses)
 	case sends && way.GPU >= 0:
-		add(tree.Read(self, gpu), payload)
+		add(tree.Read(self, gpu), crosses)
 	case sends:
-		add(tree.Read(self, host), payload)
+		add(tree.Read(self, host), crosses)
 	case way.Bounced:
-		add(tree.Write(self, host), payload)
-		add(tree.Read(gpu, host), payload)
+		add(tree.Write(self, host), crosses)
+		add(tree.Read(gpu, host), crosses)
 	case way.GPU >= 0:
-		add(tree.Write(self, gpu), payload)
+		add(tree.Write(self, gpu), crosses)
 	default:
-		add(tree.Write(self, host), payload)
+		add(tree.Write(self, host), crosses)
 	}
 	if sends {
 		add(tree.Read(self, host), header)
@@ -159,6 +155,24 @@ func (p *Port) Loads(way Way, sends bool) (all []Load) {
 	add(tree.Read(self, host), buffer)
 	add(tree.Write(self, host), packet)
 	return sum(all)
+}
+
+// EngineLoads says what copies of a GPU's engines to host memory, or from there, cross: that of the socket that the GPU is
+// below.
+func (p *Port) EngineLoads(gpu int, toHost bool) []Load {
+	tree, self := p.machine.Tree, p.machine.GPUs[gpu].Place
+	loads := tree.Read(self, tree.SocketOf(self))
+	if toHost {
+		loads = tree.Write(self, tree.SocketOf(self))
+	}
+	return sum(p.lab.guestEdges(p.machine.desc, loads, crosses))
+}
+
+// crosses sets what an edge carries of payload.
+func crosses(x *Load, b float64) {
+	if x.Payload = b; b >= 1 { // else these are requests
+		x.Times = 1
+	}
 }
 
 // sum adds up loads of the same edge.
@@ -202,7 +216,12 @@ func (p *Port) shape() *nic.Shape {
 	if !p.machine.desc.shaped() {
 		return nil
 	}
-	return &nic.Shape{Tx: p.routes(true), Rx: p.routes(false)}
+	s := &nic.Shape{Tx: p.routes(true), Rx: p.routes(false)}
+	for i, gpu := range p.machine.GPUs {
+		s.ToHost[gpu.ID()] = p.lab.route(p.EngineLoads(i, true))
+		s.FromHost[gpu.ID()] = p.lab.route(p.EngineLoads(i, false))
+	}
+	return s
 }
 
 // routes are those of a port in one direction.
@@ -219,4 +238,62 @@ func (p *Port) routes(sends bool) (r nic.Routes) {
 		r.Bounced[gpu.ID()] = route(Way{GPU: i, Bounced: true})
 	}
 	return r
+}
+
+// Carried is what an edge has carried.
+type Carried struct {
+	Payload uint64  // bytes of payload, each as often as it crossed
+	Bytes   float64 // with headers, rings and what packets of links and wires add; what is counted times what each costs
+}
+
+// add adds n bytes of payload that crossed so many edges.
+func carry(to map[*Edge]Carried, loads []Load, n uint64) {
+	for _, x := range loads {
+		c := to[x.Edge]
+		c.Payload += n * uint64(x.Times)
+		c.Bytes += float64(n) * x.Payload
+		to[x.Edge] = c
+	}
+}
+
+// Carry adds to each edge what the port's queues and engines have moved over it so far.
+func (p *Port) Carry(to map[*Edge]Carried) {
+	for i := range p.QueuePairs {
+		rx, tx := p.NIC().QueueCounters(i)
+		rxTo, txTo := p.NIC().QueueTraffic(i)
+		p.carryQueue(to, &rx, &rxTo, false)
+		p.carryQueue(to, &tx, &txTo, true)
+	}
+	if p.Place == "" {
+		return
+	}
+	for i, gpu := range p.machine.GPUs {
+		if slices.Contains(p.GPUs, gpu) {
+			out, in := p.NIC().Copied(gpu.ID())
+			carry(to, p.EngineLoads(i, true), out)
+			carry(to, p.EngineLoads(i, false), in)
+		}
+	}
+}
+
+func (p *Port) carryQueue(to map[*Edge]Carried, c *control.DirCounters, t *nic.Traffic, sends bool) {
+	if c.Packets == 0 {
+		return
+	}
+	host := p.Loads(Way{GPU: -1}, sends)
+	carry(to, host, c.HostBytes-min(c.HostBytes, c.BouncedBytes))
+	wire := nic.WireBytes(c.DeviceBytes+c.GPUFileBytes+c.HostBytes, c.HeaderBytes, c.Packets, c.Segments)
+	for _, x := range host {
+		n := to[x.Edge]
+		n.Bytes += x.Header*float64(c.HeaderBytes) + x.Packet*float64(c.Packets) + x.Buffer*float64(t.Buffers) + x.Wire*wire
+		to[x.Edge] = n
+	}
+	for i, gpu := range p.machine.GPUs {
+		if n := t.Direct[gpu.ID()]; n > 0 {
+			carry(to, p.Loads(Way{GPU: i}, sends), n)
+		}
+		if n := t.Bounced[gpu.ID()]; n > 0 {
+			carry(to, p.Loads(Way{GPU: i, Bounced: true}, sends), n)
+		}
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/pcie"
+	"vnic.dev/vnic/shape"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
 )
@@ -114,7 +115,12 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointe
 		}
 	}
 	p.registry = gpumem.NewRegistry(gpus, maxBuffers)
-	p.engine = gpumem.NewEngine(p.registry, space, gpumem.EngineOptions{MaxJobs: maxJobs, Done: p.jobDone})
+	engine := gpumem.EngineOptions{MaxJobs: maxJobs, Done: p.jobDone}
+	if s := c.Shape; s != nil {
+		engine.ToGuest = func(gpu int) *shape.Route { return s.ToHost[gpu] }
+		engine.FromGuest = func(gpu int) *shape.Route { return s.FromHost[gpu] }
+	}
+	p.engine = gpumem.NewEngine(p.registry, space, engine)
 	p.dispatcher = control.NewDispatcher(p)
 	for _, q := range queues {
 		rq := &rxQueue{q: q, wait: q}
@@ -243,6 +249,9 @@ func (p *Port) QueueTraffic(i int) (rx, tx Traffic) {
 	}
 	return rx, tx
 }
+
+// Copied is how many bytes of a GPU the port's engines brought to guest memory, and from there.
+func (p *Port) Copied(gpu int) (toGuest, fromGuest uint64) { return p.engine.Copied(gpu) }
 
 // SetCoalescing says whether frames of one flow that come together may go to the guest as one GSO
 // packet, as they do at first where its driver takes such packets.

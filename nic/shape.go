@@ -7,7 +7,10 @@ import (
 )
 
 // Shape is what slows a port down: the edges of links and memories that its packets cross, by where their payload is.
-type Shape struct{ Tx, Rx Routes }
+type Shape struct {
+	Tx, Rx           Routes
+	ToHost, FromHost [dma.MaxGPUs]*shape.Route // of the copies of a GPU's engines
+}
 
 // Routes are those of one direction. A packet whose payload is in several memories takes the route of the first GPU.
 type Routes struct {
@@ -38,6 +41,14 @@ func use(p *wire.Packet, buffers uint32) shape.Use {
 	n, h := p.Segments(), uint32(len(p.Header))
 	return shape.Use{Payload: p.PayloadLen, Header: h, Buffers: buffers,
 		Wire: p.PayloadLen + max(h, etherLeast-min(etherLeast, p.PayloadLen/n))*n + n*etherOverhead}
+}
+
+// WireBytes is what packets of so many segments take of the wire, whose headers are all of the mean length.
+func WireBytes(payload, header, packets, segments uint64) float64 {
+	if packets == 0 {
+		return 0
+	}
+	return float64(payload) + float64(segments)*(float64(header)/float64(packets)+etherOverhead)
 }
 
 // gate lets packets of a batch into the links, in their order: behind one that has to wait all wait.
