@@ -135,9 +135,6 @@ func (w *work) inPlace(c *atomic.Uint64, f func(b []byte, at uint64)) error {
 func (w *work) list(c *atomic.Uint64) error {
 	links, by := w.links()
 	for next := uint32(0); next < w.job.Entries || w.first < w.n; {
-		if err := w.await(links); err != nil {
-			return err
-		}
 		if err := w.acquire(); err != nil {
 			return err
 		}
@@ -153,10 +150,12 @@ func (w *work) list(c *atomic.Uint64) error {
 			return err
 		})
 		w.e.release()
-		links.Take(shape.Now(), shape.Use{Payload: uint32(copied)})
 		w.moved(c, copied)
 		if by != nil {
 			by.Add(copied)
+		}
+		if err == nil && copied > 0 {
+			err = w.cross(links, copied)
 		}
 		if err != nil {
 			return err
@@ -185,13 +184,14 @@ func (w *work) links() (r *shape.Route, by *atomic.Uint64) {
 // longestSleep is how long a job that waits for a link goes without a look whether it was cancelled.
 const longestSleep = 10 * time.Millisecond
 
-// await sleeps until links are free.
-func (w *work) await(links *shape.Route) error {
-	for until := links.Ready(shape.Now()); until > 0; until = links.Ready(shape.Now()) {
+// cross takes links for n bytes that have been copied, and sleeps until they are free.
+func (w *work) cross(links *shape.Route, n uint64) error {
+	until := links.Take(shape.Now(), shape.Use{Payload: uint32(n)})
+	for left := shape.Until(until); left > 0; left = shape.Until(until) {
 		if w.cancelled.Load() {
 			return fmt.Errorf("job %d: %w", w.id, syscall.ECANCELED)
 		}
-		time.Sleep(min(shape.Until(until), longestSleep))
+		time.Sleep(min(left, longestSleep))
 	}
 	return nil
 }

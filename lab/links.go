@@ -2,6 +2,7 @@ package lab
 
 import (
 	"slices"
+	"strings"
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/nic"
@@ -54,6 +55,19 @@ func (l *Lab) edge(name string, rate float64, wire bool) *Edge {
 		l.edges[name] = e
 	}
 	return e
+}
+
+// Edges are those that packets can cross and that have a rate, by name.
+func (l *Lab) Edges() (list []*Edge) {
+	l.edgeMu.Lock()
+	defer l.edgeMu.Unlock()
+	for _, e := range l.edges {
+		if e.Rate > 0 {
+			list = append(list, e)
+		}
+	}
+	slices.SortFunc(list, func(a, b *Edge) int { return strings.Compare(a.Name, b.Name) })
+	return list
 }
 
 // Clock says how much slower than their rates the lab's links are.
@@ -282,10 +296,9 @@ func (p *Port) carryQueue(to map[*Edge]Carried, c *control.DirCounters, t *nic.T
 	}
 	host := p.Loads(Way{GPU: -1}, sends)
 	carry(to, host, c.HostBytes-min(c.HostBytes, c.BouncedBytes))
-	wire := nic.WireBytes(c.DeviceBytes+c.GPUFileBytes+c.HostBytes, c.HeaderBytes, c.Packets, c.Segments)
 	for _, x := range host {
 		n := to[x.Edge]
-		n.Bytes += x.Header*float64(c.HeaderBytes) + x.Packet*float64(c.Packets) + x.Buffer*float64(t.Buffers) + x.Wire*wire
+		n.Bytes += x.besides(c, float64(t.Buffers))
 		to[x.Edge] = n
 	}
 	for i, gpu := range p.machine.GPUs {
@@ -295,5 +308,29 @@ func (p *Port) carryQueue(to map[*Edge]Carried, c *control.DirCounters, t *nic.T
 		if n := t.Bounced[gpu.ID()]; n > 0 {
 			carry(to, p.Loads(Way{GPU: i, Bounced: true}, sends), n)
 		}
+	}
+}
+
+// besides is what the edge carries of packets besides their payload, but for the wire, whose bytes are all there.
+func (x *Load) besides(c *control.DirCounters, buffers float64) float64 {
+	return x.Header*float64(c.HeaderBytes) + x.Packet*float64(c.Packets) + x.Buffer*buffers +
+		x.Wire*nic.WireBytes(c.DeviceBytes+c.GPUFileBytes+c.HostBytes, c.HeaderBytes, c.Packets, c.Segments)
+}
+
+// CarryFlow adds to each edge the bytes that it has carried of one connection, which was counted in one direction: all its
+// payload is that way. The buffers of its packets are as many as those of the port's others.
+func (p *Port) CarryFlow(to map[*Edge]float64, c *control.DirCounters, way Way, sends bool) {
+	var packets, buffers uint64
+	for i := range p.QueuePairs {
+		rx, tx := p.NIC().QueueCounters(i)
+		rxTo, txTo := p.NIC().QueueTraffic(i)
+		if sends {
+			rx, rxTo = tx, txTo
+		}
+		packets, buffers = packets+rx.Packets, buffers+rxTo.Buffers
+	}
+	mean := float64(buffers) / float64(max(packets, 1))
+	for _, x := range p.Loads(way, sends) {
+		to[x.Edge] += x.Payload*float64(c.DeviceBytes+c.GPUFileBytes+c.HostBytes) + x.besides(c, mean*float64(c.Packets))
 	}
 }

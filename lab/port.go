@@ -67,6 +67,9 @@ func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, 
 // Reserve keeps addresses from all other ports, whether the port's guest uses them or not.
 func (p *Port) Reserve(addrs ...netip.Addr) { p.NIC().Link().Reserve(p.MAC, addrs...) }
 
+// Rate is that of the NIC's wire, in bytes a second at scale 1; 0: nothing is said of it.
+func (p *Port) Rate() float64 { return p.desc.Rate }
+
 // NIC is the port's end on the wire: counters, flow counters, link.
 func (p *Port) NIC() *nic.Port { return p.dev.Port() }
 

@@ -236,7 +236,7 @@ func (m *merger) put(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) b
 		off += pkt.PayloadLen
 	}
 	rq.delta.add(&rq.mover.byMem)
-	rq.took(p)
+	rq.took()
 	rq.merged.add(uint64(g.Frames()))
 	rq.merges.add(1)
 	return true

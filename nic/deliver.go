@@ -17,7 +17,8 @@ type rxQueue struct {
 	frame   Frame
 	merger  *merger      // made when frames are first merged
 	delta   delta        // of this batch
-	way     *shape.Route // of the last packet: that of the next one, as far as is known
+	way     *shape.Route // of the last packet
+	pieces  uint32       // likewise: of memory
 	in      control.DirCounters
 	traffic Traffic
 	unsplit counter // frames that came here because, or although, they could not be split
@@ -113,7 +114,7 @@ func (rq *rxQueue) fill(d *delivery, batch []*wire.Packet, r *route) (n int, cal
 	m := rq.merging(d.port, batch)
 	for q := r.q; r.q == q; {
 		if d.gate.shape != nil && !rq.arrives(d, batch[n]) {
-			// It has its verdict.
+			// It waits.
 		} else if m == nil || !m.take(d, rq, batch, n, r) {
 			rq.one(d, batch[n], r)
 		}
@@ -170,7 +171,7 @@ func (rq *rxQueue) put(s *steering, pkt *wire.Packet, r *route) Result {
 	segs, head := uint64(pkt.Segments()), uint64(len(pkt.Header))
 	if res == PutTaken {
 		rq.delta.count(segs, head, &rq.mover.byMem)
-		rq.took(pkt)
+		rq.took()
 	} else {
 		rq.delta.drop(n)
 	}

@@ -51,61 +51,54 @@ func WireBytes(payload, header, packets, segments uint64) float64 {
 	return float64(payload) + float64(segments)*(float64(header)/float64(packets)+etherOverhead)
 }
 
-// gate lets packets of a batch into the links, in their order: behind one that has to wait all wait.
+// gate lets packets of a batch into links, in their order. One that finds links taken gets them from some time on, and all
+// behind it wait without: so those who share a link get it in turn.
 type gate struct {
 	shape *Shape
 	now   int64 // 0: the clock has not been read
 	until int64 // 0: open
 }
 
-// leave lets a packet into the links of its sender. false: it has its verdict.
-func (g *gate) leave(p *wire.Packet, w *bytesByMem, direct bool) bool {
-	if p.Left {
-		return true // before it met a busy receiver
-	}
+// passes says whether a packet may pass that got links from start on; 0: it has none yet.
+func (g *gate) passes(p *wire.Packet, start *int64, r *shape.Route, u shape.Use) bool {
 	if g.until == 0 {
-		if r := g.shape.Tx.of(w, !direct); g.open(r) {
-			r.Take(g.now, use(p, w.buffers))
-			p.Left = true
+		if g.now == 0 || *start > g.now { // the batch may have taken a while
+			g.now = shape.Now()
+		}
+		if *start == 0 {
+			*start = max(r.Take(g.now, u), 1)
+		}
+		if *start <= g.now {
 			return true
 		}
+		g.until = *start
 	}
 	p.Verdict = wire.Verdict{Kind: wire.Busy, Until: g.until}
 	return false
 }
 
-// open says whether a packet of that route may pass now.
-func (g *gate) open(r *shape.Route) bool {
-	if g.now == 0 {
-		g.now = shape.Now()
-	}
-	if g.until = r.Ready(g.now); g.until > 0 { // the batch may have taken a while
-		g.now = shape.Now()
-		g.until = r.Ready(g.now)
-	}
-	return g.until == 0
+// leaves says whether a packet may leave over the links of its sender; else it has its verdict.
+func (g *gate) leaves(p *wire.Packet, w *bytesByMem, direct bool) bool {
+	return g.passes(p, &p.Leaves, g.shape.Tx.of(w, !direct), use(p, w.buffers))
 }
 
-// arrives says whether a packet may come in over the links of its receiver, which nobody knows before there is a place for
-// it: those of the one before in its queue are asked. false: it has its verdict.
+// arrives says whether a packet may come in over the links of its receiver; else it has its verdict. Nobody knows these
+// before there is a place for it: they are those of the one before in its queue.
 func (rq *rxQueue) arrives(d *delivery, p *wire.Packet) bool {
 	if rq.way == nil {
 		rq.way = d.gate.shape.Rx.Host
 	}
-	if d.w.Flooding() || d.gate.until == 0 && d.gate.open(rq.way) {
+	if d.w.Flooding() {
+		rq.way.Take(shape.Now(), use(p, rq.pieces))
 		return true
 	}
-	p.Verdict = wire.Verdict{Kind: wire.Busy, Until: d.gate.until}
-	return false
+	return d.gate.passes(p, &p.Progress.Arrives, rq.way, use(p, rq.pieces))
 }
 
-// took has a packet that was put into the queue take the links that it came by.
-func (rq *rxQueue) took(p *wire.Packet) {
-	s := rq.mover.port.conf.Shape
-	if s == nil {
-		return
+// took notes by which links a packet came.
+func (rq *rxQueue) took() {
+	if s := rq.mover.port.conf.Shape; s != nil {
+		w := &rq.mover.byMem
+		rq.way, rq.pieces = s.Rx.of(w, w.bounced > 0), w.buffers
 	}
-	w := &rq.mover.byMem
-	rq.way = s.Rx.of(w, w.bounced > 0)
-	rq.way.Take(shape.Now(), use(p, w.buffers))
 }

@@ -61,7 +61,7 @@ func (t *Transmitter) Send(batch []*wire.Packet) {
 		m.byMem.locate(p.Payload)
 		m.byMem.buffers = 1 + uint32(len(p.Payload))
 		direct := m.byMem.gpu == 0 || t.port.direct(p.Payload)
-		if g.shape != nil && !g.leave(p, &m.byMem, direct) {
+		if g.shape != nil && !g.leaves(p, &m.byMem, direct) {
 			m.skip = true
 			continue
 		}

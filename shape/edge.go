@@ -30,13 +30,13 @@ func (e *Edge) Rate() float64 { return e.rate }
 // Busy is for how long packets have had the edge, in nanoseconds, those included that have it now.
 func (e *Edge) Busy() int64 { return e.busy.Load() }
 
-// take has a packet that starts then have the edge for so long.
-func (e *Edge) take(start, cost int64) {
+// take has a packet have the edge for so long, from when it is free on, which it says, but not from before earliest.
+func (e *Edge) take(earliest, cost int64) (start int64) {
 	e.busy.Add(cost)
 	for {
 		free := e.free.Load()
-		if e.free.CompareAndSwap(free, max(free, start)+cost) {
-			return
+		if start = max(free, earliest); e.free.CompareAndSwap(free, start+cost) {
+			return start
 		}
 	}
 }

@@ -73,41 +73,32 @@ func (r *Route) Edges() (list []*Edge) {
 	return list
 }
 
-// Ready says whether a packet may pass now: 0, or when to ask again.
-func (r *Route) Ready(now int64) (until int64) {
-	if r == nil || r.clock.scale.Load() == 0 {
-		return 0
-	}
-	for i := range r.hops {
-		until = max(until, r.hops[i].Edge.free.Load())
-	}
-	if until <= now {
-		return 0
-	}
-	return until
-}
-
-// Take has a packet that passes now take all edges of the route.
-func (r *Route) Take(now int64, u Use) {
+// Take gives a packet all edges of the route, each from when it is free on, and says from when on it has them all: then it
+// may pass. 0: at once.
+func (r *Route) Take(now int64, u Use) (start int64) {
 	if r == nil {
-		return
+		return 0
 	}
 	scale := r.clock.Scale()
 	if scale == 0 {
-		return
+		return 0
 	}
 	var costs [maxHops]int64
-	start, longest := int64(0), int64(0)
+	longest := int64(0)
 	for i := range r.hops {
 		h := &r.hops[i]
-		costs[i&(maxHops-1)] = int64(min(h.Bytes(u)*h.perByte*scale, maxCost))
-		longest = max(longest, costs[i&(maxHops-1)])
-		start = max(start, h.Edge.free.Load())
+		c := int64(min(h.Bytes(u)*h.perByte*scale, maxCost))
+		costs[i&(maxHops-1)] = c
+		longest = max(longest, c)
 	}
-	start = max(start, now-max(int64(Credit), 2*longest))
+	earliest := now - max(int64(Credit), 2*longest)
 	for i := range r.hops {
-		r.hops[i].Edge.take(start, costs[i&(maxHops-1)])
+		start = max(start, r.hops[i].Edge.take(earliest, costs[i&(maxHops-1)]))
 	}
+	if start <= now {
+		return 0
+	}
+	return start
 }
 
 // maxHops is how many edges a route has at most: eight switches, a port above each and above both ends, twice, and

@@ -43,7 +43,7 @@ func (p *Packet) begun(l *Link) bool {
 // at gives the progress on a level below a link; what another link has got does not count.
 func (p *Packet) at(lv int, l *Link) *level {
 	if p.Progress.link != l.serial {
-		p.Progress.link = l.serial
+		p.Progress.link, p.Progress.Arrives = l.serial, 0
 		p.Progress.level[levelDown], p.Progress.level[levelFit] = level{}, level{}
 	}
 	return &p.Progress.level[lv]
@@ -90,6 +90,9 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 			if reason != DropNone {
 				break
 			}
+			if n == 0 {
+				x.Progress.Arrives, p.Progress.Arrives = p.Progress.Arrives, 0
+			}
 			end += size
 		}
 		if n > 0 {
@@ -98,7 +101,7 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 				switch w.pieces[i].Verdict.Kind {
 				case Busy:
 					w.setBusy(l, v)
-					p.Verdict = v
+					p.Verdict, p.Progress.Arrives = v, w.pieces[i].Progress.Arrives
 					return
 				case Taken:
 					at.taken, took = true, w.pieces[i].Verdict.Queue
@@ -134,6 +137,7 @@ func (l *Link) complete(w *Worker, lim *Limits, p *Packet) {
 	}
 	all := cursor{segs: p.Payload}
 	reason := x.cut(&w.cutter, p, &all, 0, p.PayloadLen)
+	x.Progress.Arrives = p.Progress.Arrives
 	if reason == DropNone {
 		reason = x.finish(w)
 	}
@@ -144,5 +148,5 @@ func (l *Link) complete(w *Worker, lim *Limits, p *Packet) {
 	if v, busy := l.deliver(w, w.run[:1]); busy {
 		w.setBusy(l, v)
 	}
-	p.Verdict = x.Verdict
+	p.Verdict, p.Progress.Arrives = x.Verdict, x.Progress.Arrives
 }

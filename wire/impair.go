@@ -241,13 +241,14 @@ func (x *piece) resume(p *Packet, lv int) {
 // suspend notes the progress of a piece that met a busy port.
 func (p *Packet) suspend(x *Packet, lv int) {
 	p.Verdict = x.Verdict
-	p.Progress.link = x.Progress.link
+	p.Progress.link, p.Progress.Arrives = x.Progress.link, x.Progress.Arrives
 	copy(p.Progress.level[lv+1:], x.Progress.level[lv+1:])
 }
 
 // finished forgets the progress below lv: a piece is disposed of.
 func (p *Packet) finished(lv int) {
 	clear(p.Progress.level[lv+1:])
+	p.Progress.Arrives = 0
 }
 
 // release lets go of what is due before segment seq passes.

@@ -34,7 +34,7 @@ type Packet struct {
 	Tag        uint64   // the sender's own; the wire never looks
 	Src, Dst   MAC      // from Header, by Prepare
 	From       uint32   // Link.Serial of the port that sent it: the wire says so, whatever the frame claims
-	Left       bool     // the sender's own, false at first: the packet is through what slows its sender down
+	Leaves     int64    // the sender's own, 0 at first: from when on it has its sender's links, of shape.Now
 
 	taken  bool       // flood: some receiver has it
 	reason DropReason // flood: why the last one that has not
@@ -47,7 +47,7 @@ func (p *Packet) Prepare() {
 	// One by one: in an assignment of several each value is written twice, and read before the first write is done.
 	p.Verdict = Verdict{}
 	p.Progress = Progress{}
-	p.Left = false
+	p.Leaves = 0
 	if len(p.Header) >= splitter.EthLen {
 		p.Dst = MAC(p.Header[0:6])
 		p.Src = MAC(p.Header[6:12])
@@ -92,6 +92,10 @@ func (p *Packet) Segments() uint32 {
 // Progress remembers what became of the parts of a packet that had to be cut, so that a retry repeats nothing. The zero
 // value is a new packet's. A sender that builds new Packets for a retry carries it over.
 type Progress struct {
+	// Arrives is the receiver's own, 0 at first: from when on the part that is to be delivered next has its links, of
+	// shape.Now.
+	Arrives int64
+
 	link  uint32 // link that met the packet last, on levels down and fit
 	level [levels]level
 }

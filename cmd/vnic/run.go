@@ -145,6 +145,9 @@ Memory TCP.`,
 	f.IntVar(&o.Rails, "rails", 0,
 		"NICs of each guest, each with a GPU, that transfer at the same time (default with --lab: all), with --guest inproc")
 	f.BoolVar(&o.Bidir, "bidir", false, "each rail in both directions")
+	f.StringVar(&o.Scale, "scale", "",
+		"how many times slower than the lab file says its links are, or auto: so that they are what limits the transfer")
+	f.BoolVar(&o.MustShare, "check", false, "with --scale: fail where something else than links was the limit")
 	f.IntVar(&o.MTU, "mtu", o.MTU, "MTU of the link")
 	impairFlags(f, &o.Impairment)
 	f.IntVar(&o.Family, "family", o.Family, "IP version, 4 or 6")

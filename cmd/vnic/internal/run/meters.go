@@ -79,6 +79,7 @@ func countersOf(ports ...*nic.Port) (t totals) {
 // account adds what the transfer cost.
 func (t *round) account(r *Run) {
 	tx, rx, a, b := t.flows.read()
+	t.l.links.add(t.n, a, b)
 	now := t.l.counters()
 	r.Bytes += t.n
 	r.Seconds += t.took.Seconds()

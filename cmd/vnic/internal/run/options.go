@@ -33,9 +33,13 @@ type Options struct {
 	Audit      bool
 	// Lab, if it is not nil, has the guests; Rails is how many of their NICs are used, each with that of the same number
 	// of the other guest, in both directions with Bidir. 0: one transfer, without a lab.
-	Lab       *labfile.Lab
-	Rails     int
-	Bidir     bool
+	Lab   *labfile.Lab
+	Rails int
+	Bidir bool
+	// Scale is how many times slower than they say the lab's links are, or auto; "": as the lab file has it. Where it is
+	// said, shares of links are measured, and with MustShare a rail without one is an error.
+	Scale     string
+	MustShare bool
 	Digest    string // DigestPieces or DigestSHA256
 	InProc    bool
 	Keep      bool   // keep the guests' consoles and the NICs' counters
@@ -194,6 +198,9 @@ func (o *Options) Check() error {
 		return fmt.Errorf("--stall %d: at least 1 second", o.StallSecs)
 	case o.Pause != "" && !slices.Contains(Stages, o.Pause):
 		return fmt.Errorf("--pause-at %s: none of %v", o.Pause, Stages)
+	}
+	if err := o.checkScale(); err != nil {
+		return err
 	}
 	if err := o.checkRails(); err != nil || o.Rails > 0 {
 		return err

@@ -32,8 +32,9 @@ type Rail struct {
 	FromGPU string `json:"from_gpu"`
 	To      string `json:"to"`
 	ToGPU   string `json:"to_gpu"`
-	Path    string `json:"path"` // the worse of both ends' between NIC and GPU: PIX, PXB, PHB, NODE, SYS
-	P2P     bool   `json:"p2p"`  // both ends' NICs reach their GPU's memory themselves
+	Path    string `json:"path"`            // the worse of both ends' between NIC and GPU: PIX, PXB, PHB, NODE, SYS
+	P2P     bool   `json:"p2p"`             // both ends' NICs reach their GPU's memory themselves
+	Share   *Share `json:"share,omitempty"` // of its links, where these have rates
 	Run
 }
 
@@ -44,6 +45,9 @@ type stream struct {
 	plan plan
 	gpus [2]*lab.GPUMemory
 	is   Rail
+
+	noP2P bool               // of the whole lab
+	probe map[string]float64 // by mode, bytes a second without links' rates; nil: nobody has tried
 }
 
 // rails is a run over rails.
@@ -168,6 +172,10 @@ func doRails(ctx context.Context, o *Options) (rep *Report, err error) {
 	rep = &info
 	rep.describe(o)
 	rep.P2P, rep.MTU = !r.desc.NoP2P, r.lab.MTU()
+	if err := r.probe(ctx); err != nil {
+		return nil, orCause(ctx, err)
+	}
+	rep.Scale = r.lab.Clock().Scale()
 	for i, mode := range o.Modes {
 		if err := r.run(ctx, rep, mode, uint64(i)); err != nil {
 			return nil, orCause(ctx, fmt.Errorf("mode %s: %w", mode, err))
@@ -201,7 +209,8 @@ func newRails(o *Options) (r *rails, err error) {
 			return nil, errors.Join(fmt.Errorf("rail %d: %w", s.is.Rail, err), r.lab.Close())
 		}
 		s.runner.opt, s.lab, s.sw, s.rail, s.stop = &s.opt, r.lab, r.lab.Switch(), true, func() {}
-		s.port = basePort + uint16(2*1000*(i%2))
+		s.port = basePort + uint16(4*1000*(i%2))
+		s.links.edges, s.noP2P = r.lab.Edges(), r.desc.NoP2P
 	}
 	return r, nil
 }
@@ -271,7 +280,7 @@ func (r *rails) open(ctx context.Context) error {
 
 // run transfers on all rails in one mode, and adds what came of it to the report.
 func (r *rails) run(ctx context.Context, rep *Report, mode string, number uint64) error {
-	before := countersOf(r.ports()...)
+	before, carried := countersOf(r.ports()...), r.carried()
 	eg, ctx := errgroup.WithContext(ctx)
 	together := newBarrier(ctx, len(r.streams))
 	done := newProgress(r.opt, mode, len(r.streams))
@@ -296,10 +305,14 @@ func (r *rails) run(ctx context.Context, rep *Report, mode string, number uint64
 	if err := eg.Wait(); err != nil {
 		return err
 	}
-	sum := Run{Mode: mode, SHA256Match: true, Seed: r.opt.Seed}
+	sum := Run{Mode: mode, SHA256Match: true, Seed: r.opt.Seed, Links: r.linksSince(carried, mode)}
+	model, limits := r.model(mode)
 	for i, s := range r.streams {
 		one := s.is
 		one.Run = *runs[i]
+		if model[i] < math.Inf(1) {
+			one.Share = s.measure(runs[i], r.lab.Clock().Scale(), s.probe[mode], model[i], limits[i], s.loads(mode))
+		}
 		rep.Rails = append(rep.Rails, one)
 		sum.add(runs[i])
 	}
@@ -350,6 +363,9 @@ func (r *rails) check(rep *Report) error {
 	n := len(r.streams)
 	for i := range rep.Rails {
 		x, s := &rep.Rails[i], r.streams[i%n]
+		if r.opt.MustShare && (x.Share == nil || x.Share.OfRate == nil) {
+			errs = append(errs, fmt.Errorf("mode %s, %s to %s: no share: %s", x.Mode, x.From, x.To, x.Share.why()))
+		}
 		for _, wrong := range append(x.wrong(&s.opt), x.wrongAudit()...) {
 			errs = append(errs, fmt.Errorf("mode %s, %s to %s: %s", x.Mode, x.From, x.To, wrong))
 		}

@@ -31,7 +31,8 @@ type Report struct {
 	Loss        float64  `json:"loss"`
 	Reorder     float64  `json:"reorder"`
 	Seed        uint64   `json:"seed"`
-	Digest      string   `json:"digest"` // what sha256 of the runs is: DigestPieces or DigestSHA256
+	Scale       float64  `json:"scale,omitempty"` // how many times slower than they say the lab's links were
+	Digest      string   `json:"digest"`          // what sha256 of the runs is: DigestPieces or DigestSHA256
 	Untested    []string `json:"untested,omitempty"`
 	BootSeconds float64  `json:"boot_seconds,omitempty"`
 
@@ -63,6 +64,7 @@ type Run struct {
 	BouncedBytes       uint64      `json:"bounced_bytes"`
 	Audit              *AuditCount `json:"audit,omitempty"`
 	Hold               *Hold       `json:"hold,omitempty"`
+	Links              []Link      `json:"links,omitempty"` // of a lab, the most loaded one first
 }
 
 // Where is payload by the kind of memory that the NIC read it from (tx) or wrote it to (rx).

@@ -204,12 +204,14 @@ func (t *round) move(ctx context.Context, base uint64) error {
 	done := make(chan struct{})
 	var watching sync.WaitGroup
 	t.before = t.l.counters()
+	t.l.links.begin()
 	start := time.Now()
 	watching.Go(func() { t.watch(ctx, done, cancel, base) })
 	err := both(ctx, func(ctx context.Context) (err error) { t.sent, err = a.guest.Send(ctx); return err },
 		func(ctx context.Context) (err error) {
 			t.got, err = b.guest.Receive(ctx)
 			t.took = time.Since(start)
+			t.l.links.end()
 			return err
 		})
 	close(done)

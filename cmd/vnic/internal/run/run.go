@@ -106,6 +106,7 @@ func (rep *Report) compare() {
 
 // runMode transfers o.Size in one mode, in rounds that fit GPU memory.
 func (l *runner) runMode(ctx context.Context, p plan, mode string, number uint64) (*Run, error) {
+	l.links.reset()
 	seeds := rand.New(rand.NewPCG(l.opt.Seed, number)) // each (mode, round) has its own
 	r := &Run{Mode: mode, SHA256Match: true, Seed: l.opt.Seed, Rounds: len(p.rounds)}
 	if l.opt.Audit {

@@ -66,6 +66,7 @@ type runner struct {
 	gate  *broker.Gate       // that QEMUs wait at; nil: none
 	kept  *os.File           // Options.Keep's counters; nil: none
 	rail  bool               // other transfers go on at the same NICs
+	links tally              // what of links the mode has used
 	stop  context.CancelFunc // ends guests that are still about to boot
 }
 

@@ -1,8 +1,10 @@
 package run
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/dustin/go-humanize"
@@ -25,7 +27,12 @@ func (rep *Report) railTable(w io.Writer, mode string) error {
 		return nil
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(tw, "%s\nrail\tfrom\t\tto\t\tpath\tMB/s\tdevice bytes\thost bytes\tretransmitted\tdigest\n", mode)
+	shares := rep.Rails[0].Share != nil && rep.Rails[0].Share.Probe > 0
+	fmt.Fprintf(tw, "%s\nrail\tfrom\t\tto\t\tpath\tMB/s\t", mode)
+	if shares {
+		fmt.Fprintf(tw, "of rate\tof possible\tlimit\t")
+	}
+	fmt.Fprintf(tw, "device bytes\thost bytes\tretransmitted\tdigest\n")
 	for i := range rep.Rails {
 		r := &rep.Rails[i]
 		if r.Mode != mode {
@@ -38,14 +45,64 @@ func (rep *Report) railTable(w io.Writer, mode string) error {
 		if !r.SHA256Match {
 			digest = "MISMATCH"
 		}
-		fmt.Fprintf(tw, "%d\t%s\t%s\t%s\t%s\t%s\t%.1f\t%s\t%s\t%s\t%s\n", r.Rail, r.From, r.FromGPU, r.To, r.ToGPU, path,
-			r.Rate()/1e6, group(r.TX.Device+r.RX.Device), group(r.TX.Host+r.RX.Host), group(r.RetransmittedBytes), digest)
+		fmt.Fprintf(tw, "%d\t%s\t%s\t%s\t%s\t%s\t%.1f\t", r.Rail, r.From, r.FromGPU, r.To, r.ToGPU, path, r.Rate()/1e6)
+		if shares {
+			fmt.Fprintf(tw, "%s\t%s\t%s\t", percent(r.Share.OfRate), percent(r.Share.OfPossible), cmp.Or(r.Share.Limit, "-"))
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\n", group(r.TX.Device+r.RX.Device), group(r.TX.Host+r.RX.Host),
+			group(r.RetransmittedBytes), digest)
 	}
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "Jain's fairness %.3f\n\n", rep.Fairness(mode))
+	fmt.Fprintf(w, "Jain's fairness %.3f\n", rep.Fairness(mode))
+	rep.shareLines(w, mode)
+	_, err := fmt.Fprintln(w)
 	return err
+}
+
+// percent writes a share; "-": there is none.
+func percent(f *float64) string {
+	if f == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f %%", *f*100)
+}
+
+// shareLines says what is behind shares, and what the model says of line rate.
+func (rep *Report) shareLines(w io.Writer, mode string) {
+	var of []*Rail
+	for i := range rep.Rails {
+		if r := &rep.Rails[i]; r.Mode == mode && r.Share != nil {
+			of = append(of, r)
+		}
+	}
+	if len(of) == 0 {
+		return
+	}
+	if of[0].Share.Probe > 0 {
+		fmt.Fprintf(w, "links are %s times slower than the lab file says; timers of the guests, as of TCP, are not\n",
+			group(uint64(rep.Scale)))
+		for _, r := range of {
+			if r.Share.OfRate == nil {
+				fmt.Fprintf(w, "%s to %s: no share: %s\n", r.From, r.To, r.Share.Why)
+			}
+		}
+	}
+	least := slices.MinFunc(of, func(a, b *Rail) int { return cmp.Compare(a.Share.modelShare(), b.Share.modelShare()) }).Share
+	if least.LineRate == 0 {
+		return
+	}
+	fmt.Fprintf(w, "model, not measured: %.1f %% of line rate, %.1f %% of the possible, limited by %s\n",
+		least.modelShare()*100, least.Model/least.Possible*100, least.ModelLimit)
+}
+
+// modelShare is what the model gives of line rate.
+func (x *Share) modelShare() float64 {
+	if x.LineRate == 0 {
+		return 0
+	}
+	return x.Model / x.LineRate
 }
 
 func (rep *Report) table(w io.Writer) error {

@@ -1,0 +1,331 @@
+package run
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/shape"
+)
+
+// Link is what one direction of a link, or a memory, has carried in a mode.
+type Link struct {
+	Name    string  `json:"name"`
+	Rate    float64 `json:"rate,omitempty"` // bytes a second, at scale 1; not said: 0
+	Payload uint64  `json:"payload"`        // bytes, as often as they crossed it, those that were sent again included
+	Bytes   uint64  `json:"bytes"`          // with headers, rings, and what packets of links and wires add
+	Load    float64 `json:"load,omitempty"` // of its rate, if all rails ran at the rates of their NICs: model, not measured
+}
+
+// Share says what a rail has had of the links that it crosses.
+type Share struct {
+	LineRate   float64  `json:"line_rate"`             // bytes a second that the slower NIC sends, at scale 1
+	Possible   float64  `json:"possible"`              // of these what payload can have, as its frames were
+	OfRate     *float64 `json:"of_rate"`               // what payload had of LineRate; null: see Why
+	OfPossible *float64 `json:"of_possible"`           // and of Possible
+	Limit      string   `json:"limit,omitempty"`       // the link that was taken
+	Busy       float64  `json:"busy"`                  // for so much of the time
+	Probe      float64  `json:"probe,omitempty"`       // bytes a second without any link's rate
+	Why        string   `json:"why,omitempty"`         // there is no share
+	Model      float64  `json:"model"`                 // bytes a second of payload at scale 1: not measured
+	ModelLimit string   `json:"model_limit,omitempty"` // the link that would be full
+}
+
+// Bounds of what is called a share.
+const (
+	busyLeast  = 0.95                              // of the time the link was taken
+	probeLeast = 1.5                               // times as fast the transfer was without links' rates
+	shareLeast = 100 * float64(shape.Credit) / 1e9 // seconds
+	probePart  = 4                                 // of the bytes, in the probe: a fourth
+	scaleAuto  = "auto"
+)
+
+// shares says whether shares are measured: somebody has said a scale.
+func (o *Options) shares() bool { return o.Scale != "" || o.Lab != nil && o.Lab.Scale > 1 }
+
+// checkScale says what is wrong with Scale.
+func (o *Options) checkScale() error {
+	switch {
+	case o.MustShare && !o.shares():
+		return errors.New("--check is of shares: --scale auto")
+	case o.Scale == "" || o.Scale == scaleAuto:
+	default:
+		if _, err := lab.ParseScale(o.Scale); err != nil {
+			return fmt.Errorf("--scale %s: %w, or auto", o.Scale, err)
+		}
+	}
+	if o.Scale != "" && o.Lab == nil {
+		return errors.New("--scale is of links with rates: --lab a3-high")
+	}
+	return nil
+}
+
+// gpuOf is the number of a GPU among its machine's.
+func gpuOf(m *lab.Machine, g *lab.GPUMemory) int { return slices.Index(m.GPUs, g) }
+
+// loads has what a transfer moved over each edge for a byte of payload, by the counters of its connection.
+func (s *stream) loads(mode string) map[*lab.Edge]float64 {
+	bytes := make(map[*lab.Edge]float64)
+	host := lab.Way{GPU: -1}
+	for i, e := range s.ends {
+		way := host
+		if mode == transfer.Devmem {
+			g := gpuOf(e.hw, s.gpus[i])
+			way = lab.Way{GPU: g, Bounced: s.noP2P || !e.hw.Tree.Path(e.nic.Place, s.gpus[i].Place).P2P()}
+		}
+		c := &s.links.flows[i]
+		tx, rx := way, host // payload, and acknowledgments
+		if i == 1 {
+			tx, rx = host, way
+		}
+		e.nic.CarryFlow(bytes, &c.Tx, tx, true)
+		e.nic.CarryFlow(bytes, &c.Rx, rx, false)
+		if mode == transfer.Copy {
+			for _, x := range e.nic.EngineLoads(gpuOf(e.hw, s.gpus[i]), i == 0) {
+				bytes[x.Edge] += x.Payload * float64(s.links.moved)
+			}
+		}
+	}
+	for e := range bytes {
+		bytes[e] /= float64(max(s.links.moved, 1))
+	}
+	return bytes
+}
+
+// lineRate is what the slower of a transfer's NICs sends, in bytes a second at scale 1; 0: neither has a rate.
+func (s *stream) lineRate() float64 {
+	a, b := s.ends[0].nic.Rate(), s.ends[1].nic.Rate()
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// model predicts what all transfers of a mode get.
+func (r *rails) model(mode string) (rates []float64, limits []*lab.Edge) {
+	var all []map[*lab.Edge]float64
+	for _, s := range r.streams {
+		all = append(all, s.loads(mode))
+	}
+	return lab.MaxMin(all)
+}
+
+// scales are what --scale auto chooses from.
+func scales() (list []float64) {
+	for n := 1.; n <= lab.MaxScale; n *= 10 {
+		for _, k := range []float64{1, 2, 5} {
+			if k*n <= lab.MaxScale {
+				list = append(list, k*n)
+			}
+		}
+	}
+	return list
+}
+
+// autoScale is the smallest at which no transfer of a probe would have kept its links from being full.
+func autoScale(model, probe []float64) (float64, error) {
+	for _, scale := range scales() {
+		fits := true
+		for i, rate := range model {
+			fits = fits && (math.IsInf(rate, 1) || rate/scale*probeLeast <= probe[i])
+		}
+		if fits {
+			return scale, nil
+		}
+	}
+	return 0, fmt.Errorf("--scale auto: links are too fast for this machine even at %d: name a lab with slower ones", lab.MaxScale)
+}
+
+// tally is what the transfers of a mode have used.
+type tally struct {
+	edges []*lab.Edge // of which it is counted for how long they were taken
+	moved uint64      // bytes of payload, each once
+	flows [2]control.FlowCounts
+	taken map[*lab.Edge]int64 // nanoseconds, while transfers went on
+	since map[*lab.Edge]int64
+}
+
+func (t *tally) reset() { *t = tally{edges: t.edges, taken: make(map[*lab.Edge]int64)} }
+
+func (t *tally) begin() {
+	t.since = make(map[*lab.Edge]int64, len(t.edges))
+	for _, e := range t.edges {
+		t.since[e] = e.Busy()
+	}
+}
+
+func (t *tally) end() {
+	for _, e := range t.edges {
+		t.taken[e] += e.Busy() - t.since[e]
+	}
+}
+
+// add adds a transfer by the counters of its connection at both ends.
+func (t *tally) add(n uint64, a, b control.FlowCounts) {
+	t.moved += n
+	for i, more := range [2]control.FlowCounts{a, b} {
+		to := &t.flows[i]
+		for _, d := range [][2]*control.DirCounters{{&to.Tx, &more.Tx}, {&to.Rx, &more.Rx}} {
+			of := d[1].All()
+			for i, n := range d[0].All() {
+				*n += *of[i]
+			}
+		}
+	}
+}
+
+// measure says what share a transfer has had, at a scale; probe is its rate without links' rates, 0 if nobody has tried.
+func (s *stream) measure(run *Run, scale, probe, model float64, limit *lab.Edge, loads map[*lab.Edge]float64) *Share {
+	x := &Share{LineRate: s.lineRate(), Probe: probe, Model: model}
+	x.ModelLimit = limit.Name
+	for e, perByte := range loads {
+		if e.Wire && e.Rate > 0 && e.Rate == x.LineRate && perByte >= 1 {
+			x.Possible = max(x.Possible, e.Rate/perByte)
+		}
+		if b := float64(s.links.taken[e]) / 1e9 / run.Seconds; loads[e] > 0 && b > x.Busy {
+			x.Busy, x.Limit = b, e.Name
+		}
+	}
+	switch {
+	case probe == 0:
+		x.Why = "no scale was said: --scale auto"
+	case x.LineRate == 0:
+		x.Why = "its NICs have no rate"
+	case run.Seconds < shareLeast:
+		x.Why = fmt.Sprintf("%.2f s of %.1f s at least: a larger --size or --scale", run.Seconds, shareLeast)
+	case probe < probeLeast*run.Rate():
+		x.Why = fmt.Sprintf("guest-bound: without links' rates it was %.2f times as fast, of %.1f at least: a larger --scale",
+			probe/run.Rate(), probeLeast)
+	case x.Busy < busyLeast:
+		x.Why = fmt.Sprintf("guest-bound: no link was taken for more than %.0f %% of the time: a larger --scale", x.Busy*100)
+	default:
+		rate := run.Rate() * scale
+		of, possible := rate/x.LineRate, rate/x.Possible
+		x.OfRate, x.OfPossible = &of, &possible
+		return x
+	}
+	x.Limit = ""
+	return x
+}
+
+// linksSince says what each edge has carried since, the most loaded one first. full has how much of it all transfers
+// would take at the rates of their NICs.
+func (r *rails) linksSince(before map[*lab.Edge]lab.Carried, mode string) (list []Link) {
+	full := make(map[*lab.Edge]float64)
+	for _, s := range r.streams {
+		loads := s.loads(mode)
+		possible := math.Inf(1)
+		for e, perByte := range loads {
+			if e.Wire && e.Rate > 0 && perByte >= 1 {
+				possible = min(possible, e.Rate/perByte)
+			}
+		}
+		if math.IsInf(possible, 1) {
+			continue
+		}
+		for e, perByte := range loads {
+			full[e] += perByte * possible
+		}
+	}
+	for e, now := range r.carried() {
+		was := before[e]
+		l := Link{Name: e.Name, Rate: e.Rate, Payload: now.Payload - was.Payload, Bytes: uint64(now.Bytes - was.Bytes)}
+		if e.Rate > 0 {
+			l.Load = full[e] / e.Rate
+		}
+		if l.Bytes > 0 {
+			list = append(list, l)
+		}
+	}
+	slices.SortFunc(list, func(a, b Link) int {
+		return cmp.Or(cmp.Compare(b.Load, a.Load), cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Name, b.Name))
+	})
+	return list
+}
+
+// carried is what all edges have carried so far.
+func (r *rails) carried() map[*lab.Edge]lab.Carried {
+	m := make(map[*lab.Edge]lab.Carried)
+	for _, p := range r.lab.Ports() {
+		p.Carry(m)
+	}
+	return m
+}
+
+// why says why there is no share.
+func (x *Share) why() string {
+	if x == nil {
+		return "nothing on its way has a rate"
+	}
+	return x.Why
+}
+
+// probe transfers a fourth of the bytes without links' rates, if shares are measured, and sets the scale.
+func (r *rails) probe(ctx context.Context) error {
+	o, clock := r.opt, r.lab.Clock()
+	scale := clock.Scale()
+	if o.Scale != "" && o.Scale != scaleAuto {
+		scale, _ = lab.ParseScale(o.Scale) // Check has
+		clock.SetScale(scale)
+	}
+	if !o.shares() {
+		return nil
+	}
+	o.note("probe: a fourth of the bytes without links' rates")
+	stage, progress, plans := o.Stage, o.Progress, make([]plan, len(r.streams))
+	o.Stage, o.Progress = nil, nil
+	for i, s := range r.streams {
+		plans[i], s.plan = s.plan, s.plan.part(o.Size/probePart)
+		s.probe = make(map[string]float64)
+	}
+	defer func() {
+		o.Stage, o.Progress = stage, progress
+		for i, s := range r.streams {
+			s.plan = plans[i]
+		}
+	}()
+	clock.SetScale(0)
+	least := 1.
+	for i, mode := range o.Modes {
+		var rep Report
+		if err := r.run(ctx, &rep, mode, uint64(len(o.Modes)+i)); err != nil {
+			return fmt.Errorf("probe in mode %s: %w", mode, err)
+		}
+		rates := make([]float64, len(r.streams))
+		for i, s := range r.streams {
+			rates[i] = rep.Rails[i].Rate()
+			s.probe[mode] = rates[i]
+		}
+		model, _ := r.model(mode)
+		fits, err := autoScale(model, rates)
+		if err != nil && o.Scale == scaleAuto {
+			return err
+		}
+		least = max(least, fits)
+	}
+	if o.Scale == scaleAuto {
+		scale = least
+	}
+	clock.SetScale(scale)
+	return nil
+}
+
+// part is as many rounds as move n bytes.
+func (p plan) part(n uint64) (few plan) {
+	few.pool = p.pool
+	for n = max(n, page) / page * page; n > 0 && len(few.rounds) < len(p.rounds); {
+		few.rounds = append(few.rounds, min(n, p.rounds[len(few.rounds)]))
+		n -= few.rounds[len(few.rounds)-1]
+	}
+	return few
+}
+
+// scaleName writes a scale as --scale reads it.
+func scaleName(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }

@@ -1,0 +1,53 @@
+package lab
+
+import "math"
+
+// MaxMin gives each of several transfers its fair rate, in bytes of payload a second, and the edge that keeps it from
+// more: all grow at the same rate, and those that cross an edge which is full stay as they are. loads has the bytes that
+// a transfer moves over each edge for a byte of payload; edges without a rate are no limit. A transfer that nothing limits
+// has a rate of +Inf and no edge.
+func MaxMin(loads []map[*Edge]float64) (rates []float64, limits []*Edge) {
+	rates, limits = make([]float64, len(loads)), make([]*Edge, len(loads))
+	left := make(map[*Edge]float64) // of the edges' rates
+	for i, of := range loads {
+		rates[i] = math.Inf(1)
+		for e := range of {
+			if e.Rate > 0 {
+				left[e] = e.Rate
+			}
+		}
+	}
+	for {
+		// What all that still grow can have, at most.
+		var full *Edge
+		most := math.Inf(1)
+		for e, n := range left {
+			sum := 0.
+			for i, of := range loads {
+				if limits[i] == nil {
+					sum += of[e]
+				}
+			}
+			if sum <= 0 {
+				continue
+			}
+			if r := n / sum; r < most || r == most && (full == nil || e.Name < full.Name) {
+				full, most = e, r
+			}
+		}
+		if full == nil {
+			return rates, limits
+		}
+		for i, of := range loads {
+			if limits[i] != nil || of[full] <= 0 {
+				continue
+			}
+			rates[i], limits[i] = most, full
+			for e, b := range of {
+				if _, ok := left[e]; ok {
+					left[e] = max(0, left[e]-b*most)
+				}
+			}
+		}
+	}
+}
