@@ -2,6 +2,7 @@ package stack
 
 import (
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"vnic.dev/vnic/stack/internal/ether"
@@ -19,8 +20,33 @@ var (
 	_ stack.GSOEndpoint  = (*link)(nil)
 )
 
-// queue is where a packet, and all of its flow, is sent.
-func (l *link) queue(pkt *stack.PacketBuffer) *txQueue { return l.s.tx[int(pkt.Hash)%len(l.s.tx)] }
+// queue is where a packet, and all of its flow, is sent; but an acknowledgment goes where few frames wait, if many do on
+// its own queue. Behind another flow's payload, two transfers in opposite directions take turns at being idle: while one
+// sends its window, what the other waits for is behind it (Zhang, Shenker, Clark, "Observations on the Dynamics of a
+// Congestion Control Algorithm", SIGCOMM 1991). Linux keeps its rings short instead (TCP small queues).
+func (l *link) queue(pkt *stack.PacketBuffer) *txQueue {
+	q := l.s.tx[int(pkt.Hash)%len(l.s.tx)]
+	if len(l.s.tx) > 1 && q.waiting.Load() >= fewFrames && acknowledges(pkt) {
+		for _, other := range l.s.tx {
+			if other.waiting.Load() < q.waiting.Load() {
+				q = other
+			}
+		}
+	}
+	return q
+}
+
+// fewFrames on a ring are not worth another one.
+const fewFrames = 4
+
+// acknowledges says whether a packet is an acknowledgment and nothing else, which may overtake what is before it.
+func acknowledges(pkt *stack.PacketBuffer) bool {
+	if pkt.TransportProtocolNumber != header.TCPProtocolNumber || pkt.Data().Size() > 0 {
+		return false
+	}
+	tcp := header.TCP(pkt.TransportHeader().Slice())
+	return len(tcp) >= header.TCPMinimumSize && tcp.Flags() == header.TCPFlagAck
+}
 
 // WritePackets implements stack.LinkWriter.
 func (l *link) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {

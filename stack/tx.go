@@ -2,6 +2,7 @@ package stack
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -22,6 +23,8 @@ const (
 type txQueue struct {
 	s     *Stack
 	queue int
+
+	waiting atomic.Int64 // frames on the ring, until Completed says that they are sent
 
 	mu      sync.Mutex
 	header  txHeader
@@ -72,6 +75,7 @@ func (q *txQueue) write(pkt *stack.PacketBuffer) tcpip.Error {
 
 // completed takes cookies back and goes on with what waits.
 func (q *txQueue) completed(cookies []uint64) {
+	q.waiting.Add(-int64(len(cookies)))
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, c := range cookies {
@@ -130,6 +134,7 @@ func (q *txQueue) transmit(pkt *stack.PacketBuffer, skip int) (next int, all boo
 	for sent := 0; sent < len(q.out); {
 		n, err := q.s.nic.Transmit(q.queue, q.out[sent:])
 		sent += n
+		q.waiting.Add(int64(n))
 		switch {
 		case sent == len(q.out):
 		case err != nil: // about this frame, or there is no NIC any more
