@@ -9,6 +9,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/lab"
 )
 
 // Table prints the report for people: one column a mode, and of rails a line each before.
@@ -57,8 +58,7 @@ func (rep *Report) railTable(w io.Writer, mode string) error {
 	}
 	fmt.Fprintf(w, "Jain's fairness %.3f\n", rep.Fairness(mode))
 	rep.shareLines(w, mode)
-	_, err := fmt.Fprintln(w)
-	return err
+	return rep.linkTable(w, mode)
 }
 
 // percent writes a share; "-": there is none.
@@ -93,8 +93,40 @@ func (rep *Report) shareLines(w io.Writer, mode string) {
 	if least.LineRate == 0 {
 		return
 	}
-	fmt.Fprintf(w, "model, not measured: %.1f %% of line rate, %.1f %% of the possible, limited by %s\n",
+	fmt.Fprintf(w, "model, not measured: %.1f %% of line rate, %.1f %% of the possible, limited by %s; assumed are PCIe writes of "+
+		"256 bytes and reads of 512, switches and host bridges that slow nothing down, and memories as fast as the file says\n",
 		least.modelShare()*100, least.Model/least.Possible*100, least.ModelLimit)
+}
+
+// mostLinks are shown to people: the most loaded ones.
+const mostLinks = 8
+
+// linkTable says what links carried in a mode.
+func (rep *Report) linkTable(w io.Writer, mode string) error {
+	i := slices.IndexFunc(rep.Runs, func(r Run) bool { return r.Mode == mode })
+	links := rep.Runs[i].Links
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if len(links) > 0 {
+		fmt.Fprint(tw, "\nlink\trate\tpayload\twith headers and rings\tload at line rate\n")
+	}
+	for _, l := range links[:min(len(links), mostLinks)] {
+		rate, load := "not said", "-"
+		if l.Rate > 0 {
+			rate, load = lab.FormatBitRate(l.Rate), percent(&l.Load)
+		}
+		if l.Load == 0 {
+			load = "-"
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\n", l.Name, rate, group(l.Payload), group(l.Bytes), load)
+	}
+	if more := len(links) - mostLinks; more > 0 {
+		fmt.Fprintf(tw, "and %d more: --json\n", more)
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(w)
+	return err
 }
 
 // modelShare is what the model gives of line rate.
