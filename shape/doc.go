@@ -8,7 +8,7 @@
 //
 // A packet takes all edges of its route as it comes, and may pass at the latest start of them. Whoever comes late, as a
 // thread that slept until then does, is given the time that the edge lost, but Credit at most (two packets, where these
-// take longer): so a rate is kept on a busy machine, and no burst is longer than that. Edges do not wait for one another:
+// take longer): so a rate is kept on a busy machine, and no burst is longer than that. Edges do not wait for one another, nor do requests for others' payload:
 // else two transfers that cross the same two, one of them with little more than requests, would hold each other up.
 // Nothing here waits: Take says until when to wait. A sender takes edges for one packet at a time, so that several that
 // cross an edge go in turn.

@@ -91,15 +91,25 @@ func (r *Route) Take(now int64, u Use) (start int64) {
 		costs[i&(maxHops-1)] = c
 		longest = max(longest, c)
 	}
-	earliest := now - max(int64(Credit), 2*longest)
+	lag := max(int64(Credit), 2*longest)
 	for i := range r.hops {
-		start = max(start, r.hops[i].Edge.take(earliest, costs[i&(maxHops-1)]))
+		c := costs[i&(maxHops-1)]
+		from := r.hops[i].Edge.take(now-lag, c)
+		if c < longest/slips {
+			from -= lag
+		}
+		start = max(start, from)
 	}
 	if start <= now {
 		return 0
 	}
 	return start
 }
+
+// slips: what a packet needs less than that part of the time for which it has its slowest edge, as its requests, slips in
+// between others' bytes, as on PCIe, and does not wait for all of a packet before it, unless the edge is behind by more
+// than the credit.
+const slips = 4
 
 // maxHops is how many edges a route has at most: eight switches, a port above each and above both ends, twice, and
 // memories and links of sockets are fewer.

@@ -180,3 +180,14 @@ func BenchmarkTake(b *testing.B) {
 		r.Take(Now(), Use{Payload: 100})
 	}
 }
+
+// Requests are counted where they slip in: nobody has more of an edge than there is.
+func TestRequestsDoNotExceedAnEdge(t *testing.T) {
+	clock, slow := NewClock(1), NewEdge("slow", 1e6)
+	r := NewRoute(clock, []Share{{Edge: NewEdge("fast", 25e6), Payload: 1}, {Edge: slow, Payload: 0.05}})
+	const packet = 64 << 10
+	n := drive(r, Use{Payload: packet}, 0)
+	if rate := float64(n) * packet * 0.05; rate > 1.02e6 || rate < 0.99e6 {
+		t.Errorf("%v bytes of requests a second, not 1e6", rate)
+	}
+}
