@@ -11,6 +11,7 @@ import (
 
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
 )
 
@@ -207,22 +208,37 @@ func TestWrongByteOfARailIsFound(t *testing.T) {
 }
 
 func TestRailsThatCannotBe(t *testing.T) {
+	parse := func(file string) *labfile.Lab { return testkit.Must(labfile.Parse("f", []byte(file)))(t) }
+	const gve = "guests: {a: &a {nics: [{name: n, model: gve}], gpus: [{name: g, memory: "
 	for want, change := range map[string]func(o *Options){
 		"--rails 33: 1 to 32":       func(o *Options) { o.Rails = 33 },
 		"--rails -1":                func(o *Options) { o.Rails = -1 },
 		"--bidir is of rails":       func(o *Options) { o.Bidir, o.Rails = true, 0 },
-		"with --guest inproc only":  func(o *Options) { o.InProc = false },
+		"--size 0":                  func(o *Options) { o.Size = 0 },
+		"--rails 13: QEMU has room": func(o *Options) { o.InProc, o.Rails = false, 13 },
+		"guest a has 192M of RAM, and 2 NICs: 240M at least": func(o *Options) {
+			o.InProc, o.Rails, o.Memory = false, 2, 192<<20
+		},
+		"rail 0: a.g has 54M of memory, too small for a transfer at a NIC of model gve: 56M": func(o *Options) {
+			o.InProc, o.Lab = false, parse(gve+"54M}]}, b: *a}")
+		},
+		"rail 0: a.g has 64M of memory, too small for 2 transfers at a NIC of model gve: 88M": func(o *Options) {
+			o.InProc, o.Bidir, o.Lab = false, true, parse(gve+"64M}]}, b: *a}")
+		},
+		"a.n is of model gve, and a.m of virtio: those of a guest are of one": func(o *Options) {
+			o.InProc, o.Rails, o.Lab = false, 2, parse("guests: {a: &a {nics: [{name: n, model: gve, gpus: [g]}, "+
+				"{name: m, gpus: [h]}], gpus: [{name: g}, {name: h}]}, b: *a}")
+		},
 		"--keep: not with --rails":  func(o *Options) { o.Keep = true },
 		"of the lab file has 4 NIC": func(o *Options) { o.Rails, o.Lab = 5, testkit.Must(labfile.Load("a3-high", nil))(t) },
 		"1 guests: vnic run has two": func(o *Options) {
-			o.Lab = testkit.Must(labfile.Parse("f", []byte("guests: {a: {nics: [{name: n}]}}")))(t)
+			o.Lab = parse("guests: {a: {nics: [{name: n}]}}")
 		},
 		"a.n reaches no GPU": func(o *Options) {
-			o.Lab = testkit.Must(labfile.Parse("f", []byte("guests: {a: &a {nics: [{name: n}]}, b: *a}")))(t)
+			o.Lab = parse("guests: {a: &a {nics: [{name: n}]}, b: *a}")
 		},
 		"a.n is of model gve": func(o *Options) {
-			o.Lab = testkit.Must(labfile.Parse("f",
-				[]byte("guests: {a: &a {nics: [{name: n, model: gve}], gpus: [{name: g}]}, b: *a}")))(t)
+			o.Lab = parse(gve + "128M}]}, b: *a}")
 		},
 	} {
 		o := Defaults()
@@ -232,5 +248,28 @@ func TestRailsThatCannotBe(t *testing.T) {
 	}
 	o := railsOptions(t, 1, "pair")
 	o.Lab.Guests[0].GPUs[0].Memory = 16 << 20
-	testkit.ErrorSays(t, testkit.Err(Do(t.Context(), o)), "rail 0", "too small")
+	for _, err := range []error{o.Check(), testkit.Err(Do(t.Context(), o))} {
+		testkit.ErrorSays(t, err, "rail 0: a.gpu0 has 16M", "too small", "32M at least")
+	}
+}
+
+// All NICs of a file can be of another model: GPUs whose memory is then a NUMA node have as much as those should have.
+func TestLabOfAnotherModel(t *testing.T) {
+	for nic, want := range map[string]string{
+		"gve": "gve 128M gve 128M", "virtio": "virtio 64M virtio 64M", "gve,virtio": "gve 128M virtio 64M",
+	} {
+		o, got := Defaults(), []string{}
+		o.NIC = nic
+		l := testkit.Must(labfile.Load("a3-high", nil))(t)
+		testkit.OK(t, o.Remodel(l))
+		o.Take(l, 0)
+		testkit.OK(t, o.Check())
+		for _, g := range l.Guests {
+			got = append(got, g.NICs[3].Model, lab.FormatBytes(g.GPUs[7].Memory))
+		}
+		testkit.Equal(t, "models and memory", strings.Join(got, " "), want)
+	}
+	o := Defaults()
+	o.NIC, o.InProc = "gve", true
+	testkit.ErrorSays(t, o.Remodel(testkit.Must(labfile.Load("pair", nil))(t)), "none with --guest inproc")
 }
