@@ -142,14 +142,32 @@ func (o *Options) checkRails() error {
 					o.BindQueues, n.Name, n.QueuePairs)
 			}
 		}
-		// Each NIC wants huge pages for itself.
-		least := lab.MinRAM + uint64((len(g.NICs)-1)*machines.SoftwareFor(model).HugePages)*hugePage
-		if ram, _ := o.machine(i); !o.InProc && ram < least {
-			return fmt.Errorf("--rails: guest %s has %s of RAM, and %d NICs: %s at least", g.Name, lab.FormatBytes(ram),
-				len(g.NICs), lab.FormatBytes(least))
+		if err := o.checkRAM(i, &g, model); err != nil {
+			return err
 		}
 	}
 	return (&rails{opt: o, desc: d}).plan()
+}
+
+// checkRAM sees whether guest i has RAM for all its NICs, of which each wants huge pages. Where GPUs are NUMA nodes, all
+// that runs in the guest keeps to the first socket's.
+func (o *Options) checkRAM(i int, g *lab.Guest, name string) error {
+	if o.InProc {
+		return nil
+	}
+	model, _ := lab.LookupModel(name)
+	ram, _ := o.machine(i)
+	least := lab.MinRAM + uint64((len(g.NICs)-1)*machines.SoftwareFor(name).HugePages)*hugePage
+	which := ""
+	if n := len(g.Sockets); n > 1 && model.Node {
+		least *= uint64(n)
+		which = fmt.Sprintf(", and uses that of the first of %d sockets", n)
+	}
+	if ram >= least {
+		return nil
+	}
+	return fmt.Errorf("--rails: guest %s has %s of RAM for %d NICs%s: %s at least", g.Name, lab.FormatBytes(ram),
+		len(g.NICs), which, lab.FormatBytes(least))
 }
 
 // maxBare is how many NICs and as many GPUs there is room for in a QEMU that is told of no PCIe tree: 24 slots.
