@@ -147,7 +147,7 @@ Memory TCP.`,
 	f.StringVar(&mode, "mode", mode, "devmem, copy or both")
 	f.StringVar(&o.NIC, "nic", o.NIC,
 		"virtio: our driver and TCP stack in the guests; gve: the kernel's, which needs QEMU "+assets.MinVFIOUser+
-			"; or two, with a comma: the sender's and the receiver's")
+			"; or two, with a comma: the sender's and the receiver's; with --lab, of all NICs in place of what it says")
 	f.StringVar(&guest, "guest", guest, "qemu, or inproc: guests in this process, over the same vhost-user socket")
 	labFlag(f, &labName)
 	f.IntVar(&o.Rails, "rails", 0,
