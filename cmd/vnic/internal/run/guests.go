@@ -150,7 +150,7 @@ func (e *end) inProc(context.Context) error {
 
 // open starts a driver and a stack in this process. The Node is the caller's to close.
 func (e *end) open() (*transfer.Node, error) {
-	n, err := e.nic.InProcess(driver.Options{QueuePairs: e.nic.QueuePairs, HostQueues: e.opt.hostQueues(e.nic.QueuePairs),
+	n, err := e.nic.InProcess(driver.Options{QueuePairs: e.pairs(), HostQueues: e.opt.hostQueues(e.pairs()),
 		Log: e.log})
 	if err != nil {
 		return nil, fmt.Errorf("guest %s: %w", e.name, err)
@@ -192,7 +192,7 @@ func (e *end) setup(ctx context.Context) error {
 	g := transfer.Remote{Agent: e.qemu.Agent(), Node: e.number}
 	gpu := e.gpu.ID()
 	s := transfer.Setup{Interface: e.device, Addrs: []netip.Prefix{e.addr(e.opt.Family)}, MTU: e.nic.MTU,
-		QueuePairs: e.nic.QueuePairs, HostQueues: e.opt.hostQueues(e.nic.QueuePairs), Loss: e.opt.loss(), GPU: &gpu}
+		QueuePairs: e.pairs(), HostQueues: e.opt.hostQueues(e.pairs()), Loss: e.opt.loss(), GPU: &gpu}
 	want := e.gpu.Size()
 	if e.nic.Model.Node {
 		s.Kernel, s.Window = true, e.size

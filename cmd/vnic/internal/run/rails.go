@@ -137,9 +137,9 @@ func (o *Options) checkRails() error {
 					model, n.Name, n.Model)
 			case n.GPUs != nil && len(n.GPUs) == 0 || len(g.GPUs) == 0:
 				return fmt.Errorf("--rails: %s reaches no GPU", n.Name)
-			case n.QueuePairs <= o.BindQueues:
+			case usedPairs(n.Model, n.QueuePairs) <= o.BindQueues:
 				return fmt.Errorf("--bind-queues %d: %s has %d pairs of queues, and ordinary traffic wants one more",
-					o.BindQueues, n.Name, n.QueuePairs)
+					o.BindQueues, n.Name, usedPairs(n.Model, n.QueuePairs))
 			}
 		}
 		if err := o.checkRAM(i, &g, model); err != nil {

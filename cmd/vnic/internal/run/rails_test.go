@@ -110,6 +110,12 @@ func TestRailsOfManyQueues(t *testing.T) {
 	testkit.Equal(t, "rails", len(testkit.Must(Do(t.Context(), o))(t).Rails), 2)
 	o.BindQueues = 5
 	testkit.ErrorSays(t, o.Check(), "--bind-queues 5: a.n has 5 pairs of queues")
+
+	o = railsOptions(t, 1, file(t, "nics: [{name: n, queues: 12}], gpus: [{name: g}]", "")) // more than our driver uses
+	o.Modes, o.BindQueues = []string{"devmem"}, 7
+	testkit.OK(t, testkit.Err(Do(t.Context(), o)))
+	o.BindQueues = 8
+	testkit.ErrorSays(t, o.Check(), "--bind-queues 8: a.n has 8 pairs of queues")
 }
 
 // A link of the file that loses segments is said to, and what it lost was sent again.
