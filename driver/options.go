@@ -29,8 +29,10 @@ type Options struct {
 	OnGeneration func(generation uint32)
 }
 
+// MaxPairs is how many queue pairs the driver uses of a device.
+const MaxPairs = 8
+
 const (
-	maxPairs     = 8
 	maxRing      = 1024
 	defaultRing  = 256
 	minRing      = 8
@@ -41,8 +43,8 @@ const (
 
 // fill puts the defaults in.
 func (o *Options) fill() {
-	if o.QueuePairs <= 0 || o.QueuePairs > maxPairs {
-		o.QueuePairs = maxPairs
+	if o.QueuePairs <= 0 || o.QueuePairs > MaxPairs {
+		o.QueuePairs = MaxPairs
 	}
 	o.HostQueues = max(1, o.HostQueues)
 	if o.RingSize <= 0 {

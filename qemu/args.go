@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"math/bits"
 	"net"
 	"os"
 	"slices"
@@ -126,8 +127,9 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 		switch {
 		case !g.Node:
 			args = append(args, BARArgs(id, g.Size, fdPath(f.add(g.File)), c.on(g.Place))...)
-		case c.Tree != nil: // a place on PCI, for what the guest's node is
-			args = append(args, BARArgs("place-"+id, g.Size, fdPath(f.add(g.File)), c.on(g.Place))...)
+		case c.Tree != nil: // a place on PCI, for what the guest's node is: as much of it as a BAR can have
+			bar := uint64(1) << (bits.Len64(g.Size) - 1)
+			args = append(args, BARArgs("place-"+id, bar, fdPath(f.add(g.File)), c.on(g.Place))...)
 		}
 	}
 	for i, n := range c.Netdevs {

@@ -28,7 +28,7 @@ func treeConfig(t *testing.T) Config {
 	return Config{QEMU: assets.Binary{Args: []string{"qemu"}, Version: "11.1.2"}, Kernel: assets.Kernel{Image: "/k"},
 		RAMSize: 6 << 20, CPUs: 2, Tree: tree,
 		GPUs: []GPU{{File: sized(t, 4096), Size: 4096, Place: "gpu0"},
-			{File: sized(t, 2<<20), Size: 2 << 20, Node: true, Place: "gpu1"}},
+			{File: sized(t, 6<<20), Size: 6 << 20, Node: true, Place: "gpu1"}},
 		Netdevs: []Netdev{{Path: "/s", Place: "nic0"}, {Path: "/t", VFIOUser: true, Place: "nic1"}}}
 }
 
@@ -64,16 +64,16 @@ func TestArgumentsOfATree(t *testing.T) {
 	}, devices); d != "" {
 		t.Error(d)
 	}
-	if d := gocmp.Diff([]string{"size=8M",
+	if d := gocmp.Diff([]string{"size=12M",
 		"memory-backend-file,id=ram0,size=2097152,mem-path=/proc/self/fd/3,share=on",
 		"memory-backend-file,id=ram1,size=4194304,mem-path=/proc/self/fd/4,share=on",
-		"memory-backend-file,id=gpu1,size=2097152,mem-path=/proc/self/fd/5,share=on",
+		"memory-backend-file,id=gpu1,size=6291456,mem-path=/proc/self/fd/5,share=on",
 		"node,nodeid=0,cpus=0,memdev=ram0", "node,nodeid=1,cpus=1,memdev=ram1", "node,nodeid=2,memdev=gpu1",
 		"dist,src=0,dst=0,val=10", "dist,src=0,dst=1,val=40", "dist,src=0,dst=2,val=40",
 		"dist,src=1,dst=0,val=40", "dist,src=1,dst=1,val=10", "dist,src=1,dst=2,val=20",
 		"dist,src=2,dst=0,val=40", "dist,src=2,dst=1,val=20", "dist,src=2,dst=2,val=10",
 		"memory-backend-file,id=gpu0,size=4096,mem-path=/proc/self/fd/10,share=on",
-		"memory-backend-file,id=place-gpu1,size=2097152,mem-path=/proc/self/fd/11,share=on",
+		"memory-backend-file,id=place-gpu1,size=4194304,mem-path=/proc/self/fd/11,share=on",
 	}, memory); d != "" {
 		t.Error(d)
 	}

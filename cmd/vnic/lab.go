@@ -42,10 +42,15 @@ func loadLab(c *cobra.Command, name string, ram bool, flags ...string) (*labfile
 	if err != nil {
 		return nil, err
 	}
+	return l, enough(name, l, ram)
+}
+
+// enough says whether there is memory for a lab.
+func enough(name string, l *labfile.Lab, ram bool) error {
 	if err := memavail.Enough(l.Memory(ram), "/"); err != nil {
-		return nil, fmt.Errorf("--lab %s: its guests and GPUs: %w", name, err)
+		return fmt.Errorf("--lab %s: its guests and GPUs: %w", name, err)
 	}
-	return l, nil
+	return nil
 }
 
 // seedLab gives a lab's links seeds: the file's, or some that is said.

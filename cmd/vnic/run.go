@@ -45,7 +45,7 @@ Memory TCP.`,
   vnic run --audit                  also search both guests' RAM for pieces of the payload
   vnic run --guest inproc           the same job without QEMU, in seconds
   vnic run --pcap run.pcapng        every packet as tshark reads it, with where its payload lay
-  vnic run --guest inproc --lab a3-high --bidir   4 NICs and 8 GPUs a guest, in both directions
+  vnic run --lab a3-high --bidir    4 NICs and 8 GPUs a guest, in both directions
   vnic run --json                   one JSON object on stdout`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) (err error) {
@@ -69,9 +69,17 @@ Memory TCP.`,
 				return usagef(c, "--guest %s: qemu or inproc", guest)
 			}
 			if labName != "" {
-				o.Lab, err = loadLab(c, labName, !o.InProc, "nic", "memory", "gpu-memory", "mtu", "loss", "reorder", "p2p")
+				o.Lab, err = loadLab(c, labName, !o.InProc, "memory", "gpu-memory", "mtu", "loss", "reorder", "p2p")
 				if err != nil {
 					return err
+				}
+				if c.Flags().Changed("nic") {
+					if err := o.Remodel(o.Lab); err != nil {
+						return misuse(c, err)
+					}
+					if err := enough(labName, o.Lab, !o.InProc); err != nil {
+						return err
+					}
 				}
 				seed := o.Seed
 				if o.Lab.Seed != nil {
@@ -139,11 +147,11 @@ Memory TCP.`,
 	f.StringVar(&mode, "mode", mode, "devmem, copy or both")
 	f.StringVar(&o.NIC, "nic", o.NIC,
 		"virtio: our driver and TCP stack in the guests; gve: the kernel's, which needs QEMU "+assets.MinVFIOUser+
-			"; or two, with a comma: the sender's and the receiver's")
+			"; or two, with a comma: the sender's and the receiver's; with --lab, of all NICs in place of what it says")
 	f.StringVar(&guest, "guest", guest, "qemu, or inproc: guests in this process, over the same vhost-user socket")
 	labFlag(f, &labName)
 	f.IntVar(&o.Rails, "rails", 0,
-		"NICs of each guest, each with a GPU, that transfer at the same time (default with --lab: all), with --guest inproc")
+		"NICs of each guest, each with a GPU, that transfer at the same time (default with --lab: all)")
 	f.BoolVar(&o.Bidir, "bidir", false, "each rail in both directions")
 	f.StringVar(&o.Scale, "scale", "",
 		"how many times slower than the lab file says its links are, or auto: so that they are what limits the transfer")

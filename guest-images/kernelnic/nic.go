@@ -35,6 +35,7 @@ type Options struct {
 	Addrs      []netip.Prefix
 	MTU        int    // 0 = as it is
 	Window     uint64 // bytes of GPU memory; 0 = none
+	GPU        *int   // which GPU they are of, by the NIC's number; nil = the first that is a NUMA node
 	HostQueues int    // receive queues that RSS spreads over, from 0; the others are free to be bound. 0 = as it is
 	Log        *slog.Logger
 	// Lossless says that the link loses nothing: TCP then waits before it takes what is late for lost, as a guest that is
@@ -98,7 +99,7 @@ func Open(ctx context.Context, o Options) (n *NIC, err error) {
 		}
 	}
 	if o.Window > 0 {
-		if err := n.takeWindow(ctx, o.Window); err != nil {
+		if err := n.takeWindow(ctx, o.GPU, o.Window); err != nil {
 			return n, err
 		}
 	}
@@ -116,15 +117,21 @@ func Open(ctx context.Context, o Options) (n *NIC, err error) {
 	return n, nil
 }
 
-// takeWindow takes memory of the first GPU that is a node, and makes sure that it is that.
-func (n *NIC) takeWindow(ctx context.Context, size uint64) error {
+// takeWindow takes memory of a GPU that is a node, and makes sure that it is that.
+func (n *NIC) takeWindow(ctx context.Context, gpu *int, size uint64) error {
 	gpus, err := n.channel.ctl.GPUs(ctx)
 	if err != nil {
 		return fmt.Errorf("asking the NIC for its GPUs: %w", err)
 	}
-	i := slices.IndexFunc(gpus, func(g control.GPUInfo) bool { return g.Attach == control.AttachNode })
+	i := slices.IndexFunc(gpus, func(g control.GPUInfo) bool {
+		return g.Attach == control.AttachNode && (gpu == nil || int(g.ID) == *gpu)
+	})
 	if i < 0 {
-		return fmt.Errorf("the NIC knows of no GPU whose memory is a NUMA node: %w", unix.ENODEV)
+		which := "no GPU"
+		if gpu != nil {
+			which = fmt.Sprintf("no GPU %d", *gpu)
+		}
+		return fmt.Errorf("the NIC knows of %s whose memory is a NUMA node: %w", which, unix.ENODEV)
 	}
 	n.gpu = gpus[i]
 	if size > n.gpu.Size {

@@ -57,6 +57,9 @@ func Open(n *driver.NIC, addrs []netip.Prefix, mtu int, loss Loss, cpu func() (C
 func (n *Node) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanTime)
 	defer cancel()
-	_ = n.Finish(ctx) // what it cannot give back goes with the device
-	return n.dev.Close()
+	err := n.Finish(ctx)
+	if n.more {
+		return err
+	}
+	return n.dev.Close() // with what could not be given back
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"sync"
 	"syscall"
@@ -34,8 +35,17 @@ var Modules = []string{"uio_pci_generic"}
 // HugePages is how many 2 MiB pages a guest reserves for rings, buffers, tables and staging.
 const HugePages = 24
 
+// which is part of the arguments of every operation: the number of the Node that it is for. A guest that has several
+// has them all set up before the first transfer; what the host asks of one goes on beside what it asks of another.
+type which struct {
+	Node int `json:"node,omitempty"`
+}
+
 // Setup is the argument of OpSetup.
 type Setup struct {
+	// the NIC, by the PCI address or, if it is the kernel's, by the interface's name; "": the only one. For one that
+	// another Node has already it makes a further Node, which is closed before.
+	Interface string `json:"interface,omitempty"`
 	// the NIC is the kernel's, and so is device memory TCP; else both are ours
 	Kernel     bool           `json:"kernel,omitempty"`
 	Addrs      []netip.Prefix `json:"addrs"`
@@ -44,6 +54,7 @@ type Setup struct {
 	// receive queues, from 0, for ordinary traffic; the others can be bound
 	HostQueues int    `json:"host_queues"`
 	Window     uint64 `json:"window,omitempty"` // Kernel: bytes to take of the GPU's node
+	GPU        *int   `json:"gpu,omitempty"`    // Kernel: of which; nil: of the first
 	Loss       Loss   `json:"loss,omitempty"`
 }
 
@@ -63,7 +74,7 @@ type GPU struct {
 	Extents []kernelnic.Extent `json:"extents,omitempty"`
 }
 
-// Ops registers the operations with the agent of this process, whose Node they share.
+// Ops registers the operations with the agent of this process, whose Nodes they share.
 func Ops() {
 	for name, op := range (&host{open: openNIC}).ops() {
 		agent.Register(name, op)
@@ -77,10 +88,10 @@ func openNIC(ctx context.Context, s Setup) (*Node, SetupResult, error) {
 	return openPCI(ctx, s)
 }
 
-// openKernel opens a NIC of the kernel's.
+// openKernel opens a NIC of the kernel's. It can be open several times, each with a window of its own.
 func openKernel(ctx context.Context, s Setup) (*Node, SetupResult, error) {
-	n, err := kernelnic.Open(ctx, kernelnic.Options{Addrs: s.Addrs, MTU: s.MTU, Window: s.Window, HostQueues: s.HostQueues,
-		Lossless: s.Loss != LinkLoss})
+	n, err := kernelnic.Open(ctx, kernelnic.Options{Interface: s.Interface, Addrs: s.Addrs, MTU: s.MTU, Window: s.Window,
+		GPU: s.GPU, HostQueues: s.HostQueues, Lossless: s.Loss != LinkLoss})
 	if err != nil {
 		return nil, SetupResult{}, err
 	}
@@ -99,7 +110,7 @@ func openKernel(ctx context.Context, s Setup) (*Node, SetupResult, error) {
 
 // openPCI opens a NIC with our driver.
 func openPCI(ctx context.Context, s Setup) (*Node, SetupResult, error) {
-	n, err := driver.OpenPCI(driver.PCIOptions{Options: driver.Options{QueuePairs: s.QueuePairs,
+	n, err := driver.OpenPCI(driver.PCIOptions{Address: s.Interface, Options: driver.Options{QueuePairs: s.QueuePairs,
 		HostQueues: s.HostQueues}})
 	if err != nil {
 		return nil, SetupResult{}, err
@@ -119,38 +130,53 @@ func openPCI(ctx context.Context, s Setup) (*Node, SetupResult, error) {
 type host struct {
 	open func(context.Context, Setup) (*Node, SetupResult, error)
 
-	setup sync.Mutex // one Setup or Close at a time
+	setup sync.Mutex       // one Setup or Close at a time
+	first map[string]first // under setup: by interface, those that are not the kernel's
+
 	mu    sync.Mutex
-	node  *Node // under mu
+	nodes map[int]*Node // under mu
 }
 
-func (h *host) get() (*Node, error) {
+// first is the Node that has opened a NIC.
+type first struct {
+	*Node
+	found SetupResult
+}
+
+func (h *host) get(number int) (*Node, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.node == nil {
+	if h.nodes[number] == nil {
 		return nil, fmt.Errorf("no NIC: %s comes first: %w", OpSetup, syscall.EINVAL)
 	}
-	return h.node, nil
+	return h.nodes[number], nil
 }
 
-func (h *host) set(n *Node) {
+// set puts a Node at a number; nil: takes it away.
+func (h *host) set(number int, n *Node) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.node = n
+	if h.nodes == nil {
+		h.nodes = make(map[int]*Node)
+	}
+	if h.nodes[number] = n; n == nil {
+		delete(h.nodes, number)
+	}
 }
 
-// op is an operation on the Node, with its arguments.
+// op is an operation on a Node, with its arguments.
 func op[A any](h *host, f func(ctx context.Context, n *Node, args A) (any, error)) agent.Op {
 	return func(ctx context.Context, raw json.RawMessage) (any, error) {
-		n, err := h.get()
-		if err != nil {
-			return nil, err
-		}
+		var w which
 		var args A
 		if len(raw) > 0 {
-			if err := json.Unmarshal(raw, &args); err != nil {
+			if err := errors.Join(json.Unmarshal(raw, &w), json.Unmarshal(raw, &args)); err != nil {
 				return nil, err
 			}
+		}
+		n, err := h.get(w.Node)
+		if err != nil {
+			return nil, err
 		}
 		return f(ctx, n, args)
 	}
@@ -175,79 +201,112 @@ func (h *host) ops() map[string]agent.Op {
 }
 
 func (h *host) opSetup(ctx context.Context, args json.RawMessage) (any, error) {
-	var s Setup
+	var s struct {
+		which
+		Setup
+	}
 	if err := json.Unmarshal(args, &s); err != nil {
 		return nil, err
 	}
 	h.setup.Lock()
 	defer h.setup.Unlock()
-	if n, _ := h.get(); n != nil {
+	if n, _ := h.get(s.Node); n != nil {
 		return nil, fmt.Errorf("set up already: %w", syscall.EBUSY)
 	}
-	n, r, err := h.open(ctx, s)
+	if f, found := h.first[s.Interface]; found && !s.Kernel {
+		h.set(s.Node, f.Another())
+		return f.found, nil
+	}
+	n, r, err := h.open(ctx, s.Setup)
 	if err != nil {
 		return nil, err
 	}
-	h.set(n)
+	if !s.Kernel {
+		if h.first == nil {
+			h.first = make(map[string]first)
+		}
+		h.first[s.Interface] = first{n, r}
+	}
+	h.set(s.Node, n)
 	return r, nil
 }
 
-func (h *host) opClose(context.Context, json.RawMessage) (any, error) {
+func (h *host) opClose(_ context.Context, args json.RawMessage) (any, error) {
+	var w which
+	if len(args) > 0 {
+		if err := json.Unmarshal(args, &w); err != nil {
+			return nil, err
+		}
+	}
 	h.setup.Lock()
 	defer h.setup.Unlock()
-	n, _ := h.get()
+	n, _ := h.get(w.Node)
 	if n == nil {
 		return nil, nil
 	}
-	h.set(nil)
+	h.set(w.Node, nil)
+	maps.DeleteFunc(h.first, func(_ string, f first) bool { return f.Node == n })
 	return nil, n.Close()
 }
 
-// Remote is the Node of a guest, behind its agent.
-type Remote struct{ Agent *agent.Client }
+// Remote is a Node of a guest, behind its agent.
+type Remote struct {
+	Agent *agent.Client
+	Node  int // its number: 0 of the only one
+}
 
-// Setup sets the guest's NIC and stack up.
+func (r Remote) call(ctx context.Context, op string, out any) error {
+	return r.Agent.Call(ctx, op, which{r.Node}, out)
+}
+
+// Setup sets a NIC of the guest's and its stack up.
 func (r Remote) Setup(ctx context.Context, s Setup) (res SetupResult, err error) {
-	err = r.Agent.Call(ctx, OpSetup, s, &res)
+	err = r.Agent.Call(ctx, OpSetup, struct {
+		which
+		Setup
+	}{which{r.Node}, s}, &res)
 	return res, err
 }
 
 // Prepare is Node.Prepare; so are the methods below.
 func (r Remote) Prepare(ctx context.Context, p Prepare) error {
-	return r.Agent.Call(ctx, OpPrepare, p, nil)
+	return r.Agent.Call(ctx, OpPrepare, struct {
+		which
+		Prepare
+	}{which{r.Node}, p}, nil)
 }
 
 // Listen is Node.Listen.
-func (r Remote) Listen(ctx context.Context) error { return r.Agent.Call(ctx, OpListen, nil, nil) }
+func (r Remote) Listen(ctx context.Context) error { return r.call(ctx, OpListen, nil) }
 
 // Connect is Node.Connect.
-func (r Remote) Connect(ctx context.Context) error { return r.Agent.Call(ctx, OpConnect, nil, nil) }
+func (r Remote) Connect(ctx context.Context) error { return r.call(ctx, OpConnect, nil) }
 
 // Accept is Node.Accept.
-func (r Remote) Accept(ctx context.Context) error { return r.Agent.Call(ctx, OpAccept, nil, nil) }
+func (r Remote) Accept(ctx context.Context) error { return r.call(ctx, OpAccept, nil) }
 
 // Receive is Node.Receive.
 func (r Remote) Receive(ctx context.Context) (res Result, err error) {
-	err = r.Agent.Call(ctx, OpReceive, nil, &res)
+	err = r.call(ctx, OpReceive, &res)
 	return res, err
 }
 
 // Send is Node.Send.
 func (r Remote) Send(ctx context.Context) (res Result, err error) {
-	err = r.Agent.Call(ctx, OpSend, nil, &res)
+	err = r.call(ctx, OpSend, &res)
 	return res, err
 }
 
 // State is Node.State.
 func (r Remote) State(ctx context.Context) (s string) {
-	if err := r.Agent.Call(ctx, OpState, nil, &s); err != nil {
+	if err := r.call(ctx, OpState, &s); err != nil {
 		return "unknown: " + err.Error()
 	}
 	return s
 }
 
 // Finish is Node.Finish.
-func (r Remote) Finish(ctx context.Context) error { return r.Agent.Call(ctx, OpFinish, nil, nil) }
+func (r Remote) Finish(ctx context.Context) error { return r.call(ctx, OpFinish, nil) }
 
 // Close is Node.Close. The guest's NIC can be set up again after.
-func (r Remote) Close(ctx context.Context) error { return r.Agent.Call(ctx, OpClose, nil, nil) }
+func (r Remote) Close(ctx context.Context) error { return r.call(ctx, OpClose, nil) }

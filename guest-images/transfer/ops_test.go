@@ -145,3 +145,45 @@ func TestOpsWithoutNIC(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(h.ops()[OpPrepare](t.Context(), nil)), OpSetup)
 	testkit.Must(h.opClose(t.Context(), nil))(t)
 }
+
+// Nodes of one NIC transfer at the same time, each what it was told to; one is set up, and closed, without the other.
+func TestNodesOfOneNIC(t *testing.T) {
+	w := newWorld(t, options{})
+	ra, _ := w.a.remote(t, "several a")
+	rb, hb := w.b.remote(t, "several b")
+	ctx := t.Context()
+	a, b := [2]Remote{ra, {Agent: ra.Agent, Node: 7}}, [2]Remote{rb, {Agent: rb.Agent, Node: 7}}
+	for i := range a {
+		for g, r := range map[*guest]Remote{w.a: a[i], w.b: b[i]} {
+			res := testkit.Must(r.Setup(ctx, Setup{Interface: "nic", Addrs: []netip.Prefix{netip.PrefixFrom(g.v4, 24)}}))(t)
+			testkit.Equal(t, "MAC", res.MAC, g.drv.MAC().String())
+			testkit.ErrorSays(t, testkit.Err(r.Setup(ctx, Setup{})), "set up already")
+		}
+	}
+	// The first goes on while the second comes and goes, there and back.
+	send, recv := w.prepares(trial{mode: Devmem, size: 4 << 20, pages: 128, hold: 1 << 40, seed: 1})
+	w.a.end, w.b.end = a[0], b[0]
+	testkit.OK(t, w.connect(ctx, send, recv))
+	part, cancel := context.WithCancel(ctx)
+	defer cancel()
+	first := start(part, func(ctx context.Context) error { return both(ctx, w.a.send, w.b.receive) })
+	w.arrived(100 << 10)
+	back, there := w.prepares(trial{mode: Copy, size: 1 << 20, seed: 2})
+	back.GPU, back.Off, there.GPU, there.Off = there.GPU, 14<<20, back.GPU, 14<<20
+	back.Local, back.Remote, there.Local, there.Remote = there.Local, there.Remote, back.Local, back.Remote
+	testkit.OK(t, errors.Join(b[1].Prepare(ctx, back), a[1].Prepare(ctx, there), a[1].Listen(ctx)))
+	testkit.OK(t, both(ctx, b[1].Connect, a[1].Accept))
+	testkit.OK(t, both(ctx, func(ctx context.Context) error { return testkit.Err(b[1].Send(ctx)) },
+		func(ctx context.Context) error { return testkit.Err(a[1].Receive(ctx)) }))
+	testkit.OK(t, errors.Join(a[1].Finish(ctx), b[1].Finish(ctx)))
+	testkit.Equal(t, "ends of the first", len(first), 0)
+	cancel()
+	testkit.ErrorIs(t, <-first, context.Canceled)
+	w.finish()
+
+	testkit.OK(t, errors.Join(a[1].Close(ctx), b[1].Close(ctx)))
+	testkit.ErrorSays(t, a[1].Listen(ctx), OpSetup)
+	testkit.Equal(t, "the first's NIC", w.a.drv.Err(), nil)
+	testkit.OK(t, errors.Join(a[0].Close(ctx), b[0].Close(ctx)))
+	testkit.Equal(t, "NICs that are open", len(hb.first)+len(hb.nodes), 0)
+}

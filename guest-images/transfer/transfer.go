@@ -51,6 +51,7 @@ type Node struct {
 	engine Engine
 	mem    Memory
 	cpu    func() CPU
+	more   bool // the device is another Node's to close
 
 	finishing sync.Mutex // one Finish at a time
 
@@ -69,9 +70,13 @@ func NewNode(dev devmem.Device, engine Engine, mem Memory, cpu func() CPU) *Node
 	return &Node{dev: dev, engine: engine, mem: mem, cpu: cpu}
 }
 
-// Another gives a second Node of the same device, for another transfer at the same time. It is not
-// closed: the first is.
-func (n *Node) Another() *Node { return NewNode(n.dev, n.engine, n.mem, n.cpu) }
+// Another gives a second Node of the same device, for another transfer at the same time. Its Close ends that, and leaves
+// the device to the first's, which comes after.
+func (n *Node) Another() *Node {
+	other := NewNode(n.dev, n.engine, n.mem, n.cpu)
+	other.more = true
+	return other
+}
 
 // Prepare says what is going to be transferred, and from or to where. Offsets are in the GPU's memory, or
 // in what the guest has of it (GPU.Extents).

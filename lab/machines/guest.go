@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -26,7 +27,7 @@ const Farewell = 2 * time.Second
 // Config says how a guest of ours is booted.
 type Config struct {
 	Name    string
-	Agent   agent.Config // modules, huge pages and nodes follow from the hardware
+	Agent   agent.Config // modules, huge pages, nodes and settings follow from the hardware
 	Files   io.Reader    // archive with files of a user's, behind the initramfs; may be nil
 	RAMSize uint64       // bytes
 	CPUs    int          // 0: 1
@@ -73,6 +74,10 @@ func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, 
 			conf.Netdevs[i].Connected = func(conn *net.UnixConn) { c.Connected(p, conn) }
 		}
 	}
+	if several(hw) {
+		a.Sysctl = map[string]string{"net.ipv4.conf.all.arp_ignore": "1", "net.ipv4.conf.all.arp_announce": "2"}
+		maps.Copy(a.Sysctl, c.Agent.Sysctl)
+	}
 	a.Node0 = slices.ContainsFunc(hw.Ports, func(p *lab.Port) bool { return p.Model.Node })
 	initrd, err := im.Initrd(a)
 	if err != nil {
@@ -112,6 +117,18 @@ func driven(hw *lab.Machine, model string) (n int) {
 		}
 	}
 	return n
+}
+
+// several says that several NICs are the kernel's. With several interfaces on one switch each is to answer for its own
+// addresses (Linux: Documentation/networking/ip-sysctl.rst, arp_ignore and arp_announce).
+func several(hw *lab.Machine) bool {
+	n := 0
+	for _, p := range hw.Ports {
+		if p.Model.Node {
+			n++
+		}
+	}
+	return n > 1
 }
 
 // modelsOf lists the models of a machine's NICs, each once.

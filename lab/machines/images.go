@@ -72,6 +72,18 @@ func (im *Images) BuildImage(ctx context.Context, o guestimages.Options) error {
 	return nil
 }
 
+// busDriver is what virtio_net needs, and does not name: many kernels have it as a module.
+const busDriver = "virtio_pci"
+
+// Drivers are the modules that a guest needs for the kernel to have interfaces of a model's NICs.
+func (im *Images) Drivers(model string) []string {
+	drivers := []string{SoftwareFor(model).Driver}
+	if model == lab.Virtio && guestimages.HasModule(im.Kernel.Modules, busDriver) {
+		drivers = []string{busDriver, drivers[0]}
+	}
+	return drivers
+}
+
 // Initrd is the initramfs with a configuration of the guest's agent. The caller closes it.
 func (im *Images) Initrd(c agent.Config) (io.ReadCloser, error) { return im.initrd.Initrd(c) }
 

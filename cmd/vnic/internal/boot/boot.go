@@ -105,9 +105,6 @@ func (l *runner) fetch(ctx context.Context) error {
 // driver is the kernel's module for eth0.
 func (o *Options) driver() string { return machines.SoftwareFor(o.NIC).Driver }
 
-// busDriver is what virtio_net needs, and does not name: many kernels have it as a module.
-const busDriver = "virtio_pci"
-
 // initrd makes the image. Without the modules for devmem programs others run all the same; a kernel
 // that comes without any has what it needs built in, or else the guest will say so.
 func (l *runner) initrd(ctx context.Context) error {
@@ -116,10 +113,7 @@ func (l *runner) initrd(ctx context.Context) error {
 	if im.Kernel.Modules == "" {
 		return build(nil)
 	}
-	all := []string{o.driver()}
-	if !o.node() && guestimages.HasModule(im.Kernel.Modules, busDriver) {
-		all = []string{busDriver, o.driver()}
-	}
+	all := im.Drivers(o.NIC)
 	need := len(all)
 	for _, m := range machines.SoftwareFor(o.NIC).Modules {
 		if !slices.Contains(all, m) {

@@ -30,7 +30,7 @@ const forever = 365 * 24 * time.Hour // the program says when it is done
 // boot starts the guest, which lives as long as ctx, and its network. When ready ends first, the guest is ended.
 func (g *guest) boot(ctx, ready context.Context) error {
 	o, im := g.runner.opt, g.runner.images
-	c := machines.Config{Name: g.name, Agent: agent.Config{Hostname: g.name, Port: true, Sysctl: g.sysctl()},
+	c := machines.Config{Name: g.name, Agent: agent.Config{Hostname: g.name, Port: true},
 		Files: io.NewSectionReader(im.files, 0, im.size), RAMSize: o.ram(g.index), CPUs: o.cpus(g.index),
 		Append: o.Append,
 		Args:   o.QEMUArgs, TimeLimit: forever, ResultsPort: true, Log: o.Log}
@@ -73,15 +73,6 @@ func (g *guest) boot(ctx, ready context.Context) error {
 		}
 	}
 	return nil
-}
-
-// sysctl are the kernel's settings. With several interfaces on one switch each is to answer for its own addresses
-// (Linux: Documentation/networking/ip-sysctl.rst, arp_ignore and arp_announce).
-func (g *guest) sysctl() map[string]string {
-	if !g.runner.opt.node() || len(g.devmem) < 2 {
-		return nil
-	}
-	return map[string]string{"net.ipv4.conf.all.arp_ignore": "1", "net.ipv4.conf.all.arp_announce": "2"}
 }
 
 // env is the program's environment.

@@ -25,20 +25,23 @@ func prepareGuests(ctx context.Context, o *Options) (*machines.Images, error) {
 	if o.InProc {
 		return nil, nil
 	}
-	models, err := o.models()
+	models, err := o.guestModels()
 	if err != nil {
 		return nil, err
 	}
-	names, modules := []string{}, []string{}
+	im, err := machines.Fetch(ctx, o.Fetch, models, o.note)
+	if err != nil {
+		return nil, err
+	}
+	var modules []string
 	for _, m := range models {
-		if !slices.Contains(names, m.Name) {
-			names, modules = append(names, m.Name), append(modules, machines.SoftwareFor(m.Name).Modules...)
+		modules = append(modules, machines.SoftwareFor(m).Modules...)
+		if o.Rails > 0 { // the kernel says which NIC is which
+			modules = append(modules, im.Drivers(m)...)
 		}
 	}
-	im, err := machines.Fetch(ctx, o.Fetch, names, o.note)
-	if err != nil {
-		return nil, err
-	}
+	slices.Sort(modules)
+	modules = slices.Compact(modules)
 	for _, n := range im.Untested {
 		o.note("untested: %s", n)
 	}
@@ -51,6 +54,24 @@ func prepareGuests(ctx context.Context, o *Options) (*machines.Images, error) {
 		return nil, errors.Join(err, im.Close())
 	}
 	return im, nil
+}
+
+// guestModels are the models of the guests' NICs, each once.
+func (o *Options) guestModels() (list []string, err error) {
+	if o.Rails > 0 {
+		d, err := o.describeRails()
+		for _, g := range d.Guests {
+			list = append(list, g.NICs[0].Model)
+		}
+		slices.Sort(list)
+		return slices.Compact(list), err
+	}
+	models, err := o.models()
+	for _, m := range models {
+		list = append(list, m.Name)
+	}
+	slices.Sort(list)
+	return slices.Compact(list), err
 }
 
 // boot starts both guests and their NICs.
@@ -129,7 +150,7 @@ func (e *end) inProc(context.Context) error {
 
 // open starts a driver and a stack in this process. The Node is the caller's to close.
 func (e *end) open() (*transfer.Node, error) {
-	n, err := e.nic.InProcess(driver.Options{QueuePairs: e.nic.QueuePairs, HostQueues: e.opt.hostQueues(e.nic.QueuePairs),
+	n, err := e.nic.InProcess(driver.Options{QueuePairs: e.pairs(), HostQueues: e.opt.hostQueues(e.pairs()),
 		Log: e.log})
 	if err != nil {
 		return nil, fmt.Errorf("guest %s: %w", e.name, err)
@@ -144,7 +165,8 @@ func (e *end) open() (*transfer.Node, error) {
 // boot starts a guest under QEMU, which lives as long as ctx, at most until the end is closed.
 func (e *end) boot(ctx context.Context, im *machines.Images, gate *broker.Gate) error {
 	c := machines.Config{Name: "guest " + e.name, Agent: agent.Config{Hostname: "vnic-" + strings.ToLower(e.name)},
-		RAMSize: e.opt.Memory, TimeLimit: time.Hour + time.Duration(e.opt.Size>>20)*time.Second, Log: e.log}
+		RAMSize: e.ram, CPUs: e.cpus, Log: e.log}
+	c.TimeLimit = time.Hour + time.Duration(e.opt.Size>>20*uint64(max(1, 2*e.opt.Rails)))*time.Second
 	if gate != nil {
 		c.Started = gate.Pass
 	}
@@ -167,9 +189,10 @@ func (e *end) boot(ctx context.Context, im *machines.Images, gate *broker.Gate) 
 
 // setup has a guest take its NIC and start its stack.
 func (e *end) setup(ctx context.Context) error {
-	g := transfer.Remote{Agent: e.qemu.Agent()}
-	s := transfer.Setup{Addrs: []netip.Prefix{e.addr(e.opt.Family)}, MTU: e.opt.MTU, QueuePairs: e.nic.QueuePairs,
-		HostQueues: e.opt.hostQueues(e.nic.QueuePairs), Loss: e.opt.loss()}
+	g := transfer.Remote{Agent: e.qemu.Agent(), Node: e.number}
+	gpu := e.gpu.ID()
+	s := transfer.Setup{Interface: e.device, Addrs: []netip.Prefix{e.addr(e.opt.Family)}, MTU: e.nic.MTU,
+		QueuePairs: e.pairs(), HostQueues: e.opt.hostQueues(e.pairs()), Loss: e.opt.loss(), GPU: &gpu}
 	want := e.gpu.Size()
 	if e.nic.Model.Node {
 		s.Kernel, s.Window = true, e.size
@@ -179,9 +202,10 @@ func (e *end) setup(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(res.GPUs) != 1 || res.GPUs[0].Size != want {
-		return fmt.Errorf("sees GPUs %+v, not the one of %d bytes", res.GPUs, want)
+	i := slices.IndexFunc(res.GPUs, func(g transfer.GPU) bool { return g.ID == gpu && g.Size == want })
+	if i < 0 {
+		return fmt.Errorf("sees GPUs %+v, and not GPU %d of %d bytes", res.GPUs, gpu, want)
 	}
-	e.guest, e.window = g, res.GPUs[0].Extents
+	e.guest, e.window = g, res.GPUs[i].Extents
 	return nil
 }

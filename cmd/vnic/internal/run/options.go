@@ -92,6 +92,7 @@ const (
 	poolShare = 8 // the page pool of the receiver is this part of GPU memory
 	minPool   = 4 << 20
 	maxPool   = 64 << 20
+	leastRoom = minPool * poolShare // that a transfer needs of a GPU
 	basePort  = 5201
 	maxBind   = 15 // a NIC has 16 queue pairs at most
 	maxHold   = 1 << 32
@@ -112,15 +113,20 @@ func (o *Options) plan() (p plan, err error) {
 	if err != nil {
 		return p, err
 	}
-	send, recv := o.usable(models[0]), o.usable(models[1])
-	p.pool = min(recv/poolShare, maxPool) / page * page
-	if p.pool < minPool {
-		least := uint64(minPool * poolShare)
+	send, recv := usable(models[0], o.GPUMemory), usable(models[1], o.GPUMemory)
+	if recv < leastRoom {
+		least := uint64(leastRoom)
 		if models[1].Node { // a power of two
 			least *= 2
 		}
 		return p, fmt.Errorf("--gpu-memory %s is too small: %d MiB at least", lab.FormatBytes(o.GPUMemory), least>>20)
 	}
+	return o.cut(send, recv)
+}
+
+// cut plans with so much GPU memory of sender and receiver.
+func (o *Options) cut(send, recv uint64) (p plan, err error) {
+	p.pool = min(recv/poolShare, maxPool) / page * page
 	room := min(send, recv-p.pool) / page * page
 	if o.Size/room >= maxRounds {
 		return p, fmt.Errorf("--size: more than %d rounds of what fits GPU memory: a larger --gpu-memory makes fewer",
@@ -134,13 +140,13 @@ func (o *Options) plan() (p plan, err error) {
 	return p, nil
 }
 
-// usable is the GPU memory that a guest can use. Of a node's, its kernel takes what it needs to
+// usable is how much of a GPU's memory a guest can use. Of a node's, its kernel takes what it needs to
 // know the rest: measured, 8 MiB of 128.
-func (o *Options) usable(m lab.Model) uint64 {
+func usable(m lab.Model, memory uint64) uint64 {
 	if !m.Node {
-		return o.GPUMemory
+		return memory
 	}
-	return (o.GPUMemory - min(o.GPUMemory, max(o.GPUMemory/nodeShare, nodeLeast))) &^ (hugePage - 1)
+	return (memory - min(memory, max(memory/nodeShare, nodeLeast))) &^ (hugePage - 1)
 }
 
 const (

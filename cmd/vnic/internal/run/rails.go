@@ -6,14 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
 
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
+	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/pcie"
 )
@@ -43,12 +47,19 @@ type stream struct {
 	runner
 	opt  Options
 	plan plan
+	at   [2]place // of sender and receiver
 	gpus [2]*lab.GPUMemory
 	is   Rail
 
 	noP2P bool               // of the whole lab
 	probe map[string]float64 // by mode, bytes a second without links' rates; nil: nobody has tried
 }
+
+// place is where an end is in the description: a guest, and those of its NICs and GPUs that transfer.
+type place struct{ guest, nic, gpu int }
+
+// ofGPU is the GPU alone.
+func (p place) ofGPU() place { return place{guest: p.guest, gpu: p.gpu} }
 
 // rails is a run over rails.
 type rails struct {
@@ -103,8 +114,11 @@ func (o *Options) checkRails() error {
 		return errors.New("--bidir is of rails: --rails 1 --bidir")
 	case o.Rails == 0:
 		return nil
-	case !o.InProc:
-		return errors.New("--rails, --lab: with --guest inproc only, so far")
+	case o.Size == 0:
+		return errors.New("--size 0: nothing to transfer")
+	case !o.InProc && o.Lab == nil && o.Rails > maxBare:
+		return fmt.Errorf("--rails %d: QEMU has room for %d NICs with GPUs, or more in a lab file with sockets", o.Rails,
+			maxBare)
 	case o.Keep:
 		return errors.New("--keep: not with --rails")
 	}
@@ -115,21 +129,60 @@ func (o *Options) checkRails() error {
 	if err != nil {
 		return err
 	}
-	for _, g := range d.Complete().Guests {
+	d = d.Complete()
+	for i, g := range d.Guests {
+		model := g.NICs[0].Model
 		for _, n := range g.NICs[:o.Rails] {
-			if n.Model != NICVirtio {
+			switch {
+			case o.InProc && n.Model != NICVirtio:
 				return fmt.Errorf("--rails: %s is of model %s, and guests in this process have virtio only", n.Name, n.Model)
-			}
-			if n.GPUs != nil && len(n.GPUs) == 0 || len(g.GPUs) == 0 {
+			case n.Model != model:
+				return fmt.Errorf("--rails: %s is of model %s, and %s of %s: those of a guest are of one", g.NICs[0].Name,
+					model, n.Name, n.Model)
+			case n.GPUs != nil && len(n.GPUs) == 0 || len(g.GPUs) == 0:
 				return fmt.Errorf("--rails: %s reaches no GPU", n.Name)
-			}
-			if n.QueuePairs <= o.BindQueues {
+			case usedPairs(n.Model, n.QueuePairs) <= o.BindQueues:
 				return fmt.Errorf("--bind-queues %d: %s has %d pairs of queues, and ordinary traffic wants one more",
-					o.BindQueues, n.Name, n.QueuePairs)
+					o.BindQueues, n.Name, usedPairs(n.Model, n.QueuePairs))
 			}
 		}
+		if err := o.checkRAM(i, &g, model); err != nil {
+			return err
+		}
 	}
-	return nil
+	return (&rails{opt: o, desc: d}).plan()
+}
+
+// checkRAM sees whether guest i has RAM for all its NICs, of which each wants huge pages. Where GPUs are NUMA nodes, all
+// that runs in the guest keeps to the first socket's.
+func (o *Options) checkRAM(i int, g *lab.Guest, name string) error {
+	if o.InProc {
+		return nil
+	}
+	model, _ := lab.LookupModel(name)
+	ram, _ := o.machine(i)
+	least := lab.MinRAM + uint64((len(g.NICs)-1)*machines.SoftwareFor(name).HugePages)*hugePage
+	which := ""
+	if n := len(g.Sockets); n > 1 && model.Node {
+		least *= uint64(n)
+		which = fmt.Sprintf(", and uses that of the first of %d sockets", n)
+	}
+	if ram >= least {
+		return nil
+	}
+	return fmt.Errorf("--rails: guest %s has %s of RAM for %d NICs%s: %s at least", g.Name, lab.FormatBytes(ram),
+		len(g.NICs), which, lab.FormatBytes(least))
+}
+
+// maxBare is how many NICs and as many GPUs there is room for in a QEMU that is told of no PCIe tree: 24 slots.
+const maxBare = 12
+
+// machine says what guest i has besides NICs and GPUs.
+func (o *Options) machine(i int) (ram uint64, cpus int) {
+	if o.Lab != nil {
+		return o.Lab.Machines[i].RAM, o.Lab.Machines[i].CPUs
+	}
+	return o.Memory, 1
 }
 
 // Take has the guests be those of a lab file, and n of their NICs transfer; 0: all that both have.
@@ -147,9 +200,35 @@ func (o *Options) Take(l *labfile.Lab, n int) {
 	}
 }
 
+// nodeMemory is what a GPU should have that is a NUMA node.
+const nodeMemory = 128 << 20
+
+// Remodel has all NICs of a lab file be of NIC's models, the first guest's and the other's. GPUs whose memory is then a
+// NUMA node grow to what those should have.
+func (o *Options) Remodel(l *labfile.Lab) error {
+	models, err := o.models()
+	for i := range l.Guests {
+		g, m := &l.Guests[i], models[min(i, 1)]
+		for j := range g.NICs {
+			g.NICs[j].Model = m.Name
+		}
+		for j := range g.GPUs {
+			if m.Node {
+				g.GPUs[j].Memory = max(g.GPUs[j].Memory, nodeMemory)
+			}
+		}
+	}
+	return err
+}
+
 // doRails is Do over rails.
 func doRails(ctx context.Context, o *Options) (rep *Report, err error) {
-	if err := o.stage(ctx, Step{Stage: "gpu-memory"}); err != nil {
+	im, err := prepareGuests(ctx, o) // stage fetch
+	defer func() { _ = im.Close() }()
+	if err == nil {
+		err = o.stage(ctx, Step{Stage: "gpu-memory"})
+	}
+	if err != nil {
 		return nil, orCause(ctx, err)
 	}
 	r, err := newRails(o)
@@ -161,29 +240,43 @@ func doRails(ctx context.Context, o *Options) (rep *Report, err error) {
 			rep, err = nil, errors.Join(err, fmt.Errorf("clearing up: %w", cerr))
 		}
 	}()
-	defer addProcs(2 * len(r.streams))()
-	if err := r.open(ctx); err != nil {
-		return nil, orCause(ctx, err)
+	if o.InProc {
+		defer addProcs(2 * len(r.streams))()
+	}
+	if err := r.open(ctx, im); err != nil {
+		return nil, r.blame(ctx, err)
 	}
 	if o.railHook != nil {
 		o.railHook(r)
 	}
-	info := inProcInfo
-	rep = &info
+	return r.transfer(ctx)
+}
+
+// transfer transfers in each mode, and reports.
+func (r *rails) transfer(ctx context.Context) (*Report, error) {
+	o := r.opt
+	rep := &Report{}
+	*rep = r.streams[0].info
 	rep.describe(o)
-	rep.P2P, rep.MTU = !r.desc.NoP2P, r.lab.MTU()
+	rep.P2P, rep.MTU, rep.NIC = !r.desc.NoP2P, r.lab.MTU(), r.desc.Guests[0].NICs[0].Model
+	if other := r.desc.Guests[1].NICs[0].Model; other != rep.NIC {
+		rep.NIC += "," + other
+	}
 	if err := r.probe(ctx); err != nil {
-		return nil, orCause(ctx, err)
+		return nil, r.blame(ctx, err)
 	}
 	rep.Scale = r.lab.Clock().Scale()
 	for i, mode := range o.Modes {
 		if err := r.run(ctx, rep, mode, uint64(i)); err != nil {
-			return nil, orCause(ctx, fmt.Errorf("mode %s: %w", mode, err))
+			return nil, r.blame(ctx, fmt.Errorf("mode %s: %w", mode, err))
 		}
 	}
 	rep.compare()
 	return rep, r.check(rep)
 }
+
+// blame is a runner's: the first has an end in either guest.
+func (r *rails) blame(ctx context.Context, err error) error { return r.streams[0].blame(ctx, err) }
 
 // newRails makes the lab, and says what goes from where to where.
 func newRails(o *Options) (r *rails, err error) {
@@ -192,68 +285,167 @@ func newRails(o *Options) (r *rails, err error) {
 		return nil, err
 	}
 	r.desc = r.desc.Complete()
-	if r.lab, err = lab.Open(r.desc, lab.Options{Log: o.Log, Services: o.Services}); err != nil {
+	if err := r.plan(); err != nil {
 		return nil, err
 	}
-	used := make(map[*lab.GPUMemory]int)
-	for rail := range o.Rails {
-		a, b := r.lab.Machine(0), r.lab.Machine(1)
-		r.add(rail, a, b, used)
-		if o.Bidir {
-			r.add(rail, b, a, used)
+	conf := lab.Options{Log: o.Log, Services: o.Services}
+	if !o.InProc {
+		conf.Farewell = machines.Farewell
+	}
+	if r.lab, err = lab.Open(r.desc, conf); err != nil {
+		return nil, err
+	}
+	nodes := [2]int{} // so far, of each guest
+	for _, s := range r.streams {
+		s.lab, s.sw = r.lab, r.lab.Switch()
+		s.links.edges, s.noP2P = r.lab.Edges(), r.desc.NoP2P
+		for i, e := range s.ends {
+			at := s.at[i]
+			e.hw = r.lab.Machine(at.guest)
+			e.nic, s.gpus[i] = e.hw.Ports[at.nic], e.hw.GPUs[at.gpu]
+			e.gpu, e.port, e.digest = s.gpus[i].GPU, e.nic.NIC(), e.engineDigest
+			e.number = nodes[at.guest]
+			nodes[at.guest]++
 		}
 	}
-	for i, s := range r.streams {
-		s.share(used)
-		if s.plan, err = s.opt.plan(); err != nil {
-			return nil, errors.Join(fmt.Errorf("rail %d: %w", s.is.Rail, err), r.lab.Close())
-		}
-		s.runner.opt, s.lab, s.sw, s.rail, s.stop = &s.opt, r.lab, r.lab.Switch(), true, func() {}
-		s.port = basePort + uint16(4*1000*(i%2))
-		s.links.edges, s.noP2P = r.lab.Edges(), r.desc.NoP2P
+	if o.Confine != nil && !o.InProc {
+		r.streams[0].gate = broker.NewGate(o.Broker, 2, o.Confine)
 	}
 	return r, nil
 }
 
+// plan says what goes from where to where, and how. The description is complete.
+func (r *rails) plan() error {
+	var trees [2]*tree
+	for i := range trees {
+		t, nics, gpus := r.desc.Tree(i)
+		trees[i] = &tree{t, nics, gpus}
+	}
+	used := make(map[place]int) // of GPUs
+	for rail := range r.opt.Rails {
+		r.add(rail, [2]int{0, 1}, trees, used)
+		if r.opt.Bidir {
+			r.add(rail, [2]int{1, 0}, trees, used)
+		}
+	}
+	ways := r.ways()
+	for i := 0; i < len(r.streams); i += ways {
+		rail := r.streams[i : i+ways]
+		room := uint64(math.MaxUint64)
+		for _, s := range rail {
+			part, err := s.share(&r.desc, used)
+			if err != nil {
+				return fmt.Errorf("rail %d: %w", s.is.Rail, err)
+			}
+			room = min(room, part)
+		}
+		for j, s := range rail {
+			var err error
+			if s.plan, err = s.opt.cut(room, room); err != nil {
+				return fmt.Errorf("rail %d: %w", s.is.Rail, err)
+			}
+			s.ends[0].size, s.ends[1].size = s.plan.window(), s.plan.window()
+			s.runner.opt, s.rail, s.stop = &s.opt, true, func() {}
+			s.info = inProcInfo
+			s.port = basePort + uint16(4*1000*j)
+		}
+	}
+	return nil
+}
+
+// ways is how many directions a rail has.
+func (r *rails) ways() int {
+	if r.opt.Bidir {
+		return 2
+	}
+	return 1
+}
+
+// tree is that of a guest, in which its NICs and GPUs have names.
+type tree struct {
+	*pcie.Tree
+	nics, gpus []string
+}
+
 // add adds one direction of a rail. Either end takes the GPU that is nearest to its NIC, and of several as near the one
 // that the fewest have taken.
-func (r *rails) add(rail int, from, to *lab.Machine, used map[*lab.GPUMemory]int) {
+func (r *rails) add(rail int, guests [2]int, trees [2]*tree, used map[place]int) {
 	s := &stream{opt: *r.opt, is: Rail{Rail: rail}}
-	s.opt.Rails, s.opt.P2P = 0, true
+	s.opt.P2P = true
 	s.opt.Seed ^= uint64(len(r.streams)+1) << 32
-	s.opt.NIC, s.opt.MTU = NICVirtio, from.Ports[rail].MTU
 	worst := pcie.Same
-	for i, m := range []*lab.Machine{from, to} {
-		p := m.Ports[rail]
-		to := func(g *lab.GPUMemory) pcie.Path { return m.Tree.Path(p.Place, g.Place) }
-		gpu := slices.MinFunc(p.GPUs, func(a, b *lab.GPUMemory) int {
-			return cmp.Or(cmp.Compare(to(a).Distance, to(b).Distance), cmp.Compare(used[a], used[b]))
-		})
-		worst, s.opt.P2P = max(worst, to(gpu).Distance), s.opt.P2P && to(gpu).P2P() && !r.desc.NoP2P
-		e := &end{name: p.Name, opt: &s.opt, log: r.opt.Log, hw: m, nic: p, gpu: gpu.GPU, base: uint64(used[gpu]),
-			port: p.NIC()}
-		e.digest = e.engineDigest
-		used[gpu]++
-		s.ends[i], s.gpus[i] = e, gpu
+	for i, guest := range guests {
+		g, t := &r.desc.Guests[guest], trees[guest]
+		n := &g.NICs[rail]
+		at := place{guest: guest, nic: rail, gpu: -1}
+		var way pcie.Path
+		for j := range g.GPUs {
+			if !n.Reaches(j) {
+				continue
+			}
+			other := place{guest: guest, nic: rail, gpu: j}
+			path := t.Path(t.nics[rail], t.gpus[j])
+			if at.gpu < 0 || cmp.Or(cmp.Compare(path.Distance, way.Distance),
+				cmp.Compare(used[other.ofGPU()], used[at.ofGPU()])) < 0 {
+				at, way = other, path
+			}
+		}
+		worst, s.opt.P2P = max(worst, way.Distance), s.opt.P2P && way.P2P() && !r.desc.NoP2P
+		ram, cpus := r.opt.machine(guest)
+		s.ends[i] = &end{name: n.Name, opt: &s.opt, log: r.opt.Log, ram: ram, cpus: cpus, base: uint64(used[at.ofGPU()])}
+		used[at.ofGPU()]++
+		s.at[i] = at
 	}
-	s.is.From, s.is.FromGPU = s.ends[0].name, from.Name+"."+s.gpus[0].Place
-	s.is.To, s.is.ToGPU = s.ends[1].name, to.Name+"."+s.gpus[1].Place
+	name := func(i int) string { return r.desc.Guests[guests[i]].Name + "." + trees[guests[i]].gpus[s.at[i].gpu] }
+	s.is.From, s.is.FromGPU = s.ends[0].name, name(0)
+	s.is.To, s.is.ToGPU = s.ends[1].name, name(1)
 	s.is.Path, s.is.P2P = worst.String(), s.opt.P2P
 	r.streams = append(r.streams, s)
 }
 
-// share has those that have taken the same GPU have equal parts of it: an end's base has been its number among them.
-func (s *stream) share(used map[*lab.GPUMemory]int) {
-	s.opt.GPUMemory = math.MaxUint64
+// share has those that have taken the same GPU have equal parts of it, of which it gives the smaller one of both ends:
+// an end's base has been its number among them. Of a node's memory each takes what the kernel gives it.
+func (s *stream) share(d *lab.Description, used map[place]int) (room uint64, err error) {
+	room = math.MaxUint64
 	for i, e := range s.ends {
-		part := e.gpu.Size() / uint64(used[s.gpus[i]]) &^ (hugePage - 1)
-		e.base *= part
-		s.opt.GPUMemory = min(s.opt.GPUMemory, part)
+		at := s.at[i]
+		g, n := &d.Guests[at.guest], uint64(used[at.ofGPU()])
+		model, _ := lab.LookupModel(g.NICs[at.nic].Model)
+		memory := g.GPUs[at.gpu].Memory
+		part := usable(model, memory) / n &^ (hugePage - 1)
+		if part < leastRoom {
+			least := n * leastRoom
+			for usable(model, least)/n&^(hugePage-1) < leastRoom || !model.Node && least&(least-1) != 0 {
+				least += hugePage
+			}
+			transfers := "a transfer"
+			if n > 1 {
+				transfers = fmt.Sprint(n, " transfers")
+			}
+			return 0, fmt.Errorf("%s has %s of memory, too small for %s at a NIC of model %s: %s at least",
+				[]string{s.is.FromGPU, s.is.ToGPU}[i], lab.FormatBytes(memory), transfers, model.Name, lab.FormatBytes(least))
+		}
+		if e.base *= part; model.Node {
+			e.base = 0
+		}
+		room = min(room, part)
 	}
+	return room, nil
 }
 
-// open makes guests in this process: of each NIC one stack, and a transfer.Node for each direction.
-func (r *rails) open(ctx context.Context) error {
+// open makes the guests: stages boot and setup.
+func (r *rails) open(ctx context.Context, im *machines.Images) error {
+	if im == nil {
+		return r.inProc(ctx)
+	}
+	if err := r.start(ctx, im); err != nil {
+		return err
+	}
+	return r.setup(ctx, im)
+}
+
+// inProc makes guests in this process: of each NIC one stack, and a transfer.Node for each direction.
+func (r *rails) inProc(ctx context.Context) error {
 	for _, stage := range []string{"boot", "setup"} {
 		if err := r.opt.stage(ctx, Step{Stage: stage}); err != nil {
 			return err
@@ -278,11 +470,88 @@ func (r *rails) open(ctx context.Context) error {
 	return nil
 }
 
+// start boots either machine once, with all its NICs and GPUs: those of the first transfer's ends, which are all
+// others', too.
+func (r *rails) start(ctx context.Context, im *machines.Images) error {
+	first := r.streams[0]
+	if err := first.start(ctx, im); err != nil {
+		return err
+	}
+	for _, e := range r.ends() {
+		for _, booted := range first.ends {
+			if e.hw == booted.hw {
+				e.qemu = booted.qemu
+			}
+		}
+	}
+	return nil
+}
+
+// ends are those of all transfers.
+func (r *rails) ends() (list []*end) {
+	for _, s := range r.streams {
+		list = append(list, s.ends[:]...)
+	}
+	return list
+}
+
+// setup has both guests take their NICs: stage setup.
+func (r *rails) setup(ctx context.Context, im *machines.Images) error {
+	if err := r.opt.stage(ctx, Step{Stage: "setup"}); err != nil {
+		return err
+	}
+	err := both(ctx, func(ctx context.Context) error { return r.take(ctx, r.lab.Machine(0)) },
+		func(ctx context.Context) error { return r.take(ctx, r.lab.Machine(1)) })
+	if err != nil {
+		return im.BlameKernel(fmt.Errorf("set up its NICs: %w", err), machines.NewerKernel)
+	}
+	return nil
+}
+
+// take has a guest take its NICs, with a Node for each end. The kernel knows their MACs, and says where they are.
+func (r *rails) take(ctx context.Context, m *lab.Machine) error {
+	ends := slices.DeleteFunc(r.ends(), func(e *end) bool { return e.hw != m })
+	var c guestnet.Config
+	for _, p := range m.Ports[:r.opt.Rails] {
+		c.Interfaces = append(c.Interfaces, guestnet.Interface{MAC: net.HardwareAddr(p.MAC[:]).String(),
+			Leave: !p.Model.Node})
+	}
+	limited := func(f func(context.Context) error) error {
+		ctx, cancel := context.WithTimeout(ctx, r.opt.patience())
+		defer cancel()
+		if err := f(ctx); err != nil {
+			return fmt.Errorf("guest %s: %w", m.Name, err)
+		}
+		return nil
+	}
+	var found guestnet.Result
+	if err := limited(func(ctx context.Context) (err error) {
+		found, err = guestnet.Apply(ctx, ends[0].qemu.Agent(), c)
+		return err
+	}); err != nil {
+		return err
+	}
+	for _, e := range ends {
+		i := found.Interfaces[slices.Index(m.Ports, e.nic)]
+		if e.device = i.PCI; e.nic.Model.Node {
+			e.device = i.Name
+		}
+		if err := limited(e.setup); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // run transfers on all rails in one mode, and adds what came of it to the report.
 func (r *rails) run(ctx context.Context, rep *Report, mode string, number uint64) error {
 	before, carried := countersOf(r.ports()...), r.carried()
 	eg, ctx := errgroup.WithContext(ctx)
-	together := newBarrier(ctx, len(r.streams))
+	all := newBarrier(ctx, len(r.streams))
+	rail := make([]*barrier, r.opt.Rails)
+	for i := range rail {
+		rail[i] = newBarrier(ctx, r.ways())
+	}
 	done := newProgress(r.opt, mode, len(r.streams))
 	runs := make([]*Run, len(r.streams))
 	for i, s := range r.streams {
@@ -290,8 +559,11 @@ func (r *rails) run(ctx context.Context, rep *Report, mode string, number uint64
 			if i == 0 && r.opt.Stage != nil {
 				r.opt.Stage(step)
 			}
-			if step.Stage == "transfer" && step.Round == 1 {
-				together.wait()
+			switch {
+			case step.Stage == "transfer" && step.Round == 1:
+				all.wait()
+			case step.Stage != "prepare":
+				rail[s.is.Rail].wait()
 			}
 		}
 		s.opt.Progress = func(_ string, n, _ uint64) { done.set(i, n) }
@@ -325,8 +597,10 @@ func (r *rails) run(ctx context.Context, rep *Report, mode string, number uint64
 
 // ports are those of all rails.
 func (r *rails) ports() (list []*nic.Port) {
-	for p := range r.nodes {
-		list = append(list, p.NIC())
+	for _, m := range r.lab.Machines() {
+		for _, p := range m.Ports[:r.opt.Rails] {
+			list = append(list, p.NIC())
+		}
 	}
 	return list
 }
@@ -383,6 +657,9 @@ func (r *rails) check(rep *Report) error {
 
 // close ends the guests, then the lab. What is under way of a guest's second Node ends before the first closes both.
 func (r *rails) close() error {
+	if !r.opt.InProc {
+		return r.streams[0].Close() // which has both machines, and the lab
+	}
 	var eg errgroup.Group
 	ctx, cancel := context.WithTimeout(context.Background(), r.opt.patience())
 	defer cancel()
@@ -400,26 +677,34 @@ func (r *rails) close() error {
 	return errors.Join(eg.Wait(), r.lab.Close())
 }
 
-// barrier has some wait for each other, or for the end of a context.
+// barrier has some wait for each other, as often as they like, or for the end of a context.
+//
+// Both directions of a rail go from stage to stage together. While the kernel's gve binds or unbinds a receive queue it
+// stops the transmit queues, and then starts them without having their disciplines run: what waits there goes out with
+// the next packet, and TCP sends none, as it sends nothing again that is still there. So neither direction connects or
+// transfers while the other one prepares or finishes.
 type barrier struct {
-	ctx  context.Context
-	mu   sync.Mutex
-	left int
-	all  chan struct{}
+	ctx     context.Context
+	n       int
+	mu      sync.Mutex
+	waiting int
+	all     chan struct{} // closed when all n are there
 }
 
 func newBarrier(ctx context.Context, n int) *barrier {
-	return &barrier{ctx: ctx, left: n, all: make(chan struct{})}
+	return &barrier{ctx: ctx, n: n, all: make(chan struct{})}
 }
 
 func (b *barrier) wait() {
 	b.mu.Lock()
-	if b.left--; b.left == 0 {
-		close(b.all)
+	all := b.all
+	if b.waiting++; b.waiting == b.n {
+		close(all)
+		b.waiting, b.all = 0, make(chan struct{})
 	}
 	b.mu.Unlock()
 	select {
-	case <-b.all:
+	case <-all:
 	case <-b.ctx.Done():
 	}
 }

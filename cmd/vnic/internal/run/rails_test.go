@@ -7,10 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
 )
 
@@ -19,12 +21,17 @@ func railsOptions(t *testing.T, rails int, file string) Options {
 	o := Defaults()
 	o.InProc, o.Size, o.Rails, o.Seed, o.GPUMemory = true, 1<<20, rails, 7, 64<<20
 	if file != "" {
-		l := testkit.Must(labfile.Load(file, nil))(t)
-		l.Sow(o.Seed)
-		o.Take(l, rails)
+		o.load(t, file, rails)
 	}
 	testkit.OK(t, o.Check())
 	return o
+}
+
+// load has the guests be those of a lab file.
+func (o *Options) load(t *testing.T, file string, rails int) {
+	l := testkit.Must(labfile.Load(file, nil))(t)
+	l.Sow(o.Seed)
+	o.Take(l, rails)
 }
 
 // where says what of a rail's payload lay where.
@@ -103,6 +110,12 @@ func TestRailsOfManyQueues(t *testing.T) {
 	testkit.Equal(t, "rails", len(testkit.Must(Do(t.Context(), o))(t).Rails), 2)
 	o.BindQueues = 5
 	testkit.ErrorSays(t, o.Check(), "--bind-queues 5: a.n has 5 pairs of queues")
+
+	o = railsOptions(t, 1, file(t, "nics: [{name: n, queues: 12}], gpus: [{name: g}]", "")) // more than our driver uses
+	o.Modes, o.BindQueues = []string{"devmem"}, 7
+	testkit.OK(t, testkit.Err(Do(t.Context(), o)))
+	o.BindQueues = 8
+	testkit.ErrorSays(t, o.Check(), "--bind-queues 8: a.n has 8 pairs of queues")
 }
 
 // A link of the file that loses segments is said to, and what it lost was sent again.
@@ -169,6 +182,101 @@ func TestRailsGoByTheirPaths(t *testing.T) {
 	}
 }
 
+// Rails between machines: each is booted once, and transfers on all its NICs at the same time, in both directions, in
+// several rounds and by GPUs that they share. The second rail's GPUs are behind ports that redirect, and of that rail
+// alone payload is in host memory. In the table of a rail nothing is said of processor time, which is its guest's.
+func TestRailsOfMachines(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots QEMU")
+	}
+	const guest = `
+    memory: 256M, cpus: 2,
+    sockets: [{name: s0, p2p: none}],
+    switches: [{name: sw0, below: s0}, {name: sw1, below: s0}],
+    nics: [{name: nic0, below: sw0, model: %[1]s}, {name: nic1, below: sw1, model: %[1]s, mtu: 4000}],
+    gpus: [{name: gpu1, below: sw1, memory: %[2]s, acs-redirect: true}, {name: gpu0, below: sw0, memory: %[2]s}]`
+	for model, memory := range map[string]string{NICVirtio: "64M", NICGVE: "96M"} { // in which 28 or 31 MiB are a round
+		t.Run(model, func(t *testing.T) {
+			testkit.LeavesNothing(t)
+			o := Defaults()
+			o.load(t, file(t, fmt.Sprintf(guest, model, memory), ""), 0)
+			o.Bidir, o.Size, o.StallSecs = true, 36<<20, 120
+			testkit.OK(t, o.Check())
+			rep := testkit.Must(Do(t.Context(), o))(t)
+			validReport(t, rep)
+			if len(rep.Rails) != 8 || rep.Guest != "qemu" || rep.NIC != model {
+				t.Fatalf("%+v", rep)
+			}
+			digests := make(map[string]bool)
+			for i := range rep.Rails {
+				r := &rep.Rails[i]
+				want := map[int]string{0: "PIX true", 1: "PIX false"}[r.Rail] + " device none/none host all/all"
+				if r.Mode == transfer.Devmem && r.Rail == 0 {
+					want = "PIX true device all/all host none/none"
+				}
+				if r.where() != want || !r.SHA256Match || r.Rounds < 2 || digests[r.Mode+r.SHA256] || r.GuestCPU != nil {
+					t.Errorf("%s, %s to %s: %s in %d rounds, digest %s %t", r.Mode, r.From, r.To, r.where(), r.Rounds, r.SHA256,
+						r.SHA256Match)
+				}
+				digests[r.Mode+r.SHA256] = true
+			}
+		})
+	}
+}
+
+// stepper is a guest that says when one direction of its rail prepares or finishes while the other transfers.
+type stepper struct {
+	guest
+	t              *testing.T
+	moves, changes *atomic.Int32 // under way on the rail
+}
+
+func (s *stepper) during(mine, others *atomic.Int32, f func() error) error {
+	mine.Add(1)
+	defer mine.Add(-1)
+	if others.Load() != 0 {
+		s.t.Error("one direction changes what is bound while the other transfers")
+	}
+	return f()
+}
+
+func (s *stepper) Prepare(ctx context.Context, p transfer.Prepare) error {
+	return s.during(s.changes, s.moves, func() error { return s.guest.Prepare(ctx, p) })
+}
+
+func (s *stepper) Connect(ctx context.Context) error {
+	return s.during(s.moves, s.changes, func() error { return s.guest.Connect(ctx) })
+}
+
+func (s *stepper) Send(ctx context.Context) (r transfer.Result, err error) {
+	err = s.during(s.moves, s.changes, func() (err error) { r, err = s.guest.Send(ctx); return err })
+	return r, err
+}
+
+func (s *stepper) Finish(ctx context.Context) error {
+	return s.during(s.changes, s.moves, func() error { return s.guest.Finish(ctx) })
+}
+
+// The directions of a rail are in step, however many rounds there are: gve's driver would hold back what one sends while
+// the other binds a queue of the same NIC, for good (barrier).
+func TestDirectionsAreInStep(t *testing.T) {
+	testkit.LeavesNothing(t)
+	o := railsOptions(t, 2, "")
+	o.Bidir, o.Size, o.Modes = true, 100<<20, []string{"devmem"}
+	o.railHook = func(r *rails) {
+		moves, changes := [2]atomic.Int32{}, [2]atomic.Int32{}
+		for _, s := range r.streams {
+			for _, e := range s.ends {
+				e.guest = &stepper{e.guest, t, &moves[s.is.Rail], &changes[s.is.Rail]}
+			}
+		}
+	}
+	rep := testkit.Must(Do(t.Context(), o))(t)
+	if rep.Rails[0].Rounds < 3 || !rep.Runs[0].SHA256Match {
+		t.Errorf("%+v", rep)
+	}
+}
+
 // spoiler is a guest in whose GPU a byte changes when all has been received.
 type spoiler struct {
 	guest
@@ -207,22 +315,41 @@ func TestWrongByteOfARailIsFound(t *testing.T) {
 }
 
 func TestRailsThatCannotBe(t *testing.T) {
+	parse := func(file string) *labfile.Lab { return testkit.Must(labfile.Parse("f", []byte(file)))(t) }
+	const gve = "guests: {a: &a {nics: [{name: n, model: gve}], gpus: [{name: g, memory: "
 	for want, change := range map[string]func(o *Options){
 		"--rails 33: 1 to 32":       func(o *Options) { o.Rails = 33 },
 		"--rails -1":                func(o *Options) { o.Rails = -1 },
 		"--bidir is of rails":       func(o *Options) { o.Bidir, o.Rails = true, 0 },
-		"with --guest inproc only":  func(o *Options) { o.InProc = false },
+		"--size 0":                  func(o *Options) { o.Size = 0 },
+		"--rails 13: QEMU has room": func(o *Options) { o.InProc, o.Rails = false, 13 },
+		"guest a has 192M of RAM for 2 NICs: 240M at least": func(o *Options) {
+			o.InProc, o.Rails, o.Memory = false, 2, 192<<20
+		},
+		"rail 0: a.g has 54M of memory, too small for a transfer at a NIC of model gve: 56M": func(o *Options) {
+			o.InProc, o.Lab = false, parse(gve+"54M}]}, b: *a}")
+		},
+		"rail 0: a.g has 64M of memory, too small for 2 transfers at a NIC of model gve: 88M": func(o *Options) {
+			o.InProc, o.Bidir, o.Lab = false, true, parse(gve+"64M}]}, b: *a}")
+		},
+		"a has 256M of RAM for 1 NICs, and uses that of the first of 2 sockets: 384M": func(o *Options) {
+			o.InProc, o.Lab = false, parse("guests: {a: &a {memory: 256M, sockets: [{name: s}, {name: t}], "+
+				"nics: [{name: n, model: gve, below: s}], gpus: [{name: g, memory: 128M, below: s}]}, b: *a}")
+		},
+		"a.n is of model gve, and a.m of virtio: those of a guest are of one": func(o *Options) {
+			o.InProc, o.Rails, o.Lab = false, 2, parse("guests: {a: &a {nics: [{name: n, model: gve, gpus: [g]}, "+
+				"{name: m, gpus: [h]}], gpus: [{name: g}, {name: h}]}, b: *a}")
+		},
 		"--keep: not with --rails":  func(o *Options) { o.Keep = true },
 		"of the lab file has 4 NIC": func(o *Options) { o.Rails, o.Lab = 5, testkit.Must(labfile.Load("a3-high", nil))(t) },
 		"1 guests: vnic run has two": func(o *Options) {
-			o.Lab = testkit.Must(labfile.Parse("f", []byte("guests: {a: {nics: [{name: n}]}}")))(t)
+			o.Lab = parse("guests: {a: {nics: [{name: n}]}}")
 		},
 		"a.n reaches no GPU": func(o *Options) {
-			o.Lab = testkit.Must(labfile.Parse("f", []byte("guests: {a: &a {nics: [{name: n}]}, b: *a}")))(t)
+			o.Lab = parse("guests: {a: &a {nics: [{name: n}]}, b: *a}")
 		},
 		"a.n is of model gve": func(o *Options) {
-			o.Lab = testkit.Must(labfile.Parse("f",
-				[]byte("guests: {a: &a {nics: [{name: n, model: gve}], gpus: [{name: g}]}, b: *a}")))(t)
+			o.Lab = parse(gve + "128M}]}, b: *a}")
 		},
 	} {
 		o := Defaults()
@@ -232,5 +359,28 @@ func TestRailsThatCannotBe(t *testing.T) {
 	}
 	o := railsOptions(t, 1, "pair")
 	o.Lab.Guests[0].GPUs[0].Memory = 16 << 20
-	testkit.ErrorSays(t, testkit.Err(Do(t.Context(), o)), "rail 0", "too small")
+	for _, err := range []error{o.Check(), testkit.Err(Do(t.Context(), o))} {
+		testkit.ErrorSays(t, err, "rail 0: a.gpu0 has 16M", "too small", "32M at least")
+	}
+}
+
+// All NICs of a file can be of another model: GPUs whose memory is then a NUMA node have as much as those should have.
+func TestLabOfAnotherModel(t *testing.T) {
+	for nic, want := range map[string]string{
+		"gve": "gve 128M gve 128M", "virtio": "virtio 64M virtio 64M", "gve,virtio": "gve 128M virtio 64M",
+	} {
+		o, got := Defaults(), []string{}
+		o.NIC = nic
+		l := testkit.Must(labfile.Load("a3-high", nil))(t)
+		testkit.OK(t, o.Remodel(l))
+		o.Take(l, 0)
+		testkit.OK(t, o.Check())
+		for _, g := range l.Guests {
+			got = append(got, g.NICs[3].Model, lab.FormatBytes(g.GPUs[7].Memory))
+		}
+		testkit.Equal(t, "models and memory", strings.Join(got, " "), want)
+	}
+	o := Defaults()
+	o.NIC, o.InProc = "gve", true
+	testkit.ErrorSays(t, o.Remodel(testkit.Must(labfile.Load("pair", nil))(t)), "none with --guest inproc")
 }

@@ -54,7 +54,7 @@ type Run struct {
 	CopyEngineBytes    uint64      `json:"copy_engine_bytes"`
 	RetransmittedBytes uint64      `json:"retransmitted_bytes"`
 	DroppedPackets     uint64      `json:"dropped_packets"`
-	GuestCPUSeconds    *float64    `json:"guest_cpu_seconds"` // null: in-process guests share our CPU time
+	GuestCPUSeconds    *float64    `json:"guest_cpu_seconds"` // null: in-process guests share our CPU time; and of rails
 	GuestCPU           *CPU        `json:"guest_cpu,omitempty"`
 	TX                 Where       `json:"tx"`
 	RX                 Where       `json:"rx"`

@@ -38,7 +38,7 @@ func (l *runner) newRound(p plan, mode string, number int, n, seed uint64, port 
 	t.send = transfer.Prepare{Mode: mode, Send: true, GPU: a.gpu.ID(), Off: a.base, Bytes: up(n), Len: n, Seed: seed,
 		Local: t.from, Remote: t.to, StallSeconds: stall}
 	t.recv = transfer.Prepare{Mode: mode, GPU: b.gpu.ID(), Off: b.base + p.pool, Bytes: up(n), Len: n, Seed: ^seed,
-		Local: t.to, Remote: t.from, PoolOff: b.base, PoolBytes: p.pool, Queues: l.opt.bound(b.nic.QueuePairs),
+		Local: t.to, Remote: t.from, PoolOff: b.base, PoolBytes: p.pool, Queues: l.opt.bound(b.pairs()),
 		StallSeconds: stall}
 	if mode == transfer.Devmem && l.opt.HoldTokens > 0 {
 		t.recv.Hold, t.recv.HoldSeconds = l.opt.HoldTokens*page, holdTime

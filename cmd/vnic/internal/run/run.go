@@ -112,7 +112,7 @@ func (l *runner) runMode(ctx context.Context, p plan, mode string, number uint64
 	if l.opt.Audit {
 		r.Audit = &AuditCount{}
 	}
-	if !l.opt.InProc { // they have a CPU time of their own
+	if !l.opt.InProc && !l.rail { // they have a CPU time of their own, which is all rails'
 		r.GuestCPU, r.GuestCPUSeconds = &CPU{}, new(float64)
 	}
 	for i, n := range p.rounds {

@@ -46,6 +46,10 @@ type end struct {
 	size   uint64             // of the window that a guest takes of a node
 	window []kernelnic.Extent // where in the GPU's memory that is what the guest has of it
 	port   *nic.Port
+	ram    uint64 // of the guest's machine, if it is one of QEMU's
+	cpus   int
+	device string // what the guest calls the NIC; "": it has no other
+	number int    // of the transfer.Node in the guest
 	guest  guest
 	qemu   *machines.Guest // nil: an in-process guest
 	close  []func() error  // in reverse
@@ -111,7 +115,7 @@ func newRunner(o *Options, p plan) (*runner, error) {
 	for i, hw := range l.Machines() {
 		port := hw.Ports[0]
 		r.ends[i] = &end{name: hw.Name, opt: o, log: o.Log, hw: hw, nic: port, gpu: port.GPU().GPU, size: p.window(),
-			port: port.NIC()}
+			ram: o.Memory, port: port.NIC()}
 		r.ends[i].digest = r.ends[i].engineDigest
 	}
 	return r, nil
