@@ -51,35 +51,48 @@ func WireBytes(payload, header, packets, segments uint64) float64 {
 	return float64(payload) + float64(segments)*(float64(header)/float64(packets)+etherOverhead)
 }
 
-// gate lets packets of a batch into links, in their order. One that finds links taken gets them from some time on, and all
-// behind it wait without: so those who share a link get it in turn.
+// gate lets packets of a batch into links, in their order. Those that find links taken get them from some time on, turn
+// bytes of them; all behind wait without. So those who share a link get it in turn, as many bytes each.
 type gate struct {
 	shape *Shape
-	now   int64 // 0: the clock has not been read
-	until int64 // 0: open
+	now   int64  // 0: the clock has not been read
+	until int64  // of the first that waits; 0: open
+	last  int64  // of the last one
+	turn  uint32 // bytes that wait
 }
 
+// turn is how many bytes of a queue may wait for links that they have: the longest packet.
+const turn = MaxFrame
+
 // passes says whether a packet may pass that got links from start on; 0: it has none yet.
-func (g *gate) passes(p *wire.Packet, start *int64, r *shape.Route, u shape.Use) bool {
+func (g *gate) passes(p *wire.Packet, start *int64, r *shape.Route, u shape.Use, alone bool) bool {
+	if g.now == 0 || *start > g.now { // the batch may have taken a while
+		g.now = shape.Now()
+	}
+	if *start == 0 {
+		if g.until != 0 && (alone || g.turn+p.Len() > turn) {
+			p.Verdict = wire.Verdict{Kind: wire.Busy, Until: g.until}
+			g.turn = turn // those behind wait, too
+			return false
+		}
+		*start = max(r.Take(g.now, u), 1)
+	}
+	*start = max(*start, g.last) // nobody overtakes
+	if *start <= g.now && g.until == 0 {
+		return true
+	}
 	if g.until == 0 {
-		if g.now == 0 || *start > g.now { // the batch may have taken a while
-			g.now = shape.Now()
-		}
-		if *start == 0 {
-			*start = max(r.Take(g.now, u), 1)
-		}
-		if *start <= g.now {
-			return true
-		}
 		g.until = *start
 	}
+	g.last = *start
+	g.turn += p.Len()
 	p.Verdict = wire.Verdict{Kind: wire.Busy, Until: g.until}
 	return false
 }
 
 // leaves says whether a packet may leave over the links of its sender; else it has its verdict.
 func (g *gate) leaves(p *wire.Packet, w *bytesByMem, direct bool) bool {
-	return g.passes(p, &p.Leaves, g.shape.Tx.of(w, !direct), use(p, w.buffers))
+	return g.passes(p, &p.Leaves, g.shape.Tx.of(w, !direct), use(p, w.buffers), false)
 }
 
 // arrives says whether a packet may come in over the links of its receiver; else it has its verdict. Nobody knows these
@@ -92,7 +105,7 @@ func (rq *rxQueue) arrives(d *delivery, p *wire.Packet) bool {
 		rq.way.Take(shape.Now(), use(p, rq.pieces))
 		return true
 	}
-	return d.gate.passes(p, &p.Progress.Arrives, rq.way, use(p, rq.pieces))
+	return d.gate.passes(p, &p.Progress.Arrives, rq.way, use(p, rq.pieces), d.w.Cutting())
 }
 
 // took notes by which links a packet came.

@@ -96,7 +96,9 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 			end += size
 		}
 		if n > 0 {
+			w.cutting = true
 			v, _ := l.deliver(w, w.run[:n])
+			w.cutting = false
 			for i := range n {
 				switch w.pieces[i].Verdict.Kind {
 				case Busy:

@@ -15,6 +15,7 @@ type Worker struct {
 
 	busy     []busyLink // links that had a busy queue in this batch
 	flooding bool       // then no busy link is remembered
+	cutting  bool       // pieces are delivered
 
 	cutter splitter.Segmenter
 	pieces [maxPieces]piece
@@ -65,6 +66,9 @@ func NewWorker() *Worker {
 
 // Flooding says that packets go to all links now: then a port without buffers misses them, and nobody waits.
 func (w *Worker) Flooding() bool { return w.flooding }
+
+// Cutting says that packets are pieces of one: after Busy all but the first are made anew, and know nothing of it.
+func (w *Worker) Cutting() bool { return w.cutting }
 
 // busyWith gives the verdict with which the link's port was busy in this batch.
 func (w *Worker) busyWith(l *Link) (Verdict, bool) {

@@ -129,12 +129,13 @@ func scales() (list []float64) {
 	return list
 }
 
-// autoScale is the smallest at which no transfer of a probe would have kept its links from being full.
-func autoScale(model, probe []float64) (float64, error) {
+// autoScale is the smallest at which no transfer of a probe would have kept its links from being full, and so many bytes
+// take twice as long as they must for a share.
+func autoScale(model, probe []float64, size uint64) (float64, error) {
 	for _, scale := range scales() {
 		fits := true
 		for i, rate := range model {
-			fits = fits && (math.IsInf(rate, 1) || rate/scale*probeLeast <= probe[i])
+			fits = fits && (math.IsInf(rate, 1) || rate/scale*probeLeast <= probe[i] && float64(size) >= 2*shareLeast*rate/scale)
 		}
 		if fits {
 			return scale, nil
@@ -304,7 +305,7 @@ func (r *rails) probe(ctx context.Context) error {
 			s.probe[mode] = rates[i]
 		}
 		model, _ := r.model(mode)
-		fits, err := autoScale(model, rates)
+		fits, err := autoScale(model, rates, o.Size)
 		if err != nil && o.Scale == scaleAuto {
 			return err
 		}
