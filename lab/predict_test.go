@@ -1,0 +1,24 @@
+package lab
+
+import (
+	"math"
+	"testing"
+)
+
+// The textbook's: three transfers over two links of 1 and 2, of which one crosses both.
+func TestMaxMin(t *testing.T) {
+	one, two, unknown := &Edge{Name: "one", Rate: 1}, &Edge{Name: "two", Rate: 2}, &Edge{Name: "unknown"}
+	rates, limits := MaxMin([]map[*Edge]float64{{one: 1, two: 1}, {one: 1}, {two: 1, unknown: 5}, {unknown: 1}, {two: 0}})
+	for i, want := range []struct {
+		rate float64
+		edge *Edge
+	}{{0.5, one}, {0.5, one}, {1.5, two}, {math.Inf(1), nil}, {math.Inf(1), nil}} {
+		if rates[i] != want.rate || limits[i] != want.edge {
+			t.Errorf("transfer %d: %v, limited by %+v", i, rates[i], limits[i])
+		}
+	}
+	// One that needs twice the bytes has the same rate, and takes twice as much of the link.
+	if rates, _ := MaxMin([]map[*Edge]float64{{two: 2}, {two: 1}}); math.Abs(rates[0]-2./3) > 1e-9 || rates[0] != rates[1] {
+		t.Errorf("%v", rates)
+	}
+}
