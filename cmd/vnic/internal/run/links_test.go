@@ -1,0 +1,159 @@
+package run
+
+import (
+	"errors"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// payload is what each link of a run's last mode carried of it, but for those of Ethernet.
+func (rep *Report) payload() map[string]uint64 {
+	m := make(map[string]uint64)
+	for _, l := range rep.Runs[len(rep.Runs)-1].Links {
+		if l.Payload > 0 && !strings.HasSuffix(l.Name, " in") && !strings.HasSuffix(l.Name, " out") {
+			m[l.Name] = l.Payload
+		}
+	}
+	return m
+}
+
+// Each byte of payload is counted on each link that it crosses, as often as it does, and on no other one. What is sent
+// again crosses them again.
+func TestLinksCarryPayload(t *testing.T) {
+	testkit.LeavesNothing(t)
+	const both, devmem, copy = "both", transfer.Devmem, transfer.Copy
+	for _, c := range []struct {
+		name, file, mode string
+		want             func(n, tx, rx uint64) map[string]uint64 // bytes, those that NICs sent, those that they received
+	}{
+		{"below a switch", "a3-high", devmem, func(n, tx, rx uint64) map[string]uint64 {
+			return map[string]uint64{"a.gpu0 up": tx, "a.nic0 down": tx, "b.nic0 up": rx, "b.gpu0 down": rx}
+		}},
+		// The engines write to memory what the NIC reads there, and the other way round.
+		{"through memory", "a3-high", copy, func(n, tx, rx uint64) map[string]uint64 {
+			return map[string]uint64{"a.gpu0 up": n, "a.sw0 up": n, "a.s0 memory": n + tx, "a.sw0 down": tx, "a.nic0 down": tx,
+				"b.nic0 up": rx, "b.sw0 up": rx, "b.s0 memory": n + rx, "b.sw0 down": n, "b.gpu0 down": n}
+		}},
+		{"bounced", "flat", devmem, func(n, tx, rx uint64) map[string]uint64 {
+			return map[string]uint64{"a.gpu0 up": tx, "a.s0 memory": 2 * tx, "a.nic0 down": tx,
+				"b.nic0 up": rx, "b.s0 memory": 2 * rx, "b.gpu0 down": rx}
+		}},
+		{"redirected", "testdata/redirected.yaml", devmem, func(n, tx, rx uint64) map[string]uint64 {
+			return map[string]uint64{"a.gpu0 up": tx, "a.sw0 up": tx, "a.sw0 down": tx, "a.nic0 down": tx,
+				"b.nic0 up": rx, "b.sw0 up": rx, "b.sw0 down": rx, "b.gpu0 down": rx}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := railsOptions(t, 1, c.file)
+			// The first transfer resolves addresses, which is payload of host memory, too.
+			o.Modes = []string{devmem, copy}
+			if c.mode == devmem {
+				slices.Reverse(o.Modes)
+			}
+			rep := testkit.Must(Do(t.Context(), o))(t)
+			r := &rep.Rails[1]
+			tx, rx := r.TX.Device+r.TX.Host, r.RX.Device+r.RX.Host
+			if got, want := rep.payload(), c.want(r.Bytes, tx, rx); !maps.Equal(got, want) {
+				t.Errorf("%v, not %v", got, want)
+			}
+			for _, l := range rep.Runs[1].Links {
+				if l.Bytes < l.Payload {
+					t.Errorf("%s: %d bytes in all, of which %d are payload", l.Name, l.Bytes, l.Payload)
+				}
+			}
+		})
+	}
+}
+
+// A lab that is far too fast for this machine has no share, and --check says so.
+func TestNoShareWhereLinksAreNotTheLimit(t *testing.T) {
+	testkit.LeavesNothing(t)
+	o := railsOptions(t, 1, "a3-high")
+	o.Modes, o.Scale, o.MustShare = []string{transfer.Devmem}, "1", true
+	testkit.OK(t, o.Check())
+	rep, err := Do(t.Context(), o)
+	if s := rep.Rails[0].Share; s == nil || s.OfRate != nil || s.Why == "" || s.Probe == 0 || s.LineRate != 25e9 {
+		t.Errorf("%+v", s)
+	}
+	if !errors.Is(err, ErrProof) || !strings.Contains(err.Error(), "a.nic0 to b.nic0: no share: ") {
+		t.Errorf("error %v", err)
+	}
+	var b strings.Builder
+	testkit.OK(t, rep.Table(&b))
+	if !strings.Contains(b.String(), "no share: ") || !strings.Contains(b.String(), "model, not measured: 98.") {
+		t.Error(b.String())
+	}
+}
+
+// Links that are slow are a limit: nothing is faster than they are, however busy the machine is.
+func TestShareOfSlowLinks(t *testing.T) {
+	testkit.LeavesNothing(t)
+	o := railsOptions(t, 1, file(t, "sockets: [{name: s0}], nics: [{name: nic0, below: s0, rate: 8Mbit}], "+
+		"gpus: [{name: gpu0, below: s0}]", ""))
+	o.Modes, o.Scale = []string{transfer.Copy}, "1"
+	testkit.OK(t, o.Check())
+	rep := testkit.Must(Do(t.Context(), o))(t)
+	r := &rep.Rails[0]
+	if r.Rate() > 1.15e6 || r.Share.Probe < 1.5e6 ||
+		!slices.Contains([]string{"a.nic0 out", "b.nic0 in"}, r.Share.ModelLimit) {
+		t.Errorf("%v bytes a second; %+v", r.Rate(), r.Share)
+	}
+	if s := r.Share; s.OfRate != nil && (*s.OfRate > 1.15 || s.Limit == "") || s.OfRate == nil && s.Why == "" {
+		t.Errorf("%+v", s)
+	}
+	for _, w := range parseSchema(t).validate("report", asJSON(t, rep)) {
+		t.Error(w)
+	}
+}
+
+func TestAutoScale(t *testing.T) {
+	for _, c := range []struct {
+		model, probe []float64
+		size         uint64
+		want         float64
+	}{
+		{[]float64{15e9, 25e9}, []float64{1e9, 1e9}, 1 << 40, 50}, // 25e9 / 50 * 1.5 is less than 1e9
+		{[]float64{15e9, 25e9}, []float64{1e9, 0.7e9}, 1 << 40, 100},
+		{[]float64{1e6}, []float64{1e9}, 1 << 40, 1},
+		{[]float64{1e9}, []float64{1e12}, 1 << 20, 1000}, // a second takes a thousandth of the bytes
+		{[]float64{math.Inf(1)}, []float64{1}, 0, 1},
+		{[]float64{1e15}, []float64{1}, 1, 0},
+	} {
+		if got, err := autoScale(c.model, c.probe, c.size); got != c.want || (err == nil) == (c.want == 0) {
+			t.Errorf("%v: scale %v, %v, not %v", c, got, err, c.want)
+		}
+	}
+}
+
+func TestProbeIsAPartOfThePlan(t *testing.T) {
+	p := plan{pool: 5, rounds: []uint64{64 << 10, 64 << 10, 10}}
+	for n, want := range map[uint64][]uint64{0: {page}, 5000: {page}, 64 << 10: {64 << 10}, 68 << 10: {64 << 10, page},
+		1 << 20: {64 << 10, 64 << 10, 10}} {
+		if got := p.part(n); got.pool != 5 || !slices.Equal(got.rounds, want) {
+			t.Errorf("of %d bytes: %v, not %v", n, got, want)
+		}
+	}
+}
+
+func TestScaleMistakes(t *testing.T) {
+	for _, c := range []struct {
+		scale string
+		check bool
+		lab   string
+		want  string
+	}{{"0", false, "pair", "--scale 0: 1 to 1000000, or auto"}, {"fast", false, "pair", "--scale fast: "},
+		{"10", false, "", "--scale is of links with rates: --lab a3-high"}, {"", true, "pair", "--check is of shares: --scale auto"},
+	} {
+		o := railsOptions(t, 1, c.lab)
+		o.Scale, o.MustShare = c.scale, c.check
+		if err := o.Check(); err == nil || !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
