@@ -151,7 +151,7 @@ func BenchmarkDeliver(b *testing.B) {
 			defer a.space.Leave(tok)
 			b.ReportAllocs()
 			for b.Loop() {
-				if c.up != (Impairment{}) || c.s.mss != 0 {
+				if c.up.does() || c.s.mss != 0 {
 					for _, p := range batch {
 						p.Progress = Progress{}
 					}

@@ -65,7 +65,7 @@ func (x *piece) describe(p *Packet, from *cursor, n uint32) (ok bool) {
 	x.Payload, ok = from.take(x.Payload[:0], n)
 	x.PayloadLen, x.Meta = n, p.Meta
 	x.Src, x.Dst, x.Tag, x.From = p.Src, p.Dst, p.Tag, p.From
-	x.Verdict, x.Progress = Verdict{}, p.Progress
+	x.Verdict, x.Progress, x.fault = Verdict{}, p.Progress, p.fault
 	return ok
 }
 

@@ -26,12 +26,14 @@ const (
 	DropSlowReceiver            // frames to a slow receiver held all of a queue's slots
 	DropMAC                     // its source MAC, or one that it names as its sender's, is not its port's (Identity)
 	DropAddress                 // an IP address that it says is its sender's is not its port's (Identity)
+	DropLinkQueue               // the queue of a link with a rate was full
 	NumDropReasons
 )
 
 var reasonNames = [NumDropReasons]string{"none", "no-buffer", "link-loss", "unknown-dst", "same-port", "control-mac",
 	"too-big", "stopped", "fault", "bad-frame", "bad-source", "bad-gso", "bad-csum", "delay", "disabled", "unsplit",
-	"slow-receiver", "mac-not-yours", "address-not-yours"}
+	"slow-receiver", "mac-not-yours", "address-not-yours",
+	"link-queue"}
 
 // String gives the reason's name in counters.
 func (r DropReason) String() string {
@@ -50,6 +52,7 @@ type Counters struct {
 	Drops                                     [NumDropReasons]uint64
 	Held                                      uint64 // segments held back in a delay line
 	DelayFull                                 uint64 // segments that were to be, and there was no room
+	Duplicated, Corrupted, Marked             uint64 // segments that an Impairment sent twice, changed, and marked (ECN)
 	NotLearned                                uint64 // source addresses for which the table had no room
 }
 
@@ -61,6 +64,8 @@ type counters struct {
 	busy                        atomic.Uint64
 	drops                       [NumDropReasons]atomic.Uint64
 	held, delayFull, notLearned atomic.Uint64
+	duplicated, corrupted       atomic.Uint64
+	marked                      atomic.Uint64
 }
 
 func (c *counters) load() Counters {
@@ -68,6 +73,7 @@ func (c *counters) load() Counters {
 		Sent: c.sent.Load(), SentBytes: c.sentBytes.Load(), SentSegments: c.sentMore.Load(),
 		Received: c.received.Load(), ReceivedBytes: c.receivedBytes.Load(), ReceivedSegments: c.receivedMore.Load(),
 		Busy: c.busy.Load(), Held: c.held.Load(), DelayFull: c.delayFull.Load(), NotLearned: c.notLearned.Load(),
+		Duplicated: c.duplicated.Load(), Corrupted: c.corrupted.Load(), Marked: c.marked.Load(),
 	}
 	out.SentSegments += out.Sent
 	out.ReceivedSegments += out.Received

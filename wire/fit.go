@@ -8,13 +8,16 @@ func (l *Link) fit(w *Worker, run []*Packet) {
 	lim := l.port.Limits()
 	for len(run) > 0 {
 		n := 0
-		for n < len(run) && lim.takes(run[n]) && !run[n].begun(l) {
+		for n < len(run) && run[n].fault.kind == passes && lim.takes(run[n]) && !run[n].begun(l) {
 			n++
 		}
 		if n > 0 {
 			if v, busy := l.deliver(w, run[:n]); busy {
 				w.setBusy(l, v)
 			}
+		} else if run[0].fault.kind != passes {
+			l.alter(w, run[0])
+			n = 1
 		} else {
 			l.cut(w, &lim, run[0])
 			n = 1

@@ -1,28 +1,13 @@
 package wire
 
 import (
-	"cmp"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
-)
 
-// Impairment is what a bad link does to the segments that pass it in one direction. What happens to
-// the n-th segment depends on Seed, the direction and n alone, so the same sequence of segments
-// meets the same fate again. A GSO packet counts as its segments, and goes on as the runs that
-// survive. The zero value does nothing.
-type Impairment struct {
-	Seed    uint64
-	Loss    float64 // probability that a segment is lost
-	Reorder float64 // probability that a segment that is not lost is held back
-	// ReorderDepth is how many later segments overtake one that is held back: 1 to ReorderDepth, by chance; 0 means 3.
-	ReorderDepth int
-	// HoldMax is how long a segment is held back if too few overtake it; 0 means 10 ms.
-	HoldMax time.Duration
-	// MaxPackets and MaxBytes bound the delay line; beyond them segments are not held back. 0 means 256 and 4 MiB.
-	MaxPackets int
-	MaxBytes   int
-}
+	"vnic.dev/vnic/splitter"
+)
 
 const (
 	defaultDepth      = 3
@@ -31,46 +16,54 @@ const (
 	defaultMaxBytes   = 4 << 20
 )
 
-// Lossy says whether segments are lost or held back at all.
-func (im *Impairment) Lossy() bool { return im.Loss > 0 || im.Reorder > 0 }
-
-func (im *Impairment) check() error {
-	if !(im.Loss >= 0 && im.Loss <= 1) || !(im.Reorder >= 0 && im.Reorder <= 1) {
-		return fmt.Errorf("%w: loss %v, reorder %v: not between 0 and 1", ErrBadImpairment, im.Loss, im.Reorder)
-	}
-	if im.ReorderDepth < 0 || im.HoldMax < 0 || im.MaxPackets < 0 || im.MaxBytes < 0 {
-		return fmt.Errorf("%w: negative bound", ErrBadImpairment)
-	}
-	return nil
-}
-
-// impaired is one direction of an impaired link.
+// impaired is one direction of a link that is impaired, or was.
 type impaired struct {
-	link  *Link
-	lv    int // levelUp or levelDown
-	seed  uint64
-	loss  uint64 // of 1<<53
-	hold  uint64 // of 1<<53
-	depth uint64
-	next  atomic.Uint64 // number of the next segment
-	line  *line         // nil: nothing is held back
+	link *Link
+	lv   int                     // levelUp or levelDown
+	now  atomic.Pointer[chances] // changed by Link.Impair
+	next atomic.Uint64           // number of the next segment
+	line *line                   // nil: nothing was ever held back
 }
 
 // newImpaired gives nil for an impairment that does nothing.
 func newImpaired(l *Link, lv int, im Impairment) *impaired {
-	if !im.Lossy() {
+	if !im.does() {
 		return nil
 	}
-	x := &impaired{link: l, lv: lv, seed: mix64(im.Seed + uint64(lv)), loss: uint64(im.Loss * (1 << 53)),
-		hold: uint64(im.Reorder * (1 << 53)), depth: uint64(cmp.Or(im.ReorderDepth, defaultDepth))}
-	if im.Reorder > 0 {
-		x.line = newLine(x, &im)
-	}
+	x := &impaired{link: l, lv: lv, line: newLine(l, lv, &im)}
+	x.now.Store(newChances(im, lv))
 	return x
 }
 
+// Impair changes what the link does to what its port sends, and to what it receives. Segments are counted on. What is in
+// a delay line goes as it would have gone. A link that is being detached is left as it is.
+func (l *Link) Impair(up, down Impairment) error {
+	for _, im := range []*Impairment{&up, &down} {
+		if err := im.check(); err != nil {
+			return fmt.Errorf("port %s: %w", l.Name(), err)
+		}
+	}
+	l.sw.mu.Lock()
+	defer l.sw.mu.Unlock()
+	if !slices.Contains(l.sw.ports.Load().list, l) {
+		return fmt.Errorf("port %s: %w", l.Name(), ErrDetached)
+	}
+	for _, d := range []struct {
+		at *atomic.Pointer[impaired]
+		lv int
+		im Impairment
+	}{{&l.up, levelUp, up}, {&l.down, levelDown, down}} {
+		if x := d.at.Load(); x != nil {
+			x.now.Store(newChances(d.im, d.lv))
+		} else {
+			d.at.Store(newImpaired(l, d.lv, d.im))
+		}
+	}
+	return nil
+}
+
 func (im *impaired) close() {
-	if im != nil && im.line != nil {
+	if im != nil {
 		im.line.close()
 	}
 }
@@ -82,45 +75,30 @@ func mix64(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// fate is what happens to a segment.
-type fate uint8
-
-const (
-	passes fate = iota
-	lost
-	held
-)
-
-// fate tells what happens to a segment, and before which later one it is let go if it is held.
-func (im *impaired) fate(seq uint64) (f fate, due uint64) {
-	h := mix64(im.seed + seq*0x9e3779b97f4a7c15)
-	if h>>11 < im.loss {
-		return lost, 0
-	}
-	if im.hold == 0 {
-		return passes, 0
-	}
-	if h = mix64(h + 1); h>>11 < im.hold {
-		return held, seq + 2 + mix64(h+1)%im.depth
-	}
-	return passes, 0
-}
-
 // clear says whether segments [seq, seq+n) all pass, and no held one has to be let go among them.
-func (im *impaired) clear(seq, n uint64) bool {
-	if im.line != nil && im.line.due.Load() < seq+n {
+func (im *impaired) clear(c *chances, seq, n uint64) bool {
+	if im.line.due.Load() < seq+n {
 		return false
 	}
 	for i := range n {
-		if f, _ := im.fate(seq + i); f != passes {
+		if f, _ := c.fate(seq + i); f != passes {
 			return false
 		}
 	}
 	return true
 }
 
-// on sends packets on to what lies behind the link.
-func (im *impaired) on(w *Worker, run []*Packet) {
+// on sends packets on to what lies behind the link, or into the delay line on the way to it.
+func (im *impaired) on(w *Worker, c *chances, run []*Packet) {
+	if len(run) > 0 && (c.delays() || im.line.queued.Load() > 0) {
+		im.line.delay(w, c, run)
+		return
+	}
+	im.beyond(w, run)
+}
+
+// beyond sends packets on to what lies behind the link and its delay line.
+func (im *impaired) beyond(w *Worker, run []*Packet) {
 	switch {
 	case len(run) == 0:
 	case im.lv == levelUp:
@@ -133,6 +111,7 @@ func (im *impaired) on(w *Worker, run []*Packet) {
 // pass brings packets over the link.
 func (im *impaired) pass(w *Worker, batch []*Packet) {
 	start := 0
+	c := im.now.Load()
 	for i, p := range batch {
 		if r := admit(p); r != DropNone && r != unplaced {
 			continue // forward drops it, and does not count it as a segment
@@ -145,26 +124,26 @@ func (im *impaired) pass(w *Worker, batch []*Packet) {
 		if !at.known {
 			at.known, at.seq = true, im.next.Add(n)-n
 		}
-		if at.done == 0 && im.clear(at.seq, n) {
+		if at.done == 0 && (c.drop == nil || p.Meta.Headers.Class != splitter.TCP) && im.clear(c, at.seq, n) {
 			continue
 		}
-		im.on(w, batch[start:i])
+		im.on(w, c, batch[start:i])
 		start = i + 1
-		if v, busy := w.busyWith(im.link); busy && im.lv == levelDown {
+		if v, busy := w.busyWith(im.link); busy {
 			setAll(batch[i:], v)
 			return
 		}
-		im.cut(w, batch[i:start], at, n)
+		im.cut(w, c, batch[i:start], at, n)
 	}
-	if v, busy := w.busyWith(im.link); busy && im.lv == levelDown {
+	if v, busy := w.busyWith(im.link); busy {
 		setAll(batch[start:], v)
 		return
 	}
-	im.on(w, batch[start:])
+	im.on(w, c, batch[start:])
 }
 
 // cut brings one packet over the link, in pieces.
-func (im *impaired) cut(w *Worker, one []*Packet, at *level, segments uint64) {
+func (im *impaired) cut(w *Worker, c *chances, one []*Packet, at *level, segments uint64) {
 	p, st := one[0], &w.stages[im.lv]
 	p.Verdict = Verdict{}
 	s := &st.cutter
@@ -175,19 +154,40 @@ func (im *impaired) cut(w *Worker, one []*Packet, at *level, segments uint64) {
 	mss := uint64(s.MSS())
 	from := cursor{segs: p.Payload}
 	from.skip(at.done)
+	// size is where segment i ends and how long it is, drops whether it is one of Impairment.Drop.
+	size := func(i uint64) (end, n uint32) {
+		end = uint32(min((i+1)*mss, uint64(p.PayloadLen)))
+		return end, end - uint32(min(i*mss, uint64(p.PayloadLen)))
+	}
+	drops := func(i uint64) bool {
+		if c.drop == nil {
+			return false
+		}
+		_, n := size(i)
+		return c.drop.hits(&p.Meta.Headers, p.Meta.Headers.Seq+uint32(i*mss), n, max(n, uint32(p.Meta.GSOSize)))
+	}
 	for i := uint64(at.done) / mss; i < segments; {
 		im.release(w, at.seq+i)
-		f, due := im.fate(at.seq + i)
+		f, due := c.fate(at.seq + i)
+		if drops(i) {
+			f = lost
+		}
 		j := i + 1
-		for f == passes && j < segments && im.clear(at.seq+j, 1) {
+		for f == passes && j < segments && im.clear(c, at.seq+j, 1) && !drops(j) {
 			j++
 		}
 		end := uint32(min(j*mss, uint64(p.PayloadLen)))
 		switch {
 		case f == lost:
+			if _, n := size(i); c.drop != nil {
+				if im.lv == levelUp && i < 8*maxNoted {
+					p.Progress.dropped[i/64] |= 1 << (i % 64)
+				}
+				c.drop.lost(&p.Meta.Headers, p.Meta.Headers.Seq+uint32(i*mss), n)
+			}
 			im.lose(w, &st.piece, p, &from, at.done, end-at.done)
 		case f == passes && i == 0 && j == segments:
-			im.on(w, one) // whole, after what had to be let go
+			im.on(w, c, one) // whole, after what had to be let go
 			return
 		default:
 			x := &st.piece
@@ -196,8 +196,11 @@ func (im *impaired) cut(w *Worker, one []*Packet, at *level, segments uint64) {
 				at.taken = true
 				at.held++
 			} else if r == DropNone {
+				if f == corrupt || f == marked {
+					x.fault = fault{f, c.draw(at.seq+i, 5)}
+				}
 				x.resume(p, im.lv)
-				im.on(w, st.run[:])
+				im.on(w, c, st.run[:])
 				if x.Verdict.Kind == Busy {
 					p.suspend(&x.Packet, im.lv)
 					return
@@ -205,6 +208,9 @@ func (im *impaired) cut(w *Worker, one []*Packet, at *level, segments uint64) {
 				p.finished(im.lv)
 				at.taken = at.taken || x.Verdict.Kind == Taken
 				p.Verdict = x.Verdict
+				if f == twice {
+					im.again(w, c, x)
+				}
 			}
 			if r != DropNone {
 				im.link.count.drop(p, r)
@@ -217,6 +223,19 @@ func (im *impaired) cut(w *Worker, one []*Packet, at *level, segments uint64) {
 	} else if p.Verdict.Kind != Dropped {
 		p.Verdict = Drop(DropLinkLoss)
 	}
+}
+
+// again sends a piece that has gone a second time, if its receiver takes it at once.
+func (im *impaired) again(w *Worker, c *chances, x *piece) {
+	busy := len(w.busy)
+	x.Verdict, x.Progress = Verdict{}, Progress{}
+	im.on(w, c, w.stages[im.lv].run[:])
+	if x.Verdict.Kind == Busy {
+		w.busy = w.busy[:busy] // nobody waits for a copy
+		im.link.count.dropped(DropDelay)
+		return
+	}
+	im.link.count.duplicated.Add(1)
 }
 
 // lose loses the piece [off, off+n) of a packet, of which from is the cursor. What is lost on its
@@ -253,9 +272,6 @@ func (p *Packet) finished(lv int) {
 
 // release lets go of what is due before segment seq passes.
 func (im *impaired) release(w *Worker, seq uint64) {
-	if im.line == nil {
-		return
-	}
 	for im.line.due.Load() <= seq {
 		h := im.line.popDue(seq)
 		if h == nil {

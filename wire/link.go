@@ -19,7 +19,7 @@ type LinkOptions struct {
 type Link struct {
 	// What each run of packets that comes down looks at, in one cache line with the first counters.
 	port Port
-	down *impaired
+	down atomic.Pointer[impaired]
 	tap  atomic.Pointer[Tap] // nil: none
 	// inside counts the workers in the port's Deliver or in the link's; closed is added once it is to be detached.
 	inside atomic.Int64
@@ -28,7 +28,7 @@ type Link struct {
 	sw      *Switch
 	id      uint16 // in the tables, while attached
 	serial  uint32 // never used again
-	up      *impaired
+	up      atomic.Pointer[impaired]
 	places  bool          // port is a Placer
 	who     *identity     // nil: any
 	drained chan struct{} // capacity 1: the last worker has left
@@ -98,8 +98,8 @@ func (l *Link) Deliver(w *Worker, batch []*Packet) {
 	if tap != nil {
 		sending(tap, batch)
 	}
-	if l.up != nil {
-		l.up.pass(w, batch)
+	if up := l.up.Load(); up != nil {
+		up.pass(w, batch)
 	} else {
 		l.forward(w, batch)
 	}
@@ -201,8 +201,8 @@ func (l *Link) receive(w *Worker, run []*Packet) bool {
 		return false
 	}
 	defer l.leave()
-	if l.down != nil {
-		l.down.pass(w, run)
+	if down := l.down.Load(); down != nil {
+		down.pass(w, run)
 	} else {
 		l.fit(w, run)
 	}

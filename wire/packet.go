@@ -39,6 +39,7 @@ type Packet struct {
 	taken  bool       // flood: some receiver has it
 	reason DropReason // flood: why the last one that has not
 	mark   uint64     // of the sender's tap
+	fault  fault      // what an impaired link does to it behind forwarding
 }
 
 // Prepare makes a new packet ready for Deliver: it clears verdict and progress, takes the addresses from the header and
@@ -48,6 +49,7 @@ func (p *Packet) Prepare() {
 	p.Verdict = Verdict{}
 	p.Progress = Progress{}
 	p.Leaves = 0
+	p.fault = fault{}
 	if len(p.Header) >= splitter.EthLen {
 		p.Dst = MAC(p.Header[0:6])
 		p.Src = MAC(p.Header[6:12])
@@ -96,9 +98,13 @@ type Progress struct {
 	// shape.Now.
 	Arrives int64
 
-	link  uint32 // link that met the packet last, on levels down and fit
-	level [levels]level
+	link    uint32               // link that met the packet last, on levels down and fit
+	dropped [maxNoted / 8]uint64 // segments that were lost by their number on the way up, for taps
+	level   [levels]level
 }
+
+// maxNoted: of so many segments, by eight, of a packet it is remembered which were lost by their number.
+const maxNoted = 16
 
 // Where packets are cut, in their order. What is cut at one level is a packet of its own at the next.
 const (

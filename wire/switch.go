@@ -85,14 +85,15 @@ func (s *Switch) Attach(p Port, opts LinkOptions) (*Link, error) {
 	s.serial++
 	l := &Link{who: who, sw: s, port: p, id: uint16(id), serial: s.serial, drained: make(chan struct{}, 1)}
 	_, l.places = p.(PlacementReporter)
-	l.up, l.down = newImpaired(l, levelUp, opts.Up), newImpaired(l, levelDown, opts.Down)
+	l.up.Store(newImpaired(l, levelUp, opts.Up))
+	l.down.Store(newImpaired(l, levelDown, opts.Down))
 	if who != nil {
 		who.link = l
 	}
 	next.byID[id] = l
 	next.list = append(slices.Clone(old.list), l)
 	s.ports.Store(next)
-	s.log.Info("port attached", "port", p.Name(), "impaired", l.up != nil || l.down != nil)
+	s.log.Info("port attached", "port", p.Name(), "impaired", l.up.Load() != nil || l.down.Load() != nil)
 	return l, nil
 }
 
@@ -106,8 +107,8 @@ func (s *Switch) Detach(l *Link) error {
 	l.detach.Do(func() {
 		s.remove(l, false)
 		l.drain()
-		l.up.close()
-		l.down.close()
+		l.up.Load().close()
+		l.down.Load().close()
 		s.table.forget(l.id) // no address is learned for it any more
 		s.names.leave(l)
 		s.remove(l, true)

@@ -112,11 +112,14 @@ func (p *Packet) Held() int { return int(p.Progress.level[levelUp].held) }
 // they are told of the packet.
 func (l *Link) Lost(p *Packet, from uint32) (first, n uint32) {
 	at := &p.Progress.level[levelUp]
-	if l.up == nil || !at.known {
+	up := l.up.Load()
+	if up == nil || !at.known {
 		return 0, 0
 	}
+	c := up.now.Load()
 	for i, all := from, p.Segments(); i < all; i++ {
-		if f, _ := l.up.fate(at.seq + uint64(i)); f == lost {
+		f, _ := c.fate(at.seq + uint64(i))
+		if f == lost || i < 8*maxNoted && p.Progress.dropped[i/64]&(1<<(i%64)) != 0 {
 			if n == 0 {
 				first = i
 			}

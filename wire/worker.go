@@ -24,6 +24,11 @@ type Worker struct {
 
 	gone Packet // see GaveUp
 
+	altered    piece          // a packet that a link has changed, see alter
+	alteredRun [1]*Packet     // the same
+	alteredBuf *dma.Region    // its payload, if that is changed; made when first needed
+	alteredSeg [1]dma.Segment // the same
+
 	whole      piece                    // a packet whose checksum was completed, see completed
 	wholeRun   [1]*Packet               // the same
 	csum       [splitter.MaxHeader]byte // start of its payload, if the checksum field lies there
@@ -58,6 +63,7 @@ func NewWorker() *Worker {
 		w.run[i] = &w.pieces[i].Packet
 	}
 	w.wholeRun[0] = &w.whole.Packet
+	w.alteredRun[0] = &w.altered.Packet
 	for i := range w.stages {
 		w.stages[i].run[0] = &w.stages[i].piece.Packet
 	}
@@ -145,6 +151,6 @@ func (x *piece) cut(s *splitter.Segmenter, p *Packet, at *cursor, off, n uint32)
 	}
 	x.PayloadLen = n
 	x.Src, x.Dst, x.Tag, x.From = p.Src, p.Dst, p.Tag, p.From
-	x.Verdict, x.Progress = Verdict{}, Progress{}
+	x.Verdict, x.Progress, x.fault = Verdict{}, Progress{}, fault{}
 	return DropNone
 }

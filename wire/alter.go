@@ -1,0 +1,113 @@
+package wire
+
+import (
+	"encoding/binary"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/splitter"
+)
+
+// fault is what a link does to a packet behind forwarding and what is judged of it: to a copy of its own.
+type fault struct {
+	kind fate   // passes: nothing; corrupt, of one segment; or marked
+	draw uint64 // which bit
+}
+
+// alter brings a packet with a fault to the link's port: a copy of it, which has changed.
+func (l *Link) alter(w *Worker, p *Packet) {
+	x := &w.altered
+	from := cursor{segs: p.Payload}
+	r := DropBadFrame
+	if x.describe(p, &from, p.PayloadLen) {
+		x.fault = fault{}
+		r = DropNone
+		if p.fault.kind == marked {
+			if x.mark() {
+				l.count.marked.Add(1)
+			}
+		} else if r = x.corrupt(w, p.fault.draw); r == DropNone {
+			l.count.corrupted.Add(1)
+		}
+	}
+	if r != DropNone {
+		l.count.drop(p, r)
+		return
+	}
+	l.fit(w, w.alteredRun[:])
+	p.Verdict, p.Progress = x.Verdict, x.Progress
+}
+
+// mark sets Congestion Experienced (RFC 3168, section 5), if the sender says that it can be told. Of IPv4 the header's
+// checksum goes with it.
+func (x *piece) mark() bool {
+	h := &x.Meta.Headers
+	if h.L4Off == 0 || int(h.L3Off)+2 > len(x.Header) {
+		return false
+	}
+	ip := x.Header[h.L3Off:]
+	if h.IPv6 { // the last two bits of the traffic class
+		if ip[1]>>4&3 == 0 {
+			return false
+		}
+		ip[1] |= 3 << 4
+		return true
+	}
+	if ip[1]&3 == 0 || len(ip) < 20 {
+		return false
+	}
+	old := binary.BigEndian.Uint16(ip)
+	ip[1] |= 3
+	sum := splitter.Add(splitter.Add(^binary.BigEndian.Uint16(ip[10:]), ^old), binary.BigEndian.Uint16(ip)) // RFC 1624
+	binary.BigEndian.PutUint16(ip[10:], ^sum)
+	return true
+}
+
+// corrupt turns over a bit of what the checksum of TCP or UDP covers, which is complete first. Anything else is left.
+func (x *piece) corrupt(w *Worker, draw uint64) DropReason {
+	h := &x.Meta.Headers
+	if h.Class != splitter.TCP && h.Class != splitter.UDP || int(h.HdrLen) != len(x.Header) || h.L4Off == 0 ||
+		x.PayloadLen > maxAltered {
+		return DropNone
+	}
+	if x.Meta.Csum == splitter.CsumPartial {
+		if r := x.finish(w); r != DropNone {
+			return r
+		}
+	}
+	head := uint32(len(x.Header)) - uint32(h.L4Off)
+	bit := draw % (8 * uint64(head+x.PayloadLen))
+	if at := uint32(bit / 8); at < head {
+		x.Header[uint32(h.L4Off)+at] ^= 1 << (bit % 8)
+	} else if r := x.flip(w, at-head, 1<<(bit%8)); r != DropNone {
+		return r
+	}
+	x.Meta.Csum, x.Meta.CsumStart, x.Meta.CsumOffset = splitter.CsumNone, 0, 0 // nobody vouches for it
+	return DropNone
+}
+
+// maxAltered is the longest payload that is copied to be changed: one segment's.
+const maxAltered = 64 << 10
+
+// flip changes bits of a byte of payload, in a copy.
+func (x *piece) flip(w *Worker, at uint32, bits byte) DropReason {
+	if w.alteredBuf == nil {
+		w.alteredBuf = dma.NewBuffer(make([]byte, maxAltered), dma.Wire)
+	}
+	whole := dma.Segment{Region: w.alteredBuf, Len: x.PayloadLen}
+	w.alteredSeg[0] = whole
+	if _, err := w.Copier.Copy(w.alteredSeg[:], x.Payload); err != nil {
+		return faultReason(err)
+	}
+	var b [1]byte
+	w.alteredSeg[0] = dma.Segment{Region: w.alteredBuf, Off: uint64(at), Len: 1}
+	if _, err := w.Copier.Read(b[:], w.alteredSeg[:]); err != nil {
+		return faultReason(err)
+	}
+	b[0] ^= bits
+	if _, err := w.Copier.Write(w.alteredSeg[:], b[:]); err != nil {
+		return faultReason(err)
+	}
+	w.alteredSeg[0] = whole
+	x.Payload = append(x.Payload[:0], whole)
+	return DropNone
+}

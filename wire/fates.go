@@ -1,0 +1,287 @@
+package wire
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"vnic.dev/vnic/splitter"
+)
+
+// Impairment is what a bad link does to the segments that pass it in one direction. What happens to
+// the n-th segment depends on Seed, the direction and n alone, so the same sequence of segments
+// meets the same fate again. A GSO packet counts as its segments, and goes on as the runs that
+// survive. The zero value does nothing. Of several fates of a segment it meets the first, in the order of the fields.
+type Impairment struct {
+	Seed uint64
+	Down bool    // all is lost
+	Loss float64 // probability that a segment is lost
+	// Burst has segments lost in bursts, beside Loss.
+	Burst Burst
+	// Drop are segments of each TCP connection, counted by its maximum segment size from its first byte on, that are lost
+	// when they are first sent: at most MaxDrop, in order.
+	Drop      []uint32
+	Reorder   float64 // probability that a segment that is not lost is held back
+	Duplicate float64 // probability that one that is neither comes twice
+	// Corrupt is the probability that a bit of one is turned over: of TCP's or UDP's header, or of their payload, so that
+	// the checksum, which is complete by then, tells.
+	Corrupt float64
+	ECN     float64 // probability that one is marked as one that met congestion (RFC 3168), if its sender can be told
+	// ReorderDepth is how many later segments overtake one that is held back: 1 to ReorderDepth, by chance; 0 means 3.
+	ReorderDepth int
+	// HoldMax is how long a segment is held back if too few overtake it; 0 means 10 ms.
+	HoldMax time.Duration
+	// MaxPackets and MaxBytes bound the delay line; beyond them segments are not held back. 0 means 256 and 4 MiB.
+	MaxPackets int
+	MaxBytes   int
+
+	// Delay is how long packets are under way; each takes up to Jitter more or less, by chance, and none overtakes another.
+	Delay, Jitter time.Duration
+	// Rate, in bytes a second on the wire, is that of a queue that holds Limit bytes: what is too much for it is lost, or
+	// marked from half of it on, with QueueECN, where the sender can be told. 0: there is no queue, and Limit is not used.
+	Rate     float64
+	Limit    int
+	QueueECN bool
+}
+
+// Burst is the model of Gilbert and Elliott: a link is good or bad, and each segment may change it. As tc-netem has it
+// (gemodel p r 1-h 1-k).
+type Burst struct {
+	P, R      float64 // probability that a good link turns bad, and a bad one good, at each segment
+	Bad, Good float64 // probability that a bad link, and a good one, loses a segment; Bad: 0 means 1
+}
+
+// Bounds of an Impairment.
+const (
+	MaxDrop  = 1024
+	MaxDelay = time.Hour
+	MaxLimit = 1 << 30
+)
+
+// Lossy says whether segments are lost, late or otherwise not as they were sent.
+func (im *Impairment) Lossy() bool {
+	return im.Down || im.Loss > 0 || im.Burst.P > 0 || im.Burst.Good > 0 || len(im.Drop) > 0 || im.Reorder > 0 ||
+		im.Duplicate > 0 || im.Corrupt > 0 || im.Rate > 0
+}
+
+// does says whether it does anything.
+func (im *Impairment) does() bool { return im.Lossy() || im.ECN > 0 || im.Delay > 0 || im.Jitter > 0 }
+
+func (im *Impairment) check() error {
+	for _, p := range []struct {
+		name string
+		v    float64
+	}{{"loss", im.Loss}, {"reorder", im.Reorder}, {"duplicate", im.Duplicate}, {"corrupt", im.Corrupt}, {"ecn", im.ECN},
+		{"p of bursts", im.Burst.P}, {"r of bursts", im.Burst.R}, {"1-h of bursts", im.Burst.Bad},
+		{"1-k of bursts", im.Burst.Good}} {
+		if !(p.v >= 0 && p.v <= 1) {
+			return fmt.Errorf("%w: %s %v: not between 0 and 1", ErrBadImpairment, p.name, p.v)
+		}
+	}
+	switch {
+	case im.ReorderDepth < 0 || im.HoldMax < 0 || im.MaxPackets < 0 || im.MaxBytes < 0:
+		return fmt.Errorf("%w: negative bound", ErrBadImpairment)
+	case im.Delay < 0 || im.Delay > MaxDelay || im.Jitter < 0 || im.Jitter > MaxDelay:
+		return fmt.Errorf("%w: delay %v, jitter %v: not between 0 and %v", ErrBadImpairment, im.Delay, im.Jitter, MaxDelay)
+	case !(im.Rate >= 0 && im.Rate <= math.MaxInt64) || im.Limit < 0 || im.Limit > MaxLimit || im.Rate > 0 && im.Limit == 0:
+		return fmt.Errorf("%w: rate %v, limit %d: a queue of 1 to %d bytes", ErrBadImpairment, im.Rate, im.Limit, MaxLimit)
+	case len(im.Drop) > MaxDrop || !slices.IsSorted(im.Drop):
+		return fmt.Errorf("%w: %d segments to drop: %d at most, in order", ErrBadImpairment, len(im.Drop), MaxDrop)
+	}
+	return nil
+}
+
+// fate is what happens to a segment.
+type fate uint8
+
+const (
+	passes fate = iota
+	lost
+	held
+	twice
+	corrupt
+	marked
+)
+
+// chances are an Impairment, compiled.
+type chances struct {
+	Impairment
+	lv    int
+	seed  uint64
+	loss  uint64 // of 1<<53, as all that follow
+	hold  uint64
+	dup   uint64
+	flip  uint64
+	mark  uint64
+	depth uint64
+	burst *burst // nil: none
+	drop  *drops // nil: none
+}
+
+func newChances(im Impairment, lv int) *chances {
+	c := &chances{Impairment: im, lv: lv, seed: mix64(im.Seed + uint64(lv)), depth: uint64(im.ReorderDepth)}
+	if c.depth == 0 {
+		c.depth = defaultDepth
+	}
+	of := func(p float64) uint64 { return uint64(p * (1 << 53)) }
+	c.loss, c.hold, c.dup, c.flip, c.mark = of(im.Loss), of(im.Reorder), of(im.Duplicate), of(im.Corrupt), of(im.ECN)
+	if im.Down {
+		c.loss = 1 << 53
+	}
+	if b := im.Burst; b.P > 0 || b.Good > 0 {
+		c.burst = newBurst(b, mix64(c.seed+1))
+	}
+	if len(im.Drop) > 0 {
+		c.drop = &drops{list: slices.Clone(im.Drop)}
+	}
+	return c
+}
+
+// draw is the k-th number of segment seq, of 64 bits.
+func (c *chances) draw(seq, k uint64) uint64 { return mix64(mix64(c.seed+seq*0x9e3779b97f4a7c15) + k) }
+
+// fate tells what happens to a segment, and before which later one it is let go if it is held.
+func (c *chances) fate(seq uint64) (f fate, due uint64) {
+	h := mix64(c.seed + seq*0x9e3779b97f4a7c15)
+	switch {
+	case h>>11 < c.loss, c.burst != nil && c.burst.loses(seq):
+		return lost, 0
+	case c.hold|c.dup|c.flip|c.mark == 0:
+		return passes, 0
+	}
+	if h = mix64(h + 1); h>>11 < c.hold {
+		return held, seq + 2 + mix64(h+1)%c.depth
+	}
+	switch {
+	case c.draw(seq, 2)>>11 < c.dup:
+		return twice, 0
+	case c.draw(seq, 3)>>11 < c.flip:
+		return corrupt, 0
+	case c.draw(seq, 4)>>11 < c.mark:
+		return marked, 0
+	}
+	return passes, 0
+}
+
+// burst tells in which state a link of Gilbert and Elliott's is. How long it stays in one depends on the seed alone, so
+// it is known of any segment whose predecessors have been asked for: of the last ones, the changes are kept.
+type burst struct {
+	Burst
+	seed uint64
+	ln   [2]float64 // of the probability to stay: good, bad
+
+	mu      sync.Mutex
+	changes []uint64 // at these the state changed, from good at 0
+	first   uint64   // how many changes were before
+}
+
+const keptChanges = 256
+
+func newBurst(b Burst, seed uint64) *burst {
+	if b.Bad == 0 {
+		b.Bad = 1
+	}
+	return &burst{Burst: b, seed: seed, ln: [2]float64{math.Log1p(-b.P), math.Log1p(-b.R)}}
+}
+
+// stay is for how many segments the n-th state lasts: a geometric distribution.
+func (b *burst) stay(n uint64) uint64 {
+	l := b.ln[n&1]
+	if l == 0 { // for ever
+		return math.MaxUint64 / 2
+	}
+	u := (float64(mix64(b.seed+n*0x9e3779b97f4a7c15)>>11) + 1) / (1 << 53) // 0 < u <= 1
+	return 1 + uint64(min(math.Log(u)/l, 1e18))
+}
+
+// bad says whether the link is bad for a segment. Of one from long ago it says that it was good.
+func (b *burst) bad(seq uint64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	last := uint64(0)
+	if n := len(b.changes); n > 0 {
+		last = b.changes[n-1]
+	}
+	for last <= seq {
+		next := last + b.stay(b.first+uint64(len(b.changes)))
+		if len(b.changes) == keptChanges {
+			b.changes = append(b.changes[:0], b.changes[keptChanges/2:]...)
+			b.first += keptChanges / 2
+		}
+		b.changes = append(b.changes, next)
+		last = next
+	}
+	i, at := slices.BinarySearch(b.changes, seq)
+	if at {
+		i++
+	}
+	if i == 0 && b.first > 0 {
+		return false
+	}
+	return (b.first+uint64(i))&1 == 1
+}
+
+func (b *burst) loses(seq uint64) bool {
+	p := b.Good
+	if b.bad(seq) {
+		p = b.Bad
+	}
+	return float64(mix64(b.seed^mix64(seq))>>11) < p*(1<<53)
+}
+
+// maxDropFlows are remembered by drops: of others nothing is lost.
+const maxDropFlows = 4096
+
+// drops loses segments of connections by their number.
+type drops struct {
+	list []uint32
+
+	mu    sync.Mutex
+	flows map[splitter.Flow]*dropFlow
+}
+
+type dropFlow struct {
+	start uint32 // the sequence number of the first byte
+	mss   uint32 // the longest segment so far
+	next  int    // of list
+}
+
+// hits says whether a segment of n bytes is to be lost: it has the first byte of one of the list. mss is how long a whole
+// segment is, as far as is known.
+func (d *drops) hits(h *splitter.Headers, seq, n, mss uint32) bool {
+	if h.Class != splitter.TCP {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f := d.flows[h.Flow]
+	if h.TCPFlags&splitter.SYN != 0 {
+		if f == nil && len(d.flows) < maxDropFlows || f != nil && f.start != seq+1 {
+			if d.flows == nil {
+				d.flows = make(map[splitter.Flow]*dropFlow)
+			}
+			d.flows[h.Flow] = &dropFlow{start: seq + 1}
+		}
+		return false
+	}
+	if f == nil || n == 0 {
+		return false
+	}
+	f.mss = max(f.mss, mss)
+	return f.next < len(d.list) && f.first(d) >= uint64(seq-f.start) && f.first(d) < uint64(seq-f.start)+uint64(n)
+}
+
+// first is the first byte of the next segment that is to be lost.
+func (f *dropFlow) first(d *drops) uint64 { return uint64(d.list[f.next]) * uint64(f.mss) }
+
+// lost notes that a segment of n bytes was.
+func (d *drops) lost(h *splitter.Headers, seq, n uint32) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f := d.flows[h.Flow]
+	for f != nil && f.next < len(d.list) && f.first(d) < uint64(seq-f.start)+uint64(n) {
+		f.next++
+	}
+}
