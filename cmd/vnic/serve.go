@@ -80,7 +80,8 @@ QEMU's conventions of backend programs.`,
 				return misuse(c, err)
 			}
 			if labName != "" {
-				l, err := loadLab(c, labName, false, "ports", "nic", "gpu-memory", "queues", "mtu", "loss", "reorder", "seed", "p2p")
+				l, err := loadLab(c, labName, false, "ports", "nic", "gpu-memory", "queues", "mtu", "loss", "reorder", "seed",
+					"p2p")
 				for _, flag := range []string{"gateway", "forward", "host-ports", "deny", "allow"} {
 					if err == nil && c.Flags().Changed(flag) {
 						err = usagef(c, "--lab and --%s: there is no gateway on the rails of a lab file", flag)
