@@ -42,11 +42,30 @@ func KernelArgs(node bool, more string) string {
 }
 
 // files are the descriptors that QEMU inherits, from 3 on (exec.Cmd.ExtraFiles).
-type files struct{ list []*os.File }
+type files struct {
+	list    []*os.File
+	foreign bool // QEMU is another program's: it opens what this process has
+}
 
 func (f *files) add(x *os.File) int {
 	f.list = append(f.list, x)
 	return 2 + len(f.list)
+}
+
+// path is the name of a file for QEMU.
+func (f *files) path(x *os.File) string {
+	if f.foreign {
+		return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), x.Fd())
+	}
+	return fdPath(f.add(x))
+}
+
+// ram is -object for a part of the RAM.
+func (f *files) ram(id string, size uint64, ram []*os.File, i int) string {
+	if f.foreign {
+		return fmt.Sprintf("memory-backend-memfd,id=%s,size=%d,share=on", id, size)
+	}
+	return MemoryFile(id, size, f.path(ram[i]))
 }
 
 // inherited are the descriptors of one machine.
@@ -121,21 +140,39 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 	} else {
 		args = append(args, "-accel", "tcg,thread=multi", "-cpu", "max")
 	}
-	args = append(args, c.tree()...)
+	args = append(args, c.devices(&f)...)
+	return append(args, c.Args...), f.list
+}
+
+// devices are the tree, GPUs and NICs.
+func (c *Config) devices(f *files) []string {
+	args := c.tree()
 	for i, g := range c.GPUs {
 		id := "gpu" + strconv.Itoa(i)
 		switch {
 		case !g.Node:
-			args = append(args, BARArgs(id, g.Size, fdPath(f.add(g.File)), c.on(g.Place))...)
+			args = append(args, BARArgs(id, g.Size, f.path(g.File), c.on(g.Place))...)
 		case c.Tree != nil: // a place on PCI, for what the guest's node is: as much of it as a BAR can have
 			bar := uint64(1) << (bits.Len64(g.Size) - 1)
-			args = append(args, BARArgs("place-"+id, bar, fdPath(f.add(g.File)), c.on(g.Place))...)
+			args = append(args, BARArgs("place-"+id, bar, f.path(g.File), c.on(g.Place))...)
 		}
 	}
 	for i, n := range c.Netdevs {
-		args = append(args, n.args("net"+strconv.Itoa(i), &f, c.on(n.Place))...)
+		args = append(args, n.args("net"+strconv.Itoa(i), f, c.on(n.Place))...)
 	}
-	return append(args, c.Args...), f.list
+	return args
+}
+
+// MachineArgs are the arguments for the machine, but for what it boots, under a QEMU that another program starts: with
+// CPUs, RAM, Tree, GPUs, and Netdevs, which have a Path. QEMU opens the GPUs' memory by descriptors of this process,
+// whose user may, and makes the RAM itself.
+func (c *Config) MachineArgs() ([]string, error) {
+	if err := c.checkTree(); err != nil {
+		return nil, err
+	}
+	f := &files{foreign: true}
+	args := append([]string{"-smp", cpus(c.CPUs, AccelTCG)}, c.memory(f, nil, AccelTCG)...)
+	return append(args, c.devices(f)...), nil
 }
 
 // Args are the arguments for a network device with a Path, under a QEMU that another program starts;
@@ -163,7 +200,10 @@ func (n *Netdev) args(id string, f *files, on string) []string {
 
 // memory is the machine and its memory: one piece, or NUMA nodes when GPUs are such.
 func (c *Config) memory(f *files, ram []*os.File, accel Accel) []string {
-	const machine = "q35,usb=off,sata=off,smm=off,vmport=off"
+	machine := "q35,usb=off,sata=off,smm=off,vmport=off"
+	if f.foreign {
+		machine = "q35"
+	}
 	total := c.RAMSize
 	var args []string
 	last := c.CPUs - 1
@@ -173,7 +213,7 @@ func (c *Config) memory(f *files, ram []*os.File, accel Accel) []string {
 	nodes := []string{"-numa", fmt.Sprintf("node,nodeid=0,cpus=0-%d,memdev=ram", last)}
 	var sockets []string // of all nodes
 	if c.Tree == nil {
-		args = []string{"-object", MemoryFile("ram", c.RAMSize, fdPath(f.add(ram[0])))}
+		args = []string{"-object", f.ram("ram", c.RAMSize, ram, 0)}
 	} else {
 		args, nodes = c.nodes(f, ram, last+1)
 		for _, s := range c.Tree.Children("") {
@@ -183,7 +223,7 @@ func (c *Config) memory(f *files, ram []*os.File, accel Accel) []string {
 	for i, g := range c.GPUs {
 		if g.Node {
 			id := "gpu" + strconv.Itoa(i)
-			args = append(args, "-object", MemoryFile(id, g.Size, fdPath(f.add(g.File))))
+			args = append(args, "-object", MemoryFile(id, g.Size, f.path(g.File)))
 			nodes = append(nodes, "-numa", fmt.Sprintf("node,nodeid=%d,memdev=%s", len(nodes)/2, id))
 			total += g.Size
 			if c.Tree != nil {

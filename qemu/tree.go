@@ -150,7 +150,7 @@ func (c *Config) nodes(f *files, ram []*os.File, places int) (objects, numa []st
 	sizes := c.ramSizes()
 	n := len(sizes)
 	for i, size := range sizes {
-		objects = append(objects, "-object", MemoryFile(fmt.Sprint("ram", i), size, fdPath(f.add(ram[i]))))
+		objects = append(objects, "-object", f.ram(fmt.Sprint("ram", i), size, ram, i))
 		cpus := ""
 		for cpu := range places {
 			on := cpu*n/places == i

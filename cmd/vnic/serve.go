@@ -43,6 +43,7 @@ func asksCapabilities(args []string) bool {
 func serveCommand() *cobra.Command {
 	var (
 		paths           []string
+		labName         string
 		p2p             = "on"
 		ports           int
 		asJSON, verbose bool
@@ -66,6 +67,7 @@ QEMU's conventions of backend programs.`,
   vnic serve --socket-path $XDG_RUNTIME_DIR/vnic%d.sock --ports 2            two on one switch
   vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --nic gve              a gVNIC, by vfio-user
   vnic serve --socket-path $XDG_RUNTIME_DIR/vnic%d.sock --ports 64 --gpu-memory 0
+  vnic serve --socket-path $XDG_RUNTIME_DIR/%s.sock --lab a3-high            a.nic0.sock, a.nic1.sock, ...
   vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --client               QEMU listens, with server=on
   vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --forward 2222:22      ssh -p 2222 localhost leads to the guest
   vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --json                 the same as one JSON object, for scripts`,
@@ -77,7 +79,24 @@ QEMU's conventions of backend programs.`,
 			if err := broker.CheckMode(sandbox); err != nil {
 				return misuse(c, err)
 			}
-			if o.Paths, err = serve.Paths(paths, ports); err != nil {
+			if labName != "" {
+				l, err := loadLab(c, labName, false, "ports", "nic", "gpu-memory", "queues", "mtu", "loss", "reorder", "seed",
+					"p2p")
+				for _, flag := range []string{"gateway", "forward", "host-ports", "deny", "allow"} {
+					if err == nil && c.Flags().Changed(flag) {
+						err = usagef(c, "--lab and --%s: there is no gateway on the rails of a lab file", flag)
+					}
+				}
+				if err == nil {
+					o.NIC.Model = ""
+					if err = o.Take(l, paths); err != nil {
+						err = misuse(c, err)
+					}
+				}
+				if err != nil {
+					return err
+				}
+			} else if o.Paths, err = serve.Paths(paths, ports); err != nil {
 				return misuse(c, err)
 			}
 			if len(o.Paths) == 0 && len(o.FDs) == 0 {
@@ -110,7 +129,11 @@ QEMU's conventions of backend programs.`,
 				}
 				return r.Print(out)
 			}
-			seeded(c.Flags(), &o.Impair, note)
+			if o.Lab != nil {
+				seedLab(o.Lab, note)
+			} else {
+				seeded(c.Flags(), &o.Impair, note)
+			}
 			asked := c.Flags().Changed("sandbox")
 			for _, fd := range o.FDs { // the other process is not to have them
 				unix.CloseOnExec(fd)
@@ -139,7 +162,8 @@ QEMU's conventions of backend programs.`,
 	f := c.Flags()
 	f.SortFlags = false
 	f.StringArrayVar(&paths, "socket-path", nil,
-		"socket to listen at; once for each port, or with %d for the port's number")
+		"socket to listen at; once for each port, or with %d for the port's number, with --lab with %s for the NIC's name")
+	labFlag(f, &labName)
 	f.IntVar(&ports, "ports", 0, "how many NICs, with %d in --socket-path")
 	f.IntSliceVar(&o.FDs, "fd", nil,
 		"socket that is open already, connected or listening (default: those of systemd's LISTEN_FDS)")

@@ -164,7 +164,7 @@ func (e *end) open() (*transfer.Node, error) {
 
 // boot starts a guest under QEMU, which lives as long as ctx, at most until the end is closed.
 func (e *end) boot(ctx context.Context, im *machines.Images, gate *broker.Gate) error {
-	c := machines.Config{Name: "guest " + e.name, Agent: agent.Config{Hostname: "vnic-" + strings.ToLower(e.name)},
+	c := machines.Config{Name: "guest " + e.hw.Name, Agent: agent.Config{Hostname: "vnic-" + strings.ToLower(e.hw.Name)},
 		RAMSize: e.ram, CPUs: e.cpus, Log: e.log}
 	c.TimeLimit = time.Hour + time.Duration(e.opt.Size>>20*uint64(max(1, 2*e.opt.Rails)))*time.Second
 	if gate != nil {

@@ -153,8 +153,8 @@ func (o *Options) checkRails() error {
 	return (&rails{opt: o, desc: d}).plan()
 }
 
-// checkRAM sees whether guest i has RAM for all its NICs, of which each wants huge pages. Where GPUs are NUMA nodes, all
-// that runs in the guest keeps to the first socket's.
+// checkRAM sees whether guest i has RAM for all its NICs, of which each wants huge pages. Where GPUs are NUMA nodes,
+// all that runs in the guest keeps to the first socket's.
 func (o *Options) checkRAM(i int, g *lab.Guest, name string) error {
 	if o.InProc {
 		return nil

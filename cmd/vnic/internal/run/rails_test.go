@@ -257,8 +257,8 @@ func (s *stepper) Finish(ctx context.Context) error {
 	return s.during(s.changes, s.moves, func() error { return s.guest.Finish(ctx) })
 }
 
-// The directions of a rail are in step, however many rounds there are: gve's driver would hold back what one sends while
-// the other binds a queue of the same NIC, for good (barrier).
+// The directions of a rail are in step, however many rounds there are: gve's driver would hold back for good what one
+// sends while the other binds a queue of the same NIC (barrier).
 func TestDirectionsAreInStep(t *testing.T) {
 	testkit.LeavesNothing(t)
 	o := railsOptions(t, 2, "")

@@ -15,5 +15,8 @@ func (o *Options) MemoryMax(ram uint64) uint64 {
 	if !o.Off() {
 		n += maxGateway
 	}
+	if o.Lab != nil {
+		return n + uint64(len(o.Paths))*maxPort + uint64(len(o.Lab.Guests))*ram + o.Lab.Memory(false)
+	}
 	return n + uint64(len(o.Paths)+len(o.FDs))*(maxPort+o.GPUMemory+ram)
 }

@@ -17,11 +17,16 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/stack/gateway"
 )
 
 // Options are the flags of `vnic serve`.
 type Options struct {
+	// Lab, if it is not nil, has the guests in place of NIC, GPUMemory, Impair and NoP2P; Paths are its NICs', in their
+	// order (Take).
+	Lab *labfile.Lab
+
 	NIC       lab.NIC        // what all ports have in common
 	GPUMemory uint64         // of each port's GPU; 0: none has one
 	Impair    lab.Impairment // of all links
@@ -78,6 +83,30 @@ func Paths(given []string, n int) ([]string, error) {
 				n, len(given), n)
 	}
 	return given, nil
+}
+
+// Take has the NICs be those of a lab file. Each has a socket, whose name is what a user gave, with the NIC's in place
+// of %s.
+func (o *Options) Take(l *labfile.Lab, given []string) error {
+	if len(given) != 1 || !strings.Contains(given[0], "%s") {
+		return errors.New("--lab: give --socket-path once with %s in it, for the name of each NIC, as a.nic0")
+	}
+	if len(o.FDs) > 0 {
+		return errors.New("--lab and --fd: the NICs of a lab file have sockets with names: --socket-path")
+	}
+	o.Lab, o.GPUMemory, o.NoGateway = l, 0, true
+	for _, g := range l.Guests {
+		if o.Group != "" && len(g.GPUs) > 0 {
+			return errors.New("--lab and --socket-group: QEMUs of other users do not get the memory of a lab file's GPUs")
+		}
+		for _, n := range g.NICs {
+			o.Paths = append(o.Paths, strings.Replace(given[0], "%s", n.Name, 1))
+			if m, _ := lab.LookupModel(n.Model); o.NIC.Model == "" || m.VFIOUser {
+				o.NIC.Model = n.Model // which the flags go with that are not for all models
+			}
+		}
+	}
+	return nil
 }
 
 // Inherited are the descriptors of the sockets that systemd has passed (sd_listen_fds(3)).
@@ -190,6 +219,11 @@ func (o *Options) checkPoll(processors int) error {
 
 // describe has a guest with one port for each socket.
 func (o *Options) describe() lab.Description {
+	if o.Lab != nil {
+		d := o.Lab.Complete()
+		d.Identify(o.AllowMAC, true)
+		return d
+	}
 	d := lab.Uniform(len(o.Paths)+len(o.FDs), o.NIC, o.GPUMemory)
 	d.Identify(o.AllowMAC, true) // QEMU's mac= decides
 	d.NoP2P = o.NoP2P

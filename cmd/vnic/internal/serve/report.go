@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,6 +18,7 @@ import (
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
 	"vnic.dev/vnic/stack/gateway"
@@ -34,6 +36,8 @@ type Report struct {
 	ResidentBytes uint64       `json:"resident_bytes"` // this process's own memory, without GPUs' and guests'
 	PortBytes     uint64       `json:"port_bytes"`     // what each port added to it
 	Ports         []PortReport `json:"ports"`
+	// of a lab file: then they have the arguments of QEMU, and the GPUs, and the ports have not
+	Guests []GuestReport `json:"guests,omitempty"`
 
 	mtu     int
 	program string          // this, as another user may call it
@@ -54,6 +58,63 @@ type PortReport struct {
 	QEMU      []string `json:"qemu"` // arguments
 }
 
+// GuestReport is a guest of a lab file.
+type GuestReport struct {
+	Name  string      `json:"name"`
+	Ports []string    `json:"ports"` // by name
+	GPUs  []GPUReport `json:"gpus"`
+	QEMU  []string    `json:"qemu"` // arguments, for CPUs, RAM, PCIe tree, GPUs and NICs
+}
+
+// GPUReport is a GPU of such a guest.
+type GPUReport struct {
+	Name  string `json:"name"`
+	Bytes uint64 `json:"bytes"`
+	Path  string `json:"path"`
+}
+
+// addGuests puts the guests of a lab file into the report.
+func (r *Report) addGuests(l *lab.Lab, file *labfile.Lab, client bool) error {
+	models, ports := []string{}, r.Ports
+	for i, hw := range l.Machines() {
+		c := qemu.Config{RAMSize: file.Machines[i].RAM, CPUs: file.Machines[i].CPUs}
+		machines.Attach(&c, hw)
+		g := GuestReport{Name: hw.Name, GPUs: []GPUReport{}}
+		for j, p := range hw.Ports {
+			n := &c.Netdevs[j]
+			n.Connected, n.Path, n.Listens = nil, ports[j].Socket, client
+			g.Ports = append(g.Ports, p.Name)
+			ports[j].GPUBytes, ports[j].GPUPath, ports[j].QEMU = 0, "", []string{}
+			models = append(models, p.Model.Name)
+		}
+		for j, m := range hw.GPUs {
+			g.GPUs = append(g.GPUs, GPUReport{file.Guests[i].GPUs[j].Name, m.Size(),
+				fmt.Sprintf("/proc/%d/fd/%d", r.PID, m.File.Fd())})
+			if m.Node {
+				r.KernelArgs = noKASLR
+			}
+		}
+		var err error
+		if g.QEMU, err = c.MachineArgs(); err != nil {
+			return fmt.Errorf("guest %s: %w", hw.Name, err)
+		}
+		r.Guests, ports = append(r.Guests, g), ports[len(hw.Ports):]
+	}
+	slices.Sort(models)
+	models = slices.Compact(models)
+	r.NIC = strings.Join(models, ",")
+	if slices.Contains(models, lab.GVE) {
+		r.OldestQEMU = assets.MinVFIOUser
+		if !strings.Contains(r.KernelArgs, machines.SoftwareFor(lab.GVE).KernelArgs) {
+			r.KernelArgs = strings.TrimSpace(r.KernelArgs + " " + machines.SoftwareFor(lab.GVE).KernelArgs)
+		}
+	}
+	return nil
+}
+
+// noKASLR is a word of the kernel's command line, else it may put itself where a GPU is that is a node.
+const noKASLR = "nokaslr"
+
 // guestRAM is what the printed flags have; users name their own.
 const guestRAM = 1 << 30
 
@@ -67,7 +128,7 @@ func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
 		r.OldestQEMU = assets.MinVFIOUser
 	}
 	if m.Node && first.GPU() != nil {
-		r.KernelArgs = strings.TrimSpace("nokaslr " + r.KernelArgs) // else the kernel may put itself where the GPU is
+		r.KernelArgs = strings.TrimSpace(noKASLR + " " + r.KernelArgs)
 	}
 	for i, p := range l.Ports() {
 		e := PortReport{Name: p.Name, MAC: net.HardwareAddr(p.MAC[:]).String(), Addr4: p.Addr4.String(),
@@ -191,16 +252,26 @@ func (r *Report) Print(w io.Writer) error {
 		if p.GPUSocket != "" {
 			fmt.Fprintf(&b, "  %s gpu-fd %s -- qemu-system-x86_64 \\\n", quote(r.program), quote(p.GPUSocket))
 		}
-		for j := 0; j < len(p.QEMU); j += 2 {
-			end := " \\"
-			if j+2 >= len(p.QEMU) {
-				end = ""
-			}
-			fmt.Fprintf(&b, "  %s %s%s\n", p.QEMU[j], quote(p.QEMU[j+1]), end)
-		}
+		printArgs(&b, p.QEMU)
+	}
+	for i := range r.Guests {
+		g := &r.Guests[i]
+		fmt.Fprintf(&b, "\n# guest %s, with %s\n", g.Name, strings.Join(g.Ports, ", "))
+		printArgs(&b, g.QEMU)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// printArgs writes arguments that come in pairs, as a shell reads them.
+func printArgs(w io.Writer, args []string) {
+	for j := 0; j < len(args); j += 2 {
+		end := " \\"
+		if j+2 >= len(args) {
+			end = ""
+		}
+		fmt.Fprintf(w, "  %s %s%s\n", args[j], quote(args[j+1]), end)
+	}
 }
 
 // quote makes one word of s in a shell.

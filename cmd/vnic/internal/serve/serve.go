@@ -61,6 +61,11 @@ func Do(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	rep := newReport(l, sources, o.Client, o.sharesGPUs())
+	if o.Lab != nil {
+		if err := rep.addGuests(l, o.Lab, o.Client); err != nil {
+			return err
+		}
+	}
 	if !o.Off() {
 		gw, _ := lab.GatewayAddrs()
 		rep.Gateway = gw.Addr().String()

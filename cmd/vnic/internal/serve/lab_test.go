@@ -1,0 +1,94 @@
+package serve
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab/labfile"
+)
+
+const labOfTwo = `
+guests:
+  a:
+    memory: 256M
+    sockets: [{name: s0}]
+    switches: [{name: sw0, below: s0}]
+    nics: [{name: nic0, below: sw0}, {name: nic1, below: sw0}]
+    gpus: [{name: gpu0, below: sw0, memory: 4M}, {name: gpu1, below: s0, memory: 2M}]
+  b:
+    nics: [{name: nic0, model: gve}, {name: nic1, gpus: []}]
+    gpus: [{name: gpu0, memory: 6M}]
+`
+
+// taken has the NICs of a lab file, with sockets in a directory.
+func taken(t *testing.T, file, dir string) (o Options) {
+	l := testkit.Must(labfile.Parse("f", []byte(file)))(t)
+	testkit.OK(t, o.Take(l, []string{filepath.Join(dir, "%s.sock")}))
+	testkit.OK(t, o.Check())
+	return o
+}
+
+// Each NIC of a lab file has a socket of its name, where it is served. A QEMU for a guest has all its NICs and GPUs, in
+// the file's tree.
+func TestLabIsServed(t *testing.T) {
+	testkit.LeavesNothing(t)
+	dir := t.TempDir()
+	s := serve(t, taken(t, labOfTwo, dir))
+	var sockets []string
+	for _, p := range s.rep.Ports {
+		sockets = append(sockets, p.Name, p.Socket)
+		testkit.Equal(t, "arguments of a NIC alone", len(p.QEMU), 0)
+	}
+	want := []string{}
+	for _, name := range []string{"a.nic0", "a.nic1", "b.nic0", "b.nic1"} {
+		want = append(want, name, filepath.Join(dir, name+".sock"))
+	}
+	if !slices.Equal(sockets, want) {
+		t.Errorf("sockets %q", sockets)
+	}
+	testkit.Equal(t, "model", s.rep.NIC, "gve,virtio")
+	if !strings.HasPrefix(s.rep.KernelArgs, noKASLR+" udmabuf.") || len(s.rep.Guests) != 2 {
+		t.Fatalf("%+v", s.rep)
+	}
+	for i, has := range [][]string{
+		{"-M q35 -m size=256M", "size=268435456,share=on", "pxb-pcie,id=pcie.s0", "bus=pcie-port.gpu1",
+			"size=4194304,mem-path=" + s.rep.Guests[0].GPUs[0].Path + ",", "path=" + want[1] + ",",
+			"path=" + want[3] + ",", "mac=02:76:6e:69:00:02"},
+		{"-m size=518M", "memory-backend-memfd,id=ram,size=536870912,share=on", "node,nodeid=1,memdev=gpu0",
+			"size=6291456,mem-path=" + s.rep.Guests[1].GPUs[0].Path + ",", `"path":"` + want[5], "path=" + want[7] + ","},
+	} {
+		line := strings.Join(s.rep.Guests[i].QEMU, " ")
+		for _, part := range has {
+			if !strings.Contains(line, part) {
+				t.Errorf("guest %d: not %q in %s", i, part, line)
+			}
+		}
+	}
+	s.talk(s.guest(1), s.guest(3))
+}
+
+func TestLabsThatAreNotServed(t *testing.T) {
+	l := testkit.Must(labfile.Parse("f", []byte(labOfTwo)))(t)
+	for want, o := range map[string]struct {
+		Options
+		path string
+	}{
+		"--socket-path once with %s":  {Options{}, "/s%d"},
+		"--lab and --fd":              {Options{FDs: []int{3}}, "/%s"},
+		"--lab and --socket-group":    {Options{Group: "0"}, "/%s"},
+		"--client and --nic gve":      {Options{Client: true}, "/%s"},
+		"--poll and --nic gve":        {Options{Poll: 1}, "/%s"},
+		"a socket's name has 107 at ": {Options{}, "/" + strings.Repeat("s", 110) + "%s"},
+	} {
+		err := o.Take(l, []string{o.path})
+		if err == nil {
+			err = o.Check()
+		}
+		testkit.ErrorSays(t, err, want)
+	}
+	o := taken(t, labOfTwo, "/")
+	testkit.Equal(t, "memory at most", o.MemoryMax(1<<30), maxProgram+4*maxPort+2<<30+12<<20)
+}
