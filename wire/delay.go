@@ -390,7 +390,7 @@ func (l *line) enqueue(c *chances, h *heldSegment) DropReason {
 			at = l.departed
 		}
 		waits, n := at.Sub(now).Seconds()*c.Rate, wireLen(&h.Packet)
-		if waits > 0 && waits+n > float64(c.Limit) {
+		if waits > 0 && waits+n > float64(c.Limit)+0.5 { // but for rounding
 			return DropLinkQueue
 		}
 		if c.QueueECN && waits > float64(c.Limit)/2 && h.fault.kind == passes {
