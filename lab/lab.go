@@ -29,6 +29,8 @@ type Lab struct {
 	ports    []*Port       // of all machines, in their order
 	clock    *shape.Clock
 
+	changing sync.Mutex // held while something is changed: Apply, SetScale
+
 	edgeMu   sync.Mutex
 	edges    map[string]*Edge // under edgeMu
 	services []io.Closer

@@ -55,6 +55,7 @@ func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, 
 		return p, err
 	}
 	link := n.Link
+	link.Up = scaled(link.Up, l.clock.Scale())
 	who := wire.Identity{}
 	if link.Identity != nil {
 		who = *link.Identity

@@ -110,10 +110,8 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointe
 	gpus := make([]*gpumem.GPU, len(c.GPUs))
 	for i, g := range c.GPUs {
 		gpus[i] = g.GPU
-		if g.Path.P2P() {
-			p.p2p.Store(p.p2p.Load() | 1<<uint(g.ID()))
-		}
 	}
+	p.SetP2P(true)
 	p.registry = gpumem.NewRegistry(gpus, maxBuffers)
 	engine := gpumem.EngineOptions{MaxJobs: maxJobs, Done: p.jobDone}
 	if s := c.Shape; s != nil {
@@ -210,6 +208,18 @@ func (p *Port) Limits() wire.Limits { return *p.limits.Load() }
 // nothing from the wire, and what its guest sends is dropped. Telling the guest is the
 // device model's.
 func (p *Port) SetCarrier(up bool) { p.down.Store(!up) }
+
+// SetP2P says whether the NIC reaches GPUs as its Path to them says, as it does at first, or none of them: then payload
+// goes through host memory. Packets that are under way may still go the way before.
+func (p *Port) SetP2P(on bool) {
+	mask := uint64(0)
+	for _, g := range p.conf.GPUs {
+		if on && g.Path.P2P() {
+			mask |= 1 << uint(g.ID())
+		}
+	}
+	p.p2p.Store(mask)
+}
 
 // SetMTU sets the MTU that the guest is told.
 func (p *Port) SetMTU(mtu uint16) { p.mtu.Store(uint32(mtu)) }

@@ -37,28 +37,38 @@ func (l *Link) alter(w *Worker, p *Packet) {
 	p.Verdict, p.Progress = x.Verdict, x.Progress
 }
 
-// mark sets Congestion Experienced (RFC 3168, section 5), if the sender says that it can be told. Of IPv4 the header's
-// checksum goes with it.
-func (x *piece) mark() bool {
-	h := &x.Meta.Headers
-	if h.L4Off == 0 || int(h.L3Off)+2 > len(x.Header) {
-		return false
+// ecn is where a packet's two bits of ECN are, shifted up by so much; nil: it is no TCP in IP.
+func ecn(p *Packet) (at *byte, shift int) {
+	h := &p.Meta.Headers
+	if h.Class != splitter.TCP || int(h.L3Off)+20 > len(p.Header) {
+		return nil, 0
 	}
-	ip := x.Header[h.L3Off:]
 	if h.IPv6 { // the last two bits of the traffic class
-		if ip[1]>>4&3 == 0 {
-			return false
-		}
-		ip[1] |= 3 << 4
-		return true
+		shift = 4
 	}
-	if ip[1]&3 == 0 || len(ip) < 20 {
+	return &p.Header[h.L3Off+1], shift
+}
+
+// capable says whether the sender of a packet can be told of congestion.
+func capable(p *Packet) bool {
+	at, shift := ecn(p)
+	return at != nil && *at>>shift&3 != 0
+}
+
+// mark sets Congestion Experienced (RFC 3168, section 5) in a packet that is capable. Of IPv4 the header's checksum goes
+// with it (RFC 1624).
+func (x *piece) mark() bool {
+	at, shift := ecn(&x.Packet)
+	if at == nil {
 		return false
 	}
+	ip := x.Header[x.Meta.Headers.L3Off:]
 	old := binary.BigEndian.Uint16(ip)
-	ip[1] |= 3
-	sum := splitter.Add(splitter.Add(^binary.BigEndian.Uint16(ip[10:]), ^old), binary.BigEndian.Uint16(ip)) // RFC 1624
-	binary.BigEndian.PutUint16(ip[10:], ^sum)
+	*at |= 3 << shift
+	if shift == 0 {
+		sum := splitter.Add(splitter.Add(^binary.BigEndian.Uint16(ip[10:]), ^old), binary.BigEndian.Uint16(ip))
+		binary.BigEndian.PutUint16(ip[10:], ^sum)
+	}
 	return true
 }
 

@@ -393,7 +393,7 @@ func (l *line) enqueue(c *chances, h *heldSegment) DropReason {
 		if waits > 0 && waits+n > float64(c.Limit)+0.5 { // but for rounding
 			return DropLinkQueue
 		}
-		if c.QueueECN && waits > float64(c.Limit)/2 && h.fault.kind == passes {
+		if c.ECN && waits > float64(c.Limit)/2 && h.fault.kind == passes && capable(&h.Packet) {
 			h.fault.kind = marked
 		}
 		at = at.Add(time.Duration(n / c.Rate * 1e9))

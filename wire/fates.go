@@ -16,8 +16,10 @@ import (
 // survive. The zero value does nothing. Of several fates of a segment it meets the first, in the order of the fields.
 type Impairment struct {
 	Seed uint64
-	Down bool    // all is lost
 	Loss float64 // probability that a segment is lost
+	// ECN has segments of TCP that would be lost by Loss, Burst or the queue marked instead, if their sender can be told of
+	// congestion (RFC 3168).
+	ECN bool
 	// Burst has segments lost in bursts, beside Loss.
 	Burst Burst
 	// Drop are segments of each TCP connection, counted by its maximum segment size from its first byte on, that are lost
@@ -28,7 +30,6 @@ type Impairment struct {
 	// Corrupt is the probability that a bit of one is turned over: of TCP's or UDP's header, or of their payload, so that
 	// the checksum, which is complete by then, tells.
 	Corrupt float64
-	ECN     float64 // probability that one is marked as one that met congestion (RFC 3168), if its sender can be told
 	// ReorderDepth is how many later segments overtake one that is held back: 1 to ReorderDepth, by chance; 0 means 3.
 	ReorderDepth int
 	// HoldMax is how long a segment is held back if too few overtake it; 0 means 10 ms.
@@ -39,11 +40,10 @@ type Impairment struct {
 
 	// Delay is how long packets are under way; each takes up to Jitter more or less, by chance, and none overtakes another.
 	Delay, Jitter time.Duration
-	// Rate, in bytes a second on the wire, is that of a queue that holds Limit bytes: what is too much for it is lost, or
-	// marked from half of it on, with QueueECN, where the sender can be told. 0: there is no queue, and Limit is not used.
-	Rate     float64
-	Limit    int
-	QueueECN bool
+	// Rate, in bytes a second on the wire, is that of a queue that holds Limit bytes: what is too much for it is lost; with
+	// ECN, segments are marked from half of it on. 0: there is no queue, and Limit is not used.
+	Rate  float64
+	Limit int
 }
 
 // Burst is the model of Gilbert and Elliott: a link is good or bad, and each segment may change it. As tc-netem has it
@@ -62,18 +62,18 @@ const (
 
 // Lossy says whether segments are lost, late or otherwise not as they were sent.
 func (im *Impairment) Lossy() bool {
-	return im.Down || im.Loss > 0 || im.Burst.P > 0 || im.Burst.Good > 0 || len(im.Drop) > 0 || im.Reorder > 0 ||
+	return im.Loss > 0 || im.Burst.P > 0 || im.Burst.Good > 0 || len(im.Drop) > 0 || im.Reorder > 0 ||
 		im.Duplicate > 0 || im.Corrupt > 0 || im.Rate > 0
 }
 
 // does says whether it does anything.
-func (im *Impairment) does() bool { return im.Lossy() || im.ECN > 0 || im.Delay > 0 || im.Jitter > 0 }
+func (im *Impairment) does() bool { return im.Lossy() || im.Delay > 0 || im.Jitter > 0 }
 
 func (im *Impairment) check() error {
 	for _, p := range []struct {
 		name string
 		v    float64
-	}{{"loss", im.Loss}, {"reorder", im.Reorder}, {"duplicate", im.Duplicate}, {"corrupt", im.Corrupt}, {"ecn", im.ECN},
+	}{{"loss", im.Loss}, {"reorder", im.Reorder}, {"duplicate", im.Duplicate}, {"corrupt", im.Corrupt},
 		{"p of bursts", im.Burst.P}, {"r of bursts", im.Burst.R}, {"1-h of bursts", im.Burst.Bad},
 		{"1-k of bursts", im.Burst.Good}} {
 		if !(p.v >= 0 && p.v <= 1) {
@@ -114,7 +114,6 @@ type chances struct {
 	hold  uint64
 	dup   uint64
 	flip  uint64
-	mark  uint64
 	depth uint64
 	burst *burst // nil: none
 	drop  *drops // nil: none
@@ -126,10 +125,7 @@ func newChances(im Impairment, lv int) *chances {
 		c.depth = defaultDepth
 	}
 	of := func(p float64) uint64 { return uint64(p * (1 << 53)) }
-	c.loss, c.hold, c.dup, c.flip, c.mark = of(im.Loss), of(im.Reorder), of(im.Duplicate), of(im.Corrupt), of(im.ECN)
-	if im.Down {
-		c.loss = 1 << 53
-	}
+	c.loss, c.hold, c.dup, c.flip = of(im.Loss), of(im.Reorder), of(im.Duplicate), of(im.Corrupt)
 	if b := im.Burst; b.P > 0 || b.Good > 0 {
 		c.burst = newBurst(b, mix64(c.seed+1))
 	}
@@ -148,7 +144,7 @@ func (c *chances) fate(seq uint64) (f fate, due uint64) {
 	switch {
 	case h>>11 < c.loss, c.burst != nil && c.burst.loses(seq):
 		return lost, 0
-	case c.hold|c.dup|c.flip|c.mark == 0:
+	case c.hold|c.dup|c.flip == 0:
 		return passes, 0
 	}
 	if h = mix64(h + 1); h>>11 < c.hold {
@@ -159,10 +155,16 @@ func (c *chances) fate(seq uint64) (f fate, due uint64) {
 		return twice, 0
 	case c.draw(seq, 3)>>11 < c.flip:
 		return corrupt, 0
-	case c.draw(seq, 4)>>11 < c.mark:
-		return marked, 0
 	}
 	return passes, 0
+}
+
+// fateOf is the fate of a segment of a packet.
+func (c *chances) fateOf(p *Packet, seq uint64) (f fate, due uint64) {
+	if f, due = c.fate(seq); f == lost && c.ECN && capable(p) {
+		f = marked
+	}
+	return f, due
 }
 
 // burst tells in which state a link of Gilbert and Elliott's is. How long it stays in one depends on the seed alone, so

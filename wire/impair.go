@@ -168,7 +168,7 @@ func (im *impaired) cut(w *Worker, c *chances, one []*Packet, at *level, segment
 	}
 	for i := uint64(at.done) / mss; i < segments; {
 		im.release(w, at.seq+i)
-		f, due := c.fate(at.seq + i)
+		f, due := c.fateOf(p, at.seq+i)
 		if drops(i) {
 			f = lost
 		}

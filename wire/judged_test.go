@@ -165,7 +165,7 @@ func TestTunnelsArriveWithGoodSums(t *testing.T) {
 	late := Impairment{Reorder: 1, HoldMax: time.Millisecond}
 	for name, opts := range map[string]LinkOptions{"": {}, "late up": {Up: late}, "late down": {Down: late}} {
 		sizes, lies := []int{0, 1, 1000, 1001}, 5
-		if (opts.Up.does() || opts.Down.does() || opts.Identity != nil) { // each frame takes its time
+		if opts.Up.does() || opts.Down.does() || opts.Identity != nil { // each frame takes its time
 			sizes, lies = sizes[3:], 1
 		}
 		s := newSwitch(t)

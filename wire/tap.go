@@ -118,7 +118,7 @@ func (l *Link) Lost(p *Packet, from uint32) (first, n uint32) {
 	}
 	c := up.now.Load()
 	for i, all := from, p.Segments(); i < all; i++ {
-		f, _ := c.fate(at.seq + uint64(i))
+		f, _ := c.fateOf(p, at.seq+uint64(i))
 		if f == lost || i < 8*maxNoted && p.Progress.dropped[i/64]&(1<<(i%64)) != 0 {
 			if n == 0 {
 				first = i

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/agnivade/levenshtein"
 	"github.com/goccy/go-yaml"
@@ -28,7 +29,8 @@ type Lab struct {
 	lab.Description
 	Machines []Machine // of the guests
 	Seed     *uint64   // nil: each run draws its own
-	Given    bool      // the file says other addresses than a guest has anyhow
+	Script   []lab.Event
+	Given    bool // the file says other addresses than a guest has anyhow
 }
 
 // Machine is what a guest has besides NICs and GPUs.
@@ -226,6 +228,9 @@ func (b *builder) build() error {
 		}
 	}
 	if err := b.links(); err != nil {
+		return err
+	}
+	if err := b.script(); err != nil {
 		return err
 	}
 	if gpus := b.out.gpus(); gpus > lab.MaxGPUs {
@@ -492,23 +497,57 @@ func (b *builder) links() error {
 			return b.wrong(at.to("of"), "the link of %s is there twice", l.Of)
 		}
 		seen[l.Of] = true
-		for _, p := range []struct {
-			key  string
-			text Quantity
-			to   *float64
-		}{{"loss", l.Loss, &n.Link.Up.Loss}, {"reorder", l.Reorder, &n.Link.Up.Reorder}} {
+		ecn, drop := "", ""
+		if l.ECN {
+			ecn = "on"
+		}
+		if len(l.Drop) > 0 {
+			drop = strings.Trim(fmt.Sprint(l.Drop), "[]")
+		}
+		for _, p := range []struct{ key, text string }{{"loss", string(l.Loss)}, {"gemodel", string(l.Gemodel)}, {"drop", drop},
+			{"reorder", string(l.Reorder)}, {"duplicate", string(l.Duplicate)}, {"corrupt", string(l.Corrupt)}, {"ecn", ecn},
+			{"delay", string(l.Delay)}, {"jitter", string(l.Jitter)}, {"rate", string(l.Rate)}, {"limit", string(l.Limit)}} {
 			if p.text == "" {
 				continue
 			}
-			v, err := lab.ParseFraction(string(p.text))
-			if err != nil {
-				return b.wrong(at.to(p.key), "%s is %s: %v", p.key, p.text, err)
+			if p.key == "limit" && n.Link.Up.Rate == 0 {
+				return b.wrong(at.to("limit"), "limit is of a queue, which a link with a rate has: say rate, too")
 			}
-			*p.to = v
+			if err := lab.SetLink(&n.Link.Up, p.key, p.text); err != nil {
+				return b.wrong(at.to(p.key), "%v", err)
+			}
 		}
 	}
 	return nil
 }
+
+// script puts what changes into the description.
+func (b *builder) script() error {
+	if n := len(b.file.Script); n > lab.MaxEvents {
+		return b.wrong([]any{"script"}, "%d changes: a lab has %d at most", n, lab.MaxEvents)
+	}
+	for i, e := range b.file.Script {
+		at := path{"script", i}
+		when, err := time.ParseDuration(string(e.At))
+		if e.At == "0" {
+			err = nil
+		}
+		if err != nil || when < 0 || when > maxScript {
+			return b.wrong(at.to("at"), "at is %q: a time, as 500ms or 2s, of a day at most", e.At)
+		}
+		c, err := lab.ParseChange(e.Set)
+		if err == nil && b.find(c.Of) == nil {
+			err = fmt.Errorf("%q is no NIC: guest and NIC, as %s", c.Of, b.out.Guests[0].NICs[0].Name)
+		}
+		if err != nil {
+			return b.wrong(at.to("set"), "%v", err)
+		}
+		b.out.Script = append(b.out.Script, lab.Event{At: when, Change: c})
+	}
+	return nil
+}
+
+const maxScript = 24 * time.Hour
 
 func (b *builder) find(name string) *lab.NIC {
 	for i := range b.out.Guests {

@@ -8,6 +8,8 @@ type File struct {
 	Guests map[string]Guest `yaml:"guests"`
 	// Links from NICs to the switch that all NICs are on. One that is not named loses nothing.
 	Links []Link `yaml:"links,omitempty"`
+	// Script has what changes as time passes.
+	Script []Event `yaml:"script,omitempty"`
 	// P2P, on or off, says whether NICs reach the memory of GPUs without a detour through host memory, where their PCIe
 	// tree allows it.
 	P2P string `yaml:"p2p,omitempty" jsonschema:"enum=on,enum=off"`
@@ -95,8 +97,35 @@ type Link struct {
 	Of string `yaml:"of"`
 	// Loss is the part of the segments that the guest sends which are lost, as 1%.
 	Loss Quantity `yaml:"loss,omitempty"`
+	// Gemodel has segments lost in bursts, by the model of Gilbert and Elliott, as tc-netem has it: how likely the link turns
+	// bad at a segment, and good again; how likely it loses one while it is bad (100%), and while it is good (0%), as
+	// 0.1%/20%.
+	Gemodel Quantity `yaml:"gemodel,omitempty"`
+	// Drop are segments of each TCP connection, by their number from 0, that are lost when they are first sent.
+	Drop []uint32 `yaml:"drop,omitempty"`
 	// Reorder is the part of them that are held back.
 	Reorder Quantity `yaml:"reorder,omitempty"`
+	// Duplicate is the part of them that come twice.
+	Duplicate Quantity `yaml:"duplicate,omitempty"`
+	// Corrupt is the part of them of which a bit is another one than was sent; the checksum tells.
+	Corrupt Quantity `yaml:"corrupt,omitempty"`
+	// ECN has segments marked that would be lost by chance or by the queue, where the sender can be told of congestion.
+	ECN bool `yaml:"ecn,omitempty"`
+	// Delay is how long packets are under way, as 10us; each takes up to Jitter more or less.
+	Delay  Quantity `yaml:"delay,omitempty"`
+	Jitter Quantity `yaml:"jitter,omitempty"`
+	// Rate is that of a queue, as 100Gbit, that holds Limit bytes (1M), and loses what is too much for it. A NIC's rate has
+	// its guest wait instead.
+	Rate  Quantity `yaml:"rate,omitempty"`
+	Limit Quantity `yaml:"limit,omitempty"`
+}
+
+// Event is a change at a time.
+type Event struct {
+	// At is when, from the beginning of what the lab is for, as 2s.
+	At Quantity `yaml:"at"`
+	// Set is what `vnic lab set` takes, as link a.nic0 loss=1%.
+	Set string `yaml:"set"`
 }
 
 // Quantity is a number, with or without a unit.

@@ -2,12 +2,14 @@ package labfile
 
 import (
 	"net"
+	"reflect"
 	"strconv"
 
 	"github.com/goccy/go-yaml"
 
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/pcie"
+	"vnic.dev/vnic/wire"
 )
 
 // YAML is the lab as a file in which everything is said.
@@ -19,10 +21,11 @@ func (l *Lab) YAML() ([]byte, error) {
 	out := struct {
 		Guests ordered  `yaml:"guests"`
 		Links  []Link   `yaml:"links,omitempty"`
+		Script []Event  `yaml:"script,omitempty"`
 		P2P    string   `yaml:"p2p"`
 		Seed   *uint64  `yaml:"seed,omitempty"`
 		Scale  Quantity `yaml:"scale"`
-	}{ordered{guests: make(map[string]Guest)}, nil, on, l.Seed, ""}
+	}{Guests: ordered{guests: make(map[string]Guest)}, P2P: on, Seed: l.Seed}
 	d := l.Complete()
 	out.Scale = Quantity(strconv.FormatFloat(d.Scale, 'g', -1, 64))
 	for i := range d.Guests {
@@ -30,11 +33,14 @@ func (l *Lab) YAML() ([]byte, error) {
 		out.Guests.names = append(out.Guests.names, g.Name)
 		out.Guests.guests[g.Name] = l.guest(i, g)
 		for _, n := range g.NICs {
-			if up := n.Link.Up; up.Lossy() {
-				out.Links = append(out.Links, Link{Of: n.Name, Loss: Quantity(lab.FormatFraction(up.Loss)),
-					Reorder: Quantity(lab.FormatFraction(up.Reorder))})
+			if x := linkOf(&n.Link.Up); !reflect.DeepEqual(x, Link{}) {
+				x.Of = n.Name
+				out.Links = append(out.Links, x)
 			}
 		}
+	}
+	for _, e := range l.Script {
+		out.Script = append(out.Script, Event{Quantity(e.At.String()), e.Change.String()})
 	}
 	return yaml.MarshalWithOptions(out, yaml.Indent(2), yaml.IndentSequence(true))
 }
@@ -71,6 +77,14 @@ func (l *Lab) guest(i int, g *lab.Guest) Guest {
 		f.NICs = append(f.NICs, nic)
 	}
 	return f
+}
+
+// linkOf is what a link does, as a file says it.
+func linkOf(im *wire.Impairment) Link {
+	text := func(key string) Quantity { return Quantity(lab.LinkText(im, key)) }
+	return Link{Loss: text("loss"), Gemodel: text("gemodel"), Drop: im.Drop, Reorder: text("reorder"),
+		Duplicate: text("duplicate"), Corrupt: text("corrupt"), ECN: im.ECN, Delay: text("delay"), Jitter: text("jitter"),
+		Rate: text("rate"), Limit: text("limit")}
 }
 
 func rateOf(r float64, format func(float64) string) Quantity {

@@ -1,0 +1,375 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"vnic.dev/vnic/wire"
+)
+
+// linkSetting is a word for what a link does to what its port sends, and how it is read and written.
+type linkSetting struct {
+	key  string
+	as   string // what a value looks like
+	set  func(im *wire.Impairment, v string) error
+	text func(im *wire.Impairment) string // "": it does nothing
+}
+
+// fractionOf is a setting that is a part of the segments.
+func fractionOf(key string, at func(*wire.Impairment) *float64) linkSetting {
+	return linkSetting{key, "1%", func(im *wire.Impairment, v string) (err error) {
+		*at(im), err = ParseFraction(v)
+		return err
+	}, func(im *wire.Impairment) string {
+		if *at(im) == 0 {
+			return ""
+		}
+		return FormatFraction(*at(im))
+	}}
+}
+
+func durationOf(key string, at func(*wire.Impairment) *time.Duration) linkSetting {
+	return linkSetting{key, "10ms", func(im *wire.Impairment, v string) error {
+		d, err := time.ParseDuration(v)
+		if v == "0" {
+			d, err = 0, nil
+		}
+		if err != nil || d < 0 || d > wire.MaxDelay {
+			return errors.New("a time, as 10us, 2ms or 1s: an hour at most")
+		}
+		*at(im) = d
+		return nil
+	}, func(im *wire.Impairment) string {
+		if *at(im) == 0 {
+			return ""
+		}
+		return at(im).String()
+	}}
+}
+
+// linkSettings are named as tc-netem names them, where it has them.
+var linkSettings = []linkSetting{
+	fractionOf("loss", func(im *wire.Impairment) *float64 { return &im.Loss }),
+	{"gemodel", "1%/20%", setBurst, burstText},
+	{"drop", "100,101", setDrop, dropText},
+	fractionOf("reorder", func(im *wire.Impairment) *float64 { return &im.Reorder }),
+	fractionOf("duplicate", func(im *wire.Impairment) *float64 { return &im.Duplicate }),
+	fractionOf("corrupt", func(im *wire.Impairment) *float64 { return &im.Corrupt }),
+	{"ecn", "on", func(im *wire.Impairment, v string) error {
+		if v != "on" && v != "off" {
+			return errors.New("on or off")
+		}
+		im.ECN = v == "on"
+		return nil
+	}, func(im *wire.Impairment) string {
+		if !im.ECN {
+			return ""
+		}
+		return "on"
+	}},
+	durationOf("delay", func(im *wire.Impairment) *time.Duration { return &im.Delay }),
+	durationOf("jitter", func(im *wire.Impairment) *time.Duration { return &im.Jitter }),
+	{"rate", "100Mbit", func(im *wire.Impairment, v string) (err error) {
+		if v == "0" {
+			im.Rate, im.Limit = 0, 0
+			return nil
+		}
+		if im.Rate, err = ParseRate(v); err == nil && im.Limit == 0 {
+			im.Limit = DefaultLimit
+		}
+		return err
+	}, func(im *wire.Impairment) string {
+		if im.Rate == 0 {
+			return ""
+		}
+		return FormatBitRate(im.Rate)
+	}},
+	{"limit", "256K", func(im *wire.Impairment, v string) error {
+		n, err := ParseBytes(v)
+		if err == nil && (n == 0 || n > wire.MaxLimit) {
+			err = errors.New("1 to 1G")
+		}
+		im.Limit = int(min(n, wire.MaxLimit))
+		return err
+	}, func(im *wire.Impairment) string {
+		if im.Rate == 0 {
+			return ""
+		}
+		return FormatBytes(uint64(im.Limit))
+	}},
+}
+
+// DefaultLimit is how many bytes the queue of a link with a rate holds, unless something else is said.
+const DefaultLimit = 1 << 20
+
+// setBurst reads P/R, or P/R/1-H/1-K, as tc-netem's gemodel has them.
+func setBurst(im *wire.Impairment, v string) error {
+	parts := strings.Split(v, "/")
+	b := wire.Burst{}
+	if v == "0" {
+		im.Burst = b
+		return nil
+	}
+	to := []*float64{&b.P, &b.R, &b.Bad, &b.Good}
+	if len(parts) < 2 || len(parts) > 4 {
+		return errors.New("how likely a good link turns bad, and a bad one good, at a segment, as 1%/20%")
+	}
+	for i, p := range parts {
+		f, err := 1., error(nil)
+		if p != "100%" && p != "1" {
+			f, err = ParseFraction(p)
+		}
+		if err != nil {
+			return err
+		}
+		*to[i] = f
+	}
+	im.Burst = b
+	return nil
+}
+
+func burstText(im *wire.Impairment) string {
+	b := im.Burst
+	if b == (wire.Burst{}) {
+		return ""
+	}
+	list := []float64{b.P, b.R, b.Bad, b.Good}
+	for len(list) > 2 && list[len(list)-1] == 0 {
+		list = list[:len(list)-1]
+	}
+	var parts []string
+	for _, f := range list {
+		parts = append(parts, FormatFraction(f))
+	}
+	return strings.Join(parts, "/")
+}
+
+// setDrop reads numbers of segments.
+func setDrop(im *wire.Impairment, v string) error {
+	var list []uint32
+	for _, s := range strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' }) {
+		n, err := strconv.ParseUint(s, 10, 32)
+		if err != nil {
+			return errors.New("numbers of segments of a connection, from 0, as 100,101")
+		}
+		list = append(list, uint32(n))
+	}
+	slices.Sort(list)
+	if list = slices.Compact(list); len(list) > wire.MaxDrop {
+		return fmt.Errorf("%d numbers: %d at most", len(list), wire.MaxDrop)
+	}
+	im.Drop = list
+	return nil
+}
+
+func dropText(im *wire.Impairment) string {
+	var list []string
+	for _, n := range im.Drop {
+		list = append(list, strconv.FormatUint(uint64(n), 10))
+	}
+	return strings.Join(list, ",")
+}
+
+// SetLink changes one thing that a link does; the error says what a value looks like.
+func SetLink(im *wire.Impairment, key, value string) error {
+	for _, s := range linkSettings {
+		if s.key == key {
+			if err := s.set(im, value); err != nil {
+				return fmt.Errorf("%s is %s: %w", key, value, err)
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("a link has no %q: it has %s", key, strings.Join(LinkKeys(), ", "))
+}
+
+// LinkText is what SetLink was told, "" where it is as it would be anyhow.
+func LinkText(im *wire.Impairment, key string) string {
+	for _, s := range linkSettings {
+		if s.key == key {
+			return s.text(im)
+		}
+	}
+	return ""
+}
+
+// LinkKeys are what SetLink knows.
+func LinkKeys() (keys []string) {
+	for _, s := range linkSettings {
+		keys = append(keys, s.key)
+	}
+	return keys
+}
+
+// Change is something to be changed in a lab that runs.
+type Change struct {
+	Kind string // "link" or "nic"
+	Of   string // a NIC, as a.nic0
+	Set  [][2]string
+}
+
+// changes are what each kind knows beside what SetLink does of a link.
+var changes = map[string][]string{"link": {"state"}, "nic": {"p2p"}}
+
+// ParseChange reads one, as "link a.nic0 loss=1% state=down" or "nic a.nic0 p2p=off".
+func ParseChange(s string) (c Change, err error) {
+	words := strings.Fields(s)
+	if len(words) < 3 {
+		return c, errors.New("not a change, as link a.nic0 loss=1%, or nic a.nic0 p2p=off")
+	}
+	c.Kind, c.Of = words[0], words[1]
+	known, ok := changes[c.Kind]
+	if !ok {
+		return c, fmt.Errorf("%s: a link or a nic, as link a.nic0 loss=1%%, or nic a.nic0 p2p=off", c.Kind)
+	}
+	for _, w := range words[2:] {
+		key, value, ok := strings.Cut(w, "=")
+		if !ok {
+			return c, fmt.Errorf("%s: a word, = and a value, as loss=1%%", w)
+		}
+		if !slices.Contains(known, key) {
+			if c.Kind != "link" {
+				return c, fmt.Errorf("a %s has no %q: it has %s", c.Kind, key, strings.Join(known, ", "))
+			}
+			if err := SetLink(new(wire.Impairment), key, value); err != nil {
+				if !slices.Contains(LinkKeys(), key) {
+					err = fmt.Errorf("a link has no %q: it has %s, %s", key, strings.Join(known, ", "), strings.Join(LinkKeys(), ", "))
+				}
+				return c, err
+			}
+		}
+		if words := map[string]string{"state": "up down", "p2p": "on off"}[key]; words != "" &&
+			!slices.Contains(strings.Fields(words), value) {
+			return c, fmt.Errorf("%s is %s: %s", key, value, strings.Replace(words, " ", " or ", 1))
+		}
+		c.Set = append(c.Set, [2]string{key, value})
+	}
+	return c, nil
+}
+
+// String is what ParseChange reads.
+func (c Change) String() string {
+	s := c.Kind + " " + c.Of
+	for _, x := range c.Set {
+		s += " " + x[0] + "=" + x[1]
+	}
+	return s
+}
+
+// Apply makes a change, all of it or nothing.
+func (l *Lab) Apply(c Change) error {
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	i := slices.IndexFunc(l.ports, func(p *Port) bool { return p.Name == c.Of })
+	if i < 0 {
+		var names []string
+		for _, p := range l.ports[:min(len(l.ports), 8)] {
+			names = append(names, p.Name)
+		}
+		return fmt.Errorf("%s is no NIC of the lab: there are %s", c.Of, strings.Join(names, ", "))
+	}
+	p := l.ports[i]
+	im := p.desc.Link.Up
+	var after []func()
+	for _, x := range c.Set {
+		key, value := x[0], x[1]
+		switch {
+		case c.Kind == "nic" && key == "p2p":
+			after = append(after, func() { p.NIC().SetP2P(value == "on") })
+		case c.Kind == "link" && key == "state":
+			after = append(after, func() { p.setCarrier(value == "up") })
+		default:
+			if err := SetLink(&im, key, value); err != nil {
+				return err
+			}
+		}
+	}
+	if err := l.impair(p, im); err != nil {
+		return err
+	}
+	for _, f := range after {
+		f()
+	}
+	l.opt.Log.Info("changed", "what", c.String())
+	return nil
+}
+
+// setCarrier takes the port's link down, or up again. A gVNIC tells its guest.
+func (p *Port) setCarrier(up bool) {
+	if d, ok := p.dev.(interface{ SetLink(up bool) }); ok {
+		d.SetLink(up)
+		return
+	}
+	p.NIC().SetCarrier(up)
+}
+
+// impair has a port's link do something else to what the port sends, at the lab's scale. changing is held.
+func (l *Lab) impair(p *Port, im wire.Impairment) error {
+	if err := p.NIC().Link().Impair(scaled(im, l.clock.Scale()), p.desc.Link.Down); err != nil {
+		return err
+	}
+	p.desc.Link.Up = im
+	return nil
+}
+
+// scaled is what a link does where it is so many times slower than it says; 0: without its rate and its delay.
+func scaled(im wire.Impairment, scale float64) wire.Impairment {
+	if scale == 0 {
+		im.Rate, im.Limit, im.Delay, im.Jitter = 0, 0, 0, 0
+		return im
+	}
+	im.Rate /= scale
+	longer := func(d time.Duration) time.Duration {
+		return time.Duration(min(float64(d)*scale, float64(wire.MaxDelay)))
+	}
+	im.Delay, im.Jitter = longer(im.Delay), longer(im.Jitter)
+	return im
+}
+
+// SetScale has all links be so many times slower than they say, with delays as many times longer; 0: they have neither
+// rates nor delays.
+func (l *Lab) SetScale(scale float64) error {
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	l.clock.SetScale(scale)
+	var errs []error
+	for _, p := range l.ports {
+		if im := p.desc.Link.Up; im.Rate > 0 || im.Delay > 0 || im.Jitter > 0 {
+			errs = append(errs, l.impair(p, im))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Event is a change at a time, from the beginning of what the lab is for, at scale 1.
+type Event struct {
+	At time.Duration
+	Change
+}
+
+// MaxEvents is how many a lab file has at most.
+const MaxEvents = 1000
+
+// Play makes changes at their times, which are as many times longer as links are slower, until all are made or ctx
+// ends. tell is told of each as it is made, and why it could not be.
+func (l *Lab) Play(ctx context.Context, events []Event, tell func(Event, error)) {
+	start, scale := time.Now(), max(l.clock.Scale(), 1)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for _, e := range slices.SortedStableFunc(slices.Values(events), func(a, b Event) int { return int(a.At - b.At) }) {
+		at := time.Duration(min(float64(e.At)*scale, math.MaxInt64/2))
+		timer.Reset(time.Until(start.Add(at)))
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		tell(e, l.Apply(e.Change))
+	}
+}
