@@ -139,7 +139,7 @@ func kindOf(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Int:
 		return "a whole number"
-	case reflect.Uint64:
+	case reflect.Uint64, reflect.Uint32:
 		return "a whole number from 0"
 	case reflect.Bool:
 		return "true or false"
