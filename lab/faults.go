@@ -353,6 +353,15 @@ type Event struct {
 	Change
 }
 
+// Told says that the event took place, or why it did not.
+func (e Event) Told(err error) string {
+	s := fmt.Sprintf("at %v: %v", e.At, e.Change)
+	if err != nil {
+		s += ": " + err.Error()
+	}
+	return s
+}
+
 // MaxEvents is how many a lab file has at most.
 const MaxEvents = 1000
 

@@ -11,7 +11,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"vnic.dev/vnic/cmd/vnic/internal/labshow"
+	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/internal/memavail"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/pcie/host"
 )
@@ -71,7 +73,7 @@ func labCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(labShowCommand())
+	c.AddCommand(labShowCommand(), labSetCommand())
 	return c
 }
 
@@ -128,4 +130,36 @@ with the words of nvidia-smi topo. - is standard input. Presets are:
 	f.BoolVar(&fromHost, "from-host", false, "this machine's own tree")
 	f.BoolVar(&schema, "schema", false, "the JSON schema of lab files")
 	return c
+}
+
+func labSetCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "set [PID] link|nic NAME KEY=VALUE...",
+		Short: "Change what links and NICs of a running vnic do",
+		Long: `Change what links and NICs of a running vnic do, from now on, with all that is under way on them. What a
+link does is done to what its NIC's guest sends:
+  loss=1% gemodel=0.1%/20% drop=100,101 reorder=1% duplicate=1% corrupt=0.1% ecn=on delay=10ms jitter=1ms
+  rate=1Gbit limit=256K, as of lab files (docs/lab.md); 0, or off, ends it
+  state=down or up: of the NIC's link, in both directions
+A NIC has p2p=off: it does not reach GPUs, and payload goes through host memory; p2p=on as it was.
+Names are those of lab files (a.nic0), or as vnic stat shows them (port0).`,
+		Example: `  vnic lab set link a.nic0 loss=1% delay=10ms
+  vnic lab set 1234 link a.nic0 state=down
+  vnic lab set nic a.nic0 p2p=off`,
+		RunE: func(c *cobra.Command, args []string) error {
+			var pid []string
+			if len(args) > 0 && strings.IndexFunc(args[0], func(r rune) bool { return r < '0' || r > '9' }) < 0 {
+				pid, args = args[:1], args[1:]
+			}
+			what, err := lab.ParseChange(strings.Join(args, " "))
+			if err != nil {
+				return misuse(c, err)
+			}
+			snap, err := statOf(c, pid)
+			if err != nil {
+				return err
+			}
+			return stat.Change(c.Context(), snap.PID, what)
+		},
+	}
 }

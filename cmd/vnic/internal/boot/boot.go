@@ -170,6 +170,15 @@ func (l *runner) run(ctx context.Context) (int, error) {
 	status := make([]int, len(l.guests))
 	streams := l.streams()
 	eg, ctx := errgroup.WithContext(ctx)
+	if file := l.opt.Lab; file != nil && len(file.Script) > 0 {
+		playing, stop := context.WithCancel(ctx)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			l.lab.Play(playing, file.Script, func(e lab.Event, err error) { l.opt.Note("%s", e.Told(err)) })
+		})
+		defer wg.Wait()
+		defer stop()
+	}
 	for i, g := range l.guests {
 		eg.Go(func() (err error) {
 			status[i], err = g.run(ctx, streams[i])

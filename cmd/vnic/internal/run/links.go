@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"sync"
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/guest-images/transfer"
@@ -274,8 +275,11 @@ func (r *rails) probe(ctx context.Context) error {
 	scale := clock.Scale()
 	if o.Scale != "" && o.Scale != scaleAuto {
 		scale, _ = lab.ParseScale(o.Scale) // Check has
-		clock.SetScale(scale)
+		if err := r.lab.SetScale(scale); err != nil {
+			return err
+		}
 	}
+	r.begun = func() {}
 	if !o.shares() {
 		return nil
 	}
@@ -292,7 +296,9 @@ func (r *rails) probe(ctx context.Context) error {
 			s.plan = plans[i]
 		}
 	}()
-	clock.SetScale(0)
+	if err := r.lab.SetScale(0); err != nil {
+		return err
+	}
 	least := 1.
 	for i, mode := range o.Modes {
 		var rep Report
@@ -314,8 +320,29 @@ func (r *rails) probe(ctx context.Context) error {
 	if o.Scale == scaleAuto {
 		scale = least
 	}
-	clock.SetScale(scale)
-	return nil
+	return r.lab.SetScale(scale)
+}
+
+// playScript has the lab file's script play from when the first transfers begin, until the function that it gives is
+// called.
+func (r *rails) playScript(ctx context.Context) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var once sync.Once
+	var wg sync.WaitGroup
+	r.begun = func() {
+		once.Do(func() {
+			if r.opt.Lab == nil || len(r.opt.Lab.Script) == 0 {
+				return
+			}
+			wg.Go(func() {
+				r.lab.Play(ctx, r.opt.Lab.Script, func(e lab.Event, err error) { r.opt.note("%s", e.Told(err)) })
+			})
+		})
+	}
+	return func() {
+		cancel()
+		wg.Wait()
+	}
 }
 
 // part is as many rounds as move n bytes.

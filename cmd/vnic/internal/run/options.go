@@ -218,7 +218,7 @@ func (o *Options) Check() error {
 // loss says where segments are lost.
 func (o *Options) loss() transfer.Loss {
 	switch {
-	case o.Lossy():
+	case o.Lossy(), o.Lab != nil && (o.Lab.Lossy() || len(o.Lab.Script) > 0):
 		return transfer.LinkLoss
 	case o.HoldTokens > 0:
 		return transfer.PoolLoss

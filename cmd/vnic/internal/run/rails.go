@@ -68,6 +68,7 @@ type rails struct {
 	desc    lab.Description
 	nodes   map[*lab.Port]*transfer.Node // of in-process guests
 	streams []*stream
+	begun   func() // called when transfers begin
 }
 
 // describeRails is the lab of a run over rails: the file's, or guests with a NIC and a GPU a rail.
@@ -266,6 +267,7 @@ func (r *rails) transfer(ctx context.Context) (*Report, error) {
 		return nil, r.blame(ctx, err)
 	}
 	rep.Scale = r.lab.Clock().Scale()
+	defer r.playScript(ctx)()
 	for i, mode := range o.Modes {
 		if err := r.run(ctx, rep, mode, uint64(i)); err != nil {
 			return nil, r.blame(ctx, fmt.Errorf("mode %s: %w", mode, err))
@@ -562,6 +564,7 @@ func (r *rails) run(ctx context.Context, rep *Report, mode string, number uint64
 			switch {
 			case step.Stage == "transfer" && step.Round == 1:
 				all.wait()
+				r.begun()
 			case step.Stage != "prepare":
 				rail[s.is.Rail].wait()
 			}

@@ -81,6 +81,11 @@ func Do(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	var wg sync.WaitGroup
+	if o.Lab != nil {
+		wg.Go(func() {
+			l.Play(ctx, o.Lab.Script, func(e lab.Event, err error) { o.Note("lab", "%s", e.Told(err)) })
+		})
+	}
 	for i, s := range sources {
 		p := &port{Port: l.Port(i), src: s, note: q.note(o.Note), silence: cmp.Or(o.silence, silence),
 			takeover: cmp.Or(o.takeover, takeover), outside: o.Broker, turn: make(chan struct{}, 1)}

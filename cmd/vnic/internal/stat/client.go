@@ -97,7 +97,8 @@ func each(f func(d *os.File, pid int, name string) error) error {
 	return nil
 }
 
-func read(ctx context.Context, d *os.File, name string) (*Snapshot, error) {
+// exchange sends a line, "" for a snapshot, and gives what comes back.
+func exchange(ctx context.Context, d *os.File, name, line string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var dialer net.Dialer
@@ -107,12 +108,26 @@ func read(ctx context.Context, d *os.File, name string) (*Snapshot, error) {
 	}
 	defer func() { _ = c.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })()
+	if _, err = io.WriteString(c, line); err == nil {
+		err = c.(*net.UnixConn).CloseWrite()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNone, err)
+	}
 	b, err := io.ReadAll(io.LimitReader(c, maxSnapshot))
 	if err != nil {
 		return nil, err
 	}
 	if len(b) == 0 { // closed without a word: it ends, or has too many clients
 		return nil, fmt.Errorf("%w: it does not answer", ErrNone)
+	}
+	return b, nil
+}
+
+func read(ctx context.Context, d *os.File, name string) (*Snapshot, error) {
+	b, err := exchange(ctx, d, name, "")
+	if err != nil {
+		return nil, err
 	}
 	s := new(Snapshot)
 	if err := json.Unmarshal(b, s); err != nil {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/cmd/vnic/internal/atexit"
+	"vnic.dev/vnic/lab"
 )
 
 // Bounds of what clients can make a server hold.
@@ -46,6 +47,7 @@ type Server struct {
 	began   time.Time
 	wait    time.Duration // for a client
 	ports   atomic.Pointer[func() []Port]
+	change  atomic.Pointer[func(lab.Change) error] // nil: there is no lab
 	sandbox func() *Sandbox
 
 	dir      *os.File // of the socket; nil: none
@@ -237,9 +239,16 @@ func (s *Server) leave(c *net.UnixConn) {
 	_ = c.Close()
 }
 
-// answer gives a client one snapshot.
+// answer gives a client one snapshot; or does what it asks for, and says what came of it.
 func (s *Server) answer(c *net.UnixConn) {
-	b, err := json.Marshal(s.Snapshot())
+	ask := s.request(c)
+	var b []byte
+	var err error
+	if ask == "" {
+		b, err = json.Marshal(s.Snapshot())
+	} else {
+		b, err = json.Marshal(s.obey(ask))
+	}
 	if err == nil {
 		err = c.SetWriteDeadline(time.Now().Add(s.wait))
 	}

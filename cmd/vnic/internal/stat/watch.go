@@ -28,12 +28,15 @@ func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
 		}
 		return list
 	})
+	change := l.Apply
+	s.change.Store(&change)
 	return watched{s}, nil
 }
 
 type watched struct{ *Server }
 
 func (w watched) Close() error {
+	w.change.Store(nil)
 	w.SetPorts(nil)
 	return nil
 }
