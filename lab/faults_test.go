@@ -1,0 +1,126 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/wire"
+)
+
+// What is set is said again in the same words.
+func TestLinkSettings(t *testing.T) {
+	for _, c := range []struct{ key, value, text string }{
+		{"loss", "1%", "1%"}, {"loss", "0.25", "25%"}, {"loss", "0", ""}, {"gemodel", "1%/20%", "1%/20%"},
+		{"gemodel", "1%/20%/100%/0", "1%/20%/100%"}, {"gemodel", "0", ""}, {"drop", "7,3,3", "3,7"}, {"drop", "", ""},
+		{"reorder", "2%", "2%"}, {"duplicate", "3%", "3%"}, {"corrupt", "4%", "4%"}, {"ecn", "on", "on"}, {"ecn", "off", ""},
+		{"delay", "10us", "10µs"}, {"delay", "0", ""}, {"jitter", "2ms", "2ms"}, {"rate", "1Gbit", "1Gbit"},
+		{"rate", "1000kbit/s", "1Mbit"}, {"rate", "125MB/s", "1Gbit"}, {"rate", "0", ""},
+	} {
+		var im wire.Impairment
+		if err := SetLink(&im, c.key, c.value); err != nil || LinkText(&im, c.key) != c.text {
+			t.Errorf("%s=%s: %v, %q, not %q", c.key, c.value, err, LinkText(&im, c.key), c.text)
+		}
+		if c.text != "" {
+			testkit.OK(t, SetLink(&im, c.key, c.text))
+		}
+	}
+	for _, c := range [][2]string{{"loss", "100%"}, {"loss", "-1%"}, {"gemodel", "1%"}, {"gemodel", "1/2/3/4/5"}, {"drop", "-1"},
+		{"ecn", "yes"}, {"delay", "-1s"}, {"delay", "2h"}, {"rate", "0.1kbit"}, {"rate", "fast"}, {"limit", "0"}, {"limit", "2G"},
+		{"speed", "1"}} {
+		var im wire.Impairment
+		if err := SetLink(&im, c[0], c[1]); err == nil || !strings.Contains(err.Error(), c[0]) {
+			t.Errorf("%v: %v", c, err)
+		}
+	}
+}
+
+// settings of a port's link, as they are on the wire.
+func lossOf(l *Lab, i int) float64 { return l.Port(i).desc.Link.Up.Loss }
+
+func TestApply(t *testing.T) {
+	l := testkit.Must(Open(Uniform(2, NIC{Model: Virtio}, 1<<20), Options{}))(t)
+	defer func() { testkit.OK(t, l.Close()) }()
+	apply := func(s string) error { return l.Apply(testkit.Must(ParseChange(s))(t)) }
+	testkit.OK(t, apply("link port1 loss=5% delay=1ms"))
+	testkit.OK(t, apply("link port1 reorder=1%"))
+	if im := l.Port(1).desc.Link.Up; im.Loss != 0.05 || im.Delay != time.Millisecond || im.Reorder != 0.01 ||
+		lossOf(l, 0) != 0 {
+		t.Errorf("%+v", im)
+	}
+	// All of it or nothing.
+	if err := l.Apply(Change{Kind: "link", Of: "port0", Set: [][2]string{{"loss", "1%"}, {"delay", "x"}}}); err == nil ||
+		lossOf(l, 0) != 0 {
+		t.Errorf("%v, loss %v", err, lossOf(l, 0))
+	}
+	if err := apply("link nobody loss=1%"); err == nil || !strings.Contains(err.Error(), "there are port0, port1") {
+		t.Errorf("%v", err)
+	}
+	for _, s := range []string{"link port0 state=down", "link port0 state=up", "nic port0 p2p=off", "nic port0 p2p=on"} {
+		testkit.OK(t, apply(s))
+	}
+	testkit.OK(t, errors.Join(l.SetScale(10), l.SetScale(0), l.SetScale(1)))
+	if im := l.Port(1).desc.Link.Up; im.Delay != time.Millisecond {
+		t.Errorf("after scales %+v", im)
+	}
+}
+
+func TestScaledLinks(t *testing.T) {
+	im := wire.Impairment{Loss: 0.5, Delay: time.Millisecond, Jitter: time.Microsecond, Rate: 1e6, Limit: 5}
+	if s := scaled(im, 100); s.Delay != 100*time.Millisecond || s.Jitter != 100*time.Microsecond || s.Rate != 1e4 ||
+		s.Limit != 5 || s.Loss != 0.5 {
+		t.Errorf("%+v", s)
+	}
+	if s := scaled(im, 1e9); s.Delay != wire.MaxDelay {
+		t.Errorf("%+v", s)
+	}
+	if s := scaled(im, 0); s.Delay != 0 || s.Rate != 0 || s.Loss != 0.5 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A script's changes are made in their order, not before their times, times the scale; what is wrong is told, and the rest
+// made.
+func TestPlay(t *testing.T) {
+	d := Uniform(1, NIC{Model: Virtio}, 0)
+	d.Scale = 10
+	l := testkit.Must(Open(d, Options{}))(t)
+	defer func() { testkit.OK(t, l.Close()) }()
+	event := func(at time.Duration, s string) Event { return Event{at, testkit.Must(ParseChange(s))(t)} }
+	start, told := time.Now(), []string{}
+	tell := func(e Event, err error) {
+		told = append(told, e.Told(err))
+		if d := time.Since(start); d < 10*e.At {
+			t.Errorf("%s after %v", e.Told(err), d)
+		}
+	}
+	l.Play(t.Context(), []Event{event(2*time.Millisecond, "link port0 loss=2%"), event(time.Millisecond, "link nobody loss=1%"),
+		event(2*time.Millisecond, "link port0 loss=3%")}, tell)
+	want := "at 1ms: link nobody loss=1%: nobody is no NIC of the lab: there are port0|at 2ms: link port0 loss=2%|" +
+		"at 2ms: link port0 loss=3%"
+	if got := strings.Join(told, "|"); got != want || lossOf(l, 0) != 0.03 {
+		t.Errorf("%s; loss %v", got, lossOf(l, 0))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	l.Play(ctx, []Event{event(time.Hour, "link port0 loss=2%")}, tell)
+	testkit.Equal(t, "told", len(told), 3)
+}
+
+func FuzzParseChange(f *testing.F) {
+	for _, s := range []string{"link a.nic0 loss=1% state=down", "nic a p2p=off", "link a gemodel=1%/2%", "link a drop=1,2"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		c, err := ParseChange(s)
+		if err != nil {
+			return
+		}
+		if again, err := ParseChange(c.String()); err != nil || again.String() != c.String() {
+			t.Errorf("%q: %v, %q", s, err, again)
+		}
+	})
+}
