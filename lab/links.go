@@ -70,6 +70,9 @@ func (l *Lab) Edges() (list []*Edge) {
 	return list
 }
 
+// Described says whether anybody has said what links the machine has, or how fast they are.
+func (m *Machine) Described() bool { return !m.Bare || m.desc.shaped() }
+
 // Clock says how much slower than their rates the lab's links are.
 func (l *Lab) Clock() *shape.Clock { return l.clock }
 
@@ -123,9 +126,32 @@ func (l *Lab) guestEdges(g *Guest, loads []pcie.Load, set func(*Load, float64)) 
 	return out
 }
 
+// loadsOf names what Loads and EngineLoads give.
+type loadsOf struct {
+	way             Way
+	engine, outward bool
+}
+
+// known gives loads that somebody has asked for before, or makes them: trees and models do not change.
+func (p *Port) known(of loadsOf, loads func() []Load) []Load {
+	p.loadsMu.Lock()
+	defer p.loadsMu.Unlock()
+	list, ok := p.loads[of]
+	if !ok {
+		list = loads()
+		p.loads[of] = list
+	}
+	return list
+}
+
 // Loads says what of the port's packets crosses which edges, where their payload is that way: of those that it sends, or
 // of those that it receives. Host memory is that of the socket that the NIC is below. Of a NIC in no tree it is the wire.
-func (p *Port) Loads(way Way, sends bool) (all []Load) {
+// The list is not to be changed.
+func (p *Port) Loads(way Way, sends bool) []Load {
+	return p.known(loadsOf{way: way, outward: sends}, func() []Load { return p.newLoads(way, sends) })
+}
+
+func (p *Port) newLoads(way Way, sends bool) (all []Load) {
 	g, n, tree := p.machine.desc, p.desc, p.machine.Tree
 	d, name := p.Model.received, n.Name+" in"
 	if sends {
@@ -172,8 +198,13 @@ func (p *Port) Loads(way Way, sends bool) (all []Load) {
 }
 
 // EngineLoads says what copies of a GPU's engines to host memory, or from there, cross: that of the socket that the GPU is
-// below.
+// below. The list is not to be changed.
 func (p *Port) EngineLoads(gpu int, toHost bool) []Load {
+	return p.known(loadsOf{way: Way{GPU: gpu}, engine: true, outward: toHost},
+		func() []Load { return p.newEngineLoads(gpu, toHost) })
+}
+
+func (p *Port) newEngineLoads(gpu int, toHost bool) []Load {
 	tree, self := p.machine.Tree, p.machine.GPUs[gpu].Place
 	loads := tree.Read(self, tree.SocketOf(self))
 	if toHost {
@@ -270,7 +301,8 @@ func carry(to map[*Edge]Carried, loads []Load, n uint64) {
 	}
 }
 
-// Carry adds to each edge what the port's queues and engines have moved over it so far.
+// Carry adds to each edge what the port's queues and engines have moved over it so far. It reads counters, one after
+// the other: while packets pass, payload may be less than there was at any moment, and never more than there is.
 func (p *Port) Carry(to map[*Edge]Carried) {
 	for i := range p.QueuePairs {
 		rx, tx := p.NIC().QueueCounters(i)

@@ -31,6 +31,9 @@ type Port struct {
 	machine *Machine
 	desc    *NIC
 
+	loadsMu sync.Mutex
+	loads   map[loadsOf][]Load // under loadsMu
+
 	life context.Context // ends what is served
 	end  context.CancelCauseFunc
 
@@ -45,7 +48,8 @@ type Port struct {
 func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, place string) (*Port, error) {
 	model, _ := LookupModel(n.Model)
 	p := &Port{Index: len(l.ports), Name: n.Name, Model: model, MAC: n.MAC, Addr4: n.Addr4, Addr6: n.Addr6, MTU: n.MTU,
-		QueuePairs: n.QueuePairs, GPUs: reached, Place: place, lab: l, machine: m, desc: n}
+		QueuePairs: n.QueuePairs, GPUs: reached, Place: place, lab: l, machine: m, desc: n,
+		loads: make(map[loadsOf][]Load)}
 	p.life, p.end = context.WithCancelCause(context.Background())
 	var err error
 	c := nic.Config{Name: p.Name, MAC: p.MAC, MTU: uint16(p.MTU), QueuePairs: p.QueuePairs, GPUs: gpus, Pollers: l.pollers,

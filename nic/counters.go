@@ -201,8 +201,8 @@ func (t *delta) flush(c *Counters) {
 		add(&c.live.HeaderBytes, t.header)
 		addAny(&c.live.DeviceBytes, t.device)
 		addAny(&c.live.GPUFileBytes, t.gpuFile)
+		addAny(&c.live.BouncedBytes, t.bounced) // before those that they are a part of: see Read
 		addAny(&c.live.HostBytes, t.host)
-		addAny(&c.live.BouncedBytes, t.bounced)
 	}
 	if t.drops > 0 {
 		add(&c.live.Drops, t.drops)
@@ -211,12 +211,14 @@ func (t *delta) flush(c *Counters) {
 	t.clear()
 }
 
-// Read gives the counters as the control channel carries them.
+// Read gives the counters as the control channel carries them. Others may add meanwhile: then there are no more bytes
+// in host memory that were not bounced, and no longer headers in the mean, than have been counted.
 func (c *Counters) Read() (now control.DirCounters) {
 	to := now.All()
 	for i, v := range c.live.All() {
 		*to[i] = atomic.LoadUint64(v)
 	}
+	now.Packets = atomic.LoadUint64(&c.live.Packets) // flush adds them first, so they are read last
 	return now
 }
 

@@ -23,9 +23,10 @@ func statCommand() *cobra.Command {
 		Use:   "stat [PID]",
 		Short: "Show the counters of a running vnic, per port and queue",
 		Long: `Show the counters of a running vnic: what each port and queue has received and sent, and in which memory
-its payload was written or lay. Once a second, by the second, until interrupted or until that vnic ends. A
-vnic has a socket for it in a directory of its user's: $VNIC_RUNTIME_DIR, else $XDG_RUNTIME_DIR/vnic,
-/run/user/UID/vnic (root: /run/vnic), or /tmp/vnic-UID.`,
+its payload was written or lay; of a lab with PCIe trees, what the busiest links have carried. Once a second,
+by the second, until interrupted or until that vnic ends. A vnic has a socket for it in a directory of its
+user's: $VNIC_RUNTIME_DIR, else $XDG_RUNTIME_DIR/vnic, /run/user/UID/vnic (root: /run/vnic), or
+/tmp/vnic-UID.`,
 		Example: `  vnic stat                  of the only vnic that is running, once a second
   vnic stat --once           totals since it began
   vnic stat --json | jq '.ports[].queues[].rx.device_bytes'`,

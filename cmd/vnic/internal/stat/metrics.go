@@ -42,6 +42,18 @@ var (
 	descRegistered = desc("gpu_registered_bytes", "Memory of a GPU that a guest has registered as buffers.", "port", "gpu")
 )
 
+// Links of a lab. Others whose names begin with link are of ports' wires, and older.
+var (
+	descLabPayload = desc("lab_link_payload_bytes_total",
+		"Payload bytes that a link of the lab or a memory carried, each as often as it crossed it.", "link")
+	descLabBytes = desc("lab_link_bytes_total",
+		"Bytes that a link of the lab or a memory carried, with headers, rings and what links add to packets.", "link")
+	descLabBusy = desc("lab_link_busy_seconds_total", "Time for which a link of the lab or a memory was taken.", "link")
+	descLabRate = desc("lab_link_rate_bytes",
+		"Bytes a second of a link of the lab or a memory that the lab file says, whatever the scale.", "link")
+	descLabScale = desc("lab_scale", "How many times slower than their rates links of the lab are; 0: they are not slow.")
+)
+
 var descSandbox = desc("sandbox_refused_total",
 	"System calls of the process that its sandbox refused, or, in mode log, would refuse.", "mode")
 
@@ -65,6 +77,25 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, p := range now.Ports {
 		p.collect(ch)
+	}
+	now.collectLinks(ch)
+}
+
+func (s *Snapshot) collectLinks(ch chan<- prometheus.Metric) {
+	if s.Scale != nil {
+		ch <- prometheus.MustNewConstMetric(descLabScale, prometheus.GaugeValue, *s.Scale)
+	}
+	for i := range s.Links {
+		l := &s.Links[i]
+		count := func(d *prometheus.Desc, n float64) {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, n, l.Name)
+		}
+		count(descLabPayload, float64(l.Payload))
+		count(descLabBytes, float64(l.Bytes))
+		if l.Rate > 0 {
+			count(descLabBusy, l.Busy)
+			ch <- prometheus.MustNewConstMetric(descLabRate, prometheus.GaugeValue, l.Rate, l.Name)
+		}
 	}
 }
 

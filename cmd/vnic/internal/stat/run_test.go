@@ -13,6 +13,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labfile"
 )
 
 // What a run has counted is seen from outside, by either way, and it is what the run itself reports.
@@ -82,7 +83,81 @@ func TestCountersOfARun(t *testing.T) {
 	if r := rep.Runs[0]; sent != r.TX.Device || received != r.RX.Device || sent != size || host != 0 {
 		t.Errorf("sent %d, received %d of device memory, %d of host memory; the run: %+v", sent, received, host, r)
 	}
+	if snap.Links != nil || snap.Scale != nil || strings.Contains(text, "vnic_lab") {
+		t.Errorf("links of a lab that nobody has described: %+v", snap.Links)
+	}
 	if left := metrics(); len(s.Snapshot().Ports) != 0 || strings.Contains(left, "vnic_port_info") {
 		t.Errorf("after the run: %+v", s.Snapshot())
+	}
+}
+
+// Of a run of a lab file, links are seen from outside, by either way: what they carried is what the NICs' queues did.
+//
+// Invariant: vnic stat: Links of a lab are shown where somebody has said what there is, with what
+// the queues count.
+func TestLinksOfARun(t *testing.T) {
+	t.Setenv(stat.EnvDir, filepath.Join(t.TempDir(), "run"))
+	s := testkit.Must(stat.Start(stat.Options{Command: "run"}))(t)
+	defer s.Close()
+	h := stat.MetricsHandler(s)
+	const size = 1 << 20
+	file := filepath.Join(t.TempDir(), "lab.yaml")
+	testkit.OK(t, os.WriteFile(file, []byte(`guests:
+  a: &a
+    sockets: [{name: s0}]
+    nics: [{name: nic0, below: s0, rate: 25Gbit}]
+    gpus: [{name: gpu0, below: s0, link: gen4x16}]
+  b: *a
+`), 0o600))
+	o := run.Defaults()
+	l := testkit.Must(labfile.Load(file, nil))(t)
+	l.Sow(7)
+	o.Take(l, 1)
+	o.Size, o.Modes, o.InProc = size, o.Modes[:1], true
+	o.Log, o.Services = slog.New(slog.DiscardHandler), []lab.Service{s.Watch}
+	seen := 0
+	o.Stage = func(step run.Step) {
+		if step.Stage != "verify" {
+			return
+		}
+		seen++
+		testkit.Eventually(t, "links to have carried what queues count", func() bool {
+			snap, err := stat.Read(t.Context(), os.Getpid())
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+			text := w.Body.String()
+			if err != nil || snap.Scale == nil || *snap.Scale != 1 || !strings.Contains(text, "\nvnic_lab_scale 1\n") {
+				t.Errorf("%v, %+v", err, snap)
+				return true
+			}
+			links := make(map[string]stat.LabLink)
+			for _, l := range snap.Links {
+				links[l.Name] = l
+			}
+			same := true
+			for _, p := range snap.Ports {
+				var up, down uint64
+				for _, q := range p.Queues {
+					down += q.TX.DeviceBytes + q.TX.GPUFileBytes + q.TX.HostBytes
+					up += q.RX.DeviceBytes + q.RX.GPUFileBytes + q.RX.HostBytes
+				}
+				for _, x := range []struct {
+					name string
+					n    uint64
+					rate float64
+				}{{" down", down, 0}, {" out", down, 25e9 / 8}, {" up", up, 0}, {" in", up, 25e9 / 8}} {
+					l := links[p.Name+x.name]
+					same = same && l.Payload == x.n && l.Bytes > l.Payload && l.Rate == x.rate && l.Busy > 0 == (x.rate > 0) &&
+						strings.Contains(text, fmt.Sprintf("vnic_lab_link_payload_bytes_total{link=%q} %v\n", l.Name, float64(x.n))) &&
+						strings.Contains(text, fmt.Sprintf("vnic_lab_link_rate_bytes{link=%q} %v\n", l.Name, x.rate)) == (x.rate > 0)
+				}
+			}
+			return same && links["a.gpu0 up"].Payload >= size && links["a.s0 memory"].Payload >= 2*size
+		})
+	}
+	testkit.OK(t, testkit.Err(run.Do(t.Context(), o)))
+	testkit.Equal(t, "times that it was looked at", seen, 1)
+	if now := s.Snapshot(); now.Links != nil || now.Scale != nil {
+		t.Errorf("after the run: %+v", now)
 	}
 }

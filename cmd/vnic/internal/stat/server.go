@@ -48,6 +48,7 @@ type Server struct {
 	wait    time.Duration // for a client
 	ports   atomic.Pointer[func() []Port]
 	change  atomic.Pointer[func(lab.Change) error] // nil: there is no lab
+	links   atomic.Pointer[links]                  // nil: none
 	sandbox func() *Sandbox
 
 	dir      *os.File // of the socket; nil: none
@@ -109,6 +110,9 @@ func (s *Server) Snapshot() *Snapshot {
 		list = (*ports)()
 	}
 	now := snapshot(s.command, s.began, list)
+	if l := s.links.Load(); l != nil {
+		now.Links, now.Scale = l.read()
+	}
 	if s.sandbox != nil {
 		now.Sandbox = s.sandbox()
 	}

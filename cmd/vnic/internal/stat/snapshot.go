@@ -38,6 +38,18 @@ type Snapshot struct {
 	Uptime  float64        `json:"uptime_seconds"`    // by the monotonic clock: rates go by it
 	Sandbox *Sandbox       `json:"sandbox,omitempty"` // nil: the process has none
 	Ports   []PortCounters `json:"ports"`
+	Scale   *float64       `json:"scale,omitempty"` // links are so many times slower than their rates; 0: not slow
+	Links   []LabLink      `json:"links,omitempty"` // of the lab, by name
+}
+
+// LabLink is one direction of a link of the lab that packets can cross, or a memory. Of a lab of which nobody has said
+// what links there are, none is shown; else those that have a rate or have carried something.
+type LabLink struct {
+	Name    string  `json:"name"`           // "a.nic0 up", "a.s0 memory"; of the wire "a.nic0 out", "a.nic0 in"
+	Rate    float64 `json:"rate,omitempty"` // bytes a second that the lab file says, whatever the scale; 0: none
+	Payload uint64  `json:"payload_bytes"`  // as often as they crossed it, those included that were sent again
+	Bytes   uint64  `json:"bytes"`          // with headers, rings, and what packets of links and wires add
+	Busy    float64 `json:"busy_seconds"`   // for which it was taken; 0 of one without a rate
 }
 
 // Sandbox is what keeps the process from what it does not need.

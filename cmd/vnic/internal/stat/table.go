@@ -40,8 +40,6 @@ func Table(w io.Writer, before, now *Snapshot) error {
 		_, err := fmt.Fprintln(w, "no ports")
 		return err
 	}
-	var b strings.Builder
-	t.tw = tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	head := []string{"PORT", "QUEUE", ""}
 	for i, c := range directionCounters {
 		if c.column != "" {
@@ -51,10 +49,29 @@ func Table(w io.Writer, before, now *Snapshot) error {
 			head = append(head, "BYTES")
 		}
 	}
-	t.row(head...)
-	for i := range now.Ports {
-		t.port(before.find(now.Ports[i].Name), &now.Ports[i])
+	err := t.write(w, func() {
+		t.row(head...)
+		for i := range now.Ports {
+			t.port(before.find(now.Ports[i].Name), &now.Ports[i])
+		}
+	})
+	if rows := t.links(before, now); err == nil && len(rows) > 0 {
+		if _, err = fmt.Fprintf(w, "\n%s\n", now.linksTitle()); err == nil {
+			err = t.write(w, func() {
+				for _, r := range rows {
+					t.row(r...)
+				}
+			})
+		}
 	}
+	return err
+}
+
+// write writes the rows that f makes, each column as wide as its widest cell.
+func (t *table) write(w io.Writer, f func()) error {
+	var b strings.Builder
+	t.tw = tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	f()
 	if err := t.tw.Flush(); err != nil {
 		return err
 	}

@@ -9,7 +9,8 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// Watch has s show all ports on a lab's switch, until what it gives is closed: a lab.Service.
+// Watch has s show all ports on a lab's switch, and its links if somebody has said what there is, until what it gives
+// is closed: a lab.Service.
 func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
 	ports := map[wire.Port]*lab.Port{}
 	for _, p := range l.Ports() {
@@ -30,6 +31,7 @@ func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
 	})
 	change := l.Apply
 	s.change.Store(&change)
+	s.links.Store(newLinks(l))
 	return watched{s}, nil
 }
 
@@ -38,5 +40,6 @@ type watched struct{ *Server }
 func (w watched) Close() error {
 	w.change.Store(nil)
 	w.SetPorts(nil)
+	w.links.Store(nil)
 	return nil
 }
