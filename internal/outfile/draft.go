@@ -67,10 +67,18 @@ func (d *Draft) Commit(b []byte) error {
 	if err == nil {
 		err = d.Rename()
 	}
-	if err != nil {
-		return errors.Join(explain(d.Name, err), d.Remove())
+	if err == nil {
+		return nil
 	}
-	return nil
+	var link *os.LinkError
+	if errors.As(err, &link) {
+		err = link.Err
+	}
+	err = explain(d.Name, err)
+	if rerr := d.Remove(); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
+		err = errors.Join(err, rerr)
+	}
+	return err
 }
 
 // Discard removes the draft, unless there was a Commit.
