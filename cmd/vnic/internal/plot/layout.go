@@ -40,8 +40,9 @@ var (
 	frame = color.NRGBA{0x99, 0x99, 0x99, 0xff}
 	alarm = color.NRGBA{0xb0, 0x00, 0x20, 0xff}
 
-	// lines are the colours of Okabe and Ito (Color Universal Design, 2008), which the colour-blind can tell apart, but for
-	// their yellow and black, with two dark ones of Tol's instead. Further lines have the same, and are dashed.
+	// lines are the colours of Okabe and Ito (Color Universal Design, 2008), which the colour-blind can
+	// tell apart, but for their yellow and black, with two dark ones of Tol's instead. Further lines
+	// have the same, and are dashed.
 	lines = []color.NRGBA{{0x00, 0x72, 0xb2, 0xff}, {0xd5, 0x5e, 0x00, 0xff}, {0x00, 0x9e, 0x73, 0xff},
 		{0xcc, 0x79, 0xa7, 0xff}, {0x56, 0xb4, 0xe9, 0xff}, {0xe6, 0x9f, 0x00, 0xff}, {0x33, 0x22, 0x88, 0xff},
 		{0x88, 0x22, 0x55, 0xff}}

@@ -37,8 +37,9 @@ func sample() *Picture {
 		p.Panels = append(p.Panels, panel)
 	}
 	percent := func(v float64) string { return fmt.Sprintf("%.0f %%", v*100) }
-	p.Bars = &Bars{Title: "Links", Names: []string{"a.nic0 out", strings.Repeat("long", 100)}, Groups: []string{"devmem", "copy"},
-		Columns: []Column{{Title: "model", Values: [][]float64{{1, 0}, {0.5, -1}}, Format: percent, Full: 1},
+	p.Bars = &Bars{Title: "Links", Names: []string{"a.nic0 out", strings.Repeat("long", 100)},
+		Groups: []string{"devmem", "copy"}, Columns: []Column{
+			{Title: "model", Values: [][]float64{{1, 0}, {0.5, -1}}, Format: percent, Full: 1},
 			{Title: "measured", Values: [][]float64{{0, 0}, {-1, -1}}, Format: percent}}}
 	return p
 }
@@ -63,8 +64,9 @@ func TestSVGIsXMLWithAllNames(t *testing.T) {
 	var b bytes.Buffer
 	testkit.OK(t, p.Write(&b, "svg"))
 	all := "\n" + strings.Join(words(t, b.Bytes()), "\n") + "\n"
-	want := []string{"<lab> & \"more\"[31m", "subtitle", "footnote", "devmem", "copy", "line rate", "link down", "link up",
-		"near the end", "mean MB/s", "1,234", "11.1", "99.9", "Links", "a.nic0 out", "model", "measured", "100 %", "50 %"}
+	want := []string{"<lab> & \"more\"[31m", "subtitle", "footnote", "devmem", "copy", "line rate", "link down",
+		"link up", "near the end", "mean MB/s", "1,234", "11.1", "99.9", "Links", "a.nic0 out", "model",
+		"measured", "100 %", "50 %"}
 	for _, s := range p.Panels[0].Series {
 		want = append(want, s.Name)
 	}
@@ -87,9 +89,10 @@ func TestSVGIsXMLWithAllNames(t *testing.T) {
 }
 
 func TestPNGIsAsLargeAsSaid(t *testing.T) {
-	for name, p := range map[string]*Picture{"all": sample(), "nothing": {}, "a panel without a line": {Panels: []Panel{{}}},
-		"zeros":   {Panels: []Panel{{Series: []Series{{Intervals: []Interval{{}}}}}}},
-		"no bars": {Bars: &Bars{Groups: []string{"a"}, Columns: []Column{{Values: [][]float64{{}}}}}},
+	for name, p := range map[string]*Picture{"all": sample(), "nothing": {},
+		"a panel without a line": {Panels: []Panel{{}}},
+		"zeros":                  {Panels: []Panel{{Series: []Series{{Intervals: []Interval{{}}}}}}},
+		"no bars":                {Bars: &Bars{Groups: []string{"a"}, Columns: []Column{{Values: [][]float64{{}}}}}},
 		"what is no number": {Panels: []Panel{{Series: []Series{{Mean: math.Inf(1), Intervals: []Interval{{To: 1,
 			Value: math.Inf(1)}}}}}}},
 	} {
@@ -168,7 +171,8 @@ func TestLineHasGaps(t *testing.T) {
 }
 
 func TestNumbersHaveThreeDigits(t *testing.T) {
-	for v, want := range map[float64]string{0: "0", 0.01234: "0.0123", 1.5: "1.50", 28.94: "28.9", 285.4: "285", 1593.2: "1593"} {
+	for v, want := range map[float64]string{0: "0", 0.01234: "0.0123", 1.5: "1.50", 28.94: "28.9", 285.4: "285",
+		1593.2: "1593"} {
 		testkit.Equal(t, fmt.Sprint(v), digits(v), want)
 	}
 }

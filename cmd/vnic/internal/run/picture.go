@@ -124,8 +124,8 @@ func (r *Recorder) panel(rep *Report, run *Run) plot.Panel {
 	if len(rep.Rails) > 0 {
 		all = " in all"
 	}
-	p.Title = fmt.Sprintf("%s: %s %s%s, %.2f s", run.Mode, humanize.Comma(int64(math.Round(rep.rate(run.Rate())))), rep.unit(),
-		all, run.Seconds)
+	rate := humanize.Comma(int64(math.Round(rep.rate(run.Rate()))))
+	p.Title = fmt.Sprintf("%s: %s %s%s, %.2f s", run.Mode, rate, rep.unit(), all, run.Seconds)
 	if run.Rounds > 1 {
 		p.Title += fmt.Sprintf(" in %d rounds", run.Rounds)
 	}

@@ -24,7 +24,7 @@ func area(t *testing.T, s *plot.Series) (moved float64, lost uint64) {
 	return moved, lost
 }
 
-// What lines of a picture have below them is what the NICs have counted, to the byte; what went on before, in a probe,
+// What lines of a picture have below them is what the NICs have counted; what went on before, in a probe,
 // is not in it.
 //
 // Invariant: vnic run: A picture's lines sum up to what the NICs counted.
@@ -192,8 +192,8 @@ func TestPictureSaysWhatTheRunWas(t *testing.T) {
 		Runs: []Run{{Mode: transfer.Copy, Bytes: 1 << 20, Seconds: 1, Rounds: 2}}}
 	p := (&Recorder{}).Picture(rep)
 	testkit.Equal(t, "title", p.Title, "vnic run: 1 rail, copy, links at 1/2,000 of their rates")
-	testkit.Equal(t, "subtitle", p.Subtitle, "1M per rail  ·  NIC gve  ·  MTU 1500  ·  guests in QEMU 11.1 (kvm)  ·  loss 1 %"+
-		"  ·  reordered 0.1 %  ·  p2p off  ·  seed 7")
+	testkit.Equal(t, "subtitle", p.Subtitle, "1M per rail  ·  NIC gve  ·  MTU 1500  ·  guests in QEMU 11.1 (kvm)"+
+		"  ·  loss 1 %  ·  reordered 0.1 %  ·  p2p off  ·  seed 7")
 	testkit.Equal(t, "panel", p.Panels[0].Title, "copy: 17 Gbit/s in all, 1.00 s in 2 rounds")
 	testkit.Equal(t, "lines without readings", len(p.Panels[0].Series[0].Intervals), 0)
 }
