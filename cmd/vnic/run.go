@@ -25,7 +25,7 @@ func runCommand() *cobra.Command {
 	var (
 		mode, p2p, guest        = "both", "on", "qemu"
 		asJSON, verbose, schema bool
-		profile, labName        string
+		profile, labName, plot  string
 		sandbox                 = broker.On
 		dump                    pcap.Options
 		show                    = stat.Options{Command: "run"}
@@ -46,6 +46,7 @@ Memory TCP.`,
   vnic run --guest inproc           the same job without QEMU, in seconds
   vnic run --pcap run.pcapng        every packet as tshark reads it, with where its payload lay
   vnic run --lab a3-high --bidir    4 NICs and 8 GPUs a guest, in both directions
+  vnic run --plot run.svg           a picture: rates over time; with --lab, loads of links
   vnic run --json                   one JSON object on stdout`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) (err error) {
@@ -88,7 +89,7 @@ Memory TCP.`,
 				o.Lab.Sow(seed)
 				o.Take(o.Lab, o.Rails)
 			}
-			if err := errors.Join(o.Check(), show.Check()); err != nil {
+			if err := errors.Join(o.Check(), show.Check(), checkPlot(c, plot)); err != nil {
 				return misuse(c, err)
 			}
 			out, err := results(c, &dump, asJSON)
@@ -113,6 +114,13 @@ Memory TCP.`,
 			}
 			defer func() { err = errors.Join(err, o.Broker.Close()) }()
 			showSandbox(&show, o.Broker)
+			drawn, err := newPicture(plot, labTitle(labName), o.Broker)
+			if err != nil {
+				ui.done()
+				return err
+			}
+			defer func() { err = errors.Join(err, drawn.close()) }()
+			drawn.record(&o)
 			look, err := observe(show, dump, o.Log, ui.note)
 			if err != nil {
 				ui.done()
@@ -137,6 +145,7 @@ Memory TCP.`,
 				if perr := printReport(out, rep, asJSON); perr != nil {
 					return errors.Join(err, perr)
 				}
+				err = errors.Join(err, drawn.write(rep))
 			}
 			return err
 		},
@@ -174,6 +183,7 @@ Memory TCP.`,
 	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
 	f.BoolVar(&o.Keep, "keep", false, "keep the guests' consoles and the NICs' counters, in ./vnic-run-SEED")
 	dump.Flags(f)
+	f.StringVar(&plot, "plot", "", "draw rates over time, and what links carried, to this file, .svg or .png")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object (schema: vnic run --json-schema)")
 	metricsFlag(f, &show)
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")

@@ -18,8 +18,7 @@ const (
 )
 
 // SVG draws the ratios: for each row that has one, a line for its interval with a dot at the median, and below it, in
-// grey, the A/A pair's. The axis is logarithmic. (gonum.org/v1/plot would add 6 MB of fonts and rasters to a program of
-// 35 MB, and eight modules, for this one picture.)
+// grey, the A/A pair's. The axis is logarithmic.
 func (rep *Report) SVG(w io.Writer) error {
 	var rows []*Row
 	low, high := 0.5, 2.0

@@ -180,6 +180,47 @@ func TestOnlyTheSameFileIsRemoved(t *testing.T) {
 	}
 }
 
+// A draft gets the name that was said before the seal, as long as it is the same file; nothing else gets any.
+func TestDraftsGetTheirNames(t *testing.T) {
+	testkit.LeavesNothing(t)
+	k := both(t, Config{Mode: On})
+	dir := t.TempDir()
+	file := func(name string) string {
+		testkit.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(name), 0o600))
+		return filepath.Join(dir, name)
+	}
+	file("x")
+	rename, remove, err := k.Draft(file(".x.1"), "x")
+	testkit.OK(t, err)
+	_, discard, err := k.Draft(file(".x.2"), "x")
+	testkit.OK(t, err)
+	stale, _, err := k.Draft(file(".x.3"), "x")
+	testkit.OK(t, err)
+	testkit.Must(k.Keep(file("kept"), false))(t)
+	for _, name := range []string{"", ".", "..", "a/b", "../x", "a\x00b"} {
+		_, _, err := k.Draft(filepath.Join(dir, "kept"), name)
+		testkit.ErrorIs(t, err, unix.EINVAL)
+	}
+	testkit.Must(k.ask(t.Context(), request{op: opSeal}))(t)
+	_, _, err = k.Draft(filepath.Join(dir, "kept"), "y")
+	refused(t, "a draft after the seal", err)
+	_, err = k.quick(request{op: opRename, number: 3})
+	refused(t, "a name for what is no draft", err)
+	_, err = k.quick(request{op: opRename, number: 4})
+	testkit.ErrorIs(t, err, unix.EINVAL)
+
+	testkit.OK(t, os.WriteFile(filepath.Join(dir, ".x.1"), []byte("written"), 0o600)) // later than it was named
+	testkit.OK(t, rename())
+	testkit.OK(t, remove()) // there is nothing any more
+	testkit.Equal(t, "x", string(testkit.Must(os.ReadFile(filepath.Join(dir, "x")))(t)), "written")
+	testkit.OK(t, os.WriteFile(filepath.Join(dir, ".x.2"), []byte("written"), 0o600))
+	testkit.OK(t, discard())
+	testkit.OK(t, os.Rename(file("other"), filepath.Join(dir, ".x.3")))
+	testkit.ErrorIs(t, stale(), unix.ESTALE)
+	left := testkit.Must(filepath.Glob(dir + "/*"))(t)
+	testkit.Equal(t, "left", strings.Join(left, " "), dir+"/.x.3 "+dir+"/kept "+dir+"/x")
+}
+
 // A forward of UDP answers who has sent something, and nobody else.
 func TestRelayAnswersWhoAsked(t *testing.T) {
 	testkit.LeavesNothing(t)

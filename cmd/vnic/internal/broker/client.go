@@ -125,10 +125,10 @@ func (k *Client) askWith(ctx context.Context, q request, fd int, more ...byte) (
 }
 
 // quick is ask for what takes no time.
-func (k *Client) quick(q request) (reply, error) {
+func (k *Client) quick(q request, more ...byte) (reply, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	return k.ask(ctx, q)
+	return k.ask(ctx, q, more...)
 }
 
 // socket asks for one.
@@ -234,6 +234,22 @@ func (k *Client) Keep(path string, dir bool) (remove func() error, err error) {
 		_, err := k.quick(request{op: opRemove, number: r.number})
 		return err
 	}, nil
+}
+
+// Draft names a file that is to be given a name in its directory later, in place of what has that name then, or to be
+// removed, before Confine.
+func (k *Client) Draft(path, name string) (rename, remove func() error, err error) {
+	r, err := k.quick(request{op: opDraft}, []byte(path+"\x00"+name)...)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	later := func(o op) func() error {
+		return func() error {
+			_, err := k.quick(request{op: o, number: r.number})
+			return err
+		}
+	}
+	return later(opRename), later(opRemove), nil
 }
 
 // Own names a process of ours that is to be ended later, before Confine; signal sends it SIGTERM or

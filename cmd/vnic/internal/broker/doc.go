@@ -11,7 +11,8 @@
 //   - for the datagrams of the forwards of UDP: the broker keeps these sockets, which could send to
 //     anybody, and passes answers only to who has sent something;
 //   - to connect to one of the sockets at which QEMUs listen (serve --client), by its number;
-//   - to remove one of the files named before Confine, if it is still the same;
+//   - to remove one of the files named before Confine, if it is still the same, or to give one the name in its
+//     directory that was said then (run --plot);
 //   - to end one of the QEMUs that the process has started before Confine (run, boot: Gate), which the
 //     broker has pidfds of, by SIGTERM or SIGKILL; and to give a QEMU's monitor one of three commands,
 //     as a monitor would open any file;

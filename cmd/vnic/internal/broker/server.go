@@ -61,6 +61,7 @@ type server struct {
 type kept struct {
 	dir  *os.File
 	name string
+	to   string // the name in dir that it may be given; "": none
 	st   unix.Stat_t
 	path string // of the directory, if that may be removed; "": it may not
 }
@@ -164,11 +165,11 @@ func (s *server) handle(ctx context.Context, q request, more []byte, fd int) int
 		default:
 			r.errno = errnoOf(sendSignal(s.own[q.number], sig))
 		}
-	case opKeep:
+	case opKeep, opDraft:
 		if s.sealed || len(s.kept) == maxKept {
 			r.errno = unix.EPERM
 		} else {
-			k, err := keep(string(more), q.number == 1)
+			k, err := keep(string(more), q.number == 1, q.op == opDraft)
 			if r.errno = errnoOf(err); err == nil {
 				r.number = uint64(len(s.kept))
 				s.kept = append(s.kept, k)
@@ -179,6 +180,12 @@ func (s *server) handle(ctx context.Context, q request, more []byte, fd int) int
 			r.errno = unix.EINVAL
 		} else {
 			r.errno = errnoOf(s.kept[q.number].remove())
+		}
+	case opRename:
+		if q.number >= uint64(len(s.kept)) {
+			r.errno = unix.EINVAL
+		} else {
+			r.errno = errnoOf(s.kept[q.number].rename())
 		}
 	case opSeal:
 		if s.sealed {
@@ -360,8 +367,15 @@ func (s *server) watch(listener int) {
 	_ = unix.Close(listener)
 }
 
-// keep looks at a file that may be removed later.
-func keep(path string, dir bool) (k kept, err error) {
+// keep looks at a file that may be removed later, or, a draft, be given a name in its directory.
+func keep(path string, dir, draft bool) (k kept, err error) {
+	to := ""
+	if draft {
+		path, to, _ = strings.Cut(path, "\x00")
+		if to == "" || to == "." || to == ".." || strings.ContainsAny(to, "/\x00") {
+			return k, unix.EINVAL
+		}
+	}
 	parent, name := filepath.Split(path)
 	if !filepath.IsAbs(path) || name == "" || strings.ContainsRune(path, 0) {
 		return k, unix.EINVAL
@@ -370,7 +384,7 @@ func keep(path string, dir bool) (k kept, err error) {
 	if err != nil {
 		return k, err
 	}
-	k = kept{dir: os.NewFile(uintptr(fd), parent), name: name}
+	k = kept{dir: os.NewFile(uintptr(fd), parent), name: name, to: to}
 	if dir {
 		k.path = parent
 	}
@@ -380,13 +394,29 @@ func keep(path string, dir bool) (k kept, err error) {
 	return k, nil
 }
 
+// same says whether it is still the same. Drafts have been written since.
+func (k *kept) same() bool {
+	var st unix.Stat_t
+	err := unix.Fstatat(int(k.dir.Fd()), k.name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	return err == nil && st.Ino == k.st.Ino && st.Dev == k.st.Dev && (k.to != "" || st.Mtim == k.st.Mtim)
+}
+
+// rename gives a draft its name, if it is still the same.
+func (k *kept) rename() error {
+	switch {
+	case k.to == "":
+		return unix.EPERM
+	case !k.same():
+		return unix.ESTALE
+	}
+	fd := int(k.dir.Fd())
+	return unix.Renameat(fd, k.name, fd, k.to)
+}
+
 // remove removes it, if it is still the same.
 func (k *kept) remove() error {
-	var st unix.Stat_t
-	fd := int(k.dir.Fd())
-	if err := unix.Fstatat(fd, k.name, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil && st.Ino == k.st.Ino &&
-		st.Dev == k.st.Dev && st.Mtim == k.st.Mtim {
-		if err := unix.Unlinkat(fd, k.name, 0); err != nil {
+	if k.same() {
+		if err := unix.Unlinkat(int(k.dir.Fd()), k.name, 0); err != nil {
 			return err
 		}
 	}

@@ -27,11 +27,13 @@ const (
 	opConnect   // number: of Config.Connect
 	opOldMemory // number: process; dev, ino: of the memory that is not old
 	opRemove    // number: of those that opKeep has named
+	opRename    // number: of those that opDraft has named
 	opRefused
 	opSignal // number: of those that opOwn has named; ino: SIGTERM or SIGKILL
 	opCancel // number: the request that nobody waits for any more
 
-	opKeep    // a file's directory and name follow, with a 0 between; number 1: the directory too; before opSeal only
+	opKeep    // a file's path follows; number 1: the directory too; before opSeal only
+	opDraft   // the same, then a 0 and the name that it may be given; before opSeal only
 	opOwn     // a pidfd comes along; before opSeal only
 	opMonitor // the monitor's socket comes along, another goes back; before opSeal only
 	opMemory  // a GPU's memory comes along; before opSeal only

@@ -80,6 +80,7 @@ func countersOf(ports ...*nic.Port) (t totals) {
 func (t *round) account(r *Run) {
 	tx, rx, a, b := t.flows.read()
 	t.l.links.add(t.n, a, b)
+	t.samples.end(t.start.Add(t.took), payload(rx))
 	now := t.l.counters()
 	r.Bytes += t.n
 	r.Seconds += t.took.Seconds()

@@ -56,6 +56,8 @@ type Options struct {
 
 	Services []lab.Service // what else is to see the lab: counters, a capture
 
+	Recorder *Recorder // for a picture; nil: none
+
 	// Confine takes rights from this process when all guests are there, and none has been let in; Broker
 	// then does for it what it may not any more. Both or neither may be nil.
 	Confine func() error

@@ -269,6 +269,7 @@ func (r *rails) transfer(ctx context.Context) (*Report, error) {
 	rep.Scale = r.lab.Clock().Scale()
 	defer r.playScript(ctx)()
 	for i, mode := range o.Modes {
+		o.Recorder.mode(mode)
 		if err := r.run(ctx, rep, mode, uint64(i)); err != nil {
 			return nil, r.blame(ctx, fmt.Errorf("mode %s: %w", mode, err))
 		}

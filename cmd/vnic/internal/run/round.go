@@ -25,8 +25,10 @@ type round struct {
 	source     sum // the digest of what is sent, of kind pieces
 	flows      *flowCounters
 	sent, got  transfer.Result
+	start      time.Time
 	took       time.Duration
 	before     totals
+	samples    *sampler
 }
 
 func (l *runner) newRound(p plan, mode string, number int, n, seed uint64, port uint16) *round {
@@ -205,12 +207,15 @@ func (t *round) move(ctx context.Context, base uint64) error {
 	var watching sync.WaitGroup
 	t.before = t.l.counters()
 	t.l.links.begin()
-	start := time.Now()
+	t.start = time.Now()
 	watching.Go(func() { t.watch(ctx, done, cancel, base) })
+	if t.samples = t.l.opt.Recorder.sample(t, t.start); t.samples != nil {
+		watching.Go(func() { t.samples.follow(done) })
+	}
 	err := both(ctx, func(ctx context.Context) (err error) { t.sent, err = a.guest.Send(ctx); return err },
 		func(ctx context.Context) (err error) {
 			t.got, err = b.guest.Receive(ctx)
-			t.took = time.Since(start)
+			t.took = time.Since(t.start)
 			t.l.links.end()
 			return err
 		})

@@ -80,6 +80,7 @@ func (l *runner) transfer(ctx context.Context, p plan) (*Report, error) {
 	rep := l.info
 	rep.describe(o)
 	for i, mode := range o.Modes {
+		o.Recorder.mode(mode)
 		r, err := l.runMode(ctx, p, mode, uint64(i))
 		if err != nil {
 			return nil, fmt.Errorf("mode %s: %w", mode, err)

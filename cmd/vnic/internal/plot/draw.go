@@ -1,0 +1,300 @@
+package plot
+
+import (
+	"fmt"
+	"image/color"
+	"math"
+	"slices"
+
+	"github.com/dustin/go-humanize"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+)
+
+// draw draws everything, from the top.
+func (l *layout) draw(c draw.Canvas) {
+	l.c, l.pen = c, l.height-margin
+	l.rect(color.White, 0, 0, width, l.height)
+	l.text(style{size: 17, bold: true}, margin, l.pen-8, l.f.fit(style{size: 17, bold: true}, l.Title, width-2*margin))
+	sub := style{size: 10.5, color: soft}
+	l.text(sub, margin, l.pen-8-headLine+3, l.f.fit(sub, l.Subtitle, width-2*margin))
+	l.pen -= headRoom
+	for i := range l.Panels {
+		l.panel(&l.Panels[i], l.panels[i], i == len(l.Panels)-1)
+	}
+	if l.Bars != nil {
+		l.bars(l.Bars)
+	}
+	note := style{size: 8.5, color: soft}
+	l.text(note, margin, margin-6, l.f.fit(note, l.Footnote, width-2*margin))
+}
+
+// text writes a line, whose middle is at a height.
+func (l *layout) text(s style, x, y vg.Length, t string) {
+	sty := l.f.of(s)
+	if t = clean(t); t == "" {
+		return
+	}
+	base := -0.36 * s.size // half of what capitals are high
+	pt := vg.Point{X: x, Y: y + base}
+	if s.up {
+		pt = vg.Point{X: x - base, Y: y}
+	}
+	face := l.f.Fonts.Lookup(sty.Font, s.size)
+	shift := vg.Length(s.x) * face.Width(t)
+	if l.anchor {
+		shift = 0
+	}
+	l.c.SetColor(sty.Color)
+	if !s.up {
+		l.c.FillString(face, vg.Point{X: pt.X + shift, Y: pt.Y}, t)
+		return
+	}
+	l.c.Push()
+	l.c.Translate(pt)
+	l.c.Rotate(quarter)
+	l.c.FillString(face, vg.Point{X: shift}, t)
+	l.c.Pop()
+}
+
+func (l *layout) line(c color.Color, w vg.Length, x0, y0, x1, y1 vg.Length, dash ...vg.Length) {
+	l.c.StrokeLine2(draw.LineStyle{Color: c, Width: w, Dashes: dash}, x0, y0, x1, y1)
+}
+
+func (l *layout) rect(c color.Color, x0, y0, x1, y1 vg.Length) {
+	l.c.FillPolygon(c, []vg.Point{{X: x0, Y: y0}, {X: x1, Y: y0}, {X: x1, Y: y1}, {X: x0, Y: y1}})
+}
+
+// lineOf is how the line of a number looks.
+func lineOf(i int) draw.LineStyle {
+	return draw.LineStyle{Color: lines[i%len(lines)], Width: 1.5, Dashes: dashes[i/len(lines)%len(dashes)]}
+}
+
+// panel draws a panel: its title, its axes, its lines and their names.
+func (l *layout) panel(p *Panel, high vg.Length, last bool) {
+	left, right := margin+axisRoom, width-margin-nameRoom
+	l.text(style{size: 12, bold: true}, left, l.pen-8, l.f.fit(style{size: 12, bold: true}, p.Title, right-left))
+	top := l.pen - panelHead
+	bottom := top - high
+	x := func(v float64) vg.Length { return l.x.place(v, left, right) }
+	y := func(v float64) vg.Length { return l.y.place(v, bottom, top) }
+
+	small := style{size: 9, color: soft}
+	for _, v := range l.y.ticks() {
+		l.line(grid, 0.6, left, y(v), right, y(v))
+		number := small
+		number.x = -1
+		l.text(number, left-6, y(v), l.y.label(v))
+	}
+	l.text(style{size: 9, color: soft, x: -0.5, up: true}, margin+4, (top+bottom)/2, p.Unit)
+	under := bottom - l.lostRows(p, bottom, x)
+	for _, v := range l.x.ticks() {
+		l.line(grid, 0.6, x(v), bottom, x(v), top)
+		l.line(frame, 0.6, x(v), under, x(v), under-3)
+		number := small
+		number.x = -0.5
+		t := l.x.label(v)
+		if last && v+l.x.step > l.x.to*(1+1e-9) {
+			t += " s"
+		}
+		l.text(number, x(v), under-11, t)
+	}
+	l.line(frame, 0.8, left, under, right, under)
+	if under != bottom {
+		l.line(frame, 0.4, left, bottom, right, bottom)
+	}
+	for i := range p.Series {
+		for _, part := range p.Series[i].points() {
+			for j, v := range part {
+				part[j] = vg.Point{X: x(float64(v.X)), Y: y(float64(v.Y))}
+			}
+			l.c.StrokeLines(lineOf(i), part)
+		}
+	}
+	if m := p.Limit; m != nil {
+		l.line(soft, 0.9, left, y(m.At), right, y(m.At), 4, 3)
+		l.label(style{size: 8.5, color: soft, x: -1}, right-3, y(m.At)+8, m.Text)
+	}
+	l.marks(p.Marks, x, top, under, right)
+	l.names(p, right+18, top)
+	l.pen = under - panelFoot
+}
+
+// points are of a series' line: the middle of each interval, and the ends of what has no gaps.
+func (s *Series) points() (parts [][]vg.Point) {
+	at := func(t, v float64) vg.Point { return vg.Point{X: vg.Length(t), Y: vg.Length(v)} }
+	var part []vg.Point
+	for i, v := range s.Intervals {
+		if i == 0 || v.From > s.Intervals[i-1].To {
+			part = []vg.Point{at(v.From, v.Value)}
+		}
+		part = append(part, at((v.From+v.To)/2, v.Value))
+		if i == len(s.Intervals)-1 || s.Intervals[i+1].From > v.To {
+			parts = append(parts, append(part, at(v.To, v.Value)))
+		}
+	}
+	return parts
+}
+
+// lostRows draws when packets were lost: a row for each series that has lost any, below the panel.
+func (l *layout) lostRows(p *Panel, bottom vg.Length, x func(float64) vg.Length) (high vg.Length) {
+	n := 0
+	for i := range p.Series {
+		s := &p.Series[i]
+		if s.lost() == 0 {
+			continue
+		}
+		top := bottom - 2 - vg.Length(n)*lostLine
+		n++
+		for _, v := range s.Intervals {
+			if v.Lost > 0 {
+				from, to := x(v.From), x(v.To)
+				l.rect(lineOf(i).Color, from, top-lostLine+1.5, max(to, from+1), top)
+			}
+		}
+	}
+	if n > 0 {
+		l.text(style{size: 8.5, color: soft, x: -1}, margin+axisRoom-6, bottom-8, "lost")
+	}
+	return strip(n)
+}
+
+// marks draws what happened, texts one below the other where they would overlap.
+func (l *layout) marks(marks []Mark, x func(float64) vg.Length, top, bottom, right vg.Length) {
+	const size = 8.5
+	var ends []vg.Length // of the last text in each row
+	var texts []func()   // above all lines
+	for _, m := range marks {
+		at, s := x(m.At), style{size: size, color: alarm}
+		l.line(alarm, 1, at, bottom, at, top, 2, 2)
+		wide, from := l.f.width(s, m.Text), at+4
+		if from+wide > right {
+			from = max(at-4-wide, margin+axisRoom)
+		}
+		row := 0
+		for row < len(ends) && ends[row] > from {
+			row++
+		}
+		if row == len(ends) {
+			ends = append(ends, 0)
+		}
+		ends[row] = from + wide + 6
+		y := top - 8 - vg.Length(row)*(size+4)
+		texts = append(texts, func() { l.label(s, from, y, m.Text) })
+	}
+	for _, f := range texts {
+		f()
+	}
+}
+
+// label is a text with nothing behind it.
+func (l *layout) label(s style, x, y vg.Length, t string) {
+	wide := l.f.width(s, t)
+	from := x + vg.Length(s.x)*wide
+	l.rect(color.NRGBA{0xff, 0xff, 0xff, 0xdd}, from-2, y-s.size*0.65, from+wide+2, y+s.size*0.65)
+	l.text(s, x, y, t)
+}
+
+// names are the legend: a line for each series, with numbers in columns at the right.
+func (l *layout) names(p *Panel, x, top vg.Length) {
+	head, number, name := style{size: 8.5, color: soft, x: -1}, style{size: 9.5, x: -1}, style{size: 9.5}
+	right := width - margin
+	column := func(title string, of func(*Series) string) {
+		wide := l.f.width(head, title)
+		l.text(head, right, top-4, title)
+		for i := range p.Series {
+			t := of(&p.Series[i])
+			l.text(number, right, top-4-nameLine*vg.Length(i+1), t)
+			wide = max(wide, l.f.width(number, t))
+		}
+		right -= wide + 10
+	}
+	if slices.ContainsFunc(p.Series, func(s Series) bool { return s.lost() > 0 }) {
+		column("lost", func(s *Series) string { return humanize.Comma(int64(s.lost())) })
+	}
+	column("mean "+p.Unit, func(s *Series) string { return digits(s.Mean) })
+	for i := range p.Series {
+		y := top - 4 - nameLine*vg.Length(i+1)
+		l.c.StrokeLine2(thick(lineOf(i)), x, y, x+18, y)
+		l.text(name, x+24, y, l.f.fit(name, p.Series[i].Name, right-x-24))
+	}
+}
+
+func thick(s draw.LineStyle) draw.LineStyle {
+	s.Width = 2.5
+	return s
+}
+
+// digits writes a number with three digits that count.
+func digits(v float64) string {
+	if v <= 0 {
+		return "0"
+	}
+	return fmt.Sprintf("%.*f", max(0, 2-int(math.Floor(math.Log10(v)))), v)
+}
+
+// bars draws names and columns of bars.
+func (l *layout) bars(b *Bars) {
+	bold := style{size: 12, bold: true}
+	l.text(bold, margin, l.pen-8, b.Title)
+	x := width - margin
+	for i := len(b.Groups) - 1; i >= 0; i-- { // the legend, from the right
+		s := style{size: 9.5}
+		x -= l.f.width(s, b.Groups[i])
+		l.text(s, x, l.pen-8, b.Groups[i])
+		l.rect(fills[i%len(fills)], x-15, l.pen-12, x-5, l.pen-4)
+		x -= 30
+	}
+	names := style{size: 9.5, x: -1}
+	room := vg.Length(0)
+	for _, n := range b.Names {
+		room = max(room, l.f.width(names, n))
+	}
+	room = min(room, width/4)
+	top := l.pen - barsHead + 4
+	bottom := top - vg.Length(len(b.Names))*b.row()
+	for i, n := range b.Names {
+		l.text(names, margin+room, top-b.row()*(vg.Length(i)+0.5), l.f.fit(names, n, room))
+	}
+	from := margin + room + 10
+	wide := (width - margin - from - columnGap*vg.Length(len(b.Columns)-1)) / vg.Length(max(1, len(b.Columns)))
+	for i := range b.Columns {
+		l.column(b, &b.Columns[i], from, from+wide, top, bottom)
+		from += wide + columnGap
+	}
+	l.pen = bottom
+}
+
+// column draws one column of bars.
+func (l *layout) column(b *Bars, c *Column, left, right, top, bottom vg.Length) {
+	const number = 44 // room right of the longest bar
+	l.text(style{size: 9.5, color: soft}, left, top+10, l.f.fit(style{size: 9.5}, c.Title, right-left))
+	high := c.Full
+	for _, of := range c.Values {
+		for _, v := range of {
+			high = max(high, v)
+		}
+	}
+	if high <= 0 {
+		high = 1
+	}
+	x := func(v float64) vg.Length { return left + vg.Length(v/high)*(right-left-number) }
+	for i := range b.Names {
+		y := top - b.row()*vg.Length(i) - barGap/2
+		for g := range c.Values {
+			if v := c.Values[g][i]; v >= 0 {
+				l.rect(fills[g%len(fills)], left, y-barThick+0.5, max(x(v), left+0.5), y)
+				number, at := style{size: 7.5, color: soft}, x(v)+4
+				if full := x(c.Full); c.Full > 0 && at < full+3 && at+l.f.width(number, c.Format(v)) > full-3 {
+					at = full + 4
+				}
+				l.text(number, at, y-barThick/2, c.Format(v))
+			}
+			y -= barThick
+		}
+	}
+	l.line(frame, 0.8, left, top, left, bottom)
+	if c.Full > 0 {
+		l.line(alarm, 0.8, x(c.Full), top, x(c.Full), bottom, 2, 2)
+	}
+}

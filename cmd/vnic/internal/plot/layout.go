@@ -1,0 +1,162 @@
+package plot
+
+import (
+	"image/color"
+	"math"
+	"strconv"
+
+	"github.com/dustin/go-humanize"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+)
+
+// Sizes, in points.
+const (
+	width     vg.Length = 900
+	margin    vg.Length = 24
+	headLine  vg.Length = 24 // the title, and what is above the subtitle
+	headRoom  vg.Length = 52 // both
+	axisRoom  vg.Length = 52 // left of panels
+	nameRoom  vg.Length = 236
+	panelLow  vg.Length = 150 // the least height of a panel
+	panelHead vg.Length = 26
+	panelFoot vg.Length = 34 // numbers of the axis, and what is between panels
+	nameLine  vg.Length = 14
+	lostLine  vg.Length = 5
+	lostRoom  vg.Length = 12 // at least, for all that have lost any
+	barThick  vg.Length = 8
+	barGap    vg.Length = 7
+	barsHead  vg.Length = 48
+	columnGap vg.Length = 36
+	footRoom  vg.Length = 16
+
+	quarter = math.Pi / 2
+)
+
+var (
+	ink   = color.NRGBA{0x22, 0x22, 0x22, 0xff}
+	soft  = color.NRGBA{0x66, 0x66, 0x66, 0xff}
+	grid  = color.NRGBA{0xe4, 0xe4, 0xe4, 0xff}
+	frame = color.NRGBA{0x99, 0x99, 0x99, 0xff}
+	alarm = color.NRGBA{0xb0, 0x00, 0x20, 0xff}
+
+	// lines are the colours of Okabe and Ito (Color Universal Design, 2008), which the colour-blind can
+	// tell apart, but for their yellow and black, with two dark ones of Tol's instead. Further lines
+	// have the same, and are dashed.
+	lines = []color.NRGBA{{0x00, 0x72, 0xb2, 0xff}, {0xd5, 0x5e, 0x00, 0xff}, {0x00, 0x9e, 0x73, 0xff},
+		{0xcc, 0x79, 0xa7, 0xff}, {0x56, 0xb4, 0xe9, 0xff}, {0xe6, 0x9f, 0x00, 0xff}, {0x33, 0x22, 0x88, 0xff},
+		{0x88, 0x22, 0x55, 0xff}}
+	dashes = [][]vg.Length{nil, {5, 2}, {1.5, 1.5}, {7, 2, 1.5, 2}}
+
+	// fills are of bars: one light, one dark, and none that is a line's.
+	fills = []color.NRGBA{{0x2f, 0x4b, 0x6e, 0xff}, {0xa9, 0xbc, 0xd0, 0xff}}
+)
+
+// layout is where everything is.
+type layout struct {
+	*Picture
+	f      *fonts
+	height vg.Length
+	panels []vg.Length // heights of what is within axes
+	x, y   axis
+	c      draw.Canvas
+	anchor bool      // texts are placed by who shows them, whose font may be wider
+	pen    vg.Length // what is below it has not been drawn
+}
+
+// layout sees how much room everything takes.
+func (p *Picture) layout(f *fonts) *layout {
+	l := &layout{Picture: p, f: f, height: 2*margin + headRoom, panels: make([]vg.Length, len(p.Panels))}
+	var end, high float64
+	for i := range p.Panels {
+		panel, lost := &p.Panels[i], 0
+		for j := range panel.Series {
+			for _, v := range panel.Series[j].Intervals {
+				end, high = max(end, v.To), max(high, v.Value)
+			}
+			if panel.Series[j].lost() > 0 {
+				lost++
+			}
+		}
+		if panel.Limit != nil {
+			high = max(high, panel.Limit.At)
+		}
+		for _, m := range panel.Marks {
+			end = max(end, m.At)
+		}
+		l.panels[i] = max(panelLow, vg.Length(len(panel.Series)+1)*nameLine)
+		l.height += panelHead + l.panels[i] + strip(lost) + panelFoot
+	}
+	l.x, l.y = newAxis(end, 10), newAxis(high*1.04, 5)
+	l.x.to = end // a line ends at the edge
+	if end == 0 {
+		l.x.to = 1
+	}
+	if b := p.Bars; b != nil {
+		l.height += barsHead + vg.Length(len(b.Names))*b.row()
+	}
+	if p.Footnote != "" {
+		l.height += footRoom
+	}
+	return l
+}
+
+// strip is how high the rows are of so many series that have lost packets.
+func strip(n int) vg.Length {
+	if n == 0 {
+		return 0
+	}
+	return max(lostRoom, vg.Length(n)*lostLine+2)
+}
+
+func (s *Series) lost() (n uint64) {
+	for _, v := range s.Intervals {
+		n += v.Lost
+	}
+	return n
+}
+
+// row is the height of a name's bars.
+func (b *Bars) row() vg.Length { return vg.Length(len(b.Groups))*barThick + barGap }
+
+// axis is from 0 to something, with ticks that people like.
+type axis struct {
+	to, step float64
+	digits   int
+}
+
+// newAxis is an axis for values of at most high, with about n ticks.
+func newAxis(high float64, n int) axis {
+	if !(high > 0) || math.IsInf(high, 1) {
+		high = 1
+	}
+	unit := math.Pow(10, math.Floor(math.Log10(high/float64(n))))
+	step := 10 * unit
+	for _, k := range []float64{1, 2, 5} {
+		if high/(k*unit) <= float64(n) {
+			step = k * unit
+			break
+		}
+	}
+	return axis{to: math.Ceil(high/step) * step, step: step, digits: max(0, -int(math.Floor(math.Log10(step)+1e-9)))}
+}
+
+// ticks are where the axis has numbers.
+func (a axis) ticks() (at []float64) {
+	for i := 0.; i*a.step <= a.to*(1+1e-9); i++ {
+		at = append(at, i*a.step)
+	}
+	return at
+}
+
+func (a axis) label(v float64) string {
+	if a.digits == 0 {
+		return humanize.Comma(int64(math.Round(v)))
+	}
+	return strconv.FormatFloat(v, 'f', a.digits, 64)
+}
+
+// place is where in a range of the canvas a value is.
+func (a axis) place(v float64, from, to vg.Length) vg.Length {
+	return from + vg.Length(v/a.to)*(to-from)
+}

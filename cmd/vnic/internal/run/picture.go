@@ -1,0 +1,337 @@
+package run
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"vnic.dev/vnic/cmd/vnic/internal/plot"
+	"vnic.dev/vnic/lab"
+)
+
+// Bounds of what a picture shows.
+const (
+	mostIntervals = 40 // of the longest mode's lines: eight with more are a tangle
+	mostBars      = 16
+	alike         = 0.02 // of a rate: by so much loads may differ of links that are shown as one
+)
+
+// Picture draws what was recorded of a run that has ended.
+func (r *Recorder) Picture(rep *Report) *plot.Picture {
+	p := &plot.Picture{Title: r.title(rep), Subtitle: rep.subtitle(), Bars: rep.bars(),
+		Footnote: "Rates are those of an emulator on one machine, and of nothing else."}
+	if rep.scaled() {
+		p.Footnote = fmt.Sprintf("Links were %s times slower than the lab file says, rates are as many times faster than "+
+			"measured. Timers of the guests, as of TCP, were not slower.", humanize.Commaf(rep.Scale))
+	}
+	if slices.ContainsFunc(rep.Runs, func(r Run) bool { return r.Rounds > 1 }) {
+		p.Footnote += " Between rounds nothing is transferred: GPU memory is read, compared and filled."
+	}
+	for i := range rep.Runs {
+		p.Panels = append(p.Panels, r.panel(rep, &rep.Runs[i]))
+	}
+	return p
+}
+
+// scaled says whether links were slower than said, so that rates are those of the lab's links.
+func (rep *Report) scaled() bool { return len(rep.Rails) > 0 && rep.Scale > 1 }
+
+// rate is one that was measured, in the picture's unit.
+func (rep *Report) rate(bytesPerSecond float64) float64 {
+	if rep.scaled() {
+		return bytesPerSecond * rep.Scale * 8 / 1e9
+	}
+	return bytesPerSecond / 1e6
+}
+
+func (rep *Report) unit() string {
+	if rep.scaled() {
+		return "Gbit/s"
+	}
+	return "MB/s"
+}
+
+func (r *Recorder) title(rep *Report) string {
+	var b strings.Builder
+	b.WriteString(cmp.Or(r.Name, "vnic run") + ": ")
+	if len(rep.Rails) > 0 {
+		n := rep.Rails[len(rep.Rails)-1].Rail + 1
+		fmt.Fprintf(&b, "%d %s", n, plural(n, "rail"))
+		if rep.bidir() {
+			b.WriteString(" in both directions")
+		}
+		b.WriteString(", ")
+	}
+	for i := range rep.Runs {
+		if i > 0 {
+			b.WriteString(" and ")
+		}
+		b.WriteString(rep.Runs[i].Mode)
+	}
+	if rep.scaled() {
+		fmt.Fprintf(&b, ", links at 1/%s of their rates", humanize.Commaf(rep.Scale))
+	}
+	return b.String()
+}
+
+// bidir says whether rails had both directions.
+func (rep *Report) bidir() bool { return len(rep.Rails) > 1 && rep.Rails[0].Rail == rep.Rails[1].Rail }
+
+func plural(n int, word string) string {
+	if n == 1 {
+		return word
+	}
+	return word + "s"
+}
+
+// subtitle says what else is to be known to do it again.
+func (rep *Report) subtitle() string {
+	size, each := uint64(0), ""
+	if len(rep.Rails) > 0 {
+		size, each = rep.Rails[0].Bytes, " per rail"
+		if rep.bidir() {
+			each = " each way"
+		}
+	} else if len(rep.Runs) > 0 {
+		size = rep.Runs[0].Bytes
+	}
+	guests := "guests in one process"
+	if rep.Guest == "qemu" {
+		guests = fmt.Sprintf("guests in QEMU %s (%s)", rep.QEMU, rep.Accel)
+	}
+	parts := []string{lab.FormatBytes(size) + each, "NIC " + rep.NIC, fmt.Sprint("MTU ", rep.MTU), guests}
+	if rep.Loss > 0 {
+		parts = append(parts, fmt.Sprintf("loss %g %%", rep.Loss*100))
+	}
+	if rep.Reorder > 0 {
+		parts = append(parts, fmt.Sprintf("reordered %g %%", rep.Reorder*100))
+	}
+	if !rep.P2P {
+		parts = append(parts, "p2p off")
+	}
+	return strings.Join(append(parts, fmt.Sprint("seed ", rep.Seed)), "  ·  ")
+}
+
+// panel is a mode's.
+func (r *Recorder) panel(rep *Report, run *Run) plot.Panel {
+	p := plot.Panel{Unit: rep.unit()}
+	all := ""
+	if len(rep.Rails) > 0 {
+		all = " in all"
+	}
+	rate := humanize.Comma(int64(math.Round(rep.rate(run.Rate()))))
+	p.Title = fmt.Sprintf("%s: %s %s%s, %.2f s", run.Mode, rate, rep.unit(), all, run.Seconds)
+	if run.Rounds > 1 {
+		p.Title += fmt.Sprintf(" in %d rounds", run.Rounds)
+	}
+	var of *recorded
+	if i := slices.IndexFunc(r.modes, func(m *recorded) bool { return m.mode == run.Mode }); i >= 0 {
+		of = r.modes[i]
+	} else {
+		of = &recorded{}
+	}
+	add := func(name, from, to string, x *Run) {
+		s := plot.Series{Name: name, Mean: rep.rate(x.Rate())}
+		for _, f := range of.flows {
+			if f.from == from && f.to == to {
+				s.Intervals = f.intervals(of, r.interval(), rep.rate(1))
+			}
+		}
+		p.Series = append(p.Series, s)
+	}
+	line, same := 0., true
+	for i := range rep.Rails {
+		x := &rep.Rails[i]
+		if x.Mode != run.Mode {
+			continue
+		}
+		add(x.From+" → "+x.To, x.From, x.To, &x.Run)
+		if x.Share != nil {
+			same = same && (line == 0 || line == x.Share.LineRate)
+			line = x.Share.LineRate
+		}
+	}
+	if len(rep.Rails) == 0 {
+		for _, f := range of.flows {
+			add(f.from+" → "+f.to, f.from, f.to, run)
+		}
+	}
+	if rep.scaled() && same && line > 0 {
+		p.Limit = &plot.Limit{At: line * 8 / 1e9, Text: "line rate"}
+	}
+	for _, m := range of.marks {
+		p.Marks = append(p.Marks, plot.Mark{At: m.at.Sub(of.begin).Seconds(), Text: m.text})
+	}
+	return p
+}
+
+// interval is how long intervals are at least: no shorter than can be seen, and as long in each mode.
+func (r *Recorder) interval() time.Duration {
+	least := sampleOften
+	for _, m := range r.modes {
+		for _, f := range m.flows {
+			if n := len(f.list); n > 0 {
+				least = max(least, f.list[n-1].at.Sub(m.begin)/mostIntervals)
+			}
+		}
+	}
+	return least
+}
+
+// intervals are what a flow moved between its readings, times factor.
+func (f *flow) intervals(m *recorded, least time.Duration, factor float64) (list []plot.Interval) {
+	seconds := func(t time.Time) float64 { return max(0, t.Sub(m.begin).Seconds()) }
+	between := func(a, b reading) plot.Interval {
+		v := plot.Interval{From: seconds(a.at), To: seconds(b.at), Lost: b.lost - min(b.lost, a.lost)}
+		if v.To > v.From {
+			v.Value = float64(b.bytes-a.bytes) / (v.To - v.From) * factor
+		}
+		return v
+	}
+	var before, begin reading // of the interval before, and of this one
+	whole := false            // there is one before, of the same round
+	for i, now := range f.list {
+		if now.first {
+			begin, whole = now, false
+			continue
+		}
+		last := i == len(f.list)-1 || f.list[i+1].first
+		switch long := now.at.Sub(begin.at); {
+		case last && whole && long < least/2: // too short to be told apart
+			list[len(list)-1] = between(before, now)
+		case last || long >= least:
+			list = append(list, between(begin, now))
+			before, begin, whole = begin, now, true
+		}
+	}
+	return list
+}
+
+// bars are of the links that are loaded most; nil: nobody knows any.
+func (rep *Report) bars() *plot.Bars {
+	rows := rep.barRows()
+	if len(rows) == 0 {
+		return nil
+	}
+	b := &plot.Bars{Title: "Links, those first that carried most"}
+	model := plot.Column{Title: "share of its rate, if all sent at line rate (model)", Format: percentOf, Full: 1}
+	carried := plot.Column{Title: "bytes carried, with headers and rings",
+		Format: func(v float64) string { return humanize.SIWithDigits(v, 0, "B") }}
+	if rep.scaled() {
+		carried = plot.Column{Title: "share of its rate in this run (measured)", Format: percentOf, Full: 1}
+	}
+	any := false
+	for i := range rep.Runs {
+		b.Groups = append(b.Groups, rep.Runs[i].Mode)
+		var loads, bytes []float64
+		for _, row := range rows {
+			loads, bytes = append(loads, row.load[i]), append(bytes, row.carried[i])
+			any = any || row.load[i] >= 0
+		}
+		model.Values, carried.Values = append(model.Values, loads), append(carried.Values, bytes)
+	}
+	for _, row := range rows {
+		b.Names = append(b.Names, row.name())
+	}
+	if any {
+		b.Title = "Links, the most loaded first"
+		b.Columns = append(b.Columns, model)
+	}
+	b.Columns = append(b.Columns, carried)
+	return b
+}
+
+func percentOf(v float64) string {
+	if v > 0 && v < 0.01 {
+		return "< 1 %"
+	}
+	return fmt.Sprintf("%.0f %%", v*100)
+}
+
+// barRow is a link, or several of a kind whose bars would look the same.
+type barRow struct {
+	link          string
+	alike         int // how many more there are
+	rate          float64
+	load, carried []float64 // by mode; -1: not known
+}
+
+// barRows has the links of all modes, the most loaded first.
+func (rep *Report) barRows() (rows []*barRow) {
+	all, most := make(map[string]*barRow), 0.
+	for i := range rep.Runs {
+		run := &rep.Runs[i]
+		for _, l := range run.Links {
+			row := all[l.Name]
+			if row == nil {
+				row = &barRow{link: l.Name, rate: l.Rate, load: slices.Repeat([]float64{-1}, len(rep.Runs)),
+					carried: slices.Repeat([]float64{-1}, len(rep.Runs))}
+				all[l.Name] = row
+			}
+			switch {
+			case !rep.scaled():
+				row.carried[i] = float64(l.Bytes)
+			case l.Rate > 0:
+				row.carried[i] = float64(l.Bytes) * rep.Scale / run.Seconds / l.Rate
+			}
+			if l.Rate > 0 {
+				row.load[i] = l.Load
+			}
+		}
+	}
+	for _, row := range all {
+		rows = append(rows, row)
+		most = max(most, slices.Max(row.carried))
+	}
+	slices.SortFunc(rows, func(a, b *barRow) int {
+		steps := func(v []float64, step float64) float64 { return math.Round(slices.Max(v) / step) }
+		return cmp.Or(cmp.Compare(steps(b.load, alike), steps(a.load, alike)),
+			cmp.Compare(steps(b.carried, alike*most), steps(a.carried, alike*most)), strings.Compare(a.link, b.link))
+	})
+	kept := rows[:0]
+	for _, row := range rows {
+		if i := slices.IndexFunc(kept, func(k *barRow) bool { return row.isLike(k, most) }); i >= 0 {
+			kept[i].alike, kept[i].link = kept[i].alike+1, min(kept[i].link, row.link)
+			continue
+		}
+		kept = append(kept, row)
+	}
+	return kept[:min(len(kept), mostBars)]
+}
+
+// kind is a link's name without the guest's and without numbers.
+func (row *barRow) kind() string {
+	_, name, _ := strings.Cut(row.link, ".")
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' {
+			return -1
+		}
+		return r
+	}, name)
+}
+
+// isLike says whether the bars of two links would look the same, the longest being most.
+func (row *barRow) isLike(other *barRow, most float64) bool {
+	if row.kind() != other.kind() || row.rate != other.rate {
+		return false
+	}
+	for i := range row.load {
+		a, b := row.carried[i], other.carried[i]
+		if math.Abs(row.load[i]-other.load[i]) > alike || math.Abs(a-b) > max(alike*most/2, 2*alike*max(a, b)) {
+			return false
+		}
+	}
+	return true
+}
+
+func (row *barRow) name() string {
+	if row.alike == 0 {
+		return row.link
+	}
+	return fmt.Sprintf("%s and %d alike", row.link, row.alike)
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/cmd/vnic/internal/plot"
+	"vnic.dev/vnic/cmd/vnic/internal/run"
+	"vnic.dev/vnic/internal/outfile"
+)
+
+// picture is --plot: the file is drawn when the run has ended. A nil picture is none.
+type picture struct {
+	recorder *run.Recorder
+	format   string
+	draft    *outfile.Draft
+}
+
+// checkPlot says what is wrong with --plot.
+func checkPlot(c *cobra.Command, file string) error {
+	if !c.Flags().Changed("plot") {
+		return nil
+	}
+	if _, err := plot.Format(file); err != nil {
+		return fmt.Errorf("--plot %w", err)
+	}
+	return nil
+}
+
+// newPicture makes the file's draft while this process may make files; b, if there is one, gives it its name later.
+// Without an error the caller closes it.
+func newPicture(file, lab string, b *broker.Client) (p *picture, err error) {
+	if file == "" {
+		return nil, nil
+	}
+	p = &picture{recorder: &run.Recorder{Name: lab}}
+	if p.format, err = plot.Format(file); err == nil {
+		p.draft, err = outfile.NewDraft(file)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--plot %w", err)
+	}
+	if b == nil {
+		return p, nil
+	}
+	rename, remove, err := b.Draft(p.draft.Temp, filepath.Base(p.draft.Name))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("--plot %w", err), p.draft.Discard())
+	}
+	p.draft.Rename, p.draft.Remove = rename, remove
+	return p, nil
+}
+
+// labTitle is a lab's name in the title: of a file, without directory and extension.
+func labTitle(name string) string {
+	base := filepath.Base(name)
+	if name == "" {
+		return ""
+	}
+	return strings.TrimSuffix(base, filepath.Ext(base))
+}
+
+// record has a run be recorded.
+func (p *picture) record(o *run.Options) {
+	if p != nil {
+		o.Recorder = p.recorder
+	}
+}
+
+// write draws the run.
+func (p *picture) write(rep *run.Report) error {
+	if p == nil {
+		return nil
+	}
+	var b bytes.Buffer
+	err := p.recorder.Picture(rep).Write(&b, p.format)
+	if err == nil {
+		err = p.draft.Commit(b.Bytes())
+	}
+	if err != nil {
+		return fmt.Errorf("--plot %w", err)
+	}
+	return nil
+}
+
+// close leaves nothing of a picture that has not been written.
+func (p *picture) close() error {
+	if p == nil {
+		return nil
+	}
+	return p.draft.Discard()
+}

@@ -1,0 +1,68 @@
+package outfile
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// entries are the names in a directory.
+func entries(t *testing.T, dir string) (names []string) {
+	for _, e := range testkit.Must(os.ReadDir(dir))(t) {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// What a draft will replace stays until the draft is whole, and a draft that comes to nothing leaves nothing.
+func TestDraftIsWholeOrNothing(t *testing.T) {
+	dir := t.TempDir()
+	name, link := filepath.Join(dir, "x.svg"), filepath.Join(dir, "link.svg")
+	testkit.OK(t, os.WriteFile(name, []byte("old"), 0o644))
+	testkit.OK(t, os.Symlink("x.svg", link))
+	read := func() string { return string(testkit.Must(os.ReadFile(name))(t)) }
+
+	d := testkit.Must(NewDraft(name))(t)
+	testkit.Equal(t, "meanwhile", read(), "old")
+	testkit.OK(t, d.Discard())
+	testkit.Equal(t, "after a draft that was given up", read(), "old")
+	testkit.Equal(t, "files", len(entries(t, dir)), 2)
+
+	d = testkit.Must(NewDraft(name))(t)
+	d.Rename = func() error { return unix.EPERM }
+	testkit.ErrorSays(t, d.Commit([]byte("new")), name+": operation not permitted: give another name")
+	testkit.Equal(t, "after a name that could not be given", read(), "old")
+	testkit.Equal(t, "files", len(entries(t, dir)), 2)
+
+	d = testkit.Must(NewDraft(link))(t)
+	testkit.OK(t, d.Commit([]byte("new")))
+	testkit.OK(t, d.Discard())
+	testkit.Equal(t, "at the end", read(), "new")
+	testkit.Equal(t, "files", len(entries(t, dir)), 2)
+	st := testkit.Must(os.Lstat(name))(t)
+	testkit.Equal(t, "mode", st.Mode(), mode)
+}
+
+func TestDraftThatCannotBe(t *testing.T) {
+	dir := t.TempDir()
+	fifo := filepath.Join(dir, "fifo")
+	testkit.OK(t, unix.Mkfifo(fifo, 0o600))
+	for name, want := range map[string]string{
+		dir:              dir + ": not a regular file: give another name",
+		fifo:             fifo + ": not a regular file: give another name",
+		dir + "/no/file": dir + "/no/file: no such file or directory: make its directory, or give another name",
+		"/proc/x.svg":    "/proc/x.svg: no such file or directory: make its directory, or give another name",
+	} {
+		testkit.ErrorSays(t, testkit.Err(NewDraft(name)), want)
+	}
+	testkit.Equal(t, "files", len(entries(t, dir)), 1)
+	if os.Geteuid() == 0 {
+		return
+	}
+	testkit.OK(t, os.Chmod(dir, 0o500))
+	testkit.ErrorIs(t, errors.Unwrap(testkit.Err(NewDraft(filepath.Join(dir, "x")))), unix.EACCES)
+}
