@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"sync"
 
 	"vnic.dev/vnic/control"
@@ -288,12 +287,13 @@ func (r *rails) probe(ctx context.Context) error {
 	o.Stage, o.Progress = nil, nil
 	for i, s := range r.streams {
 		plans[i], s.plan = s.plan, s.plan.part(o.Size/probePart)
+		s.opt.Pause = ""
 		s.probe = make(map[string]float64)
 	}
 	defer func() {
 		o.Stage, o.Progress = stage, progress
 		for i, s := range r.streams {
-			s.plan = plans[i]
+			s.plan, s.opt.Pause = plans[i], o.Pause
 		}
 	}()
 	if err := r.lab.SetScale(0); err != nil {
@@ -335,7 +335,10 @@ func (r *rails) playScript(ctx context.Context) (end func()) {
 				return
 			}
 			wg.Go(func() {
-				r.lab.Play(ctx, r.opt.Lab.Script, func(e lab.Event, err error) { r.opt.note("%s", e.Told(err)) })
+				r.lab.Play(ctx, r.opt.Lab.Script, func(e lab.Event, err error) {
+					r.opt.Recorder.Mark(e.Change.String())
+					r.opt.note("%s", e.Told(err))
+				})
 			})
 		})
 	}
@@ -354,6 +357,3 @@ func (p plan) part(n uint64) (few plan) {
 	}
 	return few
 }
-
-// scaleName writes a scale as --scale reads it.
-func scaleName(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }

@@ -109,10 +109,7 @@ func exchange(ctx context.Context, d *os.File, name, line string) ([]byte, error
 	defer func() { _ = c.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })()
 	if _, err = io.WriteString(c, line); err == nil {
-		err = c.(*net.UnixConn).CloseWrite()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrNone, err)
+		_ = c.(*net.UnixConn).CloseWrite() // an error: it has answered and hung up
 	}
 	b, err := io.ReadAll(io.LimitReader(c, maxSnapshot))
 	if err != nil {

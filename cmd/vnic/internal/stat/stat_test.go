@@ -98,6 +98,7 @@ func TestClientThatNeverReads(t *testing.T) {
 	connect := func() {
 		c := testkit.Must(net.Dial("unix", filepath.Join(dir, socketName())))(t)
 		held = append(held, c)
+		testkit.OK(t, c.(*net.UnixConn).CloseWrite())
 		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil { // it is being answered
 			t.Fatal(err)
 		}
