@@ -129,13 +129,13 @@ func scales() (list []float64) {
 	return list
 }
 
-// autoScale is the smallest at which no transfer of a probe would have kept its links from being full, and so many bytes
-// take twice as long as they must for a share.
+// autoScale is the smallest at which each transfer of a probe was twice as much faster than its links as it has to be for a
+// share, as one that waits for links takes more of a processor; and at which so many bytes take twice as long.
 func autoScale(model, probe []float64, size uint64) (float64, error) {
 	for _, scale := range scales() {
 		fits := true
 		for i, rate := range model {
-			fits = fits && (math.IsInf(rate, 1) || rate/scale*probeLeast <= probe[i] && float64(size) >= 2*shareLeast*rate/scale)
+			fits = fits && (math.IsInf(rate, 1) || rate/scale*2*probeLeast <= probe[i] && float64(size) >= 2*shareLeast*rate/scale)
 		}
 		if fits {
 			return scale, nil

@@ -118,8 +118,8 @@ func TestAutoScale(t *testing.T) {
 		size         uint64
 		want         float64
 	}{
-		{[]float64{15e9, 25e9}, []float64{1e9, 1e9}, 1 << 40, 50}, // 25e9 / 50 * 1.5 is less than 1e9
-		{[]float64{15e9, 25e9}, []float64{1e9, 0.7e9}, 1 << 40, 100},
+		{[]float64{15e9, 25e9}, []float64{1e9, 1e9}, 1 << 40, 100}, // 25e9 / 100 * 3 is less than 1e9
+		{[]float64{15e9, 25e9}, []float64{1e9, 0.7e9}, 1 << 40, 200},
 		{[]float64{1e6}, []float64{1e9}, 1 << 40, 1},
 		{[]float64{1e9}, []float64{1e12}, 1 << 20, 1000}, // a second takes a thousandth of the bytes
 		{[]float64{math.Inf(1)}, []float64{1}, 0, 1},
