@@ -2,6 +2,7 @@ package lab
 
 import (
 	"errors"
+	"time"
 
 	"vnic.dev/vnic/wire"
 )
@@ -10,13 +11,22 @@ import (
 type Impairment struct {
 	Loss    float64 // probability that a segment is lost: 0 to less than 1
 	Reorder float64 // probability that one that is not lost is held back
-	Seed    uint64  // decides which; each port has its own, counted from it
+	// Duplicate and Corrupt are how likely one comes twice, and with a bit that is another one.
+	Duplicate, Corrupt float64
+	// Delay is how long packets are under way; each takes up to Jitter more or less.
+	Delay, Jitter time.Duration
+	Seed          uint64 // decides which; each port has its own, counted from it
 }
 
 // Check says what is wrong with it, in terms of flags.
 func (i Impairment) Check() error {
-	if i.Loss < 0 || i.Loss >= 1 || i.Reorder < 0 || i.Reorder >= 1 {
-		return errors.New("--loss, --reorder: at least 0%, less than 100%")
+	for _, p := range []float64{i.Loss, i.Reorder, i.Duplicate, i.Corrupt} {
+		if p < 0 || p >= 1 {
+			return errors.New("--loss, --reorder, --duplicate, --corrupt: at least 0%, less than 100%")
+		}
+	}
+	if max(i.Delay, i.Jitter) > wire.MaxDelay || min(i.Delay, i.Jitter) < 0 {
+		return errors.New("--delay, --jitter: at most an hour")
 	}
 	return nil
 }
@@ -25,7 +35,10 @@ func (i Impairment) Check() error {
 func (i Impairment) Lossy() bool { return i.up().Lossy() }
 
 // up is what it is to one link. The seed is wanting.
-func (i Impairment) up() *wire.Impairment { return &wire.Impairment{Loss: i.Loss, Reorder: i.Reorder} }
+func (i Impairment) up() *wire.Impairment {
+	return &wire.Impairment{Loss: i.Loss, Reorder: i.Reorder, Duplicate: i.Duplicate, Corrupt: i.Corrupt,
+		Delay: i.Delay, Jitter: i.Jitter}
+}
 
 // Impair has every port's link do so.
 func (d *Description) Impair(i Impairment) {

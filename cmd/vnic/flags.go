@@ -33,10 +33,17 @@ func (f *fraction) Set(s string) error {
 	return err
 }
 
+// impairNames are those of impairFlags.
+var impairNames = []string{"loss", "reorder", "duplicate", "corrupt", "delay", "jitter"}
+
 // impairFlags say what links do to the segments that guests send.
 func impairFlags(f *pflag.FlagSet, i *lab.Impairment) {
 	f.Var((*fraction)(&i.Loss), "loss", "part of the segments that the link loses, as 0.01 or 1%")
 	f.Var((*fraction)(&i.Reorder), "reorder", "part of the segments that the link holds back")
+	f.Var((*fraction)(&i.Duplicate), "duplicate", "part of the segments that come twice")
+	f.Var((*fraction)(&i.Corrupt), "corrupt", "part of the segments of which a bit is another one; checksums tell")
+	f.DurationVar(&i.Delay, "delay", 0, "how long packets are under way, as 10us or 2ms")
+	f.DurationVar(&i.Jitter, "jitter", 0, "how much more or less that is, by chance")
 }
 
 // gatewayFlags say what guests reach by the gateway. ports is the command's default of --host-ports.
@@ -55,14 +62,14 @@ func gatewayFlags(f *pflag.FlagSet, g *lab.GatewayFlags, ports string) {
 
 // impairSeedFlag is for commands of which nothing else is random.
 func impairSeedFlag(f *pflag.FlagSet, i *lab.Impairment) {
-	f.Uint64Var(&i.Seed, "seed", 0, "seed of loss and reordering (default: random, printed)")
+	f.Uint64Var(&i.Seed, "seed", 0, "seed of what links do by chance (default: random, printed)")
 }
 
 // seeded draws a seed where links are impaired and the user gave none, and says which it is.
 func seeded(f *pflag.FlagSet, i *lab.Impairment, note func(format string, args ...any)) {
 	if i.Lossy() && !f.Changed("seed") {
 		i.Seed = uint64(rand.Uint32())
-		note("--loss and --reorder: seed %d", i.Seed)
+		note("what links do by chance: seed %d", i.Seed)
 	}
 }
 

@@ -35,7 +35,7 @@ func readLab(c *cobra.Command, name string) (*labfile.Lab, error) {
 
 // loadLab reads a lab file for a command that has flags for some of what it says; ram: its guests have RAM.
 func loadLab(c *cobra.Command, name string, ram bool, flags ...string) (*labfile.Lab, error) {
-	for _, flag := range flags {
+	for _, flag := range append(flags, impairNames...) {
 		if c.Flags().Changed(flag) {
 			return nil, usagef(c, "--lab and --%s: the lab file says that", flag)
 		}
@@ -61,7 +61,7 @@ func seedLab(l *labfile.Lab, note func(format string, args ...any)) {
 	if l.Seed != nil {
 		seed = *l.Seed
 	} else if l.Lossy() {
-		note("loss and reordering of the lab's links: seed %d", seed)
+		note("what links do by chance: seed %d", seed)
 	}
 	l.Sow(seed)
 }

@@ -70,7 +70,7 @@ Memory TCP.`,
 				return usagef(c, "--guest %s: qemu or inproc", guest)
 			}
 			if labName != "" {
-				o.Lab, err = loadLab(c, labName, !o.InProc, "memory", "gpu-memory", "mtu", "loss", "reorder", "p2p")
+				o.Lab, err = loadLab(c, labName, !o.InProc, "memory", "gpu-memory", "mtu", "p2p")
 				if err != nil {
 					return err
 				}

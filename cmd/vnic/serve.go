@@ -80,7 +80,7 @@ QEMU's conventions of backend programs.`,
 				return misuse(c, err)
 			}
 			if labName != "" {
-				l, err := loadLab(c, labName, false, "ports", "nic", "gpu-memory", "queues", "mtu", "loss", "reorder", "seed",
+				l, err := loadLab(c, labName, false, "ports", "nic", "gpu-memory", "queues", "mtu", "seed",
 					"p2p")
 				for _, flag := range []string{"gateway", "forward", "host-ports", "deny", "allow"} {
 					if err == nil && c.Flags().Changed(flag) {
