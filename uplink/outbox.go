@@ -24,9 +24,6 @@ type outbox struct {
 
 func newOutbox(u *Uplink) *outbox {
 	o := &outbox{u: u, longest: u.o.MTU + splitter.EthLen + tags, room: u.c.room()}
-	if n, _ := u.c.mtu(); n > 0 {
-		o.longest = n + splitter.EthLen + tags
-	}
 	o.free = newFrames(o.room + o.longest)
 	o.filled = make(chan *frame, cap(o.free))
 	o.Init(o)

@@ -18,11 +18,7 @@ func (p *port) UplinkStats() map[string]uint64 { return p.Stats() }
 
 // Limits implements wire.Port. GSO packets are cut and checksums completed before Deliver.
 func (p *port) Limits() wire.Limits {
-	mtu := p.o.MTU
-	if n, _ := p.c.mtu(); n > 0 {
-		mtu = n
-	}
-	return wire.Limits{MaxFrame: uint32(mtu) + splitter.EthLen}
+	return wire.Limits{MaxFrame: uint32(p.o.MTU) + splitter.EthLen}
 }
 
 // Deliver implements wire.Port: it copies frames to free buffers.

@@ -48,7 +48,8 @@ type vxlan struct {
 type source struct {
 	conn *net.UDPConn
 	raw  *rawWriter
-	full int // bytes of a datagram as the kernel cuts them; 0: it does not
+	cuts bool // the kernel can cut datagrams (UDP_SEGMENT)
+	size int  // of the datagrams that it cuts now; 0: it cuts none
 }
 
 // openVXLAN opens a tunnel for frames of at most longest bytes.
@@ -91,11 +92,16 @@ func (v *vxlan) source(longest int) (*source, error) {
 		return nil, errors.Join(err, c.Close())
 	}
 	_ = c.SetWriteBuffer(socketBuffer)
-	// One without tags, as those of a stream of data are all but the last of.
-	if full := vxlanLen + longest - tags; set(c, unix.SOL_UDP, unix.UDP_SEGMENT, full) == nil {
-		s.full = full
-	}
+	s.cuts = s.cut(vxlanLen + longest)
 	return s, nil
+}
+
+// cut has the kernel cut what is longer than size; 0: nothing.
+func (s *source) cut(size int) (ok bool) {
+	if ok = set(s.conn, unix.SOL_UDP, unix.UDP_SEGMENT, size) == nil; ok {
+		s.size = size
+	}
+	return ok
 }
 
 // unfragmented has a socket's datagrams not be fragmented (RFC 7348, 4.3), and gives the MTU of its route.
@@ -215,7 +221,7 @@ func (v *vxlan) write(fs []*frame, wait func()) {
 		n, bytes := 0, 0
 		for n < len(fs) && n < maxCut && v.out[fs[n].flow%sources] == s {
 			f := fs[n]
-			if n > 0 && (fs[n-1].n != s.full || f.n > s.full || bytes+f.n > maxUDP) {
+			if n > 0 && (!s.cuts || fs[n-1].n != fs[0].n || f.n > fs[0].n || bytes+f.n > maxUDP) {
 				break
 			}
 			putVXLAN(f.b, v.o.VNI)
@@ -227,15 +233,22 @@ func (v *vxlan) write(fs []*frame, wait func()) {
 	}
 }
 
-// send sends frames, several as one datagram that the kernel cuts.
+// send sends frames, several as one datagram that the kernel cuts: all but the last are of one length.
 func (v *vxlan) send(s *source, pieces [][]byte, wait func()) {
-	_, err := s.raw.write(pieces, wait)
-	if err == unix.ECONNREFUSED { // told of an earlier datagram: this one was not sent
-		_, err = s.raw.write(pieces, wait)
+	n, size := len(pieces), len(pieces[0])
+	if n > 1 && s.size != size {
+		s.cuts = s.cut(size)
+	} else if n == 1 && s.size != 0 && s.size < size {
+		s.cut(0)
 	}
-	if len(pieces) > 1 && (err == unix.EIO || err == unix.EINVAL) { // this route's device or kernel cannot
-		s.full = 0
-		_ = set(s.conn, unix.SOL_UDP, unix.UDP_SEGMENT, 0)
+	err := error(unix.EINVAL)
+	if n == 1 || s.cuts {
+		if _, err = s.raw.write(pieces, wait); err == unix.ECONNREFUSED { // told of an earlier one: this was not sent
+			_, err = s.raw.write(pieces, wait)
+		}
+	}
+	if n > 1 && (err == unix.EIO || err == unix.EINVAL) { // the device of the route, or the kernel, cannot
+		s.cuts = false
 		for i := range pieces {
 			v.send(s, pieces[i:i+1], wait)
 		}
