@@ -40,9 +40,9 @@ func openTap(name string, count *counters) (carrier, error) {
 }
 
 // attach opens a queue of the device (Documentation/networking/tuntap.rst).
-func attach(name string) (fd int, err error) {
+func attach(name string) (_ int, err error) {
 	const device = "/dev/net/tun"
-	fd, err = unix.Open(device, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(device, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, &fs.PathError{Op: "open", Path: device, Err: err}
 	}
