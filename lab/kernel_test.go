@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -118,19 +119,30 @@ func echoes(t *testing.T, at string) netip.AddrPort {
 		t.Error(err)
 		return netip.AddrPort{}
 	}
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
+	var mu sync.Mutex
+	var conns []net.Conn
+	var work sync.WaitGroup
+	work.Go(func() {
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
-			go func() {
-				defer c.Close()
-				_, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c})
-			}()
+			mu.Lock()
+			conns = append(conns, c)
+			mu.Unlock()
+			work.Go(func() { _, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) })
 		}
-	}()
+	})
+	t.Cleanup(func() { // a guest may have gone without a word
+		_ = l.Close()
+		mu.Lock()
+		for _, c := range conns {
+			_ = c.Close()
+		}
+		mu.Unlock()
+		work.Wait()
+	})
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
