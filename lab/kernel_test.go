@@ -119,28 +119,24 @@ func echoes(t *testing.T, at string) netip.AddrPort {
 		t.Error(err)
 		return netip.AddrPort{}
 	}
-	var mu sync.Mutex
-	var conns []net.Conn
-	var work sync.WaitGroup
-	work.Go(func() {
+	var conns []net.Conn // accepting's
+	var accepting, work sync.WaitGroup
+	accepting.Go(func() {
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
-			mu.Lock()
 			conns = append(conns, c)
-			mu.Unlock()
 			work.Go(func() { _, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) })
 		}
 	})
 	t.Cleanup(func() { // a guest may have gone without a word
 		_ = l.Close()
-		mu.Lock()
+		accepting.Wait()
 		for _, c := range conns {
 			_ = c.Close()
 		}
-		mu.Unlock()
 		work.Wait()
 	})
 	return l.Addr().(*net.TCPAddr).AddrPort()

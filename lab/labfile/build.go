@@ -20,6 +20,7 @@ import (
 
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/pcie"
+	"vnic.dev/vnic/uplink"
 	"vnic.dev/vnic/wire"
 )
 
@@ -27,8 +28,9 @@ import (
 type Lab struct {
 	lab.Description
 	Machines []Machine // of the guests
-	Seed     *uint64   // nil: each run draws its own
-	Given    bool      // the file says other addresses than a guest has anyhow
+	Uplinks  []uplink.Config
+	Seed     *uint64 // nil: each run draws its own
+	Given    bool    // the file says other addresses than a guest has anyhow
 }
 
 // Machine is what a guest has besides NICs and GPUs.
@@ -226,6 +228,9 @@ func (b *builder) build() error {
 		}
 	}
 	if err := b.links(); err != nil {
+		return err
+	}
+	if err := b.uplinks(); err != nil {
 		return err
 	}
 	if gpus := b.out.gpus(); gpus > lab.MaxGPUs {

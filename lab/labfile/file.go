@@ -8,6 +8,8 @@ type File struct {
 	Guests map[string]Guest `yaml:"guests"`
 	// Links from NICs to the switch that all NICs are on. One that is not named loses nothing.
 	Links []Link `yaml:"links,omitempty"`
+	// Uplinks lead from the switch to other machines, to a tap of this one, or to another emulator.
+	Uplinks []Uplink `yaml:"uplinks,omitempty"`
 	// P2P, on or off, says whether NICs reach the memory of GPUs without a detour through host memory, where their PCIe
 	// tree allows it.
 	P2P string `yaml:"p2p,omitempty" jsonschema:"enum=on,enum=off"`
@@ -97,6 +99,34 @@ type Link struct {
 	Loss Quantity `yaml:"loss,omitempty"`
 	// Reorder is the part of them that are held back.
 	Reorder Quantity `yaml:"reorder,omitempty"`
+}
+
+// Uplink is a port of the switch that leads out: by one of vxlan, tap and stream.
+type Uplink struct {
+	// Name of the port, in counters and captures.
+	Name string `yaml:"name"`
+	// VXLAN is a tunnel to one peer (RFC 7348).
+	VXLAN *VXLAN `yaml:"vxlan,omitempty"`
+	// Tap is the name of a tap device that is there already.
+	Tap string `yaml:"tap,omitempty"`
+	// Stream is a socket with frames as QEMU's -netdev stream has them.
+	Stream *Stream `yaml:"stream,omitempty"`
+}
+
+// VXLAN is a tunnel.
+type VXLAN struct {
+	// Local is where datagrams come to, an address of this machine and a port, as 192.0.2.1:4789.
+	Local string `yaml:"local"`
+	// Remote is the peer's.
+	Remote string `yaml:"remote"`
+	// VNI is the number of the network.
+	VNI uint64 `yaml:"vni" jsonschema:"maximum=16777215"`
+}
+
+// Stream is a socket: a file's name with a slash in it, or HOST:PORT. One side listens, the other connects.
+type Stream struct {
+	Listen  string `yaml:"listen,omitempty"`
+	Connect string `yaml:"connect,omitempty"`
 }
 
 // Quantity is a number, with or without a unit.
