@@ -52,17 +52,6 @@ func raise(t *testing.T, name string, addrs ...string) {
 	testkit.NoError(t, err)
 }
 
-// addTap makes a tap device that stays, as 'ip tuntap add' does.
-func addTap(t *testing.T, name string) {
-	t.Helper()
-	fd := testkit.Must(unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0))(t)
-	ifr := testkit.Must(unix.NewIfreq(name))(t)
-	ifr.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
-	testkit.OK(t, errors.Join(unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr), unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1),
-		unix.Close(fd)))
-	raise(t, name)
-}
-
 // completes has the kernel complete checksums before frames get to a device, as ethtool -K tx off does. Else what comes of
 // its own TCP by VXLAN and veth has partial ones inside, of which UDP sockets are not told: on a wire there are none.
 func completes(t *testing.T, device string) {
@@ -252,7 +241,8 @@ func TestTapOfTheKernel(t *testing.T) {
 	bridge.Name = "br0"
 	add(t, &netlink.Bridge{LinkAttrs: bridge}, "10.118.110.77/24")
 	br := testkit.Must(netlink.LinkByName("br0"))(t)
-	addTap(t, "tap0")
+	testkit.OK(t, testkit.Tap("tap0"))
+	raise(t, "tap0")
 	dev := testkit.Must(netlink.LinkByName("tap0"))(t)
 	testkit.OK(t, netlink.LinkSetMaster(dev, br))
 	at := echoes(t, "10.118.110.77:0")

@@ -9,8 +9,8 @@ func (s *Switch) Owner(mac MAC) (l *Link, own bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.claims[mac.source()]
-	if c == nil || c.by == nil {
-		return nil, false
+	if c == nil || c.by == nil || c.own && c.by.Learn && c.by.learned != mac {
+		return nil, false // of a port that learns its MAC, what it was to have is nobody's
 	}
 	if now := r.now(); !c.own && c.idle(now) {
 		return nil, false

@@ -37,6 +37,15 @@ func TestOwnerOfMAC(t *testing.T) {
 	a.mac = other
 	testkit.OK(t, s.Detach(a.link))
 	owner(a.mac, nil, false)
+	l := newHost(t, s, 4, LinkOptions{Identity: &Identity{MAC: MAC{2, 0, 0, 0, 0, 4}, Learn: true}})
+	owner(l.mac, nil, false)
+	l.sendAll(l.packet(b.mac, spec{n: 100}))
+	owner(l.mac, l.link, true)
+	l.link.Forget()
+	l.mac[5] = 5
+	l.sendAll(l.packet(b.mac, spec{n: 100}))
+	owner(l.mac, l.link, true)
+	owner(MAC{2, 0, 0, 0, 0, 4}, nil, false)
 	b.link.Refuse(DropBadFrame)
 	testkit.Equal(t, "refused", b.link.Counters().Drops[DropBadFrame], 1)
 }

@@ -79,3 +79,21 @@ func Elsewhere(t *testing.T) (do func(f func()), tid int) {
 		<-done
 	}, tid
 }
+
+// Tap makes a tap device that stays, as 'ip tuntap add' does, in this thread's network namespace.
+func Tap(name string) error {
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("open /dev/net/tun", err)
+	}
+	defer unix.Close(fd)
+	ifr, err := unix.NewIfreq(name)
+	if err != nil {
+		return err
+	}
+	ifr.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
+		return os.NewSyscallError("TUNSETIFF", err)
+	}
+	return os.NewSyscallError("TUNSETPERSIST", unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1))
+}
