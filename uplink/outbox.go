@@ -97,6 +97,7 @@ func (o *outbox) wait() {
 // run sends what is filled, until the uplink ends.
 func (o *outbox) run() {
 	var batch [outBatch]*frame
+	wait := o.wait // made once
 	for {
 		n := 1
 		select {
@@ -113,7 +114,7 @@ func (o *outbox) run() {
 				break more
 			}
 		}
-		o.u.c.write(batch[:n], o.wait)
+		o.u.c.write(batch[:n], wait)
 		o.waits.Store(false)
 		for _, f := range batch[:n] {
 			o.release(f)

@@ -258,3 +258,10 @@ func readFull(c net.Conn, b []byte) (int, error) {
 	_ = c.SetReadDeadline(time.Now().Add(testkit.Patience))
 	return io.ReadFull(c, b)
 }
+
+func taken(t testing.TB, p *wire.Packet) {
+	t.Helper()
+	if p.Verdict.Kind != wire.Taken {
+		t.Fatalf("%+v", p.Verdict)
+	}
+}

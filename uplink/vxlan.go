@@ -64,7 +64,9 @@ func openVXLAN(o *VXLAN, longest int, count *counters) (_ carrier, err error) {
 	if v.in, err = net.ListenUDP(udp(o.Local.Addr()), local); err != nil {
 		return nil, advise(err)
 	}
-	_ = v.in.SetReadBuffer(socketBuffer)
+	if set(v.in, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketBuffer) != nil { // that is for root
+		_ = v.in.SetReadBuffer(socketBuffer)
+	}
 	_ = set(v.in, unix.SOL_UDP, unix.UDP_GRO, 1) // without, datagrams come one by one
 	if !o.Local.Addr().Unmap().Is4() {
 		_ = set(v.in, unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1) // the outer checksum may be 0 (RFC 7348, 4.1; RFC 6935)
