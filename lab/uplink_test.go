@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"testing"
 
 	"vnic.dev/vnic/internal/testkit"
@@ -22,22 +21,14 @@ func second(d lab.Description, n int) lab.Description {
 	return d
 }
 
-// loopback gives two addresses of this machine that no other test has.
-func loopback() (a, b netip.AddrPort) {
-	pid := os.Getpid()
-	at := func(last byte) netip.AddrPort {
-		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, byte(pid >> 16 & 0x7f), byte(pid >> 8), byte(pid)&0xfc | last}), 4789)
-	}
-	return at(1), at(2)
-}
-
 // Two labs joined by an uplink are one network: guests of both reach each other by TCP, of which the senders' stacks hand
 // over super-packets with partial checksums.
 //
 // Invariant: uplink: Labs that are joined are one network.
 func TestLabsJoinedByUplinks(t *testing.T) {
 	testkit.LeavesNothing(t)
-	a, b := loopback()
+	x, y := testkit.Loopback()
+	a, b := netip.AddrPortFrom(x, 4789), netip.AddrPortFrom(y, 4789)
 	path := t.TempDir() + "/up"
 	for name, c := range map[string][2]uplink.Config{
 		"vxlan": {{VXLAN: &uplink.VXLAN{Local: a, Remote: b, VNI: 42}}, {VXLAN: &uplink.VXLAN{Local: b, Remote: a, VNI: 42}}},

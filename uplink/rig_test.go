@@ -9,9 +9,9 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -213,27 +213,20 @@ func partial(p *wire.Packet, mss uint16) *wire.Packet {
 	return p
 }
 
-// loopback gives two addresses of this machine that no other test of this process, or of others, has.
-var loopback = func() func() (a, b netip.AddrPort) {
-	var mu sync.Mutex
-	port := uint16(20000)
-	return func() (a, b netip.AddrPort) {
-		mu.Lock()
-		defer mu.Unlock()
-		port++
-		pid := os.Getpid()
-		at := func(last byte) netip.AddrPort {
-			return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, byte(pid>>16&0x3f | 0x40), byte(pid >> 8),
-				byte(pid)&0xfc | last}), port)
-		}
-		return at(1), at(2)
-	}
-}()
+// lastPort is that of the last tunnel.
+var lastPort atomic.Uint32
 
 // tunnel is the two ends of a VXLAN tunnel.
 func tunnel(vni uint32) (x, y Config) {
 	a, b := loopback()
 	return Config{VXLAN: &VXLAN{a, b, vni}}, Config{VXLAN: &VXLAN{b, a, vni}}
+}
+
+// loopback gives two addresses of this machine, and a port, that no other test has.
+func loopback() (a, b netip.AddrPort) {
+	port := uint16(20000 + lastPort.Add(1)%10000)
+	x, y := testkit.Loopback()
+	return netip.AddrPortFrom(x, port), netip.AddrPortFrom(y, port)
 }
 
 // peerOf is a socket where the peer of a tunnel's end would be.

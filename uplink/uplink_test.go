@@ -276,7 +276,7 @@ func TestPeerThatTakesNothing(t *testing.T) {
 	})
 	testkit.Equal(t, "drops of the link", a.up.Link().Counters().Drops[wire.DropNoBuffer] > 0, true)
 	// What waited is whole, and the next frames are.
-	for range 600 {
+	for range 500 {
 		got := make([]byte, 4+len(f))
 		if _, err := readFull(c, got); err != nil || !bytes.Equal(got[4:], f) || binary.BigEndian.Uint32(got) != uint32(len(f)) {
 			t.Fatalf("%x, %v", got[:20], err)

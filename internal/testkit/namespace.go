@@ -2,6 +2,7 @@ package testkit
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"os/exec"
 	"regexp"
@@ -96,4 +97,14 @@ func Tap(name string) error {
 		return os.NewSyscallError("TUNSETIFF", err)
 	}
 	return os.NewSyscallError("TUNSETPERSIST", unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1))
+}
+
+// Loopback gives two addresses of this machine that no other process's tests have.
+func Loopback() (a, b netip.Addr) {
+	pid := os.Getpid() // at most 22 bits (PID_MAX_LIMIT)
+	at := func(last int) netip.Addr {
+		n := pid<<2 | last
+		return netip.AddrFrom4([4]byte{127, byte(n >> 16), byte(n >> 8), byte(n)})
+	}
+	return at(1), at(2)
 }
