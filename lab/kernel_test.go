@@ -52,8 +52,9 @@ func raise(t *testing.T, name string, addrs ...string) {
 	testkit.NoError(t, err)
 }
 
-// completes has the kernel complete checksums before frames get to a device, as ethtool -K tx off does. Else what comes of
-// its own TCP by VXLAN and veth has partial ones inside, of which UDP sockets are not told: on a wire there are none.
+// completes has the kernel complete checksums before frames get to a device, as ethtool -K tx off
+// does. Else what comes of its own TCP by VXLAN and veth has partial ones inside, of which UDP
+// sockets are not told: on a wire there are none.
 func completes(t *testing.T, device string) {
 	t.Helper()
 	c, err := genetlink.Dial(nil)
@@ -209,8 +210,8 @@ func TestVXLANOverAnInterfaceOf1500(t *testing.T) {
 		want string
 	}{
 		{"192.0.2.1:4789", "192.0.2.2:4789", 1450, ""},
-		{"192.0.2.1:4789", "192.0.2.2:4789", 1451, "carries packets of 1450 bytes (the route to 192.0.2.2 has an MTU of 1500, " +
-			"of which VXLAN takes 50), and NIC port0 has an MTU of 1451"},
+		{"192.0.2.1:4789", "192.0.2.2:4789", 1451, "carries packets of 1450 bytes (the route to 192.0.2.2 has an MTU of " +
+			"1500, of which VXLAN takes 50), and NIC port0 has an MTU of 1451"},
 		{"0.0.0.0:4789", "192.0.2.2:4789", 1500, "--mtu 1450"},
 		{"[2001:db8::1]:4789", "[2001:db8::2]:4789", 1430, ""},
 		{"[2001:db8::1]:4789", "[2001:db8::2]:4789", 1431, "carries packets of 1430 bytes"},

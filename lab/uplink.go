@@ -18,8 +18,9 @@ func Uplinks(list []uplink.Config, keep func(path string, dir bool) (remove func
 	return s
 }
 
-// Uplink is a port that leads out, for Options.Services. In o, the MTU that it has to carry, the NIC that has it, and the
-// log are filled in. It comes behind a gateway, of whose MAC it is to know.
+// Uplink is a port that leads out, for Options.Services. In o, the MTU that it has to carry, the
+// NIC that has it, and the log are filled in. It comes behind a gateway, of whose MAC it is to
+// know.
 func Uplink(o uplink.Options) Service {
 	return func(l *Lab) (io.Closer, error) {
 		o := o

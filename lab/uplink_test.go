@@ -21,8 +21,8 @@ func second(d lab.Description, n int) lab.Description {
 	return d
 }
 
-// Two labs joined by an uplink are one network: guests of both reach each other by TCP, of which the senders' stacks hand
-// over super-packets with partial checksums.
+// Two labs joined by an uplink are one network: guests of both reach each other by TCP, of which
+// the senders' stacks hand over super-packets with partial checksums.
 //
 // Invariant: uplink: Labs that are joined are one network.
 func TestLabsJoinedByUplinks(t *testing.T) {
@@ -31,8 +31,9 @@ func TestLabsJoinedByUplinks(t *testing.T) {
 	a, b := netip.AddrPortFrom(x, 4789), netip.AddrPortFrom(y, 4789)
 	path := t.TempDir() + "/up"
 	for name, c := range map[string][2]uplink.Config{
-		"vxlan": {{VXLAN: &uplink.VXLAN{Local: a, Remote: b, VNI: 42}}, {VXLAN: &uplink.VXLAN{Local: b, Remote: a, VNI: 42}}},
-		"unix":  {{Stream: &uplink.Stream{Listen: path}}, {Stream: &uplink.Stream{Connect: path}}},
+		"vxlan": {{VXLAN: &uplink.VXLAN{Local: a, Remote: b, VNI: 42}},
+			{VXLAN: &uplink.VXLAN{Local: b, Remote: a, VNI: 42}}},
+		"unix": {{Stream: &uplink.Stream{Listen: path}}, {Stream: &uplink.Stream{Connect: path}}},
 		"tcp": {{Stream: &uplink.Stream{Listen: fmt.Sprintf("%s:4788", a.Addr())}},
 			{Stream: &uplink.Stream{Connect: fmt.Sprintf("%s:4788", a.Addr())}}},
 	} {

@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// A frame on its way out and in again allocates nothing. (Several that go out with one call allocate once, for the list of
-// them.)
+// A frame on its way out and in again allocates nothing. (Several that go out with one call
+// allocate once, for the list of them.)
 func TestFramesAllocateNothing(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for name, c := range carriers(t) {

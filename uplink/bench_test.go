@@ -25,15 +25,18 @@ func (s *sink) Deliver(_ *wire.Worker, batch []*wire.Packet) {
 	s.bytes <- n
 }
 
-// BenchmarkUplink is super-packets of one flow on their way from one switch to another on the same machine, from a sender
-// that waits for those before, as TCP does.
+// BenchmarkUplink is super-packets of one flow on their way from one switch to another on the same
+// machine, from a sender that waits for those before, as TCP does.
 func BenchmarkUplink(b *testing.B) {
 	path := b.TempDir() + "/up"
 	x, y := tunnel(42)
 	for _, c := range []struct {
 		name string
 		ends [2]Config
-	}{{"vxlan", [2]Config{x, y}}, {"stream", [2]Config{{Stream: &Stream{Listen: path}}, {Stream: &Stream{Connect: path}}}}} {
+	}{
+		{"vxlan", [2]Config{x, y}},
+		{"stream", [2]Config{{Stream: &Stream{Listen: path}}, {Stream: &Stream{Connect: path}}}},
+	} {
 		b.Run(c.name, func(b *testing.B) {
 			from, to := newSide(b, 1, c.ends[0], 1500), newSide(b, 2, c.ends[1], 1500)
 			if s, ok := from.up.c.(*stream); ok {

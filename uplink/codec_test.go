@@ -60,8 +60,8 @@ func streamOf(frames ...[]byte) (b []byte) {
 	return b
 }
 
-// Whatever the pieces in which a stream comes, its frames are the same; what is too long for us is left out, and nothing
-// of it is kept; what is too long for QEMU ends it.
+// Whatever the pieces in which a stream comes, its frames are the same; what is too long for us is
+// left out, and nothing of it is kept; what is too long for QEMU ends it.
 func TestStreamIsCutIntoFrames(t *testing.T) {
 	long := bytes.Repeat([]byte{7}, streamMax)
 	all := streamOf([]byte("one"), nil, long, bytes.Repeat([]byte{2}, 1500), long, []byte("three"))

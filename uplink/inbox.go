@@ -58,7 +58,8 @@ func newInbox(u *Uplink) (*inbox, error) {
 	return q, nil
 }
 
-// add copies a frame that came in, for the sender. It waits for a free buffer: the socket has those that come meanwhile.
+// add copies a frame that came in, for the sender. It waits for a free buffer: the socket has those
+// that come meanwhile.
 func (q *inbox) add(b []byte) {
 	why := none
 	switch {
@@ -137,8 +138,8 @@ func (q *inbox) describe(s *inSlot, p *wire.Packet) reason {
 	return none
 }
 
-// judge says whether a frame may come in, by its source MAC. One that the switch has heard of last from this uplink may: a
-// port of ours that has used it since has been heard of later.
+// judge says whether a frame may come in, by its source MAC. One that the switch has heard of last
+// from this uplink may: a port of ours that has used it since has been heard of later.
 func (q *inbox) judge(p *wire.Packet) error {
 	if q.u.sw.Find(p.Src) == q.u.link {
 		return nil

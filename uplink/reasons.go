@@ -25,8 +25,8 @@ const (
 	numReasons
 )
 
-var reasonNames = [numReasons]string{"none", "stranger", "bad-header", "other-vni", "too-long", "bad-frame", "our-source",
-	"socket-full", "not-sent", "no-peer"}
+var reasonNames = [numReasons]string{"none", "stranger", "bad-header", "other-vni", "too-long", "bad-frame",
+	"our-source", "socket-full", "not-sent", "no-peer"}
 
 // counters count what was dropped by reason, and log each reason once a second.
 type counters struct {
@@ -59,8 +59,8 @@ func (c *counters) drop(why reason, attrs ...any) {
 	c.limits[why].Log(c.log, level, "frame dropped", append(attrs, "why", reasonNames[why])...)
 }
 
-// Stats are what an uplink dropped by itself, by reason. What the switch and its ports made of frames says Link.Counters,
-// where all of these are too.
+// Stats are what an uplink dropped by itself, by reason. What the switch and its ports made of
+// frames says Link.Counters, where all of these are too.
 func (u *Uplink) Stats() map[string]uint64 {
 	m := make(map[string]uint64)
 	for r := none + 1; r < numReasons; r++ {

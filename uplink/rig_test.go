@@ -232,7 +232,8 @@ func loopback() (a, b netip.AddrPort) {
 // peerOf is a socket where the peer of a tunnel's end would be.
 func peerOf(t testing.TB, c Config) *net.UDPConn {
 	t.Helper()
-	u := testkit.Must(net.DialUDP("udp4", net.UDPAddrFromAddrPort(c.VXLAN.Remote), net.UDPAddrFromAddrPort(c.VXLAN.Local)))(t)
+	at, to := net.UDPAddrFromAddrPort(c.VXLAN.Remote), net.UDPAddrFromAddrPort(c.VXLAN.Local)
+	u := testkit.Must(net.DialUDP("udp4", at, to))(t)
 	t.Cleanup(func() { _ = u.Close() })
 	return u
 }

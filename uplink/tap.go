@@ -20,13 +20,13 @@ type tap struct {
 	one   [1][]byte
 }
 
-// openTap opens a device that is there already: who has made it for us may be somebody else, and we need no right but to
-// open it.
+// openTap opens a device that is there already: who has made it for us may be somebody else, and we
+// need no right but to open it.
 func openTap(name string, count *counters) (carrier, error) {
 	i, err := net.InterfaceByName(name)
 	if err != nil {
-		return nil, fmt.Errorf("there is no device %s: 'ip tuntap add dev %s mode tap vnet_hdr' makes one, with user NAME for "+
-			"who is not root; and 'ip link set %s up'", name, name, name)
+		return nil, fmt.Errorf("there is no device %s: 'ip tuntap add dev %s mode tap vnet_hdr' makes one, with user NAME "+
+			"for who is not root; and 'ip link set %s up'", name, name, name)
 	}
 	fd, err := attach(name)
 	if err != nil {

@@ -213,7 +213,8 @@ func TestTwoUplinksToOneSwitchAreALoop(t *testing.T) {
 	})
 }
 
-// A gateway's frames, which another lab's may have too, and those from a MAC that a guest has besides, are only dropped.
+// A gateway's frames, which another lab's may have too, and those from a MAC that a guest has
+// besides, are only dropped.
 func TestOthersWithMACsOfOurs(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
@@ -244,8 +245,8 @@ func TestMTU(t *testing.T) {
 	sw := wire.NewSwitch(nil)
 	x.Name = "up0"
 	_, err := New(sw, Options{Config: x, MTU: 65521, NIC: "a.nic0"})
-	testkit.ErrorSays(t, err, "uplink up0: it carries packets of 65485 bytes", "has an MTU of 65535, of which VXLAN takes 50",
-		"NIC a.nic0 has an MTU of 65521", "--mtu 65485")
+	testkit.ErrorSays(t, err, "uplink up0: it carries packets of 65485 bytes",
+		"has an MTU of 65535, of which VXLAN takes 50", "NIC a.nic0 has an MTU of 65521", "--mtu 65485")
 	_, err = New(sw, Options{Config: x, MTU: 65521})
 	testkit.ErrorSays(t, err, "NICs have an MTU of 65521")
 	v6 := Config{Name: "up0", VXLAN: &VXLAN{VNI: 1}}
@@ -278,7 +279,8 @@ func TestPeerThatTakesNothing(t *testing.T) {
 	// What waited is whole, and the next frames are.
 	for range 500 {
 		got := make([]byte, 4+len(f))
-		if _, err := readFull(c, got); err != nil || !bytes.Equal(got[4:], f) || binary.BigEndian.Uint32(got) != uint32(len(f)) {
+		_, err := readFull(c, got)
+		if err != nil || !bytes.Equal(got[4:], f) || binary.BigEndian.Uint32(got) != uint32(len(f)) {
 			t.Fatalf("%x, %v", got[:20], err)
 		}
 	}

@@ -17,15 +17,16 @@ import (
 const (
 	// sources is how many UDP ports datagrams are sent from, so that networks spread flows by them (RFC 7348, 5).
 	sources = 8
-	// maxCut is how many datagrams the kernel cuts out of one (UDP_MAX_SEGMENTS, include/linux/udp.h, of old kernels), and
-	// maxUDP how many bytes such a one has at most.
+	// maxCut is how many datagrams the kernel cuts out of one (UDP_MAX_SEGMENTS, include/linux/udp.h,
+	// of old kernels), and maxUDP how many bytes such a one has at most.
 	maxCut = 64
 	maxUDP = 65535 - 40 - 8
 	// socketBuffer is what we ask for of each socket (net.core.rmem_max and wmem_max may give less).
 	socketBuffer = 4 << 20
 )
 
-// outer is what VXLAN adds to a packet: IP and UDP headers, its own, and the link header of the frame inside (RFC 7348, 5).
+// outer is what VXLAN adds to a packet: IP and UDP headers, its own, and the link header of the
+// frame inside (RFC 7348, 5).
 func outer(a netip.Addr) int {
 	if a.Unmap().Is4() {
 		return 20 + 8 + vxlanLen + splitter.EthLen
@@ -155,8 +156,8 @@ func advise(err error) error {
 	case errors.Is(err, unix.EADDRNOTAVAIL):
 		return fmt.Errorf("%w: local is an address of this machine, or 0.0.0.0 or [::]", err)
 	case errors.Is(err, unix.EADDRINUSE):
-		return fmt.Errorf("%w: another uplink, or a VXLAN device of the kernel, which takes its port at all addresses: give "+
-			"another port here, and there", err)
+		return fmt.Errorf("%w: another uplink, or a VXLAN device of the kernel, which takes its port at all addresses: "+
+			"give another port here, and there", err)
 	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
 		return fmt.Errorf("%w: there is no route to remote", err)
 	}
@@ -198,8 +199,8 @@ func (v *vxlan) read(in func([]byte)) error {
 	}
 }
 
-// cutSize is the length of each of the datagrams (but the last) that lie in n bytes, as control messages say; n where they do
-// not.
+// cutSize is the length of each of the datagrams (but the last) that lie in n bytes, as control
+// messages say; n where they do not.
 func cutSize(oob []byte, n int) int {
 	for len(oob) > 0 {
 		h, data, rest, err := unix.ParseOneSocketControlMessage(oob)

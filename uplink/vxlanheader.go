@@ -2,8 +2,8 @@ package uplink
 
 import "encoding/binary"
 
-// The VXLAN header (RFC 7348, 5): 8 bits of flags, 24 reserved, 24 of VNI, 8 reserved. What is reserved is 0 when it is sent
-// and ignored when it is received; so are all flags but I.
+// The VXLAN header (RFC 7348, 5): 8 bits of flags, 24 reserved, 24 of VNI, 8 reserved. What is
+// reserved is 0 when it is sent and ignored when it is received; so are all flags but I.
 const (
 	vxlanLen = 8
 	vxlanI   = 0x08 // the VNI is valid

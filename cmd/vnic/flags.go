@@ -95,9 +95,9 @@ func (u *uplinksFlag) Set(s string) error {
 
 // uplinkFlag says what the switch leads to.
 func uplinkFlag(f *pflag.FlagSet, u *[]uplink.Config) {
-	f.Var((*uplinksFlag)(u), "uplink", "lead the switch to another machine: vxlan=LOCAL,REMOTE,VNI with addresses and ports, "+
-		"tap=NAME of a device that is there, stream=listen:ADDRESS or stream=connect:ADDRESS, a file with a slash or "+
-		"HOST:PORT, as QEMU's -netdev stream; once for each")
+	f.Var((*uplinksFlag)(u), "uplink", "lead the switch to another machine: vxlan=LOCAL,REMOTE,VNI with addresses and "+
+		"ports, tap=NAME of a device that is there, stream=listen:ADDRESS or stream=connect:ADDRESS, a file with a "+
+		"slash or HOST:PORT, as QEMU's -netdev stream; once for each")
 }
 
 // uplinks are the services for them. Where there is a sandbox, its broker removes sockets' files.

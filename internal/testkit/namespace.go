@@ -16,9 +16,10 @@ import (
 // inNamespace says to a process that it is one of InNamespace's.
 const inNamespace = "VNIC_TEST_NAMESPACE"
 
-// InNamespace runs the test that calls it again, in a process with a network namespace of its own, where it may do what root
-// may: with a user namespace, or without one where that is not allowed and we are root. It is true there. Where there are no
-// namespaces the test fails: what it is about is not tested then.
+// InNamespace runs the test that calls it again, in a process with a network namespace of its own,
+// where it may do what root may: with a user namespace, or without one where that is not allowed
+// and we are root. It is true there. Where there are no namespaces the test fails: what it is about
+// is not tested then.
 //
 //	if !testkit.InNamespace(t) {
 //		return
@@ -51,8 +52,9 @@ func InNamespace(t *testing.T) bool {
 	return false
 }
 
-// Elsewhere calls f on a thread in a new network namespace; sockets that f makes, and processes that it starts, are there.
-// tid is that of the thread, by which others name the namespace; it lives until the test ends.
+// Elsewhere calls f on a thread in a new network namespace; sockets that f makes, and processes
+// that it starts, are there. tid is that of the thread, by which others name the namespace; it
+// lives until the test ends.
 func Elsewhere(t *testing.T) (do func(f func()), tid int) {
 	t.Helper()
 	calls, ready, done := make(chan func()), make(chan error), make(chan struct{})

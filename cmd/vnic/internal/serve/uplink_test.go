@@ -25,9 +25,10 @@ func guestAs(t *testing.T, p *process, i int) *labtest.Guest {
 		[]netip.Prefix{lab.Addr4(i), lab.Addr6(i)}))(t)
 }
 
-// Two vnic serve in their sandboxes, each in a network namespace as on a machine of its own, are joined by a cable of the
-// kernel's and carry a transfer between their guests: by VXLAN, by a stream that one listens for, and by taps in bridges
-// that a VXLAN device of the kernel's joins. Nothing that they need is refused.
+// Two vnic serve in their sandboxes, each in a network namespace as on a machine of its own, are
+// joined by a cable of the kernel's and carry a transfer between their guests: by VXLAN, by a
+// stream that one listens for, and by taps in bridges that a VXLAN device of the kernel's joins.
+// Nothing that they need is refused.
 //
 // Invariant: uplink: Two confined vnics on two machines are one network.
 func TestServesOnTwoMachinesAreOneNetwork(t *testing.T) {
