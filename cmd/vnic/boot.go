@@ -15,6 +15,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/uplink"
 )
 
 // exitStatus is the status of a program that ran in a guest: the command's own, and nothing to complain of.
@@ -29,6 +30,7 @@ func bootCommand() *cobra.Command {
 		labName string
 		dump    pcap.Options
 		show    = stat.Options{Command: "boot"}
+		ups     []uplink.Config
 		o       = boot.Options{Memory: 512 << 20, GPUMemory: 256 << 20}
 	)
 	c := &cobra.Command{
@@ -63,11 +65,11 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 		RunE: func(c *cobra.Command, args []string) (err error) {
 			o.Command = args
 			if labName != "" {
-				l, err := loadLab(c, labName, true, "nic", "guests", "cpus", "memory", "gpu-memory", "mtu",
-					"seed")
+				l, err := loadLab(c, labName, true, "nic", "guests", "cpus", "memory", "gpu-memory", "mtu", "seed", "uplink")
 				if err != nil {
 					return err
 				}
+				ups = l.Uplinks
 				if err := o.Take(l); err != nil {
 					return misuse(c, err)
 				}
@@ -103,7 +105,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 				return err
 			}
 			defer look.close()
-			o.Services = look.services
+			o.Services = append(uplinks(ups, o.Broker), look.services...)
 			ctx, cancel := o.Broker.Guard(c.Context())
 			defer cancel()
 			status, err := boot.Do(ctx, o)
@@ -136,6 +138,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	f.StringArrayVar(&o.Forwards, "forward", nil, "[tcp:|udp:]HOSTPORT:[guestN:]GUESTPORT, from 127.0.0.1 here to a guest")
 	gatewayFlags(f, &o.GatewayFlags, boot.HostPorts)
 	f.BoolVar(&o.NoGateway, "no-gateway", false, "nothing on the switch but the guests: as --gateway off")
+	uplinkFlag(f, &ups)
 	allowMACFlag(f, &o.AllowMAC, "only the NIC's own")
 	sandboxFlag(f, &sandbox)
 	f.StringVar(&o.Append, "append", "", "words for the kernel's command line")

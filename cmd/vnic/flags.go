@@ -1,11 +1,15 @@
 package main
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"strings"
 
 	"github.com/spf13/pflag"
 
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/uplink"
 )
 
 // bytesFlag is a number of bytes: 4096, 64K, 256M, 4G, with or without "iB"; powers of 1024.
@@ -71,6 +75,44 @@ func seeded(f *pflag.FlagSet, i *lab.Impairment, note func(format string, args .
 		i.Seed = uint64(rand.Uint32())
 		note("what links do by chance: seed %d", i.Seed)
 	}
+}
+
+// uplinksFlag are uplinks, whose names count.
+type uplinksFlag []uplink.Config
+
+func (u *uplinksFlag) Type() string { return "uplink" }
+
+func (u *uplinksFlag) String() string {
+	words := make([]string, 0, len(*u))
+	for i := range *u {
+		words = append(words, (*u)[i].String())
+	}
+	return strings.Join(words, " ")
+}
+
+func (u *uplinksFlag) Set(s string) error {
+	c, err := uplink.Parse(s)
+	if err == nil && len(*u) == lab.MaxUplinks {
+		err = fmt.Errorf("there are %d, and no more", lab.MaxUplinks)
+	}
+	c.Name = fmt.Sprint("up", len(*u))
+	*u = append(*u, c)
+	return err
+}
+
+// uplinkFlag says what the switch leads to.
+func uplinkFlag(f *pflag.FlagSet, u *[]uplink.Config) {
+	f.Var((*uplinksFlag)(u), "uplink", "lead the switch to another machine: vxlan=LOCAL,REMOTE,VNI with addresses and "+
+		"ports, tap=NAME of a device that is there, stream=listen:ADDRESS or stream=connect:ADDRESS, a file with a "+
+		"slash or HOST:PORT, as QEMU's -netdev stream; once for each")
+}
+
+// uplinks are the services for them. Where there is a sandbox, its broker removes sockets' files.
+func uplinks(list []uplink.Config, b *broker.Client) []lab.Service {
+	if b == nil {
+		return lab.Uplinks(list, nil)
+	}
+	return lab.Uplinks(list, b.Keep)
 }
 
 // macsFlag are MACs that guests may send from.

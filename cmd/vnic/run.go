@@ -128,6 +128,9 @@ Memory TCP.`,
 			}
 			defer look.close()
 			o.Services = look.services
+			if o.Lab != nil {
+				o.Services = append(uplinks(o.Lab.Uplinks, o.Broker), o.Services...)
+			}
 			stop, err := startProfile(profile)
 			if err != nil {
 				ui.done()

@@ -20,6 +20,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/serve"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/uplink"
 )
 
 const capabilitiesFlag = "--print-capabilities"
@@ -52,6 +53,7 @@ func serveCommand() *cobra.Command {
 		sandbox         = broker.On
 		dump            pcap.Options
 		show            = stat.Options{Command: "serve"}
+		ups             []uplink.Config
 		o               = serve.Options{GPUMemory: 256 << 20}
 	)
 	c := &cobra.Command{
@@ -148,7 +150,7 @@ QEMU's conventions of backend programs.`,
 				return err
 			}
 			defer look.close()
-			o.Services = look.services
+			o.Services = append(uplinks(ups, o.Broker), look.services...)
 			ctx, cancel := o.Broker.Guard(c.Context())
 			defer cancel()
 			err = unlessLost(ctx, serve.Do(ctx, o))
@@ -192,6 +194,7 @@ QEMU's conventions of backend programs.`,
 		"nothing on the switch but the NICs: no DHCP, no DNS, no way to this machine's network; as --gateway off")
 	f.StringArrayVar(&o.Forwards, "forward", nil,
 		"lead a port of this machine's loopback to a guest: [tcp:|udp:]HOSTPORT:[portN:]GUESTPORT")
+	uplinkFlag(f, &ups)
 	allowMACFlag(f, &o.AllowMAC, "only that of the first frame after QEMU connects")
 	sandboxFlag(f, &sandbox)
 	dump.Flags(f)

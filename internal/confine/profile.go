@@ -110,6 +110,8 @@ var Sockets = []Call{
 	{unix.SYS_SETSOCKOPT, "setsockopt", []Arg{IsInt(1, unix.SOL_SOCKET), IsInt(2, unix.SO_KEEPALIVE)}, "package net"},
 	{unix.SYS_SETSOCKOPT, "setsockopt", []Arg{IsInt(1, unix.SOL_SOCKET), IsInt(2, unix.SO_LINGER)}, "a reset"},
 	{unix.SYS_SETSOCKOPT, "setsockopt", []Arg{IsInt(1, unix.SOL_SOCKET), IsInt(2, unix.SO_BROADCAST)}, "net.FileConn"},
+	{unix.SYS_SETSOCKOPT, "setsockopt", []Arg{IsInt(1, unix.SOL_UDP), IsInt(2, unix.UDP_SEGMENT)},
+		"uplink: how long datagrams are that the kernel cuts"},
 	{unix.SYS_RECVFROM, "recvfrom", nil, ""},
 	{unix.SYS_RECVMSG, "recvmsg", nil, "descriptors"},
 	{unix.SYS_SENDTO, "sendto", []Arg{Is(4, 0)}, "what is connected: with an address a UDP socket would send anywhere"},

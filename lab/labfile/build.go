@@ -21,6 +21,7 @@ import (
 
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/pcie"
+	"vnic.dev/vnic/uplink"
 	"vnic.dev/vnic/wire"
 )
 
@@ -28,7 +29,8 @@ import (
 type Lab struct {
 	lab.Description
 	Machines []Machine // of the guests
-	Seed     *uint64   // nil: each run draws its own
+	Uplinks  []uplink.Config
+	Seed     *uint64 // nil: each run draws its own
 	Script   []lab.Event
 	Given    bool // the file says other addresses than a guest has anyhow
 }
@@ -231,6 +233,9 @@ func (b *builder) build() error {
 		return err
 	}
 	if err := b.script(); err != nil {
+		return err
+	}
+	if err := b.uplinks(); err != nil {
 		return err
 	}
 	if gpus := b.out.gpus(); gpus > lab.MaxGPUs {

@@ -10,6 +10,8 @@ type File struct {
 	Links []Link `yaml:"links,omitempty"`
 	// Script has what changes as time passes.
 	Script []Event `yaml:"script,omitempty"`
+	// Uplinks lead from the switch to other machines, to a tap of this one, or to another emulator.
+	Uplinks []Uplink `yaml:"uplinks,omitempty"`
 	// P2P, on or off, says whether NICs reach the memory of GPUs without a detour through host memory, where their PCIe
 	// tree allows it.
 	P2P string `yaml:"p2p,omitempty" jsonschema:"enum=on,enum=off"`
@@ -126,6 +128,34 @@ type Event struct {
 	At Quantity `yaml:"at"`
 	// Set is what `vnic lab set` takes, as link a.nic0 loss=1%.
 	Set string `yaml:"set"`
+}
+
+// Uplink is a port of the switch that leads out: by one of vxlan, tap and stream.
+type Uplink struct {
+	// Name of the port, in counters and captures.
+	Name string `yaml:"name"`
+	// VXLAN is a tunnel to one peer (RFC 7348).
+	VXLAN *VXLAN `yaml:"vxlan,omitempty"`
+	// Tap is the name of a tap device that is there already.
+	Tap string `yaml:"tap,omitempty"`
+	// Stream is a socket with frames as QEMU's -netdev stream has them.
+	Stream *Stream `yaml:"stream,omitempty"`
+}
+
+// VXLAN is a tunnel.
+type VXLAN struct {
+	// Local is where datagrams come to, an address of this machine and a port, as 192.0.2.1:4789.
+	Local string `yaml:"local"`
+	// Remote is the peer's.
+	Remote string `yaml:"remote"`
+	// VNI is the number of the network.
+	VNI uint64 `yaml:"vni" jsonschema:"maximum=16777215"`
+}
+
+// Stream is a socket: a file's name with a slash in it, or HOST:PORT. One side listens, the other connects.
+type Stream struct {
+	Listen  string `yaml:"listen,omitempty"`
+	Connect string `yaml:"connect,omitempty"`
 }
 
 // Quantity is a number, with or without a unit.

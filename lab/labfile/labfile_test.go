@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,7 +52,7 @@ func TestCompletedFileIsTheSameLab(t *testing.T) {
 			t.Fatalf("%v\n%s", err, b)
 		}
 		if d := diff(l.Complete(), again.Complete()); d != "" || !cmp.Equal(l.Machines, again.Machines) ||
-			!cmp.Equal(l.Seed, again.Seed) {
+			!cmp.Equal(l.Seed, again.Seed) || !cmp.Equal(l.Uplinks, again.Uplinks, cmp.Comparer(sameAddr)) {
 			t.Errorf("%s:\n%s", name, d)
 		}
 		if twice := testkit.Must(again.YAML())(t); !bytes.Equal(b, twice) {
@@ -59,6 +60,8 @@ func TestCompletedFileIsTheSameLab(t *testing.T) {
 		}
 	}
 }
+
+func sameAddr(a, b netip.AddrPort) bool { return a == b }
 
 // diff says how descriptions differ; of which GPUs a NIC reaches, nil is all of them.
 func diff(a, b lab.Description) string {
@@ -168,6 +171,24 @@ func TestMistakes(t *testing.T) {
 		{"of: a.nic0", "of: nic0", `"nic0" is no NIC: guest and NIC, as a.nic0`},
 		{"of: b.nic0", "of: a.nic0", "the link of a.nic0 is there twice"},
 		{"loss: 1%", "loss: 100%", "loss is 100%: not a part"},
+		{"name: up1,", "name: up0,", "35:12: there are two up0"},
+		{"name: up1,", "name: Up,", `"Up" is no name of an uplink`},
+		{"name: up1,", "name: gateway,", `"gateway" is no name of an uplink`},
+		{", tap: tap0", "", "an uplink is one of vxlan, tap and stream"},
+		{"tap: tap0", "tap: tap0, stream: {listen: ./x}", "an uplink is one of vxlan, tap and stream"},
+		{"tap: tap0", "tap: a-name-that-is-16", "is no name of a device: 1 to 15 bytes"},
+		{"tap: tap0", "tapp: tap0", "tap is meant?"},
+		{"192.0.2.1:4789", "192.0.2.1", "local is an address and a port, as 192.0.2.1:4789"},
+		{"192.0.2.2:4789", "[2001:db8::2]:4789", "local and remote are both of IPv4, or both of IPv6"},
+		{"192.0.2.2:4789", "239.1.1.1:4789", "remote is 239.1.1.1, a group's address"},
+		{"vni: 42", "vni: 16777216", "VNI 16777216: 0 to 16777215"},
+		{"vni: 42", "vni: 0x100000000000000a", "VNI 16777216: 0 to 16777215"},
+		{"vni: 42", "vni: x", "this is not a whole number"},
+		{"listen: /tmp/x.sock", "listen: /tmp/x.sock, connect: ./y", "a stream has listen or connect, and not both"},
+		{"192.0.2.2:4788", "192.0.2.2",
+			`connect is "192.0.2.2": a file's name with a slash in it, as ./up.sock, or HOST:PORT`},
+		{text, "guests: {a: {nics: [{name: n}]}}\nuplinks: [" + strings.Repeat("{name: u, tap: t},\n", 17) + "]",
+			"17 uplinks: a lab has 16 at most"},
 		{"seed: 7", "seed: -7", "this is not a whole number"},
 		{"{name: gpu1, below", "{name: gpu0, below", "there are two gpu0"},
 	} {

@@ -19,13 +19,17 @@ func (l *Lab) YAML() ([]byte, error) {
 		on = "off"
 	}
 	out := struct {
-		Guests ordered  `yaml:"guests"`
-		Links  []Link   `yaml:"links,omitempty"`
-		Script []Event  `yaml:"script,omitempty"`
-		P2P    string   `yaml:"p2p"`
-		Seed   *uint64  `yaml:"seed,omitempty"`
-		Scale  Quantity `yaml:"scale"`
+		Guests  ordered  `yaml:"guests"`
+		Links   []Link   `yaml:"links,omitempty"`
+		Uplinks []Uplink `yaml:"uplinks,omitempty"`
+		Script  []Event  `yaml:"script,omitempty"`
+		P2P     string   `yaml:"p2p"`
+		Seed    *uint64  `yaml:"seed,omitempty"`
+		Scale   Quantity `yaml:"scale"`
 	}{Guests: ordered{guests: make(map[string]Guest)}, P2P: on, Seed: l.Seed}
+	for _, c := range l.Uplinks {
+		out.Uplinks = append(out.Uplinks, uplinkOf(c))
+	}
 	d := l.Complete()
 	out.Scale = Quantity(strconv.FormatFloat(d.Scale, 'g', -1, 64))
 	for i := range d.Guests {

@@ -26,6 +26,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
+	"vnic.dev/vnic/uplink"
 	"vnic.dev/vnic/vfiouser/vfiotest"
 )
 
@@ -43,6 +44,7 @@ type apartOptions struct {
 	Gateway   lab.GatewayFlags
 	Probe     bool
 	Poll      int
+	Uplinks   []uplink.Config
 	Threads   int // that wait in calls until it ends, once it serves
 }
 
@@ -159,6 +161,11 @@ func serveApart(what string) error {
 		}
 		return err
 	}
+	keep := func(path string, dir bool) (func() error, error) { return o.Broker.Keep(path, dir) }
+	if a.Mode == broker.Off {
+		keep = nil
+	}
+	o.Services = lab.Uplinks(a.Uplinks, keep)
 	if a.Mode != broker.Off {
 		config, err := o.BrokerConfig(a.Mode)
 		if err != nil {

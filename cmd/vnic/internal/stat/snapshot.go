@@ -19,7 +19,7 @@ import (
 
 // Port is what is to be shown of a port of the switch.
 type Port struct {
-	Kind string     // "virtio", "gve", "gateway"
+	Kind string     // "virtio", "gve", "host", "uplink"
 	MAC  wire.MAC   // zero: none of its own
 	NIC  *nic.Port  // nil: a port without queues
 	Link *wire.Link // of a port without NIC

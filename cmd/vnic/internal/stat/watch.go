@@ -22,6 +22,9 @@ func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
 			if g, ok := link.Port().(interface{ Stats() gateway.Stats }); ok {
 				p.Gateway = g.Stats
 			}
+			if _, ok := link.Port().(interface{ UplinkStats() map[string]uint64 }); ok {
+				p.Kind = "uplink"
+			}
 			if n, ok := link.Port().(*nic.Port); ok {
 				p = Port{Kind: ports[n].Model.Name, NIC: n, MAC: ports[n].MAC}
 			}

@@ -1,0 +1,112 @@
+package testkit
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// inNamespace says to a process that it is one of InNamespace's.
+const inNamespace = "VNIC_TEST_NAMESPACE"
+
+// InNamespace runs the test that calls it again, in a process with a network namespace of its own,
+// where it may do what root may: with a user namespace, or without one where that is not allowed
+// and we are root. It is true there. Where there are no namespaces the test fails: what it is about
+// is not tested then.
+//
+//	if !testkit.InNamespace(t) {
+//		return
+//	}
+func InNamespace(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(inNamespace) != "" {
+		return true
+	}
+	run := func(flags uintptr) ([]byte, error) {
+		cmd := exec.Command("/proc/self/exe", "-test.run=^"+regexp.QuoteMeta(t.Name())+"$", "-test.v", "-test.count=1")
+		cmd.Env = append(os.Environ(), inNamespace+"=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags, Pdeathsig: syscall.SIGKILL}
+		if flags&unix.CLONE_NEWUSER != 0 {
+			cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
+			cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
+		}
+		runtime.LockOSThread() // its end would be the child's
+		defer runtime.UnlockOSThread()
+		return cmd.CombinedOutput()
+	}
+	out, err := run(unix.CLONE_NEWUSER | unix.CLONE_NEWNET)
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) && os.Getuid() == 0 {
+		out, err = run(unix.CLONE_NEWNET)
+	}
+	if err != nil {
+		t.Fatalf("in a network namespace (user namespaces, or root, are needed): %v\n%s", err, out)
+	}
+	t.Logf("%s", out)
+	return false
+}
+
+// Elsewhere calls f on a thread in a new network namespace; sockets that f makes, and processes
+// that it starts, are there. tid is that of the thread, by which others name the namespace; it
+// lives until the test ends.
+func Elsewhere(t *testing.T) (do func(f func()), tid int) {
+	t.Helper()
+	calls, ready, done := make(chan func()), make(chan error), make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with its namespace
+		tid = unix.Gettid()
+		err := os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET))
+		ready <- err
+		if err != nil {
+			return
+		}
+		for f := range calls {
+			f()
+			done <- struct{}{}
+		}
+		close(done)
+	}()
+	OK(t, <-ready)
+	t.Cleanup(func() {
+		close(calls)
+		<-done
+	})
+	return func(f func()) {
+		calls <- f
+		<-done
+	}, tid
+}
+
+// Tap makes a tap device that stays, as 'ip tuntap add' does, in this thread's network namespace.
+func Tap(name string) error {
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("open /dev/net/tun", err)
+	}
+	defer unix.Close(fd)
+	ifr, err := unix.NewIfreq(name)
+	if err != nil {
+		return err
+	}
+	ifr.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
+		return os.NewSyscallError("TUNSETIFF", err)
+	}
+	return os.NewSyscallError("TUNSETPERSIST", unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1))
+}
+
+// Loopback gives two addresses of this machine that no other process's tests have.
+func Loopback() (a, b netip.Addr) {
+	pid := os.Getpid() // at most 22 bits (PID_MAX_LIMIT)
+	at := func(last int) netip.Addr {
+		n := pid<<2 | last
+		return netip.AddrFrom4([4]byte{127, byte(n >> 16), byte(n >> 8), byte(n)})
+	}
+	return at(1), at(2)
+}

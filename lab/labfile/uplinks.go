@@ -1,0 +1,59 @@
+package labfile
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/uplink"
+)
+
+// uplinks puts what leads out of the switch into the lab.
+func (b *builder) uplinks() error {
+	if n := len(b.file.Uplinks); n > lab.MaxUplinks {
+		return b.wrong([]any{"uplinks"}, "%d uplinks: a lab has %d at most", n, lab.MaxUplinks)
+	}
+	for i, f := range b.file.Uplinks {
+		at := path{"uplinks", i}
+		switch {
+		case !named.MatchString(f.Name) || f.Name == "gateway":
+			return b.wrong(at.to("name"), "%q is no name of an uplink: a letter, then letters, digits and dashes", f.Name)
+		case slices.ContainsFunc(b.out.Uplinks, func(c uplink.Config) bool { return c.Name == f.Name }):
+			return b.wrong(at.to("name"), "there are two %s", f.Name)
+		}
+		c := uplink.Config{Name: f.Name, Tap: f.Tap}
+		if v := f.VXLAN; v != nil {
+			c.VXLAN = &uplink.VXLAN{VNI: uint32(min(v.VNI, uplink.MaxVNI+1))}
+			c.VXLAN.Local, _ = netip.ParseAddrPort(v.Local) // Check complains of what is none
+			c.VXLAN.Remote, _ = netip.ParseAddrPort(v.Remote)
+			at = at.to("vxlan")
+		}
+		if s := f.Stream; s != nil {
+			c.Stream = &uplink.Stream{Listen: s.Listen, Connect: s.Connect}
+			at = at.to("stream")
+		}
+		if err := c.Check(); err != nil {
+			if bad := (*uplink.Error)(nil); errors.As(err, &bad) && bad.Key != "" {
+				at = at.to(bad.Key)
+			} else {
+				at = path{"uplinks", i}
+			}
+			return b.wrong(at, "%v", err)
+		}
+		b.out.Uplinks = append(b.out.Uplinks, c)
+	}
+	return nil
+}
+
+// uplinkOf writes one.
+func uplinkOf(c uplink.Config) Uplink {
+	f := Uplink{Name: c.Name, Tap: c.Tap}
+	if v := c.VXLAN; v != nil {
+		f.VXLAN = &VXLAN{v.Local.String(), v.Remote.String(), uint64(v.VNI)}
+	}
+	if s := c.Stream; s != nil {
+		f.Stream = &Stream{s.Listen, s.Connect}
+	}
+	return f
+}

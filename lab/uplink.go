@@ -1,0 +1,35 @@
+package lab
+
+import (
+	"io"
+	"slices"
+
+	"vnic.dev/vnic/uplink"
+)
+
+// MaxUplinks is how many uplinks a lab has.
+const MaxUplinks = 16
+
+// Uplinks are services for several, each as Uplink. keep may be nil.
+func Uplinks(list []uplink.Config, keep func(path string, dir bool) (remove func() error, err error)) (s []Service) {
+	for _, c := range list {
+		s = append(s, Uplink(uplink.Options{Config: c, Keep: keep}))
+	}
+	return s
+}
+
+// Uplink is a port that leads out, for Options.Services. In o, the MTU that it has to carry, the
+// NIC that has it, and the log are filled in. It comes behind a gateway, of whose MAC it is to
+// know.
+func Uplink(o uplink.Options) Service {
+	return func(l *Lab) (io.Closer, error) {
+		o := o
+		most := slices.MaxFunc(l.ports, func(a, b *Port) int { return a.MTU - b.MTU })
+		o.MTU, o.NIC, o.Log = most.MTU, most.Name, l.opt.Log
+		u, err := uplink.New(l.sw, o)
+		if err != nil {
+			return nil, err
+		}
+		return u, nil
+	}
+}

@@ -1,0 +1,56 @@
+package lab_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
+	"vnic.dev/vnic/uplink"
+)
+
+// second has the guests of a lab be others than those of a first.
+func second(d lab.Description, n int) lab.Description {
+	for i := range d.Guests {
+		nic := &d.Guests[i].NICs[0]
+		nic.MAC, nic.Addr4, nic.Addr6 = lab.MAC(n+i), lab.Addr4(n+i), lab.Addr6(n+i)
+	}
+	return d
+}
+
+// Two labs joined by an uplink are one network: guests of both reach each other by TCP, of which
+// the senders' stacks hand over super-packets with partial checksums.
+//
+// Invariant: uplink: Labs that are joined are one network.
+func TestLabsJoinedByUplinks(t *testing.T) {
+	testkit.LeavesNothing(t)
+	x, y := testkit.Loopback()
+	a, b := netip.AddrPortFrom(x, 4789), netip.AddrPortFrom(y, 4789)
+	path := t.TempDir() + "/up"
+	for name, c := range map[string][2]uplink.Config{
+		"vxlan": {{VXLAN: &uplink.VXLAN{Local: a, Remote: b, VNI: 42}},
+			{VXLAN: &uplink.VXLAN{Local: b, Remote: a, VNI: 42}}},
+		"unix": {{Stream: &uplink.Stream{Listen: path}}, {Stream: &uplink.Stream{Connect: path}}},
+		"tcp": {{Stream: &uplink.Stream{Listen: fmt.Sprintf("%s:4788", a.Addr())}},
+			{Stream: &uplink.Stream{Connect: fmt.Sprintf("%s:4788", a.Addr())}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var guests [2]*labtest.Guest
+			for i, up := range c {
+				up.Name = fmt.Sprint("up", i)
+				d := lab.Uniform(1, lab.NIC{Model: lab.Virtio}, 0)
+				if i == 1 {
+					d = second(d, 1)
+				}
+				w := open(t, d, lab.Options{Log: labtest.Log(t), Services: []lab.Service{
+					lab.Uplink(uplink.Options{Config: up})}})
+				guests[i] = attachAs(t, w.Port(0), net.HardwareAddr(w.Port(0).MAC[:]).String())
+				defer guests[i].Close()
+			}
+			testkit.OK(t, guests[0].Exchange(t.Context(), guests[1], 3_000_000))
+		})
+	}
+}

@@ -1,0 +1,168 @@
+package uplink
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Config says what an uplink leads to: one of VXLAN, Tap and Stream.
+type Config struct {
+	Name   string
+	VXLAN  *VXLAN
+	Tap    string // name of the device
+	Stream *Stream
+}
+
+// VXLAN is a tunnel to one peer.
+type VXLAN struct {
+	Local  netip.AddrPort // where datagrams come to
+	Remote netip.AddrPort // where they are sent to; they come from this address, at any port
+	VNI    uint32
+}
+
+// Stream is a socket: the name of a file, which has a slash, or HOST:PORT. Either we listen or the peer does.
+type Stream struct{ Listen, Connect string }
+
+// MaxVNI is the greatest VXLAN network identifier (RFC 7348, 5).
+const MaxVNI = 1<<24 - 1
+
+// Error says which part of a Config is wrong: its key in lab files.
+type Error struct{ Key, Text string }
+
+func (e *Error) Error() string { return e.Text }
+
+// Check says what is wrong with it: an *Error.
+func (c *Config) Check() error {
+	kinds := 0
+	for _, is := range []bool{c.VXLAN != nil, c.Tap != "", c.Stream != nil} {
+		if is {
+			kinds++
+		}
+	}
+	if kinds != 1 {
+		return &Error{"", "an uplink is one of vxlan, tap and stream"}
+	}
+	switch {
+	case c.VXLAN != nil:
+		return c.VXLAN.check()
+	case c.Stream != nil:
+		return c.Stream.check()
+	case len(c.Tap) >= unix.IFNAMSIZ || strings.ContainsAny(c.Tap, "/ \t\n%"):
+		return &Error{"tap", fmt.Sprintf("%q is no name of a device: 1 to %d bytes", c.Tap, unix.IFNAMSIZ-1)}
+	}
+	return nil
+}
+
+func (v *VXLAN) check() error {
+	for _, a := range []struct {
+		key string
+		at  netip.AddrPort
+	}{{"local", v.Local}, {"remote", v.Remote}} {
+		switch {
+		case !a.at.IsValid() || a.at.Port() == 0:
+			return &Error{a.key, a.key + " is an address and a port, as 192.0.2.1:4789 or [2001:db8::1]:4789"}
+		case a.at.Addr().IsMulticast():
+			return &Error{a.key, fmt.Sprintf("%s is %s, a group's address: a tunnel has one peer", a.key, a.at.Addr())}
+		}
+	}
+	switch {
+	case v.Remote.Addr().IsUnspecified():
+		return &Error{"remote", fmt.Sprintf("remote is %s, which is nobody's address", v.Remote.Addr())}
+	case v.Local.Addr().Unmap().Is4() != v.Remote.Addr().Unmap().Is4():
+		return &Error{"remote", "local and remote are both of IPv4, or both of IPv6"}
+	case v.Local == v.Remote:
+		return &Error{"remote", "local and remote are the same"}
+	case v.VNI > MaxVNI:
+		return &Error{"vni", fmt.Sprintf("VNI %d: 0 to %d", v.VNI, MaxVNI)}
+	}
+	return nil
+}
+
+func (s *Stream) check() error {
+	if (s.Listen == "") == (s.Connect == "") {
+		return &Error{"stream", "a stream has listen or connect, and not both"}
+	}
+	key, at := "listen", s.Listen
+	if at == "" {
+		key, at = "connect", s.Connect
+	}
+	if network(at) == "unix" {
+		if len(at) >= len(unix.RawSockaddrUnix{}.Path) {
+			return &Error{key, fmt.Sprintf("%s is %s, %d bytes: a socket's name has %d at most", key, at, len(at),
+				len(unix.RawSockaddrUnix{}.Path)-1)}
+		}
+		return nil
+	}
+	host, port, err := net.SplitHostPort(at)
+	n, bad := strconv.ParseUint(port, 10, 16)
+	if err != nil || bad != nil || n == 0 || host == "" {
+		return &Error{key, fmt.Sprintf("%s is %q: a file's name with a slash in it, as ./up.sock, or HOST:PORT", key, at)}
+	}
+	return nil
+}
+
+// network is that of a stream's address, as package net has it.
+func network(at string) string {
+	if strings.Contains(at, "/") {
+		return "unix"
+	}
+	return "tcp"
+}
+
+// forms are what Parse reads.
+const forms = "vxlan=LOCAL,REMOTE,VNI, tap=NAME, stream=listen:ADDRESS or stream=connect:ADDRESS"
+
+// Parse reads an uplink as a flag has it.
+func Parse(s string) (c Config, err error) {
+	kind, rest, _ := strings.Cut(s, "=")
+	switch kind {
+	case "vxlan":
+		words := strings.Split(rest, ",")
+		if len(words) != 3 {
+			return c, errors.New("not " + forms)
+		}
+		v := VXLAN{}
+		v.Local, _ = netip.ParseAddrPort(words[0])
+		v.Remote, _ = netip.ParseAddrPort(words[1])
+		vni, err := strconv.ParseUint(words[2], 10, 32)
+		if err != nil {
+			return c, fmt.Errorf("VNI %s: 0 to %d", words[2], MaxVNI)
+		}
+		v.VNI = uint32(vni)
+		c.VXLAN = &v
+	case "tap":
+		c.Tap = rest
+	case "stream":
+		how, at, _ := strings.Cut(rest, ":")
+		switch how {
+		case "listen":
+			c.Stream = &Stream{Listen: at}
+		case "connect":
+			c.Stream = &Stream{Connect: at}
+		default:
+			return c, errors.New("not " + forms)
+		}
+	default:
+		return c, errors.New("not " + forms)
+	}
+	return c, c.Check()
+}
+
+// String writes it as Parse reads it.
+func (c *Config) String() string {
+	switch {
+	case c.VXLAN != nil:
+		return fmt.Sprintf("vxlan=%s,%s,%d", c.VXLAN.Local, c.VXLAN.Remote, c.VXLAN.VNI)
+	case c.Stream != nil && c.Stream.Listen != "":
+		return "stream=listen:" + c.Stream.Listen
+	case c.Stream != nil:
+		return "stream=connect:" + c.Stream.Connect
+	}
+	return "tap=" + c.Tap
+}

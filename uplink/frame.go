@@ -1,0 +1,32 @@
+package uplink
+
+import (
+	"vnic.dev/vnic/dma"
+)
+
+// Bounds of each direction.
+const (
+	maxFrames  = 512
+	minFrames  = 64
+	frameBytes = 8 << 20 // unless that is fewer than minFrames
+)
+
+// frame is a buffer of ours with a frame in it, behind room for what its framing has before it.
+type frame struct {
+	b    []byte
+	n    int    // bytes, the room included
+	flow uint32 // frames of one flow have the same
+	mem  *dma.Region
+}
+
+// newFrames makes buffers of n bytes in a queue of free ones.
+func newFrames(n int) (free chan *frame) {
+	count := min(maxFrames, max(minFrames, frameBytes/n))
+	free = make(chan *frame, count)
+	slab := make([]byte, count*n)
+	for i := range count {
+		b := slab[i*n : (i+1)*n : (i+1)*n]
+		free <- &frame{b: b, mem: dma.NewBuffer(b, dma.Wire)}
+	}
+	return free
+}

@@ -1,0 +1,212 @@
+package uplink
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/wire"
+)
+
+const (
+	inBatch  = 64                             // frames under way, those that wait for a busy receiver included
+	maxSuper = 65535 + splitter.EthLen + tags // longest GSO packet of a tap
+)
+
+// inbox is what came in, on its way to the wire: an nic.TxQueue, and the nic.Outlet of its own sender.
+type inbox struct {
+	u       *Uplink
+	longest int // frame, or segment of a GSO packet, with its tags
+	skip    int
+	free    chan *frame
+	filled  chan *frame // as many
+	sender  *nic.Sender
+
+	// The sender's worker's.
+	worker *wire.Worker
+	slots  [inBatch]inSlot
+	segs   [1]dma.Segment
+}
+
+// inSlot is a frame under way.
+type inSlot struct {
+	f   *frame
+	buf [vnetLen + nic.MaxHeader]byte
+}
+
+var (
+	_ nic.TxQueue = (*inbox)(nil)
+	_ nic.Outlet  = (*inbox)(nil)
+)
+
+func newInbox(u *Uplink) (*inbox, error) {
+	q := &inbox{u: u, longest: u.o.MTU + splitter.EthLen + tags, worker: wire.NewWorker()}
+	n := q.longest
+	if u.o.Tap != "" {
+		q.skip, n = vnetLen, vnetLen+maxSuper
+	}
+	q.free = newFrames(n)
+	q.filled = make(chan *frame, cap(q.free))
+	s, err := nic.NewSender(q, q, nic.SenderOptions{Batch: inBatch})
+	if err != nil {
+		return nil, err
+	}
+	q.sender = s
+	return q, nil
+}
+
+// add copies a frame that came in, for the sender. It waits for a free buffer: the socket has those
+// that come meanwhile.
+func (q *inbox) add(b []byte) {
+	why := none
+	switch {
+	case len(b) < q.skip+splitter.EthLen:
+		why = badFrame
+	case q.skip == 0 && len(b) > q.longest || len(b) > q.skip+maxSuper:
+		why = tooLong
+	}
+	if why != none {
+		q.u.count.refuse(why)
+		return
+	}
+	select {
+	case f := <-q.free:
+		f.n = copy(f.b, b)
+		q.filled <- f
+		q.sender.Wake()
+	case <-q.u.ended:
+	}
+}
+
+// errLoop is that of a frame of ours that came back.
+var errLoop = errors.New("a frame came in from a MAC of ours")
+
+// Gather implements nic.TxQueue.
+func (q *inbox) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
+	for filled < len(free) {
+		var f *frame
+		select {
+		case f = <-q.filled:
+		default:
+			return filled, taken, nil
+		}
+		taken++
+		t := free[filled]
+		s := &q.slots[t.Slot]
+		s.f = f
+		if why := q.describe(s, &t.Packet); why != none {
+			q.u.count.refuse(why)
+			q.release(s)
+			continue
+		}
+		if err = q.judge(&t.Packet); err != nil {
+			if q.u.link.GaveUp(q.worker, &t.Packet, wire.DropMAC); !errors.Is(err, errLoop) {
+				q.u.count.drop(ourSource, "mac", net.HardwareAddr(t.Packet.Src[:]).String(), "err", err)
+				err = nil
+			}
+			q.release(s)
+			if err != nil {
+				return filled, taken, err
+			}
+			continue
+		}
+		filled++
+	}
+	return filled, taken, nil
+}
+
+// describe makes a packet of a frame.
+func (q *inbox) describe(s *inSlot, p *wire.Packet) reason {
+	q.segs[0] = s.f.mem.Segment(0, uint32(s.f.n))
+	if nic.ParseFrame(q.worker.Copier, q.segs[:], uint32(q.skip), uint32(s.f.n), s.buf[:], p) != nil {
+		return badFrame
+	}
+	p.Meta = splitter.Meta{Headers: p.Meta.Headers}
+	if q.skip > 0 {
+		if why := readVnet((*[vnetLen]byte)(s.buf[:]), &p.Meta); why != none {
+			return why
+		}
+		if p.Meta.GSOType == splitter.GSONone && s.f.n-q.skip > q.longest ||
+			p.Meta.GSOType != splitter.GSONone && int(p.Meta.Headers.HdrLen)+int(p.Meta.GSOSize) > q.longest {
+			return tooLong
+		}
+	}
+	p.Prepare()
+	return none
+}
+
+// judge says whether a frame may come in, by its source MAC. One that the switch has heard of last
+// from this uplink may: a port of ours that has used it since has been heard of later.
+func (q *inbox) judge(p *wire.Packet) error {
+	if q.u.sw.Find(p.Src) == q.u.link {
+		return nil
+	}
+	l, own := q.u.sw.Owner(p.Src)
+	switch {
+	case l == nil || l == q.u.link:
+		return nil
+	case own && !l.Router():
+		return fmt.Errorf("%w: %s is that of %s: what the uplink leads to leads back here, or has a machine with the same "+
+			"MAC, which then needs another (mac: in its lab file)", errLoop, net.HardwareAddr(p.Src[:]), l.Name())
+	}
+	return fmt.Errorf("its source MAC is that of %s", l.Name())
+}
+
+func (q *inbox) release(s *inSlot) {
+	q.free <- s.f
+	s.f = nil
+}
+
+// Send implements nic.Outlet.
+func (q *inbox) Send(batch []*wire.Packet) { q.u.link.Deliver(q.worker, batch) }
+
+// Dropped implements nic.Outlet.
+func (q *inbox) Dropped(p *wire.Packet, r wire.DropReason) { q.u.link.GaveUp(q.worker, p, r) }
+
+// Reload implements nic.TxQueue: memory of ours stays where it is, but Send may have put other segments in its place.
+func (q *inbox) Reload(t *nic.TxFrame, _ bool) (ok bool, err error) {
+	f := q.slots[t.Slot].f
+	q.segs[0] = f.mem.Segment(0, uint32(f.n))
+	return nic.RelocatePayload(q.segs[:], uint32(q.skip), uint32(f.n), &t.Packet) == nil, nil
+}
+
+// Done implements nic.TxQueue.
+func (q *inbox) Done(ts []*nic.TxFrame) error {
+	for _, t := range ts {
+		q.release(&q.slots[t.Slot])
+	}
+	return nil
+}
+
+// Abandon implements nic.TxQueue.
+func (q *inbox) Abandon(t *nic.TxFrame) (kept bool) {
+	q.release(&q.slots[t.Slot])
+	return false
+}
+
+// Publish implements nic.TxQueue.
+func (q *inbox) Publish() (call bool) { return false }
+
+// Call implements nic.TxQueue.
+func (q *inbox) Call() {}
+
+// Pending implements nic.TxQueue.
+func (q *inbox) Pending() bool { return len(q.filled) > 0 }
+
+// Backlog implements nic.TxQueue.
+func (q *inbox) Backlog() (frames int, full bool) { return len(q.filled), len(q.free) == 0 }
+
+// EnableKick implements nic.TxQueue: add wakes the sender each time.
+func (q *inbox) EnableKick() (more bool) { return q.Pending() }
+
+// DisableKick implements nic.TxQueue.
+func (q *inbox) DisableKick() {}
+
+// Idle implements nic.TxQueue.
+func (q *inbox) Idle([]*nic.TxFrame) {}
+
+// Stopped implements nic.TxQueue.
+func (q *inbox) Stopped(err error) { q.u.fail(err) }

@@ -1,0 +1,52 @@
+package uplink
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// rawWriter writes to a descriptor of which the runtime's poller knows, several pieces with one
+// call, and tells before it waits. One goroutine uses it.
+type rawWriter struct {
+	conn   syscall.RawConn
+	wait   func()
+	pieces [][]byte
+	n      int
+	err    error
+	try    func(fd uintptr) (done bool) // made once
+}
+
+func newRawWriter(c syscall.Conn) (*rawWriter, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	w := &rawWriter{conn: raw}
+	w.try = func(fd uintptr) bool {
+		for {
+			if len(w.pieces) == 1 {
+				w.n, w.err = unix.Write(int(fd), w.pieces[0])
+			} else {
+				w.n, w.err = unix.Writev(int(fd), w.pieces)
+			}
+			if w.err == unix.EAGAIN {
+				w.wait()
+				return false
+			}
+			if w.err != unix.EINTR {
+				return true
+			}
+		}
+	}
+	return w, nil
+}
+
+// write writes once.
+func (w *rawWriter) write(pieces [][]byte, wait func()) (n int, err error) {
+	w.pieces, w.wait, w.n, w.err = pieces, wait, 0, nil
+	if err := w.conn.Write(w.try); err != nil {
+		return 0, err // it is closed
+	}
+	return w.n, w.err
+}

@@ -1,0 +1,261 @@
+package uplink
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/wire"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// lines is a log that remembers.
+type lines struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (l *lines) Enabled(context.Context, slog.Level) bool { return true }
+func (l *lines) WithAttrs([]slog.Attr) slog.Handler       { return l }
+func (l *lines) WithGroup(string) slog.Handler            { return l }
+
+func (l *lines) Handle(_ context.Context, r slog.Record) error {
+	s := r.Level.String() + " " + r.Message
+	r.Attrs(func(a slog.Attr) bool { s += " " + a.String(); return true })
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, s)
+	return nil
+}
+
+// having counts the lines that have all of the parts.
+func (l *lines) having(parts ...string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+next:
+	for _, s := range l.all {
+		for _, p := range parts {
+			if !strings.Contains(s, p) {
+				continue next
+			}
+		}
+		n++
+	}
+	return n
+}
+
+// side is a switch with an uplink, and one machine.
+type side struct {
+	*machine
+	sw  *wire.Switch
+	up  *Uplink
+	log *lines
+}
+
+// newSide makes a side whose machine has the last byte n in its addresses.
+func newSide(t testing.TB, n byte, c Config, mtu int) *side {
+	t.Helper()
+	s := &side{sw: wire.NewSwitch(slog.New(slog.DiscardHandler)), log: new(lines)}
+	t.Cleanup(func() { testkit.OK(t, s.sw.Close()) })
+	s.machine = newMachine(t, s.sw, n, wire.LinkOptions{Identity: &wire.Identity{MAC: macOf(n)}})
+	c.Name = fmt.Sprint("up", n)
+	s.up = testkit.Must(New(s.sw, Options{Config: c, MTU: mtu, Log: slog.New(s.log)}))(t)
+	t.Cleanup(func() { testkit.OK(t, s.up.Close()) })
+	return s
+}
+
+func macOf(n byte) wire.MAC { return wire.MAC{2, 0, 0, 0, 0, n} }
+
+// machine is a port of a switch that has one frame at a time to send, and gets all that come.
+type machine struct {
+	t    testing.TB
+	mac  wire.MAC
+	link *wire.Link
+	w    *wire.Worker
+	got  chan []byte
+}
+
+func newMachine(t testing.TB, sw *wire.Switch, n byte, o wire.LinkOptions) *machine {
+	t.Helper()
+	m := &machine{t: t, mac: macOf(n), w: wire.NewWorker(), got: make(chan []byte, 4096)}
+	m.link = testkit.Must(sw.Attach(m, o))(t)
+	return m
+}
+
+func (m *machine) Name() string        { return fmt.Sprint("machine", m.mac[5]) }
+func (m *machine) Limits() wire.Limits { return wire.Limits{MaxFrame: 9014} }
+
+func (m *machine) Deliver(w *wire.Worker, batch []*wire.Packet) {
+	for _, p := range batch {
+		b := make([]byte, p.Len())
+		n := copy(b, p.Header)
+		if _, err := w.Copier.Read(b[n:], p.Payload); err != nil {
+			panic(err)
+		}
+		m.got <- b
+		p.Verdict = wire.Verdict{Kind: wire.Taken}
+	}
+}
+
+// packet makes one of a frame.
+func packet(t testing.TB, b []byte) *wire.Packet {
+	t.Helper()
+	p := new(wire.Packet)
+	segs := []dma.Segment{dma.NewBuffer(b, dma.Wire).Segment(0, uint32(len(b)))}
+	testkit.OK(t, nic.ParseFrame(dma.NewCopier(), segs, 0, uint32(len(b)), make([]byte, nic.MaxHeader), p))
+	p.Prepare()
+	return p
+}
+
+// send sends a packet, again while it meets a busy port.
+func (m *machine) send(p *wire.Packet) wire.Verdict {
+	for {
+		m.link.Deliver(m.w, []*wire.Packet{p})
+		if p.Verdict.Kind != wire.Busy {
+			return p.Verdict
+		}
+		w := make(waker, 1)
+		if p.Verdict.Queue.Arm(w) {
+			<-w
+		}
+	}
+}
+
+func (m *machine) mustSend(b []byte) {
+	m.t.Helper()
+	if v := m.send(packet(m.t, b)); v.Kind != wire.Taken {
+		m.t.Fatalf("%+v", v)
+	}
+}
+
+type waker chan struct{}
+
+func (w waker) Wake() {
+	select {
+	case w <- struct{}{}:
+	default:
+	}
+}
+
+// gets fails the test unless the frame comes next.
+func (m *machine) gets(want []byte) {
+	m.t.Helper()
+	if got := m.next(); !bytes.Equal(got, want) {
+		m.t.Fatalf("got %x\nwant %x", got, want)
+	}
+}
+
+func (m *machine) next() []byte {
+	m.t.Helper()
+	ctx, cancel := context.WithTimeout(m.t.Context(), testkit.Patience)
+	defer cancel()
+	select {
+	case b := <-m.got:
+		return b
+	case <-ctx.Done():
+		m.t.Fatal("no frame came")
+		return nil
+	}
+}
+
+// plain is a frame that is no IP.
+func plain(from, to wire.MAC, body string) []byte {
+	return append(append(append(bytes.Clone(to[:]), from[:]...), 0x88, 0xb6), body...)
+}
+
+var broadcast = wire.MAC{255, 255, 255, 255, 255, 255}
+
+// tcp is a TCP segment over IPv4 with n bytes of payload, and a checksum that is partial.
+func tcp(from, to wire.MAC, n int) []byte {
+	b := append(append(bytes.Clone(to[:]), from[:]...), 8, 0)
+	ip := make([]byte, 20)
+	ip[0], ip[8], ip[9] = 0x45, 64, splitter.ProtoTCP
+	binary.BigEndian.PutUint16(ip[2:], uint16(40+n))
+	copy(ip[12:], []byte{10, 0, 0, from[5], 10, 0, 0, to[5]})
+	th := make([]byte, 20)
+	binary.BigEndian.PutUint16(th, 1000)
+	binary.BigEndian.PutUint16(th[2:], 7)
+	th[12], th[13] = 5<<4, splitter.ACK
+	b = append(append(b, ip...), th...)
+	for i := range n {
+		b = append(b, byte(i*7+i>>8*13))
+	}
+	var h splitter.Headers
+	_ = splitter.Parse(b, uint32(len(b)), &h)
+	splitter.FixIPv4(&h, b)
+	splitter.FixPartial(&h, b, uint32(n))
+	return b
+}
+
+// partial has the checksum of a packet be partial; it is a GSO packet of segments of mss bytes unless that is 0.
+func partial(p *wire.Packet, mss uint16) *wire.Packet {
+	m := &p.Meta
+	m.Csum = splitter.CsumPartial
+	m.CsumStart, m.CsumOffset, _ = splitter.CsumPlace(&m.Headers)
+	if m.GSOSize = mss; mss != 0 {
+		m.GSOType = splitter.GSOTCPv4
+	}
+	return p
+}
+
+// lastPort is that of the last tunnel.
+var lastPort atomic.Uint32
+
+// tunnel is the two ends of a VXLAN tunnel.
+func tunnel(vni uint32) (x, y Config) {
+	a, b := loopback()
+	return Config{VXLAN: &VXLAN{a, b, vni}}, Config{VXLAN: &VXLAN{b, a, vni}}
+}
+
+// loopback gives two addresses of this machine, and a port, that no other test has.
+func loopback() (a, b netip.AddrPort) {
+	port := uint16(20000 + lastPort.Add(1)%10000)
+	x, y := testkit.Loopback()
+	return netip.AddrPortFrom(x, port), netip.AddrPortFrom(y, port)
+}
+
+// peerOf is a socket where the peer of a tunnel's end would be.
+func peerOf(t testing.TB, c Config) *net.UDPConn {
+	t.Helper()
+	at, to := net.UDPAddrFromAddrPort(c.VXLAN.Remote), net.UDPAddrFromAddrPort(c.VXLAN.Local)
+	u := testkit.Must(net.DialUDP("udp4", at, to))(t)
+	t.Cleanup(func() { _ = u.Close() })
+	return u
+}
+
+// datagram puts a frame behind a header.
+func datagram(vni uint32, f []byte) []byte {
+	b := make([]byte, vxlanLen, vxlanLen+len(f))
+	putVXLAN(b, vni)
+	return append(b, f...)
+}
+
+func mustAddr(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+
+// readFull reads all of b, within a test's patience.
+func readFull(c net.Conn, b []byte) (int, error) {
+	_ = c.SetReadDeadline(time.Now().Add(testkit.Patience))
+	return io.ReadFull(c, b)
+}
+
+func taken(t testing.TB, p *wire.Packet) {
+	t.Helper()
+	if p.Verdict.Kind != wire.Taken {
+		t.Fatalf("%+v", p.Verdict)
+	}
+}

@@ -1,0 +1,252 @@
+package uplink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// dialTime is how long a peer has to take our connection, at the start.
+const dialTime = 5 * time.Second
+
+// stream is a connection to one peer at a time.
+type stream struct {
+	o       *Stream
+	longest int
+	count   *counters
+	l       net.Listener // nil: we have connected
+	remove  func() error // the listener's file; nil: there is none
+
+	mu     sync.Mutex
+	peer   *peer // under mu; nil: none
+	closed bool  // under mu
+
+	pieces [outBatch][]byte // write's
+}
+
+// peer is a connection.
+type peer struct {
+	conn net.Conn
+	raw  *rawWriter
+}
+
+func openStream(o *Stream, longest int, count *counters,
+	keep func(path string, dir bool) (func() error, error)) (carrier, error) {
+	s := &stream{o: o, longest: longest, count: count}
+	if o.Connect != "" {
+		c, err := net.DialTimeout(network(o.Connect), o.Connect, dialTime)
+		if err != nil {
+			return nil, fmt.Errorf("%w: start first what listens there", err)
+		}
+		if err := s.connected(c); err != nil {
+			return nil, err
+		}
+		return s, nil
+	}
+	if err := s.listen(keep); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// listen makes the socket. A file is this user's alone, from its first moment on: Linux makes it with the mode of the
+// socket's own inode (net/unix/af_unix.c, unix_bind_bsd). One that a dead process has left is replaced.
+func (s *stream) listen(keep func(string, bool) (func() error, error)) (err error) {
+	at := s.o.Listen
+	conf := net.ListenConfig{}
+	if network(at) == "unix" {
+		conf.Control = func(_, _ string, c syscall.RawConn) (err error) {
+			e := c.Control(func(fd uintptr) { err = os.NewSyscallError("fchmod", unix.Fchmod(int(fd), 0o600)) })
+			return errors.Join(e, err)
+		}
+		if err := removeDead(at); err != nil {
+			return err
+		}
+	}
+	if s.l, err = conf.Listen(context.Background(), network(at), at); err != nil {
+		return err
+	}
+	u, ok := s.l.(*net.UnixListener)
+	if !ok {
+		return nil
+	}
+	u.SetUnlinkOnClose(false)
+	s.remove = func() error { return os.Remove(at) }
+	if keep != nil {
+		if s.remove, err = keep(at, false); err != nil {
+			return errors.Join(err, s.l.Close(), os.Remove(at))
+		}
+	}
+	return nil
+}
+
+// removeDead removes a socket's file at which nobody listens.
+func removeDead(at string) error {
+	st, err := os.Lstat(at)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if st.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("%s is a file, and no socket: give another name, or remove it", at)
+	}
+	c, err := net.DialTimeout("unix", at, dialTime)
+	if err == nil {
+		_ = c.Close()
+		return fmt.Errorf("%s: somebody listens there: end that, or give another name", at)
+	}
+	if !errors.Is(err, unix.ECONNREFUSED) {
+		return err
+	}
+	return os.Remove(at)
+}
+
+func (s *stream) mtu() (n int, why string) { return 0, "" }
+
+func (s *stream) room() int { return streamLen }
+
+// connected has a connection be that to the peer.
+func (s *stream) connected(c net.Conn) error {
+	p := &peer{conn: c}
+	var err error
+	if sc, ok := c.(syscall.Conn); ok {
+		p.raw, err = newRawWriter(sc)
+	} else {
+		err = fmt.Errorf("%T is no socket", c)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		err = net.ErrClosed
+	}
+	if err != nil {
+		return errors.Join(err, c.Close())
+	}
+	s.peer = p
+	return nil
+}
+
+// now is the connection that there is; nil: none.
+func (s *stream) now() *peer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.peer
+}
+
+// read implements carrier. Where we listen, peers come one after the other.
+func (s *stream) read(in func([]byte)) error {
+	for {
+		if s.l != nil {
+			c, err := s.l.Accept()
+			if errors.Is(err, net.ErrClosed) {
+				return err
+			}
+			if err != nil { // no descriptors left
+				s.count.log.Warn("no connection", "err", err)
+				time.Sleep(100 * time.Millisecond)
+				continue
+			}
+			if err := s.connected(c); err != nil {
+				return err
+			}
+			s.count.log.Info("peer connected", "from", c.RemoteAddr())
+		}
+		err := s.frames(s.now().conn, in)
+		s.mu.Lock()
+		p := s.peer
+		s.peer = nil
+		s.mu.Unlock()
+		_ = p.conn.Close()
+		if s.l == nil {
+			return err
+		}
+		s.count.log.Warn("peer is gone, and another may come", "err", err)
+	}
+}
+
+// frames gives the frames of a connection, until it ends.
+func (s *stream) frames(c net.Conn, in func([]byte)) error {
+	cut := newCutter(s.longest)
+	for {
+		n, err := c.Read(cut.room())
+		if err != nil {
+			return fmt.Errorf("the peer has hung up: %w", err)
+		}
+		cut.filled(n)
+		for {
+			f, why, more, err := cut.next()
+			if err != nil {
+				return err
+			}
+			if why != none {
+				s.count.refuse(why)
+				continue
+			}
+			if !more {
+				break
+			}
+			in(f)
+		}
+	}
+}
+
+// write implements carrier. Of frames that are under way when the peer hangs up the rest is lost.
+func (s *stream) write(fs []*frame, wait func()) {
+	p := s.now()
+	if p == nil {
+		for range fs {
+			s.count.refuse(noPeer)
+		}
+		return
+	}
+	rest := s.pieces[:0]
+	for _, f := range fs {
+		putLength(f.b, f.n-streamLen)
+		rest = append(rest, f.b[:f.n])
+	}
+	for len(rest) > 0 {
+		n, err := p.raw.write(rest, wait)
+		if err != nil {
+			_ = p.conn.Close() // read sees it
+			if !errors.Is(err, net.ErrClosed) {
+				s.count.refuse(notSent, "err", err)
+			}
+			return
+		}
+		for len(rest) > 0 && n >= len(rest[0]) {
+			n, rest = n-len(rest[0]), rest[1:]
+		}
+		if n > 0 {
+			rest[0] = rest[0][n:]
+		}
+	}
+}
+
+func (s *stream) close() (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	if s.peer != nil {
+		_ = s.peer.conn.Close()
+	}
+	if s.l != nil {
+		_ = s.l.Close()
+	}
+	if s.remove != nil {
+		err = s.remove()
+	}
+	return err
+}

@@ -1,0 +1,112 @@
+package uplink
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// tap is a tap device of the kernel.
+type tap struct {
+	name  string
+	bytes int // MTU
+	f     *os.File
+	raw   *rawWriter
+	count *counters
+	one   [1][]byte
+}
+
+// openTap opens a device that is there already: who has made it for us may be somebody else, and we
+// need no right but to open it.
+func openTap(name string, count *counters) (carrier, error) {
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return nil, fmt.Errorf("there is no device %s: 'ip tuntap add dev %s mode tap vnet_hdr' makes one, with user NAME "+
+			"for who is not root; and 'ip link set %s up'", name, name, name)
+	}
+	fd, err := attach(name)
+	if err != nil {
+		return nil, err
+	}
+	t := &tap{name: name, bytes: i.MTU, f: os.NewFile(uintptr(fd), "/dev/net/tun"), count: count}
+	if t.raw, err = newRawWriter(t.f); err != nil {
+		return nil, errors.Join(err, t.f.Close())
+	}
+	return t, nil
+}
+
+// attach opens a queue of the device (Documentation/networking/tuntap.rst).
+func attach(name string) (_ int, err error) {
+	const device = "/dev/net/tun"
+	fd, err := unix.Open(device, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, &fs.PathError{Op: "open", Path: device, Err: err}
+	}
+	defer func() {
+		if err != nil {
+			_ = unix.Close(fd)
+		}
+	}()
+	ifr, err := unix.NewIfreq(name)
+	if err != nil {
+		return -1, err
+	}
+	ifr.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+	err = unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr)
+	switch {
+	case errors.Is(err, unix.EBUSY):
+		return -1, fmt.Errorf("%s: %w: another program has it", name, err)
+	case errors.Is(err, unix.EPERM):
+		return -1, fmt.Errorf("%s: %w: have it made for this user: 'ip tuntap add ... user NAME'", name, err)
+	case errors.Is(err, unix.EINVAL):
+		return -1, fmt.Errorf("%s: %w: it is no tap device, or one with several queues (multi_queue)", name, err)
+	case err != nil:
+		return -1, fmt.Errorf("%s: %w", name, err)
+	}
+	if err := unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, vnetLen); err != nil {
+		return -1, os.NewSyscallError("TUNSETVNETHDRSZ", err)
+	}
+	if err := unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, offloads); err != nil {
+		return -1, os.NewSyscallError("TUNSETOFFLOAD", err)
+	}
+	return fd, nil
+}
+
+func (t *tap) mtu() (n int, why string) { return t.bytes, t.name + "'s own MTU" }
+
+func (t *tap) room() int { return vnetLen }
+
+// read implements carrier: a read gives one frame, behind its header.
+func (t *tap) read(in func([]byte)) error {
+	buf := make([]byte, vnetLen+maxSuper)
+	for {
+		n, err := t.f.Read(buf)
+		if err != nil {
+			return err
+		}
+		in(buf[:n])
+	}
+}
+
+// write implements carrier: a write takes one frame.
+func (t *tap) write(fs []*frame, wait func()) {
+	for _, f := range fs {
+		putVnet(f.b)
+		t.one[0] = f.b[:f.n]
+		if _, err := t.raw.write(t.one[:], wait); err != nil && !errors.Is(err, os.ErrClosed) {
+			if err == unix.EIO {
+				err = fmt.Errorf("%w: 'ip link set %s up'", err, t.name)
+			}
+			t.count.refuse(notSent, "err", err)
+		}
+	}
+}
+
+func (t *tap) close() error {
+	_ = t.f.Close()
+	return nil
+}

@@ -1,0 +1,165 @@
+package uplink
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/wire"
+)
+
+// Options are what an uplink has to know besides.
+type Options struct {
+	Config
+	MTU int          // the greatest of all NICs of the switch, in bytes; 0: 1500
+	NIC string       // the NIC that has it, for messages
+	Log *slog.Logger // nil: none
+	// Keep names the file of a socket that listens to who removes it at the end; nil: Close does.
+	Keep func(path string, dir bool) (remove func() error, err error)
+}
+
+// tags are what a frame may have beyond MTU and link header: two of four bytes.
+const tags = 8
+
+// carrier moves frames to and from what an uplink leads to. One goroutine calls read, another write.
+type carrier interface {
+	// mtu is the longest packet that it carries, and a reason, to be put into a sentence; 0: any.
+	mtu() (n int, why string)
+	// room is how many bytes stand before a frame, in what read gives and write takes.
+	room() int
+	// read gives what comes to in, which copies it, until the uplink ends: then it returns why.
+	read(in func(b []byte)) error
+	// write sends frames. It drops what is not taken, and calls wait before each time that it waits for the socket.
+	write(fs []*frame, wait func())
+	// close ends both. Any goroutine may call it, more than once.
+	close() error
+}
+
+// Uplink is a port of the switch that leads out.
+type Uplink struct {
+	o     Options
+	sw    *wire.Switch
+	link  *wire.Link
+	c     carrier
+	in    *inbox
+	out   *outbox
+	count *counters
+	work  sync.WaitGroup
+
+	end    sync.Once
+	ended  chan struct{} // closed: nothing comes or goes any more
+	failed error         // why; nil: Close. Before ended, as what follows
+	gone   error         // what came of closing the carrier
+}
+
+// New makes an uplink and attaches it to a switch, behind the ports whose MACs it is to know.
+func New(sw *wire.Switch, o Options) (*Uplink, error) {
+	if err := o.Check(); err != nil {
+		return nil, fmt.Errorf("uplink %s: %w", o.Name, err)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.MTU == 0 {
+		o.MTU = 1500
+	}
+	u := &Uplink{o: o, sw: sw, count: &counters{log: o.Log.With("uplink", o.Name)}, ended: make(chan struct{})}
+	err := u.open()
+	if err == nil {
+		err = u.checkMTU()
+	}
+	if err == nil {
+		u.out = newOutbox(u)
+		u.in, err = newInbox(u)
+	}
+	if err == nil {
+		u.link, err = sw.Attach(&port{u}, wire.LinkOptions{})
+	}
+	if err != nil {
+		if u.in != nil {
+			u.in.sender.Close()
+		}
+		if u.c != nil {
+			err = errors.Join(err, u.c.close())
+		}
+		return nil, fmt.Errorf("uplink %s: %w", o.Name, err)
+	}
+	u.count.link = u.link
+	u.in.sender.Start(-1, false)
+	u.work.Go(u.out.run)
+	u.work.Go(u.read)
+	return u, nil
+}
+
+// open opens what it leads to.
+func (u *Uplink) open() (err error) {
+	switch o := &u.o; {
+	case o.VXLAN != nil:
+		u.c, err = openVXLAN(o.VXLAN, o.MTU+splitter.EthLen+tags, u.count)
+	case o.Stream != nil:
+		u.c, err = openStream(o.Stream, o.MTU+splitter.EthLen+tags, u.count, o.Keep)
+	default:
+		u.c, err = openTap(o.Tap, u.count)
+	}
+	return err
+}
+
+// checkMTU says whether what NICs send fits.
+func (u *Uplink) checkMTU() error {
+	n, why := u.c.mtu()
+	if n == 0 || n >= u.o.MTU {
+		return nil
+	}
+	who := "NICs have"
+	if u.o.NIC != "" {
+		who = "NIC " + u.o.NIC + " has"
+	}
+	return fmt.Errorf("it carries packets of %d bytes (%s), and %s an MTU of %d: give all NICs one of %d at most "+
+		"(mtu: %d in the lab file, or --mtu %d)", n, why, who, u.o.MTU, n, n, n)
+}
+
+// read has all that comes in copied, until the end.
+func (u *Uplink) read() {
+	if err := u.c.read(u.in.add); err != nil {
+		u.fail(err)
+	}
+}
+
+// fail ends the uplink: its port stays, with its counters, and drops all. err is nil if the user wants it so.
+func (u *Uplink) fail(err error) {
+	u.end.Do(func() {
+		if u.failed = err; err != nil {
+			u.count.log.Error("uplink closed", "err", err)
+		}
+		u.gone = u.c.close()
+		close(u.ended)
+		u.out.wakeAll()
+	})
+}
+
+// Err says why the uplink was closed; nil: it was not, or by Close.
+func (u *Uplink) Err() error {
+	select {
+	case <-u.ended:
+		return u.failed
+	default:
+		return nil
+	}
+}
+
+// Link is its link on the switch.
+func (u *Uplink) Link() *wire.Link { return u.link }
+
+// Close takes the uplink off its switch. Nothing of it is left.
+func (u *Uplink) Close() error {
+	u.fail(nil)
+	u.work.Wait()
+	u.in.sender.Close()
+	err := u.sw.Detach(u.link)
+	if errors.Is(err, wire.ErrDetached) {
+		err = nil
+	}
+	return errors.Join(u.gone, err)
+}

@@ -1,0 +1,320 @@
+package uplink
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"net"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/wire"
+)
+
+// carriers are all that need nothing of the kernel, each as its two ends.
+func carriers(t *testing.T) map[string][2]Config {
+	x, y := tunnel(42)
+	path, a := t.TempDir()+"/up", ""
+	p, _ := loopback()
+	a = p.String()
+	return map[string][2]Config{
+		"vxlan": {x, y},
+		"unix":  {{Stream: &Stream{Listen: path}}, {Stream: &Stream{Connect: path}}},
+		"tcp":   {{Stream: &Stream{Listen: a}}, {Stream: &Stream{Connect: a}}},
+	}
+}
+
+// Frames go both ways as they are, broadcasts and those of addresses that the switch has learned; super-packets as the
+// segments that they stand for, with checksums that hold.
+//
+// Invariant: uplink: What leaves is cut to the MTU and has complete checksums.
+func TestFramesGoBothWays(t *testing.T) {
+	testkit.LeavesNothing(t)
+	for name, c := range carriers(t) {
+		t.Run(name, func(t *testing.T) {
+			a, b := newSide(t, 1, c[0], 1500), newSide(t, 2, c[1], 1500)
+			hello := plain(a.mac, broadcast, "hello")
+			if c[0].Stream != nil { // until it has a peer, frames are lost
+				testkit.Eventually(t, "the peer is there", func() bool { return a.up.c.(*stream).now() != nil })
+			}
+			a.mustSend(hello)
+			b.gets(hello)
+			for range 3 {
+				there, back := plain(a.mac, b.mac, "there"), plain(b.mac, a.mac, "and back")
+				b.mustSend(back)
+				a.gets(back)
+				a.mustSend(there)
+				b.gets(there)
+			}
+			long := plain(a.mac, b.mac, string(make([]byte, 1500)))
+			a.mustSend(long)
+			b.gets(long)
+			tagged := append(bytes.Clone(long[:12]), append([]byte{0x81, 0, 0, 5}, long[12:]...)...)
+			a.mustSend(tagged)
+			b.gets(tagged)
+			if v := a.send(packet(t, append(long, 0))); v != wire.Drop(wire.DropTooBig) {
+				t.Errorf("one byte more: %+v", v)
+			}
+			small := tcp(a.mac, b.mac, 100)
+			if v := a.send(partial(packet(t, small), 0)); v.Kind != wire.Taken {
+				t.Fatalf("%+v", v)
+			}
+			segment(t, b.next(), small[54:])
+			const mss = 1460
+			super := tcp(a.mac, b.mac, 44*mss+10)
+			for range 3 {
+				if v := a.send(partial(packet(t, super), mss)); v.Kind != wire.Taken {
+					t.Fatalf("%+v", v)
+				}
+				for rest := super[54:]; len(rest) > 0; rest = rest[min(mss, len(rest)):] {
+					segment(t, b.next(), rest[:min(mss, len(rest))])
+				}
+			}
+			if s := a.up.Link().Counters(); s.Received != 1+3+1+1+1+3*45 {
+				t.Errorf("%+v", s)
+			}
+			if len(a.up.Stats()) != 0 || len(b.up.Stats()) != 0 {
+				t.Errorf("dropped: %v, %v", a.up.Stats(), b.up.Stats())
+			}
+		})
+	}
+}
+
+// segment fails the test unless a frame is TCP with a payload, and checksums that hold.
+func segment(t *testing.T, b, payload []byte) {
+	t.Helper()
+	var h splitter.Headers
+	testkit.OK(t, splitter.Parse(b, uint32(len(b)), &h))
+	n := int(h.HdrLen)
+	sum := dma.Fold(dma.Checksum(b[n:], 0))
+	if !splitter.VerifyIPv4(&h, b) || splitter.VerifyL4(&h, b[:n], uint32(len(b)-n), sum) != splitter.CsumGood {
+		t.Errorf("a bad checksum in %x", b)
+	}
+	if !bytes.Equal(b[n:], payload) {
+		t.Fatalf("%d bytes of payload, or others than %d", len(b)-n, len(payload))
+	}
+}
+
+// What is no frame for us goes no further, is counted by why, and is told of; behind it all works as before.
+//
+// Invariant: uplink: Hostile datagrams are dropped and counted.
+func TestHostileDatagrams(t *testing.T) {
+	testkit.LeavesNothing(t)
+	x, _ := tunnel(42)
+	a := newSide(t, 1, x, 1500)
+	peer := peerOf(t, x)
+	other := x.VXLAN.Remote.Addr().As4()
+	other[3] ^= 3
+	stray := testkit.Must(net.DialUDP("udp4", &net.UDPAddr{IP: other[:]}, net.UDPAddrFromAddrPort(x.VXLAN.Local)))(t)
+	defer stray.Close()
+	far := macOf(9)
+	good := plain(far, a.mac, "good")
+	for _, c := range []struct {
+		name string
+		conn *net.UDPConn
+		b    []byte
+		link wire.DropReason
+	}{
+		{"stranger", stray, datagram(42, good), wire.DropBadFrame},
+		{"bad-header", peer, nil, wire.DropBadFrame},
+		{"bad-header", peer, datagram(42, good)[:7], wire.DropBadFrame},
+		{"bad-header", peer, append([]byte{0}, datagram(42, good)[1:]...), wire.DropBadFrame},
+		{"other-vni", peer, datagram(43, good), wire.DropBadFrame},
+		{"bad-frame", peer, datagram(42, nil), wire.DropBadFrame},
+		{"bad-frame", peer, datagram(42, good[:13]), wire.DropBadFrame},
+		{"too-long", peer, datagram(42, append(good, make([]byte, 1600)...)), wire.DropTooBig},
+	} {
+		before, link := a.up.Stats()[c.name], a.up.Link().Counters().Drops[c.link]
+		testkit.Must(c.conn.Write(c.b))(t)
+		testkit.Eventually(t, c.name+" is counted", func() bool {
+			return a.up.Stats()[c.name] == before+1 && a.up.Link().Counters().Drops[c.link] == link+1
+		})
+		if a.log.having("WARN", "why="+c.name) == 0 {
+			t.Errorf("%s: no line", c.name)
+		}
+	}
+	for name, c := range map[string]struct {
+		b    []byte
+		want wire.DropReason
+	}{
+		"a group's source":    {plain(wire.MAC{3}, a.mac, "x"), wire.DropBadSource},
+		"a control frame":     {append(plain(far, a.mac, "x")[:12], 0x88, 0xb5, 1), wire.DropControlMAC},
+		"from the control":    {plain(wire.ControlMAC, a.mac, "x"), wire.DropControlMAC},
+		"for nobody but them": {plain(far, far, "x"), wire.DropSamePort},
+	} {
+		testkit.Must(peer.Write(datagram(42, plain(far, broadcast, "learn"))))(t)
+		a.gets(plain(far, broadcast, "learn"))
+		before := a.up.Link().Counters().Drops[c.want]
+		testkit.Must(peer.Write(datagram(42, c.b)))(t)
+		testkit.Eventually(t, name, func() bool { return a.up.Link().Counters().Drops[c.want] == before+1 })
+	}
+	for range 1000 {
+		testkit.Must(peer.Write([]byte("noise")))(t)
+		testkit.Must(peer.Write(datagram(42, good)))(t)
+		a.gets(good)
+	}
+	testkit.OK(t, a.up.Err())
+}
+
+// A frame from our own machine's MAC that comes in closes the uplink; the port stays, and drops.
+//
+// Invariant: uplink: A frame of ours that comes back closes the uplink.
+func TestLoopClosesTheUplink(t *testing.T) {
+	testkit.LeavesNothing(t)
+	for name, learned := range map[string]bool{"the machine has been heard of": true, "it has not": false} {
+		t.Run(name, func(t *testing.T) {
+			x, _ := tunnel(42)
+			a := newSide(t, 1, x, 1500)
+			peer := peerOf(t, x)
+			if learned {
+				a.mustSend(plain(a.mac, broadcast, "hello"))
+			}
+			for range 3 { // of one more the socket may be gone
+				_, _ = peer.Write(datagram(42, plain(a.mac, broadcast, "hello")))
+			}
+			testkit.Eventually(t, "the uplink is closed", func() bool { return errors.Is(a.up.Err(), errLoop) })
+			testkit.ErrorSays(t, a.up.Err(), "02:00:00:00:00:01 is that of machine1", "leads back here")
+			testkit.Equal(t, "lines", a.log.having("ERROR"), 1)
+			testkit.Equal(t, "dropped", a.up.Link().Counters().Drops[wire.DropMAC], 1)
+			if v := a.send(packet(t, plain(a.mac, broadcast, "hello"))); v != wire.Drop(wire.DropStopped) {
+				t.Errorf("%+v", v)
+			}
+			b := newMachine(t, a.sw, 2, wire.LinkOptions{})
+			b.mustSend(plain(b.mac, a.mac, "the rest of the switch goes on"))
+			a.gets(plain(b.mac, a.mac, "the rest of the switch goes on"))
+		})
+	}
+}
+
+// Two switches joined twice are a loop: one broadcast shows it.
+func TestTwoUplinksToOneSwitchAreALoop(t *testing.T) {
+	testkit.LeavesNothing(t)
+	x, y := tunnel(1)
+	v, w := tunnel(2)
+	a, b := newSide(t, 1, x, 1500), newSide(t, 2, y, 1500)
+	v.Name, w.Name = "second", "second"
+	for s, c := range map[*side]Config{a: v, b: w} {
+		up := testkit.Must(New(s.sw, Options{Config: c}))(t)
+		defer up.Close()
+	}
+	a.mustSend(plain(a.mac, broadcast, "hello"))
+	testkit.Eventually(t, "an uplink is closed", func() bool {
+		for _, l := range a.sw.Links() {
+			if u, ok := l.Port().(*port); ok && u.Err() != nil {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// A gateway's frames, which another lab's may have too, and those from a MAC that a guest has
+// besides, are only dropped.
+func TestOthersWithMACsOfOurs(t *testing.T) {
+	testkit.LeavesNothing(t)
+	x, _ := tunnel(42)
+	a := newSide(t, 1, x, 1500)
+	router := newMachine(t, a.sw, 7, wire.LinkOptions{Identity: &wire.Identity{MAC: macOf(7), Router: true}})
+	bridge := newMachine(t, a.sw, 8, wire.LinkOptions{Identity: &wire.Identity{MAC: macOf(8), Any: true}})
+	behind := macOf(88)
+	bridge.mustSend(plain(behind, a.mac, "from behind the bridge"))
+	a.gets(plain(behind, a.mac, "from behind the bridge"))
+	peer := peerOf(t, x)
+	for i, mac := range []wire.MAC{router.mac, behind} {
+		testkit.Must(peer.Write(datagram(42, plain(mac, a.mac, "not ours"))))(t)
+		testkit.Eventually(t, "it is dropped", func() bool {
+			return a.up.Stats()["our-source"] == uint64(i+1) && a.up.Link().Counters().Drops[wire.DropMAC] == uint64(i+1)
+		})
+	}
+	testkit.Must(peer.Write(datagram(42, plain(macOf(9), a.mac, "good"))))(t)
+	a.gets(plain(macOf(9), a.mac, "good"))
+	testkit.OK(t, a.up.Err())
+}
+
+// NICs send longer packets than fit: the error names both, and what to set.
+//
+// Invariant: uplink: NICs whose packets do not fit are refused at the start.
+func TestMTU(t *testing.T) {
+	testkit.LeavesNothing(t)
+	x, _ := tunnel(42)
+	sw := wire.NewSwitch(nil)
+	x.Name = "up0"
+	_, err := New(sw, Options{Config: x, MTU: 65521, NIC: "a.nic0"})
+	testkit.ErrorSays(t, err, "uplink up0: it carries packets of 65485 bytes",
+		"has an MTU of 65535, of which VXLAN takes 50", "NIC a.nic0 has an MTU of 65521", "--mtu 65485")
+	_, err = New(sw, Options{Config: x, MTU: 65521})
+	testkit.ErrorSays(t, err, "NICs have an MTU of 65521")
+	v6 := Config{Name: "up0", VXLAN: &VXLAN{VNI: 1}}
+	v6.VXLAN.Local = mustAddr("[::1]:4789")
+	v6.VXLAN.Remote = mustAddr("[::1]:4790")
+	_, err = New(sw, Options{Config: v6, MTU: 65521})
+	testkit.ErrorSays(t, err, "it carries packets of 65466 bytes", "VXLAN takes 70")
+}
+
+// A peer that takes nothing costs the buffers that there are; frames beyond are dropped, and nobody waits.
+//
+// Invariant: uplink: Nobody waits for a socket that takes nothing.
+func TestPeerThatTakesNothing(t *testing.T) {
+	testkit.LeavesNothing(t)
+	path := t.TempDir() + "/up"
+	a := newSide(t, 1, Config{Stream: &Stream{Listen: path}}, 1500)
+	if st := testkit.Must(os.Stat(path))(t); st.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v", st.Mode())
+	}
+	f := plain(a.mac, broadcast, string(make([]byte, 1400)))
+	a.mustSend(f) // to nobody
+	testkit.Eventually(t, "it is dropped", func() bool { return a.up.Stats()["no-peer"] == 1 })
+	c := testkit.Must(net.Dial("unix", path))(t)
+	testkit.Eventually(t, "the peer is there", func() bool { return a.up.c.(*stream).now() != nil })
+	testkit.Eventually(t, "a frame is dropped", func() bool {
+		v := a.send(packet(t, f))
+		return v == wire.Drop(wire.DropUnknownDst) || a.up.Stats()["socket-full"] > 0
+	})
+	testkit.Equal(t, "drops of the link", a.up.Link().Counters().Drops[wire.DropNoBuffer] > 0, true)
+	// What waited is whole, and the next frames are.
+	for range 500 {
+		got := make([]byte, 4+len(f))
+		_, err := readFull(c, got)
+		if err != nil || !bytes.Equal(got[4:], f) || binary.BigEndian.Uint32(got) != uint32(len(f)) {
+			t.Fatalf("%x, %v", got[:20], err)
+		}
+	}
+	testkit.OK(t, c.Close())
+	testkit.Eventually(t, "the peer is gone", func() bool { return a.up.c.(*stream).now() == nil })
+	c = testkit.Must(net.Dial("unix", path))(t)
+	defer c.Close()
+	in := plain(macOf(9), a.mac, "from the next peer")
+	testkit.Must(c.Write(streamOf(make([]byte, 60000), []byte("short"), in)))(t)
+	a.gets(in)
+	testkit.Equal(t, "too long", a.up.Stats()["too-long"], 1)
+	testkit.Equal(t, "too short", a.up.Stats()["bad-frame"], 1)
+	testkit.Must(c.Write([]byte{255, 255, 255, 255}))(t)
+	if _, err := c.Read(make([]byte, 1<<20)); err == nil {
+		_, err = c.Read(make([]byte, 1<<20))
+		testkit.ErrorIs(t, err, unix.EPIPE)
+	}
+}
+
+// A stream that we have connected to ends with its peer, and says so.
+func TestConnectedStreamEndsWithItsPeer(t *testing.T) {
+	testkit.LeavesNothing(t)
+	path := t.TempDir() + "/up"
+	_, err := New(wire.NewSwitch(nil), Options{Config: Config{Name: "u", Stream: &Stream{Connect: path}}})
+	testkit.ErrorSays(t, err, "start first what listens there")
+	l := testkit.Must(net.Listen("unix", path))(t)
+	defer l.Close()
+	a := newSide(t, 1, Config{Stream: &Stream{Connect: path}}, 1500)
+	c := testkit.Must(l.Accept())(t)
+	testkit.Must(c.Write(streamOf(plain(macOf(9), a.mac, "hello"))))(t)
+	a.gets(plain(macOf(9), a.mac, "hello"))
+	testkit.OK(t, c.Close())
+	testkit.Eventually(t, "the uplink is closed", func() bool { return a.up.Err() != nil })
+	testkit.ErrorSays(t, a.up.Err(), "the peer has hung up")
+	_, err = New(wire.NewSwitch(nil), Options{Config: Config{Name: "u", Stream: &Stream{Listen: path}}})
+	testkit.ErrorSays(t, err, "somebody listens there")
+}
