@@ -88,9 +88,9 @@ func TestDuplicatesComeTwice(t *testing.T) {
 // was complete before: whoever verifies it finds it. The sender's bytes are as they were.
 func TestCorruptSegmentsDoNotVerify(t *testing.T) {
 	for _, side := range []string{"up", "down"} {
-		bad, up, down := Impairment{Seed: 9, Corrupt: 0.3}, Impairment{}, Impairment{}
-		if up = bad; side == "down" {
-			up, down = down, bad
+		up, down := Impairment{Seed: 9, Corrupt: 0.3}, Impairment{}
+		if side == "down" {
+			up, down = down, up
 		}
 		a, b := badPair(t, newSwitch(t), up, down)
 		b.setLimits(superLimits)

@@ -83,13 +83,14 @@ QEMU's conventions of backend programs.`,
 			}
 			if labName != "" {
 				l, err := loadLab(c, labName, false, "ports", "nic", "gpu-memory", "queues", "mtu", "seed",
-					"p2p")
+					"p2p", "uplink")
 				for _, flag := range []string{"gateway", "forward", "host-ports", "deny", "allow"} {
 					if err == nil && c.Flags().Changed(flag) {
 						err = usagef(c, "--lab and --%s: there is no gateway on the rails of a lab file", flag)
 					}
 				}
 				if err == nil {
+					ups = l.Uplinks
 					o.NIC.Model = ""
 					if err = o.Take(l, paths); err != nil {
 						err = misuse(c, err)
