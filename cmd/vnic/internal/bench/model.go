@@ -18,6 +18,9 @@ import (
 // modelRuns is how often each case of the model is measured: the cases run in turn.
 const modelRuns = 5
 
+// memoryEdge is the name of the edge that all share.
+const memoryEdge = "memory"
+
 // calibration is what the prediction is made of: GB/s of all workers together, each of which has a thread.
 type calibration struct {
 	workers          int     // processors
@@ -30,7 +33,7 @@ type calibration struct {
 // processor is left, a flow has no more than its part of what flows on all of them have.
 func (c *calibration) predict(hogs int) (flow, hog float64, flowBound, hogBound string) {
 	threads := hogs + 1
-	memory := &lab.Edge{Name: "memory", Rate: c.copyAll}
+	memory := &lab.Edge{Name: memoryEdge, Rate: c.copyAll}
 	loads := []map[*lab.Edge]float64{{memory: 1, {Name: "one flow", Rate: c.flowOne}: 1}}
 	if threads >= c.workers {
 		loads[0][&lab.Edge{Name: "processors", Rate: c.flowAll}] = float64(threads)

@@ -189,6 +189,11 @@ func TestModelTableSaysWhatIsWrong(t *testing.T) {
 	}
 	testkit.Equal(t, "busy", says("quiet machine"), false)
 	testkit.Equal(t, "short", says("too short"), false)
+	testkit.Equal(t, "nothing predicted", says("does not bound"), false)
+	rep.Rows[0].Prediction = &Prediction{Bound: memoryEdge}
+	testkit.Equal(t, "full", says("does not bound"), false)
+	rep.Rows[0].Prediction.Bound = "processors"
+	testkit.Equal(t, "not full", says("does not bound"), true)
 	rep.Rows[0].Processors, rep.CacheBytes = 1.8, 2<<20
 	testkit.Equal(t, "busy", says("quiet machine"), true)
 	testkit.Equal(t, "short", says("too short"), true)

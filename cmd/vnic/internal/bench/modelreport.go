@@ -62,11 +62,12 @@ const quiet = 0.95
 func (rep *ModelReport) Table(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "measurement\tunit\tmedian\trange\tns/KiB\tprocessors\tpredicted\tbound by\terror\t")
-	busy := false
+	busy, full := false, true
 	for _, r := range rep.Rows {
 		predicted, bound, wrong := "-", "-", "-"
 		if p := r.Prediction; p != nil {
 			predicted, bound, wrong = amount(p.Rate), p.Bound, fmt.Sprintf("%+.1f %%", p.ErrorPercent)
+			full = full && p.Bound == memoryEdge
 		}
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s - %s\t%s\t%.2f\t%s\t%s\t%s\t\n", r.About, r.Unit, amount(r.Measured.Median),
 			amount(r.Measured.Low), amount(r.Measured.High), amount(r.NsPerKiB), r.Processors, predicted, bound, wrong)
@@ -86,6 +87,9 @@ func (rep *ModelReport) Table(w io.Writer) error {
 	}
 	if err == nil && busy {
 		_, err = fmt.Fprintln(w, "Workers did not have the processors all the time: run it again on a quiet machine.")
+	}
+	if err == nil && !full {
+		_, err = fmt.Fprintln(w, "Memory does not bound each prediction: of the others this does not say how it is shared.")
 	}
 	if err == nil {
 		_, err = fmt.Fprintln(w, "This is the model against this machine's memory; it says nothing about PCIe.")
