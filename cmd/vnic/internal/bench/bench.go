@@ -64,7 +64,8 @@ type Options struct {
 	// Progress is called before each measurement; it may be nil.
 	Progress func(name string, done, total int)
 
-	all []Measurement // tests have their own; nil: All
+	all  []Measurement // tests have their own; nil: All
+	cold int           // bytes that copies of Model go through, in tests; 0: as many as caches want
 }
 
 // Bounds of the options.

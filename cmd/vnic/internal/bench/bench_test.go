@@ -231,7 +231,10 @@ func TestTableHasARowForEach(t *testing.T) {
 }
 
 // The JSON has the fields that the schema requires, of the types that it says, and no others.
-func TestJSONIsAsItsSchema(t *testing.T) {
+func TestJSONIsAsItsSchema(t *testing.T) { checkSchema(t, Schema, sample(t)) }
+
+func checkSchema(t *testing.T, text string, rep any) {
+	t.Helper()
 	type node struct {
 		Type       any
 		Required   []string
@@ -240,7 +243,7 @@ func TestJSONIsAsItsSchema(t *testing.T) {
 		Enum       []any
 	}
 	var schema node
-	testkit.OK(t, json.Unmarshal([]byte(Schema), &schema))
+	testkit.OK(t, json.Unmarshal([]byte(text), &schema))
 	var check func(at string, n *node, v any)
 	check = func(at string, n *node, v any) {
 		types, ok := n.Type.([]any)
@@ -281,7 +284,7 @@ func TestJSONIsAsItsSchema(t *testing.T) {
 			t.Errorf("%s: %v is none of %v %v", at, v, n.Type, n.Enum)
 		}
 	}
-	b := testkit.Must(json.Marshal(sample(t)))(t)
+	b := testkit.Must(json.Marshal(rep))(t)
 	var doc any
 	testkit.OK(t, json.Unmarshal(b, &doc))
 	check("report", &schema, doc)

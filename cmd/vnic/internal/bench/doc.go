@@ -15,4 +15,8 @@
 //
 // A measurement costs its time a run (Options.Time), twice for each pair, and a second or two to set up; memory is at
 // most 512 MiB, taken by one measurement at a time.
+//
+// Model is `vnic bench --model`, and has rows of its own: what a flow gets beside workers that copy, next to what
+// lab.MaxMin makes of either alone. It takes three times twice the last-level caches of memory, and no more than half
+// of what is available.
 package bench

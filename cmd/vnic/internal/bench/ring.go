@@ -59,6 +59,7 @@ type shape struct {
 	frame  int // bytes, link header included
 	mtu    int
 	poll   int // threads that poll the rings; 0: each has a worker that sleeps
+	ram    int // bytes of each guest; 0: guestRAM
 }
 
 // newNetwork makes a network; its workers run.
@@ -74,7 +75,7 @@ func newNetwork(s shape, log *slog.Logger) (n *network, err error) {
 		return nil, err
 	}
 	for _, p := range n.lab.Ports() {
-		g, err := newGuest(p, guestRAM)
+		g, err := newGuest(p, max(guestRAM, s.ram))
 		if err != nil {
 			return nil, err
 		}

@@ -29,15 +29,21 @@ func (rep *Report) Table(w io.Writer) error {
 
 // value writes the median of measured values.
 func (v *Interval) value() string {
-	switch {
-	case v == nil:
+	if v == nil {
 		return "-"
-	case v.Median >= 100:
-		return fmt.Sprintf("%.0f", v.Median)
-	case v.Median >= 10:
-		return fmt.Sprintf("%.1f", v.Median)
 	}
-	return fmt.Sprintf("%.2f", v.Median)
+	return amount(v.Median)
+}
+
+// amount writes a value in three digits.
+func amount(v float64) string {
+	switch {
+	case v >= 100:
+		return fmt.Sprintf("%.0f", v)
+	case v >= 10:
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.2f", v)
 }
 
 func (v *Interval) ratio() string {

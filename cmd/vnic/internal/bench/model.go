@@ -1,0 +1,293 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"vnic.dev/vnic/internal/memavail"
+	"vnic.dev/vnic/lab"
+)
+
+// modelRuns is how often each case of the model is measured: the cases run in turn.
+const modelRuns = 5
+
+// memoryEdge is the name of the edge that all share.
+const memoryEdge = "memory"
+
+// calibration is what the prediction is made of: GB/s of all workers together, each of which has a thread.
+type calibration struct {
+	workers          int     // processors
+	copyOne, copyAll float64 // copies of cold memory by one worker, and by as many as there are processors
+	flowOne, flowAll float64 // payload of one flow through NICs, and of as many
+}
+
+// predict says what a flow gets beside workers that copy, the hogs, and what these get together, by the fairness of
+// lab.MaxMin: memory is an edge that all cross. What a flow or a worker gets alone is an edge of its own. When no
+// processor is left, a flow has no more than its part of what flows on all of them have.
+func (c *calibration) predict(hogs int) (flow, hog float64, flowBound, hogBound string) {
+	threads := hogs + 1
+	memory := &lab.Edge{Name: memoryEdge, Rate: c.copyAll}
+	loads := []map[*lab.Edge]float64{{memory: 1, {Name: "one flow", Rate: c.flowOne}: 1}}
+	if threads >= c.workers {
+		loads[0][&lab.Edge{Name: "processors", Rate: c.flowAll}] = float64(threads)
+	}
+	one := &lab.Edge{Name: "one worker", Rate: c.copyOne}
+	if threads > c.workers {
+		one = &lab.Edge{Name: "processors", Rate: c.copyOne * float64(c.workers) / float64(threads)}
+	}
+	for range hogs {
+		own := *one
+		loads = append(loads, map[*lab.Edge]float64{memory: 1, &own: 1})
+	}
+	rates, limits := lab.MaxMin(loads)
+	for _, r := range rates[1:] {
+		hog += r
+	}
+	if hogs > 0 {
+		hogBound = limits[1].Name
+	}
+	return rates[0], hog, limits[0].Name, hogBound
+}
+
+// worker is a goroutine of a case: it moves something for a time.
+type worker struct {
+	run  runFunc
+	flow *coldFlow // nil: it copies
+}
+
+// did is what workers have done in one run: their rates, and the processor time that they had, summed up.
+type did struct{ rate, processors float64 }
+
+// together runs workers at the same time, each on a thread of its own, and sums up flows and copies.
+func together(ctx context.Context, d time.Duration, workers []worker) (flows, copies did, err error) {
+	var (
+		wg    sync.WaitGroup
+		mu    sync.Mutex // of the results
+		ready sync.WaitGroup
+		begin = make(chan struct{})
+	)
+	ready.Add(len(workers))
+	for _, w := range workers {
+		wg.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			ready.Done()
+			<-begin
+			before := uint64(0)
+			if w.flow != nil {
+				before = w.flow.received()
+			}
+			start, cpu := time.Now(), threadTime()
+			done, e := w.run(ctx, d)
+			spent := time.Since(start)
+			cpu = threadTime() - cpu
+			if e == nil && done.bytes == 0 {
+				e = fmt.Errorf("a run moved nothing in %v", spent)
+			}
+			if e == nil && w.flow != nil {
+				r := rig{counted: w.flow.received}
+				e = errors.Join(r.compare(before, done.bytes), w.flow.arrived())
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			sum := &copies
+			if w.flow != nil {
+				sum = &flows
+			}
+			sum.rate += float64(done.bytes) / float64(spent.Nanoseconds())
+			sum.processors += float64(cpu) / float64(spent)
+			err = errors.Join(err, e)
+		})
+	}
+	ready.Wait()
+	close(begin)
+	wg.Wait()
+	return flows, copies, errors.Join(err, ctx.Err())
+}
+
+// testbed is the memory and the flows that the model is held against.
+type testbed struct {
+	mem   *memory
+	flows []*coldFlow
+}
+
+func (b *testbed) close() (err error) {
+	for _, f := range b.flows {
+		err = errors.Join(err, f.close())
+	}
+	if b.mem != nil {
+		err = errors.Join(err, b.mem.close())
+	}
+	return err
+}
+
+// leastPart is the least memory of a worker, for what it copies from and to alike.
+const leastPart = 4 << 20
+
+// newTestbed makes memory of a size, half of it to copy from and half to copy to, and n flows: the first through as
+// much, the others each through a part.
+func newTestbed(ctx context.Context, n, size int, log *slog.Logger) (b *testbed, err error) {
+	b = new(testbed)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.close())
+		}
+	}()
+	half := max(size/2, n*leastPart)
+	if b.mem, err = newMemory(half, half); err != nil {
+		return nil, err
+	}
+	for i := range n {
+		through := half
+		if i > 0 {
+			through = max(half/n, leastPart) &^ (pieceLen - 1)
+		}
+		f, err := newColdFlow(through, log)
+		if err != nil {
+			return nil, err
+		}
+		b.flows = append(b.flows, f)
+		if err := f.warm(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// copiers are n workers, each of which copies through its part of the memory.
+func (b *testbed) copiers(n int) (all []worker) {
+	part := len(b.mem.src) / n &^ (pieceLen - 1)
+	for i := range n {
+		m := memory{src: b.mem.src[i*part:][:part], dst: b.mem.dst[i*part:][:part]}
+		all = append(all, worker{run: m.copier(pieceLen)})
+	}
+	return all
+}
+
+// nics are n workers, each with a flow.
+func (b *testbed) nics(n int) (all []worker) {
+	for _, f := range b.flows[:n] {
+		all = append(all, worker{run: f.run, flow: f})
+	}
+	return all
+}
+
+// modelMemory says how much memory copies go through: twice the last-level caches, but no more than a sixth of what is
+// available, as flows have up to twice as much besides.
+func modelMemory(caches, available uint64) uint64 {
+	return max(min(max(2*caches, 2*coldLen), available/6), 2*leastPart) &^ (2*pieceLen - 1)
+}
+
+// Model measures what a flow through NICs gets beside workers that copy as fast as they can, and what the model
+// predicts of it from measurements of either alone. Of the options it has Time, Log and Progress.
+func Model(ctx context.Context, o Options) (rep *ModelReport, err error) {
+	n := runtime.GOMAXPROCS(0)
+	rep = &ModelReport{Schema: 1, CPUs: runtime.NumCPU(), Workers: n, Arch: runtime.GOOS + "/" + runtime.GOARCH,
+		Go: runtime.Version(), Runs: modelRuns, RunSeconds: o.Time.Seconds(), CacheBytes: cacheBytes("/")}
+	if rep.MemoryBytes = uint64(o.cold); o.cold == 0 {
+		available, _ := memavail.Available("/")
+		rep.MemoryBytes = modelMemory(rep.CacheBytes, available)
+	}
+	if rep.MemoryBytes > math.MaxInt/2 {
+		return nil, fmt.Errorf("caches of %d bytes are more than can be mapped", rep.CacheBytes)
+	}
+	hogs := max(1, n-1)
+	rep.Hogs = hogs
+	b, err := newTestbed(ctx, n, int(rep.MemoryBytes), o.Log)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, b.close()) }()
+
+	type measured struct {
+		name    string
+		workers []worker
+	}
+	cases := []measured{{"copy-1", b.copiers(1)}, {"nic-1", b.nics(1)}}
+	if n > 1 {
+		cases = append(cases, measured{"copy-all", b.copiers(n)}, measured{"nic-all", b.nics(n)})
+	}
+	cases = append(cases, measured{"nic-beside-hogs", append(b.nics(1), b.copiers(hogs)...)})
+	all := make(map[string][]did)
+	for i := range modelRuns {
+		if o.Progress != nil {
+			o.Progress("model", i, modelRuns)
+		}
+		for _, c := range cases {
+			runtime.GC()
+			flows, copies, err := together(ctx, o.Time, c.workers)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", c.name, err)
+			}
+			if flows.rate > 0 {
+				all[c.name] = append(all[c.name], flows)
+			}
+			if flows.rate > 0 && copies.rate > 0 {
+				all["hogs-beside-nic"] = append(all["hogs-beside-nic"], copies)
+			} else if copies.rate > 0 {
+				all[c.name] = append(all[c.name], copies)
+			}
+		}
+	}
+	rep.fill(all)
+	return rep, nil
+}
+
+// fill makes the rows of what was measured, the prediction from those that are of one kind alone.
+func (rep *ModelReport) fill(all map[string][]did) {
+	n, hogs := rep.Workers, rep.Hogs
+	row := func(name, about string, workers int) *ModelRow {
+		runs, ok := all[name]
+		if !ok { // one processor: all of them are one
+			return nil
+		}
+		var rates, processors []float64
+		for _, r := range runs {
+			rates, processors = append(rates, r.rate), append(processors, r.processors)
+		}
+		rep.Rows = append(rep.Rows, ModelRow{Name: name, About: about, Unit: GBps, Workers: workers,
+			Measured: spanOf(rates), Processors: spanOf(processors).Median})
+		r := &rep.Rows[len(rep.Rows)-1]
+		r.NsPerKiB = float64(workers) * 1024 / r.Measured.Median
+		return r
+	}
+	c := calibration{workers: n}
+	c.copyOne = row("copy-1", "copies, "+count(1, "worker"), 1).Measured.Median
+	c.copyAll = c.copyOne
+	if r := row("copy-all", "copies, "+count(n, "worker"), n); r != nil {
+		c.copyAll = r.Measured.Median
+	}
+	c.flowOne = row("nic-1", "through NICs, "+count(1, "flow"), 1).Measured.Median
+	c.flowAll = c.flowOne
+	if r := row("nic-all", "through NICs, "+count(n, "flow"), n); r != nil {
+		c.flowAll = r.Measured.Median
+	}
+	flow, hog, flowBound, hogBound := c.predict(hogs)
+	row("nic-beside-hogs", "1 flow beside "+count(hogs, "hog"), 1).holdAgainst(flow, flowBound)
+	row("hogs-beside-nic", count(hogs, "hog")+" beside it", hogs).holdAgainst(hog, hogBound)
+}
+
+// holdAgainst adds a prediction to a row.
+func (r *ModelRow) holdAgainst(rate float64, bound string) {
+	r.Prediction = &Prediction{Rate: rate, Bound: bound, ErrorPercent: 100 * (rate/r.Measured.Median - 1)}
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// spanOf is the median of an odd number of values, the least and the most.
+func spanOf(values []float64) Span {
+	v := slices.Sorted(slices.Values(values))
+	return Span{Median: v[len(v)/2], Low: v[0], High: v[len(v)-1]}
+}
