@@ -74,6 +74,9 @@ func (p *Port) DelayCompletions(d time.Duration) {
 	p.set(lateCompletions, d > 0)
 }
 
+// CompletionDelay is what DelayCompletions set.
+func (p *Port) CompletionDelay() time.Duration { return time.Duration(p.faults.delay.Load()) }
+
 // Exhaust has the port take no receive buffers for so long, MaxExhaustion at most, as if no driver had posted any: what
 // comes is Busy, and waits for the end. It begins anew what is under way. 0 ends that.
 func (p *Port) Exhaust(d time.Duration) {

@@ -51,7 +51,9 @@ func exhausted(t *testing.T, lab Lab, _ Traits) {
 }
 
 // isControl says whether what came is an answer of the control channel.
-func isControl(f *Frame) bool { return len(f.Header) > 14 && f.Header[12] == 0x88 && f.Header[13] == 0xb5 }
+func isControl(f *Frame) bool {
+	return len(f.Header) > 14 && f.Header[12] == 0x88 && f.Header[13] == 0xb5
+}
 
 // late: transmit completions come no earlier than they are to, in any number, and at once when that is over.
 //
