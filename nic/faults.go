@@ -66,8 +66,8 @@ func (p *Port) InterruptLost() bool {
 	return false
 }
 
-// DelayCompletions has transmit completions shown to the driver so much later, MaxCompletionDelay at most. 0: at once, as
-// at first; those that wait are shown when their queue has something to do, or at their time.
+// DelayCompletions has transmit completions shown to the driver so much later, MaxCompletionDelay at most. 0: at once,
+// as at first; those that wait are shown when their queue has something to do, or at their time.
 func (p *Port) DelayCompletions(d time.Duration) {
 	d = min(max(d, 0), MaxCompletionDelay)
 	p.faults.delay.Store(int64(d))
@@ -195,7 +195,7 @@ func (rq *rxQueue) refuse(d *delivery, batch []*wire.Packet, r *route) (n int) {
 	return n
 }
 
-// LateTxQueue is a TxQueue that can give frames back later than it is done with them, when their places are other frames'
+// LateTxQueue is a TxQueue that can give frames back later than they are done, when their places are other frames'
 // (Port.DelayCompletions).
 type LateTxQueue interface {
 	// Token is what DoneLate takes for a frame that is done.
@@ -219,6 +219,12 @@ type lateFrames struct {
 type lateFrame struct {
 	due   int64 // of shape.Now
 	token uint32
+}
+
+// end gives all back that can be, as the queue stops.
+func (l *lateFrames) end() {
+	_ = l.show(true) // nobody is there any more whom an error would stop
+	l.list, l.next = l.list[:0], 0
 }
 
 func (l *lateFrames) some() bool { return l.next < len(l.list) }

@@ -418,7 +418,7 @@ func (s *Sender) keep(k, i int) {
 // it by itself.
 func (s *Sender) Release() {
 	if s.late.some() {
-		_ = s.late.show(true) // nobody is there any more whom an error would stop
+		s.late.end()
 	}
 	for ; s.held > 0; s.held-- {
 		f := s.frames[s.held-1]

@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/nic/nictest"
 )
 
-// An interrupt that is lost leaves its vector armed, and the next comes. That of the management vector is not lost: none
-// might follow it.
+// An interrupt that is lost leaves its vector armed, and the next comes. That of the management vector is not lost:
+// none might follow it.
 //
 // Invariant: nic: The interrupt behind one that is lost comes.
 func TestLostInterruptLeavesItsVectorArmed(t *testing.T) {
