@@ -68,8 +68,8 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// Faults of a NIC reach it, times the scale as far as it has bounds; what its model cannot do is refused, and nothing of
-// that change is made.
+// Faults of a NIC reach it, times the scale, within its bounds; what its model cannot do is refused, and nothing of that
+// change is made.
 func TestNICFaults(t *testing.T) {
 	d := Uniform(1, NIC{Model: Virtio}, 0)
 	d.Guests = append(d.Guests, Uniform(1, NIC{Model: GVE}, 0).Guests...)
@@ -99,8 +99,8 @@ func TestNICFaults(t *testing.T) {
 	testkit.OK(t, apply("nic port0 completions=0"))
 	delay(0)
 	testkit.OK(t, apply("nic port1 reset=ask"))
-	for _, c := range [][2]string{{"interrupt=off", "lost"}, {"completions=2s", "1s at most"}, {"completions=-1ms", "1s at most"},
-		{"exhaust=1m", "10s at most"}, {"exhaust=50%", "10s at most"}, {"reset=now", "ask"}, {"p2p=no", "on or off"},
+	for _, c := range [][2]string{{"interrupt=off", "lost"}, {"completions=2s", "1s at most"},
+		{"completions=-1ms", "1s at most"}, {"exhaust=1m", "10s at most"}, {"exhaust=50%", "10s at most"}, {"reset=now", "ask"}, {"p2p=no", "on or off"},
 		{"loss=1%", "it has p2p, interrupt, completions, exhaust, reset"}} {
 		if _, err := ParseChange("nic port0 " + c[0]); err == nil || !strings.Contains(err.Error(), c[1]) {
 			t.Errorf("%v: %v", c, err)
