@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/wire"
 )
 
@@ -215,7 +216,7 @@ type Change struct {
 }
 
 // changes are what each kind knows beside what SetLink does of a link.
-var changes = map[string][]string{"link": {"state"}, "nic": {"p2p"}}
+var changes = map[string][]string{"link": {"state"}, "nic": nicKeys}
 
 // ParseChange reads one, as "link a.nic0 loss=1% state=down" or "nic a.nic0 p2p=off".
 func ParseChange(s string) (c Change, err error) {
@@ -244,9 +245,12 @@ func ParseChange(s string) (c Change, err error) {
 				return c, err
 			}
 		}
-		if words := map[string]string{"state": "up down", "p2p": "on off"}[key]; words != "" &&
-			!slices.Contains(strings.Fields(words), value) {
-			return c, fmt.Errorf("%s is %s: %s", key, value, strings.Replace(words, " ", " or ", 1))
+		if c.Kind == "nic" {
+			if _, err := nicChange(key, value); err != nil {
+				return c, err
+			}
+		} else if key == "state" && value != "up" && value != "down" {
+			return c, fmt.Errorf("%s is %s: up or down", key, value)
 		}
 		c.Set = append(c.Set, [2]string{key, value})
 	}
@@ -280,8 +284,16 @@ func (l *Lab) Apply(c Change) error {
 	for _, x := range c.Set {
 		key, value := x[0], x[1]
 		switch {
-		case c.Kind == "nic" && key == "p2p":
-			after = append(after, func() { p.NIC().SetP2P(value == "on") })
+		case c.Kind == "nic":
+			change, err := nicChange(key, value)
+			if err == nil && key == "reset" && p.asksReset() == nil {
+				err = fmt.Errorf("%s: virtio-net cannot ask for a reset: the device status is QEMU's, and vhost-user has no "+
+					"message for it", c.Of)
+			}
+			if err != nil {
+				return err
+			}
+			after = append(after, func() { change(l, p) })
 		case c.Kind == "link" && key == "state":
 			after = append(after, func() { p.setCarrier(value == "up") })
 		default:
@@ -297,6 +309,69 @@ func (l *Lab) Apply(c Change) error {
 		f()
 	}
 	l.opt.Log.Info("changed", "what", c.String())
+	return nil
+}
+
+// nicKeys are what nicChange knows.
+var nicKeys = []string{"p2p", "interrupt", "completions", "exhaust", "reset"}
+
+// nicChange reads what a NIC is to do, and gives what has a port do it; changing is held.
+func nicChange(key, value string) (func(l *Lab, p *Port), error) {
+	wrong := func(want string) (func(l *Lab, p *Port), error) {
+		return nil, fmt.Errorf("%s is %s: %s", key, value, want)
+	}
+	switch key {
+	case "p2p":
+		if value != "on" && value != "off" {
+			return wrong("on or off")
+		}
+		return func(_ *Lab, p *Port) { p.NIC().SetP2P(value == "on") }, nil
+	case "interrupt":
+		if value != "lost" {
+			return wrong("lost")
+		}
+		return func(_ *Lab, p *Port) { p.NIC().LoseInterrupt() }, nil
+	case "completions":
+		d, err := upTo(value, nic.MaxCompletionDelay)
+		if err != nil {
+			return wrong("a time, as 5ms: 1s at most; 0 ends it")
+		}
+		return func(l *Lab, p *Port) {
+			p.completions = d
+			p.NIC().DelayCompletions(longer(d, l.clock.Scale()))
+		}, nil
+	case "exhaust":
+		d, err := upTo(value, nic.MaxExhaustion)
+		if err != nil {
+			return wrong("a time, as 200ms: 10s at most; 0 ends it")
+		}
+		return func(l *Lab, p *Port) { p.NIC().Exhaust(longer(d, max(l.clock.Scale(), 1))) }, nil
+	case "reset":
+		if value != "ask" {
+			return wrong("ask")
+		}
+		return func(_ *Lab, p *Port) { p.asksReset()() }, nil
+	}
+	return nil, fmt.Errorf("a nic has no %q: it has %s", key, strings.Join(nicKeys, ", "))
+}
+
+// upTo reads a time.
+func upTo(v string, most time.Duration) (time.Duration, error) {
+	if v == "0" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(v)
+	if err == nil && (d < 0 || d > most) {
+		err = errors.New("too long")
+	}
+	return d, err
+}
+
+// asksReset gives what has the NIC ask its driver to reset it; nil: it cannot.
+func (p *Port) asksReset() func() {
+	if d, ok := p.dev.(interface{ AskReset() }); ok {
+		return d.AskReset
+	}
 	return nil
 }
 
@@ -325,15 +400,17 @@ func scaled(im wire.Impairment, scale float64) wire.Impairment {
 		return im
 	}
 	im.Rate /= scale
-	longer := func(d time.Duration) time.Duration {
-		return time.Duration(min(float64(d)*scale, float64(wire.MaxDelay)))
-	}
-	im.Delay, im.Jitter = longer(im.Delay), longer(im.Jitter)
+	im.Delay, im.Jitter = longer(im.Delay, scale), longer(im.Jitter, scale)
 	return im
 }
 
-// SetScale has all links be so many times slower than they say, with delays as many times longer; 0: they have neither
-// rates nor delays.
+// longer is a time at a scale; whoever waits for so long has a bound of its own.
+func longer(d time.Duration, scale float64) time.Duration {
+	return time.Duration(min(float64(d)*scale, float64(wire.MaxDelay)))
+}
+
+// SetScale has all links be so many times slower than they say, with delays as many times longer, those of completions
+// too; 0: there are neither rates nor delays.
 func (l *Lab) SetScale(scale float64) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -343,6 +420,7 @@ func (l *Lab) SetScale(scale float64) error {
 		if im := p.desc.Link.Up; im.Rate > 0 || im.Delay > 0 || im.Jitter > 0 {
 			errs = append(errs, l.impair(p, im))
 		}
+		p.NIC().DelayCompletions(longer(p.completions, scale))
 	}
 	return errors.Join(errs...)
 }

@@ -68,6 +68,46 @@ func TestApply(t *testing.T) {
 	}
 }
 
+// Faults of a NIC reach it, times the scale, within its bounds; what its model cannot do is refused, and nothing of that
+// change is made.
+func TestNICFaults(t *testing.T) {
+	d := Uniform(1, NIC{Model: Virtio}, 0)
+	d.Guests = append(d.Guests, Uniform(1, NIC{Model: GVE}, 0).Guests...)
+	l := testkit.Must(Open(d, Options{}))(t)
+	defer func() { testkit.OK(t, l.Close()) }()
+	apply := func(s string) error { return l.Apply(testkit.Must(ParseChange(s))(t)) }
+	virtio := l.Port(0).NIC()
+	delay := func(want time.Duration) {
+		t.Helper()
+		testkit.Equal(t, "delay", virtio.CompletionDelay(), want)
+	}
+	testkit.OK(t, apply("nic port0 completions=5ms exhaust=10s interrupt=lost"))
+	delay(5 * time.Millisecond)
+	if !virtio.InterruptLost() || virtio.InterruptLost() || virtio.Faults().LostInterrupts != 1 {
+		t.Errorf("%+v", virtio.Faults())
+	}
+	for scale, want := range map[float64]time.Duration{10: 50 * time.Millisecond, 1e6: time.Second, 0: 0} {
+		testkit.OK(t, l.SetScale(scale))
+		delay(want)
+	}
+	testkit.OK(t, errors.Join(l.SetScale(2), apply("nic port0 completions=1ms exhaust=0")))
+	delay(2 * time.Millisecond)
+	if err := apply("nic port0 completions=0 reset=ask"); err == nil || !strings.Contains(err.Error(), "QEMU's") {
+		t.Errorf("%v", err)
+	}
+	delay(2 * time.Millisecond)
+	testkit.OK(t, apply("nic port0 completions=0"))
+	delay(0)
+	testkit.OK(t, apply("nic port1 reset=ask"))
+	for _, c := range [][2]string{{"interrupt=off", "lost"}, {"completions=2s", "1s at most"},
+		{"completions=-1ms", "1s at most"}, {"exhaust=1m", "10s at most"}, {"exhaust=50%", "10s at most"}, {"reset=now", "ask"}, {"p2p=no", "on or off"},
+		{"loss=1%", "it has p2p, interrupt, completions, exhaust, reset"}} {
+		if _, err := ParseChange("nic port0 " + c[0]); err == nil || !strings.Contains(err.Error(), c[1]) {
+			t.Errorf("%v: %v", c, err)
+		}
+	}
+}
+
 func TestScaledLinks(t *testing.T) {
 	im := wire.Impairment{Loss: 0.5, Delay: time.Millisecond, Jitter: time.Microsecond, Rate: 1e6, Limit: 5}
 	if s := scaled(im, 100); s.Delay != 100*time.Millisecond || s.Jitter != 100*time.Microsecond || s.Rate != 1e4 ||
@@ -111,7 +151,8 @@ func TestPlay(t *testing.T) {
 }
 
 func FuzzParseChange(f *testing.F) {
-	for _, s := range []string{"link a.nic0 loss=1% state=down", "nic a p2p=off", "link a gemodel=1%/2%", "link a drop=1,2"} {
+	for _, s := range []string{"link a.nic0 loss=1% state=down", "nic a p2p=off", "link a gemodel=1%/2%", "link a drop=1,2",
+		"nic a interrupt=lost completions=5ms exhaust=200ms reset=ask"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

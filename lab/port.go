@@ -31,6 +31,8 @@ type Port struct {
 	machine *Machine
 	desc    *NIC
 
+	completions time.Duration // late by so much at scale 1; under lab.changing
+
 	loadsMu sync.Mutex
 	loads   map[loadsOf][]Load // under loadsMu
 

@@ -66,11 +66,15 @@ func (b *replyBacklog) flush() {
 	for frame := b.first(); frame != nil; frame = b.first() {
 		var pkt wire.Packet
 		ownFrame(&pkt, frame)
-		res, kept := PutNoBuffer, false
+		res, kept, wait := PutNoBuffer, false, wire.Waitable(rq.q)
+		exhausted := b.port.exhausted()
+		if exhausted {
+			wait = &rq.exhaustion
+		}
 		b.port.with(rq, func() {
 			b.mu.Lock() // behind clear none of the frames that it dropped is put any more
 			defer b.mu.Unlock()
-			if kept = b.isFirst(frame); kept {
+			if kept = b.isFirst(frame); kept && !exhausted {
 				res = rq.putOwn(b.copier, &pkt)
 			}
 		})
@@ -79,7 +83,7 @@ func (b *replyBacklog) flush() {
 		case res != PutNoBuffer:
 			b.remove(frame)
 			b.port.lost(res)
-		case rq.q.Arm(b):
+		case wait.Arm(b):
 			return
 		}
 	}
@@ -122,6 +126,8 @@ func (b *replyBacklog) close() {
 	b.mu.Lock()
 	b.closed = true
 	b.mu.Unlock()
-	b.port.queues[0].q.Disarm(b)
+	rq := b.port.queues[0]
+	rq.q.Disarm(b)
+	rq.exhaustion.Disarm(b)
 	b.work.Wait()
 }

@@ -24,6 +24,8 @@ type rxQueue struct {
 	unsplit counter // frames that came here because, or although, they could not be split
 	merged  counter // frames that came as part of a GSO packet, of which the merger made
 	merges  counter // so many
+
+	exhaustion exhaustion
 }
 
 // blockedQueues remembers which queues lacked buffers in a batch, so that nothing overtakes a
@@ -64,7 +66,8 @@ func (s *blockedQueues) add(r *route, w wire.Waitable) {
 
 // Deliver implements wire.Port.
 func (p *Port) Deliver(w *wire.Worker, batch []*wire.Packet) {
-	if p.down.Load() {
+	trouble := p.trouble.Load()
+	if trouble&noCarrier != 0 {
 		tap := p.tap()
 		for _, pkt := range batch {
 			pkt.Verdict = wire.Drop(wire.DropDisabled)
@@ -86,6 +89,10 @@ func (p *Port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	var r route
 	for p.steer(d.s, batch[0], &r); len(batch) > 0; {
 		rq := p.queues[r.q]
+		if trouble&noBuffers != 0 { // all of the batch: nothing overtakes its flow
+			batch = batch[rq.refuse(&d, batch, &r):]
+			continue
+		}
 		n, call := rq.fill(&d, batch, &r)
 		if call {
 			rq.q.Call()
@@ -224,6 +231,9 @@ func (p *Port) lost(res Result) {
 }
 
 func (p *Port) tryOwn(c *dma.Copier, pkt *wire.Packet) (res Result) {
+	if p.exhausted() {
+		return PutNoBuffer
+	}
 	rq := p.queues[0]
 	p.with(rq, func() { res = rq.putOwn(c, pkt) })
 	return res

@@ -25,7 +25,8 @@
 //   - TxQueue, for the ring in which the driver posts frames: Gather, which makes packets of them
 //     by way of ParseFrame, Packet.Meta and Packet.Prepare; Reload, which finds a held frame's memory
 //     again (RelocatePayload); Done, Abandon, Publish and Call, which give frames back; Pending, Backlog,
-//     EnableKick and DisableKick, which say whether there are more; and Stopped.
+//     EnableKick and DisableKick, which say whether there are more; and Stopped. One whose completions
+//     may come late is a LateTxQueue as well.
 //
 // and makes
 //
@@ -43,6 +44,13 @@
 // the queues that a driver uses (SetDefaultRSS), and of what its driver says about header split, MTU and
 // carrier. Nothing else of a NIC is a device model's: the model in this package's tests is two
 // slices and these two interfaces.
+//
+// # Faults
+//
+// A port does some things wrong when it is told to: it loses an interrupt (LoseInterrupt; the device model
+// asks InterruptLost before it calls its driver), shows completions late (DelayCompletions; the Sender keeps
+// what it takes to give frames back), and takes no receive buffers (Exhaust; Deliver says Busy before it looks
+// at a queue). A batch looks at one word for all that is the matter with its port, its carrier included.
 //
 // # Fairness
 //

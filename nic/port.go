@@ -59,7 +59,7 @@ type Port struct {
 	limits   *atomic.Pointer[wire.Limits] // what the driver takes
 	queues   []*rxQueue
 	link     atomic.Pointer[wire.Link] // nil until Attach
-	down     atomic.Bool               // no carrier
+	trouble  atomic.Uint32             // noCarrier and so on; 0: nothing
 	separate atomic.Bool               // no frames are merged: SetCoalescing
 
 	conf Config
@@ -74,6 +74,7 @@ type Port struct {
 	generation  atomic.Uint32
 	notify      notifier
 	backlog     replyBacklog
+	faults      faults
 	lostReplies atomic.Uint64 // answers and notices of the control channel that did not get into receive queue 0
 
 	splitMu sync.Mutex // held by SetSplit; before mu
@@ -122,7 +123,7 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointe
 	p.dispatcher = control.NewDispatcher(p)
 	for _, q := range queues {
 		rq := &rxQueue{q: q, wait: q}
-		rq.mover.port = p
+		rq.mover.port, rq.exhaustion.port = p, p
 		rq.delta.to = &rq.traffic
 		p.queues = append(p.queues, rq)
 	}
@@ -150,6 +151,7 @@ func (p *Port) Close() {
 	if link := p.link.Load(); link != nil {
 		_ = p.sw.Detach(link) // ErrDetached: the switch was closed before
 	}
+	p.endFaults()
 	p.engine.Reset()
 	p.backlog.close()
 	p.registry.CloseAll()
@@ -207,7 +209,7 @@ func (p *Port) Limits() wire.Limits { return *p.limits.Load() }
 // SetCarrier says whether the link is up, as it is at first. While it is down the port takes
 // nothing from the wire, and what its guest sends is dropped. Telling the guest is the
 // device model's.
-func (p *Port) SetCarrier(up bool) { p.down.Store(!up) }
+func (p *Port) SetCarrier(up bool) { p.set(noCarrier, !up) }
 
 // SetP2P says whether the NIC reaches GPUs as its Path to them says, as it does at first, or none of them: then payload
 // goes through host memory. Packets that are under way may still go the way before.

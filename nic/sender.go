@@ -104,8 +104,9 @@ type Sender struct {
 	frames     []*TxFrame // frames[:held] are under way, oldest first; the others are free
 	held       int
 	size       batchSize
-	batch      []*wire.Packet  // frames' packets, always in the same order
-	disposed   []*TxFrame      // memory of settle
+	batch      []*wire.Packet // frames' packets, always in the same order
+	disposed   []*TxFrame     // memory of settle
+	late       lateFrames
 	generation uint64          // of the space for which the held frames' segments are good
 	armed      []wire.Waitable // receivers that held frames wait for, while we sleep
 	patience   Patience
@@ -138,6 +139,10 @@ func NewSender(q TxQueue, out Outlet, o SenderOptions) (*Sender, error) {
 		q: q, out: out, o: o, sleep: sleep, kick: -1, patience: Patience{Limit: o.Patience},
 		frames: make([]*TxFrame, o.Batch), batch: make([]*wire.Packet, o.Batch),
 		disposed: make([]*TxFrame, 0, o.Batch), armed: make([]wire.Waitable, 0, o.Batch),
+	}
+	if t, ok := out.(*Transmitter); ok {
+		s.late.port = t.port
+		s.late.q, _ = q.(LateTxQueue)
 	}
 	for i := range s.frames {
 		s.frames[i] = &TxFrame{Slot: i}
@@ -271,7 +276,12 @@ func (s *Sender) Round(last bool) (n int, err error) {
 	if s.o.Space != nil {
 		token = s.o.Space.Enter()
 	}
-	n, err = s.exchange(last && !s.o.Drain)
+	if s.late.some() {
+		err = s.late.show(false)
+	}
+	if err == nil {
+		n, err = s.exchange(last && !s.o.Drain)
+	}
 	call := s.q.Publish()
 	if s.o.Space != nil {
 		s.o.Space.Leave(token)
@@ -330,7 +340,7 @@ func (s *Sender) reload(moved bool) (err error) {
 	}
 	s.held = kept
 	if len(gone) > 0 {
-		err = errors.Join(err, s.q.Done(gone))
+		err = errors.Join(err, s.giveBack(gone))
 	}
 	return err
 }
@@ -342,7 +352,7 @@ func (s *Sender) settle(old int) error {
 	busy := s.receivers.count(all, old, time.Now) // those that wait for links included
 	if busy == 0 && len(s.receivers.busy) == 0 {
 		s.held = 0
-		return s.q.Done(all)
+		return s.giveBack(all)
 	}
 	now := time.Now()
 	s.receivers.hold(all, old, now)
@@ -387,7 +397,15 @@ func (s *Sender) settle(old int) error {
 	if len(done) == 0 {
 		return nil
 	}
-	return s.q.Done(done)
+	return s.giveBack(done)
+}
+
+// giveBack gives frames back to the driver, now or later.
+func (s *Sender) giveBack(fs []*TxFrame) error {
+	if s.late.wanted() {
+		return s.late.put(fs)
+	}
+	return s.q.Done(fs)
 }
 
 // keep moves frame i to place k.
@@ -396,8 +414,12 @@ func (s *Sender) keep(k, i int) {
 	s.batch[k], s.batch[i] = s.batch[i], s.batch[k]
 }
 
-// Release gives back or drops all held frames, as the queue stops. The worker calls it by itself.
+// Release gives back or drops all held frames, as the queue stops, and gives back those that are done. The worker calls
+// it by itself.
 func (s *Sender) Release() {
+	if s.late.some() {
+		s.late.end()
+	}
 	for ; s.held > 0; s.held-- {
 		f := s.frames[s.held-1]
 		if s.q.Abandon(f) {
@@ -508,10 +530,20 @@ func (s *Sender) disarm() {
 	s.armed = s.armed[:0]
 }
 
-// timeLeft is how long the held frame whose patience ends first may wait on, or until a link that one waits for is free,
-// or the receivers are judged again;
-// negative: none is held.
+// timeLeft is how long we may sleep; negative: for ever.
 func (s *Sender) timeLeft() time.Duration {
+	left := s.heldLeft()
+	if s.late.some() {
+		if late := shape.Until(s.late.list[s.late.next].due); left < 0 || late < left {
+			return late
+		}
+	}
+	return left
+}
+
+// heldLeft is how long the held frame whose patience ends first may wait on, or until a link that one waits for is
+// free, or the receivers are judged again; negative: none is held.
+func (s *Sender) heldLeft() time.Duration {
 	if s.held == 0 {
 		return -1
 	}

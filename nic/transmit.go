@@ -83,7 +83,7 @@ func (t *Transmitter) Send(batch []*wire.Packet) {
 
 func (t *Transmitter) deliver(run []*wire.Packet) {
 	link := t.port.link.Load()
-	if link != nil && !t.port.down.Load() {
+	if link != nil && t.port.trouble.Load()&noCarrier == 0 {
 		link.Deliver(t.Worker, run)
 		return
 	}

@@ -141,7 +141,12 @@ link does is done to what its NIC's guest sends:
   loss=1% gemodel=0.1%/20% drop=100,101 reorder=1% duplicate=1% corrupt=0.1% ecn=on delay=10ms jitter=1ms
   rate=1Gbit limit=256K, as of lab files (docs/lab.md); 0, or off, ends it
   state=down or up: of the NIC's link, in both directions
-A NIC has p2p=off: it does not reach GPUs, and payload goes through host memory; p2p=on as it was.
+A NIC has
+  p2p=off: it does not reach GPUs, and payload goes through host memory; p2p=on as it was
+  interrupt=lost: the next one that it would raise for a queue; the one behind comes
+  completions=5ms: it tells its driver so much later that a frame is sent, 1s at most; 0 ends it
+  exhaust=200ms: for that long it takes no receive buffers, 10s at most; 0 ends it
+  reset=ask: a gVNIC asks its driver to reset it, as after an error of hardware; its connections to GPUs end
 Names are those of lab files (a.nic0), or as vnic stat shows them (port0).`,
 		Example: `  vnic lab set link a.nic0 loss=1% delay=10ms
   vnic lab set 1234 link a.nic0 state=down

@@ -117,6 +117,7 @@ func New(o Options, space *dma.Space) (*Device, error) {
 	if d.port, err = nic.NewPort(o.Port, space, queues, &d.limits); err != nil {
 		return nil, err
 	}
+	d.vectors.losesFor(d.port)
 	for i := range o.Queues {
 		q, err := newTxQueue(common, i, d.port)
 		if err != nil {

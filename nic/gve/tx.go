@@ -39,7 +39,10 @@ type txQueue struct {
 	count struct{ bad, unmapped counter }
 }
 
-var _ nic.TxQueue = (*txQueue)(nil)
+var (
+	_ nic.TxQueue     = (*txQueue)(nil)
+	_ nic.LateTxQueue = (*txQueue)(nil)
+)
 
 // noTail is no value of tail.
 const noTail = ^uint32(0)
@@ -112,6 +115,16 @@ func (q *txQueue) Done(fs []*nic.TxFrame) (err error) {
 	for _, f := range fs {
 		q.finish(txPacketDone, q.slots[f.Slot].tag)
 	}
+	return nil
+}
+
+// Token implements nic.LateTxQueue.
+func (q *txQueue) Token(f *nic.TxFrame) uint32 { return uint32(q.slots[f.Slot].tag) }
+
+// DoneLate implements nic.LateTxQueue.
+func (q *txQueue) DoneLate(tag uint32) (err error) {
+	defer dma.Recover(&err)
+	q.finish(txPacketDone, uint16(tag))
 	return nil
 }
 

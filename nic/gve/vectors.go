@@ -22,6 +22,7 @@ type vectors struct {
 
 // vector is one MSI-X vector. Its lock is a leaf, held over no system call.
 type vector struct {
+	port   *nic.Port // nil: it loses nothing (nic.Port.LoseInterrupt)
 	mu     sync.Mutex
 	l      *nic.EventFD // under mu; nil: none
 	armed  bool         // under mu
@@ -30,6 +31,13 @@ type vector struct {
 }
 
 func (vs *vectors) init(n int) { vs.v = make([]vector, n) }
+
+// losesFor has interrupts be lost that a port is to lose: those of queues, which have others to follow.
+func (vs *vectors) losesFor(p *nic.Port) {
+	for i := range vs.v {
+		vs.v[i].port = p
+	}
+}
 
 // at gives vector i, nil if there is none.
 func (vs *vectors) at(i int) *vector {
@@ -70,7 +78,12 @@ func (v *vector) change(to func()) {
 		v.mu.Unlock()
 		return
 	}
-	v.due, v.armed = false, false
+	v.due = false
+	if !v.always && v.port != nil && v.port.InterruptLost() { // on its way to the processor: it stays armed, for the next
+		v.mu.Unlock()
+		return
+	}
+	v.armed = false
 	l.Enter() // under mu: replacing the eventfd sees it
 	v.mu.Unlock()
 	l.Write()

@@ -47,6 +47,8 @@ func Run(t *testing.T, traits Traits, guest func(testing.TB, *dma.Files, *wire.S
 		{"MergeGivesFramesAgain", mergeModel},
 		{"BadChecksumJoinsNoMerge", badSumAlone},
 		{"MergesKeepOrder", mergeOrder},
+		{"ExhaustionLosesNothing", exhausted},
+		{"CompletionsComeLate", late},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, lab, traits) })
 	}

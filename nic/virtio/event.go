@@ -39,11 +39,23 @@ type vring struct {
 	fault call          // the error descriptor
 	vq    *virtq.Device // nil: stopped
 	kick  int           // -1: stopped
+	owed  bool          // the last call was lost (nic.Port.LoseInterrupt)
 }
 
 func (v *vring) init(d *Device, index int) {
 	v.dev, v.index, v.kick = d, index, -1
 	v.call.eventFDs, v.fault.eventFDs = &d.eventFDs, &d.eventFDs
+}
+
+// calls says whether a call is made that is wanted. After one that was lost the next is made with whatever is shown,
+// though the driver's event index, which was passed, does not want it: else it would sleep for good, and no fault of
+// hardware is that thorough.
+func (v *vring) calls(wanted bool) bool {
+	if !wanted {
+		return false
+	}
+	v.owed = v.dev.port.InterruptLost()
+	return !v.owed
 }
 
 // release closes the ring and its kick, and says where the ring was.

@@ -36,7 +36,7 @@ func (d *Device) StartQueue(v vhostuser.Vring) error {
 	}
 	if v.Index%2 == 1 {
 		q := d.tx[v.Index/2]
-		q.vq, q.kick = vq, v.Kick
+		q.vq, q.kick, q.owed = vq, v.Kick, false
 		q.sender.Start(v.Kick, !v.Running) // a ring starts when its kick descriptor is first readable
 		return nil
 	}
@@ -58,7 +58,7 @@ func (d *Device) open(v *vhostuser.Vring) (*virtq.Device, error) {
 func (q *rxQueue) open(vq *virtq.Device, v *vhostuser.Vring, features uint64) error {
 	q.Lock()
 	q.Restart()
-	q.vq, q.kick, q.started, q.staged, q.short = vq, v.Kick, v.Running, false, 0
+	q.vq, q.kick, q.started, q.staged, q.short, q.owed = vq, v.Kick, v.Running, false, 0, false
 	q.forget()
 	q.mrg, q.csum = features&fMrgRxbuf != 0, features&fGuestCsum != 0
 	q.hadBuffers = vq.Resumed()

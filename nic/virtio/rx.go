@@ -377,7 +377,7 @@ func (q *rxQueue) Flush() (call bool) {
 		return false
 	}
 	q.staged = false
-	call = q.vq.Publish()
+	call = q.calls(q.vq.Publish() || q.owed)
 	if err := q.vq.Err(); err != nil {
 		q.fail(err)
 	}

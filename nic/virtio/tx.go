@@ -24,9 +24,13 @@ type txQueue struct {
 
 	peeked [txBatch]virtq.Chain // by the last Gather
 	slots  [txBatch]txSlot
+	gave   bool // frames back, since the last Publish
 }
 
-var _ nic.TxQueue = (*txQueue)(nil)
+var (
+	_ nic.TxQueue     = (*txQueue)(nil)
+	_ nic.LateTxQueue = (*txQueue)(nil)
+)
 
 // txSlot is what the queue knows of a frame under way.
 type txSlot struct {
@@ -111,6 +115,17 @@ func (q *txQueue) Done(fs []*nic.TxFrame) error {
 	for _, f := range fs {
 		q.vq.Commit(q.slots[f.Slot].chain.Head, 0)
 	}
+	q.gave = true
+	return nil
+}
+
+// Token implements nic.LateTxQueue.
+func (q *txQueue) Token(f *nic.TxFrame) uint32 { return uint32(q.slots[f.Slot].chain.Head) }
+
+// DoneLate implements nic.LateTxQueue.
+func (q *txQueue) DoneLate(head uint32) error {
+	q.vq.Commit(uint16(head), 0)
+	q.gave = true
 	return nil
 }
 
@@ -141,7 +156,11 @@ func (q *txQueue) Idle(held []*nic.TxFrame) {
 }
 
 // Publish implements nic.TxQueue.
-func (q *txQueue) Publish() (call bool) { return q.vq.Publish() }
+func (q *txQueue) Publish() (call bool) {
+	call = q.calls(q.vq.Publish() || q.owed && q.gave)
+	q.gave = false
+	return call
+}
 
 // Call implements nic.TxQueue.
 func (q *txQueue) Call() { q.call.fire() }

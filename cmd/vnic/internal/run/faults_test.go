@@ -10,11 +10,13 @@ import (
 
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/wire"
 )
 
-// All that a link can do to what passes it, at once, and its carrier goes while a transfer is under way: the stream is
-// right, and each fault has been seen. The transfer is slower than the script, as links have rates.
+// All that a link can do to what passes it, at once, and its carrier goes while a transfer is under way, and NICs lose
+// interrupts, are late, and take no buffers: the stream is right, and each fault has been seen. The transfer is slower
+// than the script, as links have rates, and lasts until the NIC takes buffers again.
 func TestFaultsLeaveTheStreamRight(t *testing.T) {
 	const guest = `
     memory: 256M,
@@ -31,6 +33,9 @@ script:
   - {at: 300ms, set: link a.nic0 state=down}
   - {at: 500ms, set: link a.nic0 state=up}
   - {at: 600ms, set: link b.nic0 loss=1%}
+  - {at: 50ms, set: nic b.nic0 interrupt=lost}
+  - {at: 100ms, set: nic a.nic0 interrupt=lost completions=5ms}
+  - {at: 700ms, set: nic b.nic0 exhaust=2s}
 `
 	for _, c := range []struct{ name, model string }{{"inproc", NICVirtio}, {NICVirtio, NICVirtio}, {NICGVE, NICGVE}} {
 		t.Run(c.name, func(t *testing.T) {
@@ -52,10 +57,11 @@ script:
 				defer mu.Unlock()
 				notes = append(notes, fmt.Sprintf(format, args...))
 			}
+			var nics []*nic.Port
 			var links []*wire.Link
 			o.railHook = func(r *rails) {
 				for _, p := range r.lab.Ports() {
-					links = append(links, p.NIC().Link())
+					nics, links = append(nics, p.NIC()), append(links, p.NIC().Link())
 				}
 			}
 			testkit.OK(t, o.Check())
@@ -68,8 +74,14 @@ script:
 				n.Corrupted+links[1].Counters().Corrupted == 0 {
 				t.Errorf("%+v", n)
 			}
+			a, b := nics[0].Faults(), nics[1].Faults()
+			if a.LostInterrupts != 1 || b.LostInterrupts != 1 || a.LateCompletions == 0 || b.LateCompletions != 0 ||
+				a.Refused != 0 || b.Refused == 0 {
+				t.Errorf("%+v; %+v", a, b)
+			}
 			for _, want := range []string{"at 300ms: link a.nic0 state=down", "at 500ms: link a.nic0 state=up",
-				"at 600ms: link b.nic0 loss=1%"} {
+				"at 600ms: link b.nic0 loss=1%", "at 50ms: nic b.nic0 interrupt=lost",
+				"at 100ms: nic a.nic0 interrupt=lost completions=5ms", "at 700ms: nic b.nic0 exhaust=2s"} {
 				if !slices.Contains(notes, want) {
 					t.Errorf("not told: %s", want)
 				}

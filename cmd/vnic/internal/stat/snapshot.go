@@ -67,7 +67,8 @@ type PortCounters struct {
 	Unsplit     uint64          `json:"unsplit"`      // frames that a split queue was to split, and that could not be
 	LostReplies uint64          `json:"lost_replies"` // of the control channel
 	Coalesced   Coalesced       `json:"coalesced"`    // of receive queues
-	Rules       int             `json:"rules"`        // flow rules that are set
+	Faults      *Faults         `json:"faults,omitempty"`
+	Rules       int             `json:"rules"` // flow rules that are set
 	Engine      *EngineCounters `json:"engine,omitempty"`
 	Gateway     *Gateway        `json:"gateway,omitempty"`
 	GPUs        []GPU           `json:"gpus,omitempty"`
@@ -79,6 +80,13 @@ type PortCounters struct {
 type Coalesced struct {
 	Frames  uint64 `json:"frames"`
 	Packets uint64 `json:"packets"`
+}
+
+// Faults count what a NIC did wrong as it was told to (vnic lab set); left out where it did nothing of the kind.
+type Faults struct {
+	LostInterrupts  uint64 `json:"lost_interrupts"`
+	LateCompletions uint64 `json:"late_completions"`
+	Refused         uint64 `json:"refused"` // frames, as often as they came while it took no receive buffers
 }
 
 // LinkCounters are the wire's, of one port: wire.Counters.
@@ -166,6 +174,9 @@ func (c *PortCounters) readNIC(p *nic.Port) {
 	}
 	c.Unsplit, c.LostReplies = p.Unsplit(), p.LostReplies()
 	c.Coalesced.Frames, c.Coalesced.Packets = p.Coalesced()
+	if f := Faults(p.Faults()); f != (Faults{}) {
+		c.Faults = &f
+	}
 	all, _ := p.PortCounters()
 	c.Engine = (*EngineCounters)(&all.Engine)
 	state := p.State()
