@@ -20,8 +20,8 @@ var (
 	_ stack.GSOEndpoint  = (*link)(nil)
 )
 
-// queue is where a packet, and all of its flow, is sent; but an acknowledgment goes where few frames wait, if many do on
-// its own queue. Behind another flow's payload, two transfers in opposite directions take turns at being idle: while one
+// queue is where a packet, and all of its flow, is sent; but an acknowledgment goes where little payload waits, if much
+// does on its own queue. Behind another flow's payload, two transfers in opposite directions take turns at being idle: while one
 // sends its window, what the other waits for is behind it (Zhang, Shenker, Clark, "Observations on the Dynamics of a
 // Congestion Control Algorithm", SIGCOMM 1991). Linux keeps its rings short instead (TCP small queues).
 func (l *link) queue(pkt *stack.PacketBuffer) *txQueue {
@@ -36,8 +36,8 @@ func (l *link) queue(pkt *stack.PacketBuffer) *txQueue {
 	return q
 }
 
-// fewFrames on a ring are not worth another one.
-const fewFrames = 4
+// fewFrames with payload on a ring are not worth another one, and one more thread that serves it.
+const fewFrames = 8
 
 // acknowledges says whether a packet is an acknowledgment and nothing else, which may overtake what is before it.
 func acknowledges(pkt *stack.PacketBuffer) bool {

@@ -24,7 +24,7 @@ type txQueue struct {
 	s     *Stack
 	queue int
 
-	waiting atomic.Int64 // frames on the ring, until Completed says that they are sent
+	waiting atomic.Int64 // frames with payload on the ring, until Completed says that they are sent
 
 	mu      sync.Mutex
 	header  txHeader
@@ -75,10 +75,12 @@ func (q *txQueue) write(pkt *stack.PacketBuffer) tcpip.Error {
 
 // completed takes cookies back and goes on with what waits.
 func (q *txQueue) completed(cookies []uint64) {
-	q.waiting.Add(-int64(len(cookies)))
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, c := range cookies {
+		if c != bare {
+			q.waiting.Add(-1)
+		}
 		if c > 0 && c <= uint64(len(q.flights)) {
 			q.putCookie(c)
 		}
@@ -134,7 +136,7 @@ func (q *txQueue) transmit(pkt *stack.PacketBuffer, skip int) (next int, all boo
 	for sent := 0; sent < len(q.out); {
 		n, err := q.s.nic.Transmit(q.queue, q.out[sent:])
 		sent += n
-		q.waiting.Add(int64(n))
+		q.count(q.out[sent-n : sent])
 		switch {
 		case sent == len(q.out):
 		case err != nil: // about this frame, or there is no NIC any more
@@ -147,6 +149,25 @@ func (q *txQueue) transmit(pkt *stack.PacketBuffer, skip int) (next int, all boo
 		}
 	}
 	return 0, true
+}
+
+// Cookies of frames that the device reads no device memory for: without payload, and with some.
+const (
+	bare   = ^uint64(0)
+	loaded = bare - 1
+)
+
+// count counts the frames with payload that were put on the ring.
+func (q *txQueue) count(frames []driver.TxFrame) {
+	n := int64(0)
+	for i := range frames {
+		if frames[i].Cookie != bare {
+			n++
+		}
+	}
+	if n > 0 {
+		q.waiting.Add(n)
+	}
 }
 
 // takeBack undoes the flights of frames that were not sent.
@@ -171,7 +192,7 @@ func (q *txQueue) next() (*txFrame, *driver.TxFrame) {
 		}
 	}
 	// Completed is to tell when a full ring has room, for frames without device memory too.
-	q.out = append(q.out, driver.TxFrame{Cookie: ^uint64(0)})
+	q.out = append(q.out, driver.TxFrame{Cookie: bare})
 	return &q.frames[i], &q.out[i]
 }
 
@@ -255,6 +276,8 @@ func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 			fr.Device = device
 			fr.Cookie = q.cookie(f, lo, hi)
 			f.addInFlight(lo, hi, 1)
+		} else {
+			fr.Cookie = loaded
 		}
 		pos += n
 	}
