@@ -6,7 +6,7 @@
 # - the same with NICs below gen3x16: about 57 % of line rate in one direction, 55 % in both, as the model has it, and the
 #   NIC's PCIe link is named;
 # - seven trees, each with another bottleneck: each direction within 3 % of the model.
-# It takes five minutes, on a machine with nothing else to do.
+# It takes a minute, on a machine with nothing else to do.
 . "$(dirname "$0")/lib.sh"
 
 cat > "$work/judge.py" <<'PY'
