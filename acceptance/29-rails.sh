@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Links with rates are what limits transfers over rails, and the model says by how much:
 # - a3-high, 4 NICs and 8 GPUs a guest, both directions: each direction has at least 97 % of what its wire can carry of
-#   payload, Jain's index of all is at least 0.99, no byte of payload is in host memory, digests match. With guests in the
-#   process, and in QEMU on gve; at the scale that auto finds;
-# - the same with NICs below gen3x16: about 57 % of line rate in one direction, 55 % in both, as the model has it, and the
-#   NIC's PCIe link is named;
+#   payload, Jain's index of all is at least 0.99, no byte of payload is in host memory, digests match. With guests in
+#   the process, and in QEMU on gve; at the scale that auto finds;
+# - the same with NICs below gen3x16: about 57 % of line rate in one direction, 55 % in both, as the model has it, and
+#   the NIC's PCIe link is named;
 # - seven trees, each with another bottleneck: each direction within 3 % of the model.
 # It takes a minute, on a machine with nothing else to do.
 . "$(dirname "$0")/lib.sh"

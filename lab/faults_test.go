@@ -28,8 +28,10 @@ func TestLinkSettings(t *testing.T) {
 			testkit.OK(t, SetLink(&im, c.key, c.text))
 		}
 	}
-	for _, c := range [][2]string{{"loss", "100%"}, {"loss", "-1%"}, {"gemodel", "1%"}, {"gemodel", "1/2/3/4/5"}, {"drop", "-1"},
-		{"ecn", "yes"}, {"delay", "-1s"}, {"delay", "2h"}, {"rate", "0.1kbit"}, {"rate", "fast"}, {"limit", "0"}, {"limit", "2G"},
+	for _, c := range [][2]string{{"loss", "100%"}, {"loss", "-1%"}, {"gemodel", "1%"}, {"gemodel", "1/2/3/4/5"},
+		{"drop", "-1"},
+		{"ecn", "yes"}, {"delay", "-1s"}, {"delay", "2h"}, {"rate", "0.1kbit"}, {"rate", "fast"},
+		{"limit", "0"}, {"limit", "2G"},
 		{"speed", "1"}} {
 		var im wire.Impairment
 		if err := SetLink(&im, c[0], c[1]); err == nil || !strings.Contains(err.Error(), c[0]) {
@@ -68,8 +70,8 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// Faults of a NIC reach it, times the scale, within its bounds; what its model cannot do is refused, and nothing of that
-// change is made.
+// Faults of a NIC reach it, times the scale, within its bounds; what its model cannot do is refused, and nothing of
+// that change is made.
 func TestNICFaults(t *testing.T) {
 	d := Uniform(1, NIC{Model: Virtio}, 0)
 	d.Guests = append(d.Guests, Uniform(1, NIC{Model: GVE}, 0).Guests...)
@@ -100,7 +102,8 @@ func TestNICFaults(t *testing.T) {
 	delay(0)
 	testkit.OK(t, apply("nic port1 reset=ask"))
 	for _, c := range [][2]string{{"interrupt=off", "lost"}, {"completions=2s", "1s at most"},
-		{"completions=-1ms", "1s at most"}, {"exhaust=1m", "10s at most"}, {"exhaust=50%", "10s at most"}, {"reset=now", "ask"}, {"p2p=no", "on or off"},
+		{"completions=-1ms", "1s at most"}, {"exhaust=1m", "10s at most"}, {"exhaust=50%", "10s at most"},
+		{"reset=now", "ask"}, {"p2p=no", "on or off"},
 		{"loss=1%", "it has p2p, interrupt, completions, exhaust, reset"}} {
 		if _, err := ParseChange("nic port0 " + c[0]); err == nil || !strings.Contains(err.Error(), c[1]) {
 			t.Errorf("%v: %v", c, err)
@@ -122,8 +125,8 @@ func TestScaledLinks(t *testing.T) {
 	}
 }
 
-// A script's changes are made in their order, not before their times, times the scale; what is wrong is told, and the rest
-// made.
+// A script's changes are made in their order, not before their times, times the scale; what is wrong is told, and the
+// rest made.
 func TestPlay(t *testing.T) {
 	d := Uniform(1, NIC{Model: Virtio}, 0)
 	d.Scale = 10
@@ -137,7 +140,8 @@ func TestPlay(t *testing.T) {
 			t.Errorf("%s after %v", e.Told(err), d)
 		}
 	}
-	l.Play(t.Context(), []Event{event(2*time.Millisecond, "link port0 loss=2%"), event(time.Millisecond, "link nobody loss=1%"),
+	l.Play(t.Context(), []Event{event(2*time.Millisecond, "link port0 loss=2%"),
+		event(time.Millisecond, "link nobody loss=1%"),
 		event(2*time.Millisecond, "link port0 loss=3%")}, tell)
 	want := "at 1ms: link nobody loss=1%: nobody is no NIC of the lab: there are port0|at 2ms: link port0 loss=2%|" +
 		"at 2ms: link port0 loss=3%"
@@ -151,7 +155,8 @@ func TestPlay(t *testing.T) {
 }
 
 func FuzzParseChange(f *testing.F) {
-	for _, s := range []string{"link a.nic0 loss=1% state=down", "nic a p2p=off", "link a gemodel=1%/2%", "link a drop=1,2",
+	for _, s := range []string{"link a.nic0 loss=1% state=down", "nic a p2p=off", "link a gemodel=1%/2%",
+		"link a drop=1,2",
 		"nic a interrupt=lost completions=5ms exhaust=200ms reset=ask"} {
 		f.Add(s)
 	}

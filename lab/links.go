@@ -144,9 +144,9 @@ func (p *Port) known(of loadsOf, loads func() []Load) []Load {
 	return list
 }
 
-// Loads says what of the port's packets crosses which edges, where their payload is that way: of those that it sends, or
-// of those that it receives. Host memory is that of the socket that the NIC is below. Of a NIC in no tree it is the wire.
-// The list is not to be changed.
+// Loads says what of the port's packets crosses which edges, where their payload is that way: of those that it sends,
+// or of those that it receives. Host memory is that of the socket that the NIC is below. Of a NIC in no tree it is
+// the wire. The list is not to be changed.
 func (p *Port) Loads(way Way, sends bool) []Load {
 	return p.known(loadsOf{way: way, outward: sends}, func() []Load { return p.newLoads(way, sends) })
 }
@@ -197,8 +197,8 @@ func (p *Port) newLoads(way Way, sends bool) (all []Load) {
 	return sum(all)
 }
 
-// EngineLoads says what copies of a GPU's engines to host memory, or from there, cross: that of the socket that the GPU is
-// below. The list is not to be changed.
+// EngineLoads says what copies of a GPU's engines to host memory, or from there, cross: that of the socket that the
+// GPU is below. The list is not to be changed.
 func (p *Port) EngineLoads(gpu int, toHost bool) []Load {
 	return p.known(loadsOf{way: Way{GPU: gpu}, engine: true, outward: toHost},
 		func() []Load { return p.newEngineLoads(gpu, toHost) })
@@ -349,8 +349,8 @@ func (x *Load) besides(c *control.DirCounters, buffers float64) float64 {
 		x.Wire*nic.WireBytes(c.DeviceBytes+c.GPUFileBytes+c.HostBytes, c.HeaderBytes, c.Packets, c.Segments)
 }
 
-// CarryFlow adds to each edge the bytes that it has carried of one connection, which was counted in one direction: all its
-// payload is that way. The buffers of its packets are as many as those of the port's others.
+// CarryFlow adds to each edge the bytes that it has carried of one connection, which was counted in one direction:
+// all its payload is that way. The buffers of its packets are as many as those of the port's others.
 func (p *Port) CarryFlow(to map[*Edge]float64, c *control.DirCounters, way Way, sends bool) {
 	var packets, buffers uint64
 	for i := range p.QueuePairs {

@@ -44,8 +44,9 @@ type Model struct {
 // descriptors are the bytes of rings that a NIC reads for each buffer, and writes for each packet.
 type descriptors struct{ buffer, packet float64 }
 
-// Of virtio: a descriptor and its place in the available ring, an element of the used ring (Virtual I/O Device 1.2, section
-// 2.7.5 to 2.7.8). Of gve: descriptors and completions of DQO queues (drivers/net/ethernet/google/gve/gve_desc_dqo.h).
+// Of virtio: a descriptor and its place in the available ring, an element of the used ring (Virtual I/O Device 1.2,
+// section 2.7.5 to 2.7.8). Of gve: descriptors and completions of DQO queues
+// (drivers/net/ethernet/google/gve/gve_desc_dqo.h).
 var models = map[string]Model{
 	Virtio: {Name: Virtio, QueuePairs: 2, MaxMTU: 65535 - 14, open: newVirtio,
 		sent: descriptors{16 + 2, 8}, received: descriptors{16 + 2, 8}},

@@ -18,7 +18,8 @@ func TestMaxMin(t *testing.T) {
 		}
 	}
 	// One that needs twice the bytes has the same rate, and takes twice as much of the link.
-	if rates, _ := MaxMin([]map[*Edge]float64{{two: 2}, {two: 1}}); math.Abs(rates[0]-2./3) > 1e-9 || rates[0] != rates[1] {
+	rates, _ = MaxMin([]map[*Edge]float64{{two: 2}, {two: 1}})
+	if math.Abs(rates[0]-2./3) > 1e-9 || rates[0] != rates[1] {
 		t.Errorf("%v", rates)
 	}
 }

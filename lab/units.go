@@ -59,8 +59,8 @@ const (
 var rateUnits = []struct {
 	word  string
 	bytes float64
-}{{"kbit", 1e3 / 8}, {"mbit", 1e6 / 8}, {"gbit", 1e9 / 8}, {"tbit", 1e12 / 8}, {"kb/s", 1e3}, {"mb/s", 1e6}, {"gb/s", 1e9},
-	{"tb/s", 1e12}}
+}{{"kbit", 1e3 / 8}, {"mbit", 1e6 / 8}, {"gbit", 1e9 / 8}, {"tbit", 1e12 / 8}, {"kb/s", 1e3}, {"mb/s", 1e6},
+	{"gb/s", 1e9}, {"tb/s", 1e12}}
 
 // ParseRate reads a rate, in bytes a second: 100Gbit, as tc has it, or 300GB/s; powers of 1000.
 func ParseRate(s string) (float64, error) {

@@ -62,8 +62,8 @@ func (w *bytesByMem) locate(segs []dma.Segment) (total uint64) {
 	return total
 }
 
-// gpuBytes notes whose n bytes of a segment are. Of a frame in more than two GPUs' memory, as no driver of ours makes one,
-// the third's count as the second's.
+// gpuBytes notes whose n bytes of a segment are. Of a frame in more than two GPUs' memory, as no driver of ours makes
+// one, the third's count as the second's.
 func (w *bytesByMem) gpuBytes(s *dma.Segment, n uint32) {
 	switch g := int32(s.GPU() + 1); {
 	case w.gpu == 0:

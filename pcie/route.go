@@ -33,9 +33,9 @@ func (e Edge) String() string {
 	return e.Node + " to " + e.To
 }
 
-// Bytes of a transaction layer packet beyond its payload, with what framing and the data link layer add, and the longest
-// ones: Neugebauer et al., "Understanding PCIe performance for end host networking" (SIGCOMM 2018), section 3; 64 bit
-// addresses.
+// Bytes of a transaction layer packet beyond its payload, with what framing and the data link layer add, and the
+// longest ones: Neugebauer et al., "Understanding PCIe performance for end host networking" (SIGCOMM 2018), section
+// 3; 64 bit addresses.
 const (
 	WriteBytes      = 24 // of a memory write
 	RequestBytes    = 24 // of a memory read: all of it

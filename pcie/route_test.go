@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// routes is two sockets; below the first a switch with a NIC, a GPU and one behind a port that redirects, and a GPU at a
-// root port.
+// routes is two sockets; below the first a switch with a NIC, a GPU and one behind a port that redirects, and a GPU
+// at a root port.
 func routes(t *testing.T, r Routing) *Tree {
 	return testkit.Must(New([]Node{{Name: "s0", Kind: Socket, Routing: r}, {Name: "s1", Kind: Socket, Routing: r, NUMA: 1},
 		{Name: "sw", Kind: Switch, Below: "s0"}, {Name: "nic", Kind: Endpoint, Below: "sw"},

@@ -73,8 +73,8 @@ func (r *Route) Edges() (list []*Edge) {
 	return list
 }
 
-// Take gives a packet all edges of the route, each from when it is free on, and says from when on it has them all: then it
-// may pass. 0: at once.
+// Take gives a packet all edges of the route, each from when it is free on, and says from when on it has them all:
+// then it may pass. 0: at once.
 func (r *Route) Take(now int64, u Use) (start int64) {
 	if r == nil {
 		return 0
@@ -106,9 +106,9 @@ func (r *Route) Take(now int64, u Use) (start int64) {
 	return start
 }
 
-// slips: what a packet needs less than that part of the time for which it has its slowest edge, as its requests, slips in
-// between others' bytes, as on PCIe, and does not wait for all of a packet before it, unless the edge is behind by more
-// than the credit.
+// slips: what a packet needs less than that part of the time for which it has its slowest edge, as its requests,
+// slips in between others' bytes, as on PCIe, and does not wait for all of a packet before it, unless the edge is
+// behind by more than the credit.
 const slips = 4
 
 // maxHops is how many edges a route has at most: eight switches, a port above each and above both ends, twice, and

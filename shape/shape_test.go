@@ -56,7 +56,8 @@ func TestScaleDividesRates(t *testing.T) {
 // What an edge is for is what all shares of it say.
 func TestSharesOfAnEdgeAddUp(t *testing.T) {
 	e := NewEdge("a", 1e9)
-	r := NewRoute(NewClock(1), []Share{{Edge: e, Payload: 1, Packet: 8}, {Edge: e, Header: 1, Buffer: 16}, {Edge: e, Wire: 1}})
+	r := NewRoute(NewClock(1), []Share{{Edge: e, Payload: 1, Packet: 8}, {Edge: e, Header: 1, Buffer: 16},
+		{Edge: e, Wire: 1}})
 	r.Take(1, Use{Payload: 1000, Header: 54, Buffers: 2, Wire: 1078})
 	if want := int64(1000 + 8 + 54 + 2*16 + 1078); e.Busy() != want || len(r.Edges()) != 1 {
 		t.Errorf("busy for %d ns, not %d; edges %v", e.Busy(), want, r.Edges())
@@ -99,8 +100,8 @@ func TestCommonEdgeIsSharedInTurn(t *testing.T) {
 	}
 }
 
-// Two transfers go over the same two edges, each with all of its bytes over one and with requests over the other: neither
-// gets less for it.
+// Two transfers go over the same two edges, each with all of its bytes over one and with requests over the other:
+// neither gets less for it.
 func TestEdgesDoNotWaitForOneAnother(t *testing.T) {
 	clock, up, down := NewClock(1), NewEdge("up", 100e6), NewEdge("down", 100e6)
 	var routes [2]*Route

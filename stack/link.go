@@ -20,10 +20,11 @@ var (
 	_ stack.GSOEndpoint  = (*link)(nil)
 )
 
-// queue is where a packet, and all of its flow, is sent; but an acknowledgment goes where little payload waits, if much
-// does on its own queue. Behind another flow's payload, two transfers in opposite directions take turns at being idle: while one
-// sends its window, what the other waits for is behind it (Zhang, Shenker, Clark, "Observations on the Dynamics of a
-// Congestion Control Algorithm", SIGCOMM 1991). Linux keeps its rings short instead (TCP small queues).
+// queue is where a packet, and all of its flow, is sent; but an acknowledgment goes where little payload waits, if
+// much does on its own queue. Behind another flow's payload, two transfers in opposite directions take turns at being
+// idle: while one sends its window, what the other waits for is behind it (Zhang, Shenker, Clark, "Observations on
+// the Dynamics of a Congestion Control Algorithm", SIGCOMM 1991). Linux keeps its rings short instead (TCP small
+// queues).
 func (l *link) queue(pkt *stack.PacketBuffer) *txQueue {
 	q := l.s.tx[int(pkt.Hash)%len(l.s.tx)]
 	if len(l.s.tx) > 1 && q.waiting.Load() >= fewFrames && acknowledges(pkt) {

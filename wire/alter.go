@@ -55,8 +55,8 @@ func capable(p *Packet) bool {
 	return at != nil && *at>>shift&3 != 0
 }
 
-// mark sets Congestion Experienced (RFC 3168, section 5) in a packet that is capable. Of IPv4 the header's checksum goes
-// with it (RFC 1624).
+// mark sets Congestion Experienced (RFC 3168, section 5) in a packet that is capable. Of IPv4 the header's checksum
+// goes with it (RFC 1624).
 func (x *piece) mark() bool {
 	at, shift := ecn(&x.Packet)
 	if at == nil {

@@ -23,9 +23,9 @@ const (
 	maxQueuedBytes = 64 << 20
 )
 
-// line is a delay line: it holds segments back until enough later ones have overtaken them, or for long enough; and all
-// packets of a link with a delay, or a queue, in their order until they are through. Payload is copied to buffers of the
-// wire's own, so the sender's are free.
+// line is a delay line: it holds segments back until enough later ones have overtaken them, or for long enough; and
+// all packets of a link with a delay, or a queue, in their order until they are through. Payload is copied to buffers
+// of the wire's own, so the sender's are free.
 type line struct {
 	link     *Link
 	lv       int
@@ -353,7 +353,8 @@ func (l *line) beyond(w *Worker, run []*Packet) {
 // delays says whether packets go through the line in order.
 func (c *chances) delays() bool { return c.Delay > 0 || c.Jitter > 0 || c.Rate > 0 }
 
-// delay takes packets into the line, in order. Where there is no place for one, it and all behind it wait until there is.
+// delay takes packets into the line, in order. Where there is no place for one, it and all behind it wait until there
+// is.
 func (l *line) delay(w *Worker, c *chances, run []*Packet) {
 	for i, p := range run {
 		h := l.reserve(int(p.PayloadLen), true)
@@ -376,7 +377,8 @@ func (l *line) delay(w *Worker, c *chances, run []*Packet) {
 	}
 }
 
-// enqueue puts a filled entry into the queue of the link, and says when it is through. It is lost where the queue is full.
+// enqueue puts a filled entry into the queue of the link, and says when it is through. It is lost where the queue is
+// full.
 func (l *line) enqueue(c *chances, h *heldSegment) DropReason {
 	l.mu.Lock()
 	defer l.mu.Unlock()

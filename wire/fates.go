@@ -17,8 +17,8 @@ import (
 type Impairment struct {
 	Seed uint64
 	Loss float64 // probability that a segment is lost
-	// ECN has segments of TCP that would be lost by Loss, Burst or the queue marked instead, if their sender can be told of
-	// congestion (RFC 3168).
+	// ECN has segments of TCP that would be lost by Loss, Burst or the queue marked instead, if their sender can be told
+	// of congestion (RFC 3168).
 	ECN bool
 	// Burst has segments lost in bursts, beside Loss.
 	Burst Burst
@@ -38,10 +38,11 @@ type Impairment struct {
 	MaxPackets int
 	MaxBytes   int
 
-	// Delay is how long packets are under way; each takes up to Jitter more or less, by chance, and none overtakes another.
+	// Delay is how long packets are under way; each takes up to Jitter more or less, by chance, and none overtakes
+	// another.
 	Delay, Jitter time.Duration
-	// Rate, in bytes a second on the wire, is that of a queue that holds Limit bytes: what is too much for it is lost; with
-	// ECN, segments are marked from half of it on. 0: there is no queue, and Limit is not used.
+	// Rate, in bytes a second on the wire, is that of a queue that holds Limit bytes: what is too much for it is lost;
+	// with ECN, segments are marked from half of it on. 0: there is no queue, and Limit is not used.
 	Rate  float64
 	Limit int
 }
@@ -85,7 +86,7 @@ func (im *Impairment) check() error {
 		return fmt.Errorf("%w: negative bound", ErrBadImpairment)
 	case im.Delay < 0 || im.Delay > MaxDelay || im.Jitter < 0 || im.Jitter > MaxDelay:
 		return fmt.Errorf("%w: delay %v, jitter %v: not between 0 and %v", ErrBadImpairment, im.Delay, im.Jitter, MaxDelay)
-	case !(im.Rate >= 0 && im.Rate <= math.MaxInt64) || im.Limit < 0 || im.Limit > MaxLimit || im.Rate > 0 && im.Limit == 0:
+	case !(im.Rate >= 0 && im.Rate <= math.MaxInt64), im.Limit < 0, im.Limit > MaxLimit, im.Rate > 0 && im.Limit == 0:
 		return fmt.Errorf("%w: rate %v, limit %d: a queue of 1 to %d bytes", ErrBadImpairment, im.Rate, im.Limit, MaxLimit)
 	case len(im.Drop) > MaxDrop || !slices.IsSorted(im.Drop):
 		return fmt.Errorf("%w: %d segments to drop: %d at most, in order", ErrBadImpairment, len(im.Drop), MaxDrop)
@@ -250,8 +251,8 @@ type dropFlow struct {
 	next  int    // of list
 }
 
-// hits says whether a segment of n bytes is to be lost: it has the first byte of one of the list. mss is how long a whole
-// segment is, as far as is known.
+// hits says whether a segment of n bytes is to be lost: it has the first byte of one of the list. mss is how long a
+// whole segment is, as far as is known.
 func (d *drops) hits(h *splitter.Headers, seq, n, mss uint32) bool {
 	if h.Class != splitter.TCP {
 		return false

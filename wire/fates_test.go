@@ -11,7 +11,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Bursts are as long and as many as the model has them, are the seed's alone, and do not depend on how segments are packed.
+// Bursts are as long and as many as the model has them, are the seed's alone, and do not depend on how segments are
+// packed.
 func TestBurstsAreTheModels(t *testing.T) {
 	bad := Impairment{Seed: 3, Burst: Burst{P: 0.01, R: 0.25}}
 	var first []int
@@ -109,7 +110,8 @@ func TestCorruptSegmentsDoNotVerify(t *testing.T) {
 			bad := r.meta.Csum == splitter.CsumNone
 			if bad {
 				corrupted++
-				if c := splitter.VerifyL4(&r.meta.Headers, hdr, uint32(len(payload)), splitter.Sum(payload, 0)); c != splitter.CsumBad {
+				c := splitter.VerifyL4(&r.meta.Headers, hdr, uint32(len(payload)), splitter.Sum(payload, 0))
+				if c != splitter.CsumBad {
 					t.Errorf("%s: a changed segment verifies: %v", side, c)
 				}
 				if !splitter.VerifyIPv4(&r.meta.Headers, hdr) {

@@ -35,8 +35,8 @@ func newImpaired(l *Link, lv int, im Impairment) *impaired {
 	return x
 }
 
-// Impair changes what the link does to what its port sends, and to what it receives. Segments are counted on. What is in
-// a delay line goes as it would have gone. A link that is being detached is left as it is.
+// Impair changes what the link does to what its port sends, and to what it receives. Segments are counted on. What is
+// in a delay line goes as it would have gone. A link that is being detached is left as it is.
 func (l *Link) Impair(up, down Impairment) error {
 	for _, im := range []*Impairment{&up, &down} {
 		if err := im.check(); err != nil {

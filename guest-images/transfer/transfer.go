@@ -70,8 +70,8 @@ func NewNode(dev devmem.Device, engine Engine, mem Memory, cpu func() CPU) *Node
 	return &Node{dev: dev, engine: engine, mem: mem, cpu: cpu}
 }
 
-// Another gives a second Node of the same device, for another transfer at the same time. Its Close ends that, and leaves
-// the device to the first's, which comes after.
+// Another gives a second Node of the same device, for another transfer at the same time. Its Close ends that, and
+// leaves the device to the first's, which comes after.
 func (n *Node) Another() *Node {
 	other := NewNode(n.dev, n.engine, n.mem, n.cpu)
 	other.more = true

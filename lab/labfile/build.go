@@ -509,7 +509,8 @@ func (b *builder) links() error {
 		if len(l.Drop) > 0 {
 			drop = strings.Trim(fmt.Sprint(l.Drop), "[]")
 		}
-		for _, p := range []struct{ key, text string }{{"loss", string(l.Loss)}, {"gemodel", string(l.Gemodel)}, {"drop", drop},
+		for _, p := range []struct{ key, text string }{{"loss", string(l.Loss)}, {"gemodel", string(l.Gemodel)},
+			{"drop", drop},
 			{"reorder", string(l.Reorder)}, {"duplicate", string(l.Duplicate)}, {"corrupt", string(l.Corrupt)}, {"ecn", ecn},
 			{"delay", string(l.Delay)}, {"jitter", string(l.Jitter)}, {"rate", string(l.Rate)}, {"limit", string(l.Limit)}} {
 			if p.text == "" {

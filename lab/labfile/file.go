@@ -17,7 +17,8 @@ type File struct {
 	P2P string `yaml:"p2p,omitempty" jsonschema:"enum=on,enum=off"`
 	// Seed decides what is lost and held back; without one each run draws its own.
 	Seed *uint64 `yaml:"seed,omitempty"`
-	// Scale divides all rates, for an emulator that moves a thousandth of what hardware does: from 1, which is the default.
+	// Scale divides all rates, for an emulator that moves a thousandth of what hardware does: from 1, which is the
+	// default.
 	Scale Quantity `yaml:"scale,omitempty"`
 }
 
@@ -99,9 +100,9 @@ type Link struct {
 	Of string `yaml:"of"`
 	// Loss is the part of the segments that the guest sends which are lost, as 1%.
 	Loss Quantity `yaml:"loss,omitempty"`
-	// Gemodel has segments lost in bursts, by the model of Gilbert and Elliott, as tc-netem has it: how likely the link turns
-	// bad at a segment, and good again; how likely it loses one while it is bad (100%), and while it is good (0%), as
-	// 0.1%/20%.
+	// Gemodel has segments lost in bursts, by the model of Gilbert and Elliott, as tc-netem has it: how likely the link
+	// turns bad at a segment, and good again; how likely it loses one while it is bad (100%), and while it is good (0%),
+	// as 0.1%/20%.
 	Gemodel Quantity `yaml:"gemodel,omitempty"`
 	// Drop are segments of each TCP connection, by their number from 0, that are lost when they are first sent.
 	Drop []uint32 `yaml:"drop,omitempty"`
@@ -116,8 +117,8 @@ type Link struct {
 	// Delay is how long packets are under way, as 10us; each takes up to Jitter more or less.
 	Delay  Quantity `yaml:"delay,omitempty"`
 	Jitter Quantity `yaml:"jitter,omitempty"`
-	// Rate is that of a queue, as 100Gbit, that holds Limit bytes (1M), and loses what is too much for it. A NIC's rate has
-	// its guest wait instead.
+	// Rate is that of a queue, as 100Gbit, that holds Limit bytes (1M), and loses what is too much for it. A NIC's rate
+	// has its guest wait instead.
 	Rate  Quantity `yaml:"rate,omitempty"`
 	Limit Quantity `yaml:"limit,omitempty"`
 }

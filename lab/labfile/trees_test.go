@@ -13,7 +13,8 @@ import (
 	"vnic.dev/vnic/shape"
 )
 
-// flow is a transfer, in a world where time passes by events alone: packets leave over one route and arrive over another.
+// flow is a transfer, in a world where time passes by events alone: packets leave over one route and arrive over
+// another.
 type flow struct {
 	tx, rx      *shape.Route
 	sent, taken int   // packets
@@ -62,7 +63,8 @@ func (f *flow) receives() int64 {
 
 // Whatever is the bottleneck of a tree, what links let through is what the model predicts, within 3 %.
 func TestModelIsWhatLinksLetThrough(t *testing.T) {
-	want := map[string]string{"wire": "nic0 ", "nic-link": "nic0 up", "gpu-link": "gpu0 ", "uplink": "sw0 ", "memory": "s0 memory",
+	want := map[string]string{"wire": "nic0 ", "nic-link": "nic0 up", "gpu-link": "gpu0 ", "uplink": "sw0 ",
+		"memory":  "s0 memory",
 		"sockets": " to ", "shared": "left "}
 	files := testkit.Must(filepath.Glob("testdata/trees/*.yaml"))(t)
 	if len(files) != len(want) {

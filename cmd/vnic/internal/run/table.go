@@ -90,12 +90,15 @@ func (rep *Report) shareLines(w io.Writer, mode string) {
 			}
 		}
 	}
-	least := slices.MinFunc(of, func(a, b *Rail) int { return cmp.Compare(a.Share.modelShare(), b.Share.modelShare()) }).Share
+	least := slices.MinFunc(of, func(a, b *Rail) int {
+		return cmp.Compare(a.Share.modelShare(), b.Share.modelShare())
+	}).Share
 	if least.LineRate == 0 {
 		return
 	}
-	fmt.Fprintf(w, "model, not measured: %.1f %% of line rate, %.1f %% of the possible, limited by %s; assumed are PCIe writes of "+
-		"256 bytes and reads of 512, switches and host bridges that slow nothing down, and memories as fast as the file says\n",
+	fmt.Fprintf(w, "model, not measured: %.1f %% of line rate, %.1f %% of the possible, limited by %s; assumed are PCIe "+
+		"writes of 256 bytes and reads of 512, switches and host bridges that slow nothing down, and memories as fast as "+
+		"the file says\n",
 		least.modelShare()*100, least.Model/least.Possible*100, least.ModelLimit)
 }
 

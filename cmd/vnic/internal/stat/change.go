@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/lab"
 )
 
-// A client that wants something to be changed says so in a line, "set " and what lab.ParseChange reads. One that wants a
-// snapshot closes its end for writing, or says nothing for a while: programs that only read, as socat does.
+// A client that wants something to be changed says so in a line, "set " and what lab.ParseChange reads. One that
+// wants a snapshot closes its end for writing, or says nothing for a while: programs that only read, as socat does.
 const (
 	silence    = 300 * time.Millisecond
 	maxRequest = 4 << 10 // bytes

@@ -38,7 +38,8 @@ func TestChange(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	for line, want := range map[string]string{"get\n": `"get\" is nothing`, "set x\n": "not a change, as link a.nic0",
-		"set link a los=1\n": "a link has no", strings.Repeat("x", 2*maxRequest): "is nothing", "\n": `"schema":1`, "": `"schema":1`} {
+		"set link a los=1\n": "a link has no", strings.Repeat("x", 2*maxRequest): "is nothing",
+		"\n": `"schema":1`, "": `"schema":1`} {
 		c := testkit.Must(net.Dial("unix", filepath.Join(dir, socketName())))(t)
 		_, _ = io.WriteString(c, line)
 		testkit.OK(t, c.(*net.UnixConn).CloseWrite())
