@@ -120,17 +120,23 @@ type chances struct {
 	drop  *drops // nil: none
 }
 
-func newChances(im Impairment, lv int) *chances {
+// newChances compiles an impairment from segment number from on; what old, nil or what the link did before, knows of the
+// same bursts and drops it keeps.
+func newChances(im Impairment, lv int, from uint64, old *chances) *chances {
 	c := &chances{Impairment: im, lv: lv, seed: mix64(im.Seed + uint64(lv)), depth: uint64(im.ReorderDepth)}
 	if c.depth == 0 {
 		c.depth = defaultDepth
 	}
 	of := func(p float64) uint64 { return uint64(p * (1 << 53)) }
 	c.loss, c.hold, c.dup, c.flip = of(im.Loss), of(im.Reorder), of(im.Duplicate), of(im.Corrupt)
-	if b := im.Burst; b.P > 0 || b.Good > 0 {
-		c.burst = newBurst(b, mix64(c.seed+1))
+	if b := im.Burst; old != nil && b == old.Burst && c.seed == old.seed {
+		c.burst = old.burst
+	} else if b.P > 0 || b.Good > 0 {
+		c.burst = newBurst(b, mix64(c.seed+1), from)
 	}
-	if len(im.Drop) > 0 {
+	if old != nil && slices.Equal(im.Drop, old.Drop) {
+		c.drop = old.drop
+	} else if len(im.Drop) > 0 {
 		c.drop = &drops{list: slices.Clone(im.Drop)}
 	}
 	return c
@@ -173,20 +179,21 @@ func (c *chances) fateOf(p *Packet, seq uint64) (f fate, due uint64) {
 type burst struct {
 	Burst
 	seed uint64
+	from uint64     // the segment that it begins with
 	ln   [2]float64 // of the probability to stay: good, bad
 
 	mu      sync.Mutex
-	changes []uint64 // at these the state changed, from good at 0
+	changes []uint64 // at these the state changed, from good at from
 	first   uint64   // how many changes were before
 }
 
 const keptChanges = 256
 
-func newBurst(b Burst, seed uint64) *burst {
+func newBurst(b Burst, seed, from uint64) *burst {
 	if b.Bad == 0 {
 		b.Bad = 1
 	}
-	return &burst{Burst: b, seed: seed, ln: [2]float64{math.Log1p(-b.P), math.Log1p(-b.R)}}
+	return &burst{Burst: b, seed: seed, from: from, ln: [2]float64{math.Log1p(-b.P), math.Log1p(-b.R)}}
 }
 
 // stay is for how many segments the n-th state lasts: a geometric distribution.
@@ -203,7 +210,7 @@ func (b *burst) stay(n uint64) uint64 {
 func (b *burst) bad(seq uint64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	last := uint64(0)
+	last := b.from
 	if n := len(b.changes); n > 0 {
 		last = b.changes[n-1]
 	}

@@ -25,7 +25,7 @@ func TestBurstsAreTheModels(t *testing.T) {
 			t.Errorf("%s: %d segments came, %d before", name, len(seqs), len(first))
 		}
 	}
-	c := newChances(bad, levelUp)
+	c := newChances(bad, levelUp, 0, nil)
 	const n = 1_000_000
 	lostAll, bursts, before := 0, 0, false
 	for i := range uint64(n) {
@@ -48,7 +48,7 @@ func TestBurstsAreTheModels(t *testing.T) {
 		f, _ := c.fate(uint64(n - 500 + i))
 		again[i] = f == lost
 	}
-	d := newChances(bad, levelUp)
+	d := newChances(bad, levelUp, 0, nil)
 	for i := range uint64(n) {
 		if f, _ := d.fate(i); i >= n-500 && (f == lost) != again[i-(n-500)] {
 			t.Fatalf("segment %d: another fate", i)
@@ -63,7 +63,7 @@ func TestBurstsAtTheirEnds(t *testing.T) {
 		least, most int // of 1000
 	}{{Burst{P: 1, R: 0}, 999, 1000}, {Burst{P: 1, R: 1}, 499, 501}, {Burst{P: 0, Good: 0.5}, 400, 600},
 		{Burst{P: 1, R: 0, Bad: 0.1}, 60, 140}} {
-		ch, n := newChances(Impairment{Seed: 5, Burst: c.b}, levelUp), 0
+		ch, n := newChances(Impairment{Seed: 5, Burst: c.b}, levelUp, 0, nil), 0
 		for i := range uint64(1000) {
 			if f, _ := ch.fate(i); f == lost {
 				n++
@@ -314,6 +314,28 @@ func TestLinkChanges(t *testing.T) {
 		dropped(t, a.sent(a.packet(b.mac, spec{n: 50})), DropLinkLoss)
 		testkit.OK(t, a.link.Impair(Impairment{}, Impairment{}))
 		taken(t, a.sent(a.packet(b.mac, spec{n: 50})))
+	}
+}
+
+// What is not changed goes on, and what is new begins now: nobody counts through all segments that there have been.
+func TestChangesKeepWhatTheyDoNotChange(t *testing.T) {
+	im := Impairment{Seed: 3, Burst: Burst{P: 1, R: 1}, Drop: []uint32{7}}
+	const long = 1 << 62
+	first := newChances(im, levelUp, long, nil)
+	if first.burst.bad(long) {
+		t.Error("a burst does not begin in the good state")
+	}
+	if n := len(first.burst.changes); n > 2 {
+		t.Errorf("%d states until the first segment", n)
+	}
+	im.Loss = 0.5
+	if second := newChances(im, levelUp, long+10, first); second.burst != first.burst || second.drop != first.drop {
+		t.Error("another loss has bursts and drops begin anew")
+	}
+	im.Burst.R, im.Drop = 0.5, nil
+	if third := newChances(im, levelUp, long+10, first); third.burst == first.burst || third.burst.from != long+10 ||
+		third.drop != nil {
+		t.Error("what was changed goes on")
 	}
 }
 

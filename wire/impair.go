@@ -31,7 +31,7 @@ func newImpaired(l *Link, lv int, im Impairment) *impaired {
 		return nil
 	}
 	x := &impaired{link: l, lv: lv, line: newLine(l, lv, &im)}
-	x.now.Store(newChances(im, lv))
+	x.now.Store(newChances(im, lv, 0, nil))
 	return x
 }
 
@@ -54,7 +54,7 @@ func (l *Link) Impair(up, down Impairment) error {
 		im Impairment
 	}{{&l.up, levelUp, up}, {&l.down, levelDown, down}} {
 		if x := d.at.Load(); x != nil {
-			x.now.Store(newChances(d.im, d.lv))
+			x.now.Store(newChances(d.im, d.lv, x.next.Load(), x.now.Load()))
 		} else {
 			d.at.Store(newImpaired(l, d.lv, d.im))
 		}
