@@ -54,13 +54,15 @@
 //
 // # Fairness
 //
-// A frame to a receiver without buffers is held, in one of the Sender's Batch places, and nothing is
-// lost as long as the held frames keep no other receiver's frame from being seen. When they take all
-// places, the receiver that holds most gives up its oldest frames, and keeps one place in eight:
-// dropped, and counted as DropSlowReceiver. It does so only if in the last second frames to it have
-// waited for more than 50 ms, it took fewer than 5,000, it took less than half of what was sent to it,
-// and frames went to another receiver. As long as that is so it does not wait for all places to be held
-// again. A receiver that takes nothing at all for Patience loses what is held for it in any case.
+// A frame to a receiver without buffers is held, in one of the Sender's Batch places, and nothing is lost as long as
+// the held frames keep no other receiver's frame from being seen. When they take all places, the receiver that holds
+// most gives up its oldest frames, and keeps one place in eight: dropped, and counted as DropSlowReceiver. It does so
+// only if in the last second frames to it have waited for more than 50 ms, it took fewer than 5,000, it took less
+// than half of what was sent to it, and frames went to another receiver. As long as that is so it does not wait for
+// all places to be held again. A receiver that takes nothing at all for Patience loses what is held for it in any
+// case. Patience is counted in time in which the Sender ran: it looks at the clock 16 times, and what passes between
+// two looks counts as two such steps at most. A host that takes the processors away for a second makes nobody lose
+// frames; where each look is late, patience lasts for 8 to 16 of them.
 //
 // What was sent to it is more than what was taken from the ring. With it counts its share of the frames
 // that wait there, by the mix of the last ones. And while all places are held and the driver's ring is

@@ -432,6 +432,30 @@ func TestSenderGivesUp(t *testing.T) {
 	dead.receives(a, 99)
 }
 
+// A frame is not given up for time in which its Sender did not run: neither may its receiver have. It is when the
+// Sender has looked for buffers all the while.
+func TestSenderThatDidNotRunWaitsOn(t *testing.T) {
+	const patience = 16 * time.Millisecond
+	a, b := pair(t, nic.SenderOptions{Patience: patience})
+	a.sendTo(b, 0)
+	round := func() nic.SenderStats {
+		testkit.Must(a.tx.sender.Round(false))(t)
+		return a.tx.sender.Stats()
+	}
+	round()
+	time.Sleep(5 * patience) // the host has taken the processor
+	if s := round(); s.GaveUp != 0 {
+		t.Fatalf("given up after a stall: %+v", s)
+	}
+	looks := 1
+	for ; round().GaveUp == 0; looks++ {
+		time.Sleep(patience / 16)
+	}
+	if looks < 8 { // of which each counts an eighth at the most
+		t.Errorf("given up after %d looks", looks)
+	}
+}
+
 // Behind long frames a round takes few, so that sender and receiver work on these while the next ones are moved.
 func TestSenderTellsOfLongFramesSoon(t *testing.T) {
 	const size, n = 60_000, 3 * toyBatch

@@ -15,14 +15,39 @@ const (
 	// unless it gets buffers before; it doubles each time, up to maxPenalty.
 	firstPenalty = 2 * time.Second
 	maxPenalty   = 32 * time.Second
+	// patienceSteps are in Limit.
+	patienceSteps = 16
 )
 
 // Patience decides for a Sender how long frames wait for busy receivers: a dead guest must not
 // stall frames to others again and again. The zero value, with Limit set, is ready.
+//
+// Its times are those of the Sender's own clock, which Pass keeps. A host may take the processors from
+// all threads for a second; who was not looked for in that time has not failed to come. So a Sender that
+// waits looks at the clock once a Step, and what passes between two looks counts as two Steps at most.
 type Patience struct {
 	Limit   time.Duration
 	stalled [4]stalled
+
+	looked time.Time     // real
+	lost   time.Duration // what real time is ahead of the Sender's
 }
+
+// Step is how often a Sender that waits looks at the clock.
+func (p *Patience) Step() time.Duration { return max(p.Limit/patienceSteps, time.Microsecond) }
+
+// Pass gives the time by the Sender's clock at a real one. waited says that frames have been held since
+// the call before.
+func (p *Patience) Pass(now time.Time, waited bool) time.Time {
+	if late := now.Sub(p.looked) - 2*p.Step(); waited && late > 0 {
+		p.lost += late
+	}
+	p.looked = now
+	return p.at(now)
+}
+
+// at is Pass where nothing has to be kept: in between two looks.
+func (p *Patience) at(now time.Time) time.Time { return now.Add(-p.lost) }
 
 // stalled is a receiver that was waited for in vain. It is forgotten as soon as the receiver gets
 // buffers.

@@ -57,3 +57,32 @@ func TestPatience(t *testing.T) {
 		}
 	}
 }
+
+// A second in which nobody ran, the Sender neither, is not one in which a receiver was waited for; one in which the
+// Sender looked at the clock is, and one in which no frame was held passes as it is.
+func TestPatienceIsOfTimeThatASenderHad(t *testing.T) {
+	p := nic.Patience{Limit: time.Second}
+	start := time.UnixMilli(1_000_000)
+	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
+	if now := p.Pass(at(0), false); !now.Equal(at(0)) {
+		t.Fatalf("begins at %v", now)
+	}
+	if now := p.Pass(at(5000), false); !now.Equal(at(5000)) {
+		t.Errorf("without frames: %v, want 5 s later", now)
+	}
+	since, r := at(5000), newWaitRing()
+	if now := p.Pass(at(9000), true); !now.Equal(since.Add(2*p.Step())) || !p.ShouldWait(r, since, now) {
+		t.Errorf("after 4 s without a look: %v, want two steps of %v later, and to wait on", now, p.Step())
+	}
+	real, looks := at(9000), 0
+	for now := since; p.ShouldWait(r, since, now); looks++ {
+		if looks > 100 {
+			t.Fatal("waits for ever, with a look each step")
+		}
+		real = real.Add(p.Step())
+		now = p.Pass(real, true)
+	}
+	if want := int(p.Limit/p.Step()) - 2; looks != want {
+		t.Errorf("%d looks until patience ended, want %d", looks, want)
+	}
+}

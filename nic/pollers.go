@@ -2,7 +2,6 @@ package nic
 
 import (
 	"fmt"
-	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -94,6 +93,8 @@ type poller struct {
 	// The thread's.
 	senders []*Sender
 	fds     []unix.PollFd
+	watched []*Patience
+	nap     nap
 }
 
 func (t *poller) run() {
@@ -153,6 +154,7 @@ func (t *poller) turn(kicks bool) (busy bool) {
 func (t *poller) sleep() {
 	t.Park()
 	defer t.Unpark()
+	t.watched = t.watched[:0]
 	t.fds = append(t.fds[:0], unix.PollFd{Fd: int32(t.file.fd), Events: unix.POLLIN})
 	left := time.Duration(-1)
 	ready := t.changed.Load() || t.closing.Load()
@@ -166,17 +168,13 @@ func (t *poller) sleep() {
 		if d := s.timeLeft(); d >= 0 && (left < 0 || d < left) {
 			left = d
 		}
+		t.watched = append(t.watched, s.watch())
 		t.fds = append(t.fds, unix.PollFd{Fd: int32(s.sleep.file.fd), Events: unix.POLLIN},
 			unix.PollFd{Fd: int32(s.kick), Events: unix.POLLIN}) // ppoll skips -1
 	}
 	if !ready {
-		var ts *unix.Timespec
-		if left >= 0 {
-			wait := unix.NsecToTimespec(int64(left))
-			ts = &wait
-		}
-		if _, err := unix.Ppoll(t.fds, ts, nil); err != nil && err != unix.EINTR {
-			t.fail(os.NewSyscallError("ppoll", err))
+		if err := t.nap.poll(t.fds, left, t.watched); err != nil {
+			t.fail(err)
 		}
 		t.consumeAll()
 	}

@@ -110,6 +110,7 @@ type Sender struct {
 	generation uint64          // of the space for which the held frames' segments are good
 	armed      []wire.Waitable // receivers that held frames wait for, while we sleep
 	patience   Patience
+	clock      func() time.Time // by which frames are held
 	receivers  receivers
 	kicked     bool  // the ring may be touched
 	started    bool  // a poller has begun with it
@@ -140,6 +141,7 @@ func NewSender(q TxQueue, out Outlet, o SenderOptions) (*Sender, error) {
 		frames: make([]*TxFrame, o.Batch), batch: make([]*wire.Packet, o.Batch),
 		disposed: make([]*TxFrame, 0, o.Batch), armed: make([]wire.Waitable, 0, o.Batch),
 	}
+	s.clock = func() time.Time { return s.patience.at(time.Now()) }
 	if t, ok := out.(*Transmitter); ok {
 		s.late.port = t.port
 		s.late.q, _ = q.(LateTxQueue)
@@ -349,12 +351,12 @@ func (s *Sender) reload(moved bool) (err error) {
 // first old ones have before.
 func (s *Sender) settle(old int) error {
 	all := s.frames[:s.held]
-	busy := s.receivers.count(all, old, time.Now) // those that wait for links included
+	busy := s.receivers.count(all, old, s.clock) // those that wait for links included
 	if busy == 0 && len(s.receivers.busy) == 0 {
 		s.held = 0
 		return s.giveBack(all)
 	}
-	now := time.Now()
+	now := s.patience.Pass(time.Now(), old > 0)
 	s.receivers.hold(all, old, now)
 	slow, give := (*receiver)(nil), 0
 	if s.held == len(s.frames) && s.receivers.judges(busy == s.held) {
@@ -372,7 +374,7 @@ func (s *Sender) settle(old int) error {
 			kept++
 			continue
 		} else if v.Kind == wire.Busy {
-			r := s.receivers.of(f.Packet.Verdict.Queue, time.Now)
+			r := s.receivers.of(f.Packet.Verdict.Queue, s.clock)
 			if i >= old || r.lastTook.After(f.since) {
 				f.since = now
 			}
@@ -457,7 +459,7 @@ func (s *Sender) Wait() error {
 	if !s.prepare() {
 		return nil
 	}
-	kicked, err := s.sleep.Sleep(s.kick, s.timeLeft())
+	kicked, err := s.sleep.sleep(s.kick, s.timeLeft(), s.watch())
 	s.kicked = s.kicked || kicked
 	return err
 }
@@ -541,6 +543,14 @@ func (s *Sender) timeLeft() time.Duration {
 	return left
 }
 
+// watch is who looks at the clock while the Sender sleeps; nil: nobody, as no frame is held.
+func (s *Sender) watch() *Patience {
+	if s.held == 0 {
+		return nil
+	}
+	return &s.patience
+}
+
 // heldLeft is how long the held frame whose patience ends first may wait on, or until a link that one waits for is
 // free, or the receivers are judged again; negative: none is held.
 func (s *Sender) heldLeft() time.Duration {
@@ -558,7 +568,7 @@ func (s *Sender) heldLeft() time.Duration {
 		}
 	}
 	if !first.IsZero() {
-		left = max(0, time.Until(first.Add(s.patience.Limit)))
+		left = max(0, first.Add(s.patience.Limit).Sub(s.patience.Pass(time.Now(), true)))
 	}
 	if link != math.MaxInt64 {
 		left = min(left, shape.Until(link))

@@ -12,9 +12,10 @@ import (
 // protocol is Park, look, Sleep or Unpark (see event).
 type Sleeper struct {
 	event
-	kicks EventReader
-	fds   [2]unix.PollFd
-	wait  unix.Timespec
+	kicks   EventReader
+	fds     [2]unix.PollFd
+	watched [1]*Patience
+	nap     nap
 }
 
 // NewSleeper makes a Sleeper.
@@ -30,22 +31,72 @@ func NewSleeper() (*Sleeper, error) {
 // or for at most d (forever if negative). It may end early. It takes the signals, and tells whether
 // kick had any.
 func (s *Sleeper) Sleep(kick int, d time.Duration) (kicked bool, err error) {
+	return s.sleep(kick, d, nil)
+}
+
+// sleep is Sleep, with p looking at the clock meanwhile, if there is one.
+func (s *Sleeper) sleep(kick int, d time.Duration, p *Patience) (kicked bool, err error) {
 	defer s.Unpark()
-	var ts *unix.Timespec
-	if d >= 0 {
-		s.wait = unix.NsecToTimespec(int64(d))
-		ts = &s.wait
-	}
 	s.fds[0] = unix.PollFd{Fd: int32(s.file.fd), Events: unix.POLLIN}
 	s.fds[1] = unix.PollFd{Fd: int32(kick), Events: unix.POLLIN} // ppoll skips -1
-	if _, err = unix.Ppoll(s.fds[:], ts, nil); err == unix.EINTR {
-		return false, nil
-	}
-	if err != nil {
-		return false, os.NewSyscallError("ppoll", err)
+	s.watched[0] = p
+	if err = s.nap.poll(s.fds[:], d, s.watched[:]); err != nil {
+		return false, err
 	}
 	if s.fds[0].Revents != 0 {
 		s.consume()
 	}
 	return s.fds[1].Revents != 0 && s.kicks.Consume(kick), nil
+}
+
+// nap is one thread's sleep.
+type nap struct {
+	step unix.Timespec
+}
+
+// poll waits until there is an event of fds, or for d (forever if negative). Meanwhile each of those that watch, nil
+// ones apart, looks at the clock once a Step of it. It may end early.
+func (n *nap) poll(fds []unix.PollFd, d time.Duration, watch []*Patience) error {
+	step := time.Duration(-1)
+	for _, p := range watch {
+		if p != nil && (step < 0 || p.Step() < step) {
+			step = p.Step()
+		}
+	}
+	var end time.Time
+	if d >= 0 && step >= 0 {
+		end = time.Now().Add(d)
+	}
+	for {
+		turn := d
+		if step >= 0 && (d < 0 || step < d) {
+			turn = step
+		}
+		var ts *unix.Timespec
+		if turn >= 0 {
+			n.step = unix.NsecToTimespec(int64(turn))
+			ts = &n.step
+		}
+		ready, err := unix.Ppoll(fds, ts, nil)
+		switch {
+		case err == unix.EINTR:
+			for i := range fds {
+				fds[i].Revents = 0 // not written by the kernel
+			}
+			return nil
+		case err != nil:
+			return os.NewSyscallError("ppoll", err)
+		case ready > 0 || turn == d:
+			return nil
+		}
+		now := time.Now()
+		for _, p := range watch {
+			if p != nil {
+				p.Pass(now, true)
+			}
+		}
+		if d >= 0 {
+			d = max(0, end.Sub(now))
+		}
+	}
 }

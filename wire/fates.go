@@ -120,8 +120,8 @@ type chances struct {
 	drop  *drops // nil: none
 }
 
-// newChances compiles an impairment from segment number from on; what old, nil or what the link did before, knows of the
-// same bursts and drops it keeps.
+// newChances compiles an impairment from segment number from on; what old, nil or what the link did before, knows of
+// the same bursts and drops it keeps.
 func newChances(im Impairment, lv int, from uint64, old *chances) *chances {
 	c := &chances{Impairment: im, lv: lv, seed: mix64(im.Seed + uint64(lv)), depth: uint64(im.ReorderDepth)}
 	if c.depth == 0 {

@@ -26,7 +26,9 @@ func TestMemoryIsBounded(t *testing.T) {
 	testkit.OK(t, os.WriteFile("/proc/self/clear_refs", []byte("5"), 0))
 	before := status(t, "VmRSS")
 	rep := do(t, o)
-	testkit.OK(t, rep.check(&o)) // what is sent again beside other processes is TestProof's
+	for _, wrong := range unproved(rep, &o) {
+		t.Error(wrong)
+	}
 	grown := status(t, "VmHWM") - before
 	t.Logf("%d MiB by way of 2 GPUs of %d MiB: %d MiB more at the most", o.Size>>20, o.GPUMemory>>20, grown>>20)
 	if grown < int64(o.GPUMemory)/2 || grown > int64(o.Size) {
