@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,14 +18,13 @@ import (
 // linkSetting is a word for what a link does to what its port sends, and how it is read and written.
 type linkSetting struct {
 	key  string
-	as   string // what a value looks like
 	set  func(im *wire.Impairment, v string) error
 	text func(im *wire.Impairment) string // "": it does nothing
 }
 
 // fractionOf is a setting that is a part of the segments.
 func fractionOf(key string, at func(*wire.Impairment) *float64) linkSetting {
-	return linkSetting{key, "1%", func(im *wire.Impairment, v string) (err error) {
+	return linkSetting{key, func(im *wire.Impairment, v string) (err error) {
 		*at(im), err = ParseFraction(v)
 		return err
 	}, func(im *wire.Impairment) string {
@@ -35,17 +35,11 @@ func fractionOf(key string, at func(*wire.Impairment) *float64) linkSetting {
 	}}
 }
 
+// durationOf is a setting that is a time.
 func durationOf(key string, at func(*wire.Impairment) *time.Duration) linkSetting {
-	return linkSetting{key, "10ms", func(im *wire.Impairment, v string) error {
-		d, err := time.ParseDuration(v)
-		if v == "0" {
-			d, err = 0, nil
-		}
-		if err != nil || d < 0 || d > wire.MaxDelay {
-			return errors.New("a time, as 10us, 2ms or 1s: an hour at most")
-		}
-		*at(im) = d
-		return nil
+	return linkSetting{key, func(im *wire.Impairment, v string) (err error) {
+		*at(im), err = ParseTime(v, wire.MaxDelay)
+		return err
 	}, func(im *wire.Impairment) string {
 		if *at(im) == 0 {
 			return ""
@@ -57,12 +51,12 @@ func durationOf(key string, at func(*wire.Impairment) *time.Duration) linkSettin
 // linkSettings are named as tc-netem names them, where it has them.
 var linkSettings = []linkSetting{
 	fractionOf("loss", func(im *wire.Impairment) *float64 { return &im.Loss }),
-	{"gemodel", "1%/20%", setBurst, burstText},
-	{"drop", "100,101", setDrop, dropText},
+	{"gemodel", setBurst, burstText},
+	{"drop", setDrop, dropText},
 	fractionOf("reorder", func(im *wire.Impairment) *float64 { return &im.Reorder }),
 	fractionOf("duplicate", func(im *wire.Impairment) *float64 { return &im.Duplicate }),
 	fractionOf("corrupt", func(im *wire.Impairment) *float64 { return &im.Corrupt }),
-	{"ecn", "on", func(im *wire.Impairment, v string) error {
+	{"ecn", func(im *wire.Impairment, v string) error {
 		if v != "on" && v != "off" {
 			return errors.New("on or off")
 		}
@@ -76,7 +70,7 @@ var linkSettings = []linkSetting{
 	}},
 	durationOf("delay", func(im *wire.Impairment) *time.Duration { return &im.Delay }),
 	durationOf("jitter", func(im *wire.Impairment) *time.Duration { return &im.Jitter }),
-	{"rate", "100Mbit", func(im *wire.Impairment, v string) (err error) {
+	{"rate", func(im *wire.Impairment, v string) (err error) {
 		if v == "0" {
 			im.Rate, im.Limit = 0, 0
 			return nil
@@ -91,7 +85,7 @@ var linkSettings = []linkSetting{
 		}
 		return FormatBitRate(im.Rate)
 	}},
-	{"limit", "256K", func(im *wire.Impairment, v string) error {
+	{"limit", func(im *wire.Impairment, v string) error {
 		n, err := ParseBytes(v)
 		if err == nil && (n == 0 || n > wire.MaxLimit) {
 			err = errors.New("1 to 1G")
@@ -188,6 +182,15 @@ func SetLink(im *wire.Impairment, key, value string) error {
 		}
 	}
 	return fmt.Errorf("a link has no %q: it has %s", key, strings.Join(LinkKeys(), ", "))
+}
+
+// CheckLink says what is wrong with all that a link does, where each thing of it is right: a limit is of the queue of a
+// link with a rate.
+func CheckLink(im *wire.Impairment) error {
+	if im.Limit != 0 && im.Rate == 0 {
+		return errors.New("limit is of a queue, which a link with a rate has: say rate, too")
+	}
+	return nil
 }
 
 // LinkText is what SetLink was told, "" where it is as it would be anyhow.
@@ -302,6 +305,9 @@ func (l *Lab) Apply(c Change) error {
 			}
 		}
 	}
+	if err := CheckLink(&im); err != nil {
+		return err
+	}
 	if err := l.impair(p, im); err != nil {
 		return err
 	}
@@ -332,18 +338,18 @@ func nicChange(key, value string) (func(l *Lab, p *Port), error) {
 		}
 		return func(_ *Lab, p *Port) { p.NIC().LoseInterrupt() }, nil
 	case "completions":
-		d, err := upTo(value, nic.MaxCompletionDelay)
+		d, err := ParseTime(value, nic.MaxCompletionDelay)
 		if err != nil {
-			return wrong("a time, as 5ms: 1s at most; 0 ends it")
+			return wrong(err.Error() + "; 0 ends it")
 		}
 		return func(l *Lab, p *Port) {
 			p.completions = d
 			p.NIC().DelayCompletions(longer(d, l.clock.Scale()))
 		}, nil
 	case "exhaust":
-		d, err := upTo(value, nic.MaxExhaustion)
+		d, err := ParseTime(value, nic.MaxExhaustion)
 		if err != nil {
-			return wrong("a time, as 200ms: 10s at most; 0 ends it")
+			return wrong(err.Error() + "; 0 ends it")
 		}
 		return func(l *Lab, p *Port) { p.NIC().Exhaust(longer(d, max(l.clock.Scale(), 1))) }, nil
 	case "reset":
@@ -353,18 +359,6 @@ func nicChange(key, value string) (func(l *Lab, p *Port), error) {
 		return func(_ *Lab, p *Port) { p.asksReset()() }, nil
 	}
 	return nil, fmt.Errorf("a nic has no %q: it has %s", key, strings.Join(nicKeys, ", "))
-}
-
-// upTo reads a time.
-func upTo(v string, most time.Duration) (time.Duration, error) {
-	if v == "0" {
-		return 0, nil
-	}
-	d, err := time.ParseDuration(v)
-	if err == nil && (d < 0 || d > most) {
-		err = errors.New("too long")
-	}
-	return d, err
 }
 
 // asksReset gives what has the NIC ask its driver to reset it; nil: it cannot.
@@ -449,7 +443,8 @@ func (l *Lab) Play(ctx context.Context, events []Event, tell func(Event, error))
 	start, scale := time.Now(), max(l.clock.Scale(), 1)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for _, e := range slices.SortedStableFunc(slices.Values(events), func(a, b Event) int { return int(a.At - b.At) }) {
+	inOrder := slices.SortedStableFunc(slices.Values(events), func(a, b Event) int { return cmp.Compare(a.At, b.At) })
+	for _, e := range inOrder {
 		at := time.Duration(min(float64(e.At)*scale, math.MaxInt64/2))
 		timer.Reset(time.Until(start.Add(at)))
 		select {

@@ -40,6 +40,20 @@ func TestLinkSettings(t *testing.T) {
 	}
 }
 
+func TestParseTime(t *testing.T) {
+	for s, want := range map[string]time.Duration{"0": 0, "0s": 0, "10us": 10 * time.Microsecond, "1.5s": 1500 * time.Millisecond,
+		"2s": 2 * time.Second} {
+		if d, err := ParseTime(s, 2*time.Second); err != nil || d != want {
+			t.Errorf("%s: %v, %v", s, d, err)
+		}
+	}
+	for _, s := range []string{"", "10", "-1ms", "2001ms", "soon", "300y", "99999999999h"} {
+		if d, err := ParseTime(s, 2*time.Second); err == nil || d != 0 || !strings.HasSuffix(err.Error(), ": 2s at most") {
+			t.Errorf("%q: %v, %v", s, d, err)
+		}
+	}
+}
+
 // settings of a port's link, as they are on the wire.
 func lossOf(l *Lab, i int) float64 { return l.Port(i).desc.Link.Up.Loss }
 
@@ -60,6 +74,18 @@ func TestApply(t *testing.T) {
 	}
 	if err := apply("link nobody loss=1%"); err == nil || !strings.Contains(err.Error(), "there are port0, port1") {
 		t.Errorf("%v", err)
+	}
+	// A limit is of a queue, which a link with a rate has, as lab files have it: in whatever order they are said.
+	for _, s := range []string{"limit=256K", "loss=1% rate=0 limit=256K"} {
+		if err := apply("link port0 " + s); err == nil || !strings.Contains(err.Error(), "say rate, too") || lossOf(l, 0) != 0 {
+			t.Errorf("%s: %v, loss %v", s, err, lossOf(l, 0))
+		}
+	}
+	testkit.OK(t, apply("link port0 limit=256K rate=1Gbit"))
+	testkit.Equal(t, "limit", l.Port(0).desc.Link.Up.Limit, 256<<10)
+	testkit.OK(t, errors.Join(apply("link port0 limit=64K"), apply("link port0 rate=0")))
+	if err := apply("link port0 limit=256K"); err == nil {
+		t.Error("a limit is taken by a link that has no rate any more")
 	}
 	for _, s := range []string{"link port0 state=down", "link port0 state=up", "nic port0 p2p=off", "nic port0 p2p=on"} {
 		testkit.OK(t, apply(s))

@@ -6,6 +6,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // FormatBytes writes a number of bytes as the flags take it: 4097, 64K, 512M, 4G.
@@ -49,6 +50,18 @@ func ParseFraction(s string) (float64, error) {
 
 // FormatFraction writes a part as ParseFraction reads it: 1%.
 func FormatFraction(f float64) string { return strconv.FormatFloat(f*100, 'g', 15, 64) + "%" }
+
+// ParseTime reads a time from 0 to most: 10us, 5ms, 2s, or 0.
+func ParseTime(s string, most time.Duration) (time.Duration, error) {
+	if s == "0" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 || d > most {
+		return 0, fmt.Errorf("a time, as 10us, 5ms or 2s: %s at most", strings.TrimSuffix(most.String(), "0m0s"))
+	}
+	return d, nil
+}
 
 // Bounds of a rate, in bytes a second: a kbit/s, and a thousand times the fastest of links.
 const (

@@ -516,12 +516,12 @@ func (b *builder) links() error {
 			if p.text == "" {
 				continue
 			}
-			if p.key == "limit" && n.Link.Up.Rate == 0 {
-				return b.wrong(at.to("limit"), "limit is of a queue, which a link with a rate has: say rate, too")
-			}
 			if err := lab.SetLink(&n.Link.Up, p.key, p.text); err != nil {
 				return b.wrong(at.to(p.key), "%v", err)
 			}
+		}
+		if err := lab.CheckLink(&n.Link.Up); err != nil {
+			return b.wrong(at.to("limit"), "%v", err)
 		}
 	}
 	return nil
@@ -534,12 +534,9 @@ func (b *builder) script() error {
 	}
 	for i, e := range b.file.Script {
 		at := path{"script", i}
-		when, err := time.ParseDuration(string(e.At))
-		if e.At == "0" {
-			err = nil
-		}
-		if err != nil || when < 0 || when > maxScript {
-			return b.wrong(at.to("at"), "at is %q: a time, as 500ms or 2s, of a day at most", e.At)
+		when, err := lab.ParseTime(string(e.At), maxScript)
+		if err != nil {
+			return b.wrong(at.to("at"), "at is %q: %v", e.At, err)
 		}
 		c, err := lab.ParseChange(e.Set)
 		if err == nil && b.find(c.Of) == nil {
