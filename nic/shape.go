@@ -29,26 +29,18 @@ func (r *Routes) of(w *bytesByMem, bounced bool) *shape.Route {
 	return r.Direct[w.gpu-1]
 }
 
-// Ethernet adds to each frame on the wire a preamble, a checksum and a gap (IEEE 802.3, clauses 3.1.1 and 4.4.2), and
-// pads short ones.
-const (
-	etherOverhead = 8 + 4 + 12
-	etherLeast    = 60
-)
-
 // use is what a packet needs of the links, where buffers are as many as hold it.
 func use(p *wire.Packet, buffers uint32) shape.Use {
-	n, h := p.Segments(), uint32(len(p.Header))
-	return shape.Use{Payload: p.PayloadLen, Header: h, Buffers: buffers,
-		Wire: p.PayloadLen + max(h, etherLeast-min(etherLeast, p.PayloadLen/n))*n + n*etherOverhead}
+	return shape.Use{Payload: p.PayloadLen, Header: uint32(len(p.Header)), Buffers: buffers, Wire: p.WireLen()}
 }
 
-// WireBytes is what packets of so many segments take of the wire, whose headers are all of the mean length.
+// WireBytes is what packets of so many segments take of the wire, whose headers are all of the mean length,
+// without the padding of short ones.
 func WireBytes(payload, header, packets, segments uint64) float64 {
 	if packets == 0 {
 		return 0
 	}
-	return float64(payload) + float64(segments)*(float64(header)/float64(packets)+etherOverhead)
+	return float64(payload) + float64(segments)*(float64(header)/float64(packets)+wire.EtherOverhead)
 }
 
 // gate lets packets of a batch into links, in their order. Those that find links taken get them from some time on, turn

@@ -391,7 +391,7 @@ func (l *line) enqueue(c *chances, h *heldSegment) DropReason {
 		if l.departed.After(now) {
 			at = l.departed
 		}
-		waits, n := at.Sub(now).Seconds()*c.Rate, wireLen(&h.Packet)
+		waits, n := at.Sub(now).Seconds()*c.Rate, float64(h.WireLen())
 		if waits > 0 && waits+n > float64(c.Limit)+0.5 { // but for rounding
 			return DropLinkQueue
 		}
@@ -418,12 +418,6 @@ func (l *line) enqueue(c *chances, h *heldSegment) DropReason {
 		signal(l.kick)
 	}
 	return DropNone
-}
-
-// wireLen is what a packet takes of the wire, with what Ethernet adds to each of its segments: preamble, checksum, gap.
-func wireLen(p *Packet) float64 {
-	n := float64(p.Segments())
-	return float64(p.PayloadLen) + n*float64(len(p.Header)+24)
 }
 
 // sendQueue sends what is through.

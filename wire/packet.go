@@ -91,6 +91,20 @@ func (p *Packet) Segments() uint32 {
 	return (p.PayloadLen + mss - 1) / mss
 }
 
+// What Ethernet adds to a frame on the wire, in bytes (IEEE 802.3, clauses 3.1.1 and 4.4.2): a preamble of 7 and the
+// start of the frame, the checksum of 4 behind it, and a gap of 96 bits. A frame is padded to 64 with its checksum.
+const (
+	EtherOverhead = 7 + 1 + 4 + 12
+	etherLeast    = 64 - 4
+)
+
+// WireLen is how many bytes the packet would take of a real wire: each of its segments with a header of its own, what
+// Ethernet adds, and padding.
+func (p *Packet) WireLen() uint32 {
+	n, h := p.Segments(), uint32(len(p.Header))
+	return p.PayloadLen + n*(max(h, etherLeast-min(etherLeast, p.PayloadLen/n))+EtherOverhead)
+}
+
 // Progress remembers what became of the parts of a packet that had to be cut, so that a retry repeats nothing. The zero
 // value is a new packet's. A sender that builds new Packets for a retry carries it over.
 type Progress struct {
