@@ -71,8 +71,8 @@ func (o *Options) checkScale() error {
 // gpuOf is the number of a GPU among its machine's.
 func gpuOf(m *lab.Machine, g *lab.GPUMemory) int { return slices.Index(m.GPUs, g) }
 
-// loads has what a transfer moved over each edge for a byte of payload, by the counters of its connection.
-func (s *stream) loads(mode string) map[*lab.Edge]float64 {
+// perByte has what a transfer in a mode moved over each edge for a byte of payload, by the counters of its connection.
+func (s *stream) perByte(mode string) map[*lab.Edge]float64 {
 	bytes := make(map[*lab.Edge]float64)
 	host := lab.Way{GPU: -1}
 	for i, e := range s.ends {
@@ -109,11 +109,26 @@ func (s *stream) lineRate() float64 {
 	return a
 }
 
-// model predicts what all transfers of a mode get.
-func (r *rails) model(mode string) (rates []float64, limits []*lab.Edge) {
+// possible is what payload can have of its NICs' rates, as its frames were, in bytes a second at scale 1; 0: neither has
+// a rate.
+func (s *stream) possible() float64 {
+	least := math.Inf(1)
+	for e, perByte := range s.loads {
+		if e.Wire && e.Rate > 0 && perByte >= 1 {
+			least = min(least, e.Rate/perByte)
+		}
+	}
+	if math.IsInf(least, 1) {
+		return 0
+	}
+	return least
+}
+
+// model predicts what all transfers get, as the last ones went.
+func (r *rails) model() (rates []float64, limits []*lab.Edge) {
 	var all []map[*lab.Edge]float64
 	for _, s := range r.streams {
-		all = append(all, s.loads(mode))
+		all = append(all, s.loads)
 	}
 	return lab.MaxMin(all)
 }
@@ -187,14 +202,10 @@ func (t *tally) add(n uint64, a, b control.FlowCounts) {
 
 // measure says what share a transfer has had, at a scale; probe is its rate without links' rates, 0 if nobody has
 // tried.
-func (s *stream) measure(run *Run, scale, probe, model float64, limit *lab.Edge, loads map[*lab.Edge]float64) *Share {
-	x := &Share{LineRate: s.lineRate(), Probe: probe, Model: model}
-	x.ModelLimit = limit.Name
-	for e, perByte := range loads {
-		if e.Wire && e.Rate > 0 && e.Rate == x.LineRate && perByte >= 1 {
-			x.Possible = max(x.Possible, e.Rate/perByte)
-		}
-		if b := float64(s.links.taken[e]) / 1e9 / run.Seconds; loads[e] > 0 && b > x.Busy {
+func (s *stream) measure(run *Run, scale, probe, model float64, limit *lab.Edge) *Share {
+	x := &Share{LineRate: s.lineRate(), Possible: s.possible(), Probe: probe, Model: model, ModelLimit: limit.Name}
+	for e, perByte := range s.loads {
+		if b := float64(s.links.taken[e]) / 1e9 / run.Seconds; perByte > 0 && b > x.Busy {
 			x.Busy, x.Limit = b, e.Name
 		}
 	}
@@ -222,20 +233,11 @@ func (s *stream) measure(run *Run, scale, probe, model float64, limit *lab.Edge,
 
 // linksSince says what each edge has carried since, the most loaded one first. full has how much of it all transfers
 // would take at the rates of their NICs.
-func (r *rails) linksSince(before map[*lab.Edge]lab.Carried, mode string) (list []Link) {
+func (r *rails) linksSince(before map[*lab.Edge]lab.Carried) (list []Link) {
 	full := make(map[*lab.Edge]float64)
 	for _, s := range r.streams {
-		loads := s.loads(mode)
-		possible := math.Inf(1)
-		for e, perByte := range loads {
-			if e.Wire && e.Rate > 0 && perByte >= 1 {
-				possible = min(possible, e.Rate/perByte)
-			}
-		}
-		if math.IsInf(possible, 1) {
-			continue
-		}
-		for e, perByte := range loads {
+		possible := s.possible()
+		for e, perByte := range s.loads {
 			full[e] += perByte * possible
 		}
 	}
@@ -282,7 +284,6 @@ func (r *rails) probe(ctx context.Context) error {
 			return err
 		}
 	}
-	r.begun = func() {}
 	if !o.shares() {
 		return nil
 	}
@@ -314,7 +315,7 @@ func (r *rails) probe(ctx context.Context) error {
 			rates[i] = rep.Rails[i].Rate()
 			s.probe[mode] = rates[i]
 		}
-		model, _ := r.model(mode)
+		model, _ := r.model()
 		fits, err := autoScale(model, rates, o.Size)
 		if err != nil && o.Scale == scaleAuto {
 			return err

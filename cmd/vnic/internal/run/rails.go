@@ -51,8 +51,9 @@ type stream struct {
 	gpus [2]*lab.GPUMemory
 	is   Rail
 
-	noP2P bool               // of the whole lab
-	probe map[string]float64 // by mode, bytes a second without links' rates; nil: nobody has tried
+	noP2P bool                  // of the whole lab
+	loads map[*lab.Edge]float64 // of the last transfer: see perByte
+	probe map[string]float64    // by mode, bytes a second without links' rates; nil: nobody has tried
 }
 
 // place is where an end is in the description: a guest, and those of its NICs and GPUs that transfer.
@@ -283,7 +284,7 @@ func (r *rails) blame(ctx context.Context, err error) error { return r.streams[0
 
 // newRails makes the lab, and says what goes from where to where.
 func newRails(o *Options) (r *rails, err error) {
-	r = &rails{opt: o, nodes: make(map[*lab.Port]*transfer.Node)}
+	r = &rails{opt: o, nodes: make(map[*lab.Port]*transfer.Node), begun: func() {}}
 	if r.desc, err = o.describeRails(); err != nil {
 		return nil, err
 	}
@@ -581,13 +582,16 @@ func (r *rails) run(ctx context.Context, rep *Report, mode string, number uint64
 	if err := eg.Wait(); err != nil {
 		return err
 	}
-	sum := Run{Mode: mode, SHA256Match: true, Seed: r.opt.Seed, Links: r.linksSince(carried, mode)}
-	model, limits := r.model(mode)
+	for _, s := range r.streams {
+		s.loads = s.perByte(mode)
+	}
+	sum := Run{Mode: mode, SHA256Match: true, Seed: r.opt.Seed, Links: r.linksSince(carried)}
+	model, limits := r.model()
 	for i, s := range r.streams {
 		one := s.is
 		one.Run = *runs[i]
 		if model[i] < math.Inf(1) {
-			one.Share = s.measure(runs[i], r.lab.Clock().Scale(), s.probe[mode], model[i], limits[i], s.loads(mode))
+			one.Share = s.measure(runs[i], r.lab.Clock().Scale(), s.probe[mode], model[i], limits[i])
 		}
 		rep.Rails = append(rep.Rails, one)
 		sum.add(runs[i])
