@@ -160,4 +160,15 @@ func TestAllAreAll(t *testing.T) {
 			t.Errorf("counter %d is %d", i+1, n)
 		}
 	}
+	more := c
+	more.Packets = 100
+	c.Add(more)
+	for i := range all {
+		if want := 2 * uint64(i+1); i > 0 && *all[i] != want || c.Packets != 101 {
+			t.Errorf("counter %d and as many more are %d", i+1, *all[i])
+		}
+	}
+	if more.Segments != 2 || more.Packets != 100 {
+		t.Errorf("what is added has become %+v", more)
+	}
 }

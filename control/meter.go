@@ -67,6 +67,14 @@ func (c *DirCounters) All() [10]*uint64 {
 		&c.BouncedBytes, &c.RetransBytes, &c.Drops, &c.DroppedBytes}
 }
 
+// Add adds what has been counted elsewhere.
+func (c *DirCounters) Add(more DirCounters) {
+	of := more.All()
+	for i, n := range c.All() {
+		*n += *of[i]
+	}
+}
+
 // FlowCounts is what a flow counter has seen.
 type FlowCounts struct {
 	Rx DirCounters // offset 0

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dustin/go-humanize"
+
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/pcie"
@@ -38,9 +40,27 @@ type Load struct {
 
 // Way is where payload is, seen from a NIC: in host memory, or in a GPU's, with or without a bounce.
 type Way struct {
-	GPU     int // number of the GPU in the machine; -1: host memory
+	GPU     int // number of the GPU in the machine; -1: see ByHost
 	Bounced bool
 }
+
+// ByHost is the way of what is in host memory.
+var ByHost = Way{GPU: -1}
+
+// FormatEdgeRate writes the rate of the edge that has this name as the field has it: Ethernet's in bits, others' in
+// bytes.
+func FormatEdgeRate(name string, rate float64) string {
+	if strings.HasSuffix(name, wireOut) || strings.HasSuffix(name, wireIn) {
+		return FormatBitRate(rate)
+	}
+	return humanize.SIWithDigits(rate, 1, "B/s")
+}
+
+// What the names of a wire's edges end in, behind the NIC's.
+const (
+	wireOut = " out"
+	wireIn  = " in"
+)
 
 // edge gives an edge by its name, which it makes the first time.
 func (l *Lab) edge(name string, rate float64, wire bool) *Edge {
@@ -153,9 +173,9 @@ func (p *Port) Loads(way Way, sends bool) []Load {
 
 func (p *Port) newLoads(way Way, sends bool) (all []Load) {
 	g, n, tree := p.machine.desc, p.desc, p.machine.Tree
-	d, name := p.Model.received, n.Name+" in"
+	d, name := p.Model.received, n.Name+wireIn
 	if sends {
-		d, name = p.Model.sent, n.Name+" out"
+		d, name = p.Model.sent, n.Name+wireOut
 	}
 	all = append(all, Load{Edge: p.lab.edge(name, n.Rate, true), Wire: 1, Times: 1})
 	if p.Place == "" {
@@ -272,7 +292,7 @@ func (p *Port) shape() *nic.Shape {
 // routes are those of a port in one direction.
 func (p *Port) routes(sends bool) (r nic.Routes) {
 	route := func(w Way) *shape.Route { return p.lab.route(p.Loads(w, sends)) }
-	r.Host = route(Way{GPU: -1})
+	r.Host = route(ByHost)
 	for i, gpu := range p.machine.GPUs {
 		if !slices.Contains(p.GPUs, gpu) {
 			continue
@@ -291,7 +311,7 @@ type Carried struct {
 	Bytes   float64 // with headers, rings and what packets of links and wires add; what is counted times what each costs
 }
 
-// add adds n bytes of payload that crossed so many edges.
+// carry adds n bytes of payload that crossed so many edges.
 func carry(to map[*Edge]Carried, loads []Load, n uint64) {
 	for _, x := range loads {
 		c := to[x.Edge]
@@ -326,7 +346,7 @@ func (p *Port) carryQueue(to map[*Edge]Carried, c *control.DirCounters, t *nic.T
 	if c.Packets == 0 {
 		return
 	}
-	host := p.Loads(Way{GPU: -1}, sends)
+	host := p.Loads(ByHost, sends)
 	carry(to, host, c.HostBytes-min(c.HostBytes, c.BouncedBytes))
 	for _, x := range host {
 		n := to[x.Edge]

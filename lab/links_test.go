@@ -260,7 +260,7 @@ func TestLinksCarryWhatFlowCountersCount(t *testing.T) {
 				p.Carry(edges)
 				all, _ := p.NIC().PortCounters()
 				other := [2]uint64{payload(&all.Rx) - payload(&flow.Rx), payload(&all.Tx) - payload(&flow.Tx)}
-				way, host := lab.Way{GPU: gpu, Bounced: gpu == 1}, lab.Way{GPU: -1}
+				way, host := lab.Way{GPU: gpu, Bounced: gpu == 1}, lab.ByHost
 				add := func(way lab.Way, sends bool, n uint64) {
 					for _, l := range p.Loads(way, sends) {
 						want[l.Edge] += n * uint64(l.Times)
@@ -283,5 +283,13 @@ func TestLinksCarryWhatFlowCountersCount(t *testing.T) {
 			}
 			return same
 		})
+	}
+}
+
+// Rates are written as their field writes them, by where the edge is.
+func TestRatesOfEdges(t *testing.T) {
+	for name, want := range map[string]string{"a.nic0 out": "200Gbit", "a.nic0 in": "200Gbit", "a.nic0 up": "25 GB/s",
+		"a.s0 memory": "25 GB/s"} {
+		testkit.Equal(t, name, lab.FormatEdgeRate(name, 25e9), want)
 	}
 }

@@ -208,10 +208,10 @@ func (p *Port) PortCounters() (c control.PortCounters, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, q := range p.queues {
-		sum(&c.Rx, q.counters())
+		c.Rx.Add(q.counters())
 	}
 	for _, t := range p.transmitters {
-		sum(&c.Tx, t.out.Read())
+		c.Tx.Add(t.out.Read())
 	}
 	c.Engine = control.EngineCounters(p.engine.Stats())
 	return c, nil

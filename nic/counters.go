@@ -221,10 +221,3 @@ func (c *Counters) Read() (now control.DirCounters) {
 	now.Packets = atomic.LoadUint64(&c.live.Packets) // flush adds them first, so they are read last
 	return now
 }
-
-func sum(a *control.DirCounters, b control.DirCounters) {
-	to := a.All()
-	for i, v := range b.All() {
-		*to[i] += *v
-	}
-}

@@ -74,17 +74,16 @@ func gpuOf(m *lab.Machine, g *lab.GPUMemory) int { return slices.Index(m.GPUs, g
 // perByte has what a transfer in a mode moved over each edge for a byte of payload, by the counters of its connection.
 func (s *stream) perByte(mode string) map[*lab.Edge]float64 {
 	bytes := make(map[*lab.Edge]float64)
-	host := lab.Way{GPU: -1}
 	for i, e := range s.ends {
-		way := host
+		way := lab.ByHost
 		if mode == transfer.Devmem {
 			g := gpuOf(e.hw, s.gpus[i])
 			way = lab.Way{GPU: g, Bounced: s.noP2P || !e.hw.Tree.Path(e.nic.Place, s.gpus[i].Place).P2P()}
 		}
 		c := &s.links.flows[i]
-		tx, rx := way, host // payload, and acknowledgments
+		tx, rx := way, lab.ByHost // payload, and acknowledgments
 		if i == 1 {
-			tx, rx = host, way
+			tx, rx = lab.ByHost, way
 		}
 		e.nic.CarryFlow(bytes, &c.Tx, tx, true)
 		e.nic.CarryFlow(bytes, &c.Rx, rx, false)
@@ -191,12 +190,8 @@ func (t *tally) add(n uint64, a, b control.FlowCounts) {
 	t.moved += n
 	for i, more := range [2]control.FlowCounts{a, b} {
 		to := &t.flows[i]
-		for _, d := range [][2]*control.DirCounters{{&to.Tx, &more.Tx}, {&to.Rx, &more.Rx}} {
-			of := d[1].All()
-			for i, n := range d[0].All() {
-				*n += *of[i]
-			}
-		}
+		to.Tx.Add(more.Tx)
+		to.Rx.Add(more.Rx)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"text/tabwriter"
 
 	"github.com/dustin/go-humanize"
@@ -116,7 +115,7 @@ func (rep *Report) linkTable(w io.Writer, mode string) error {
 	for _, l := range links[:min(len(links), mostLinks)] {
 		rate, load := "not said", "-"
 		if l.Rate > 0 {
-			rate, load = l.rate(), percent(&l.Load)
+			rate, load = lab.FormatEdgeRate(l.Name, l.Rate), percent(&l.Load)
 		}
 		if l.Load == 0 {
 			load = "-"
@@ -131,14 +130,6 @@ func (rep *Report) linkTable(w io.Writer, mode string) error {
 	}
 	_, err := fmt.Fprintln(w)
 	return err
-}
-
-// rate is the link's as the field has it: Ethernet's in bits, others' in bytes.
-func (l *Link) rate() string {
-	if strings.HasSuffix(l.Name, " out") || strings.HasSuffix(l.Name, " in") {
-		return lab.FormatBitRate(l.Rate)
-	}
-	return humanize.SIWithDigits(l.Rate, 1, "B/s")
 }
 
 // modelShare is what the model gives of line rate.

@@ -102,7 +102,7 @@ func (t *table) links(before, now *Snapshot) (cells [][]string) {
 	for _, r := range rows[:min(len(rows), mostLinks)] {
 		rate, taken := "", ""
 		if r.is.Rate > 0 {
-			rate, taken = r.is.rate(), fmt.Sprintf("%.2f s", r.busy)
+			rate, taken = lab.FormatEdgeRate(r.is.Name, r.is.Rate), fmt.Sprintf("%.2f s", r.busy)
 			if before != nil { // a batch takes its links for as long as it needs them when it begins
 				taken = fmt.Sprintf("%.0f %%", min(100*r.busy/t.seconds, 100))
 			}
@@ -111,14 +111,6 @@ func (t *table) links(before, now *Snapshot) (cells [][]string) {
 			t.bytes(r.was.Bytes, r.is.Bytes), taken})
 	}
 	return cells
-}
-
-// rate is the link's as lab files have it: Ethernet's in bits, others' in bytes.
-func (l *LabLink) rate() string {
-	if strings.HasSuffix(l.Name, " out") || strings.HasSuffix(l.Name, " in") {
-		return lab.FormatBitRate(l.Rate)
-	}
-	return humanize.SIWithDigits(l.Rate, 1, "B/s")
 }
 
 // linksTitle says how many links there are, and how slow.
