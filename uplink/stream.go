@@ -1,17 +1,15 @@
 package uplink
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"sync"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"vnic.dev/vnic/internal/sockfile"
 )
 
 // dialTime is how long a peer has to take our connection, at the start.
@@ -57,28 +55,21 @@ func openStream(o *Stream, longest int, count *counters,
 	return s, nil
 }
 
-// listen makes the socket. A file is this user's alone, from its first moment on: Linux makes it with the mode of the
-// socket's own inode (net/unix/af_unix.c, unix_bind_bsd). One that a dead process has left is replaced.
+// listen makes the socket. A file that a dead process has left is replaced.
 func (s *stream) listen(keep func(string, bool) (func() error, error)) (err error) {
 	at := s.o.Listen
-	conf := net.ListenConfig{}
-	if network(at) == "unix" {
-		conf.Control = func(_, _ string, c syscall.RawConn) (err error) {
-			e := c.Control(func(fd uintptr) { err = os.NewSyscallError("fchmod", unix.Fchmod(int(fd), 0o600)) })
-			return errors.Join(e, err)
-		}
-		if err := removeDead(at); err != nil {
-			return err
-		}
-	}
-	if s.l, err = conf.Listen(context.Background(), network(at), at); err != nil {
+	if network(at) != "unix" {
+		s.l, err = net.Listen(network(at), at)
 		return err
 	}
-	u, ok := s.l.(*net.UnixListener)
-	if !ok {
-		return nil
+	if err := sockfile.RemoveStale(at); err != nil {
+		return fmt.Errorf("%s: %w", at, err)
 	}
-	u.SetUnlinkOnClose(false)
+	l, err := sockfile.Bind(at)
+	if err != nil {
+		return err
+	}
+	s.l = l
 	s.remove = func() error { return os.Remove(at) }
 	if keep != nil {
 		if s.remove, err = keep(at, false); err != nil {
@@ -86,29 +77,6 @@ func (s *stream) listen(keep func(string, bool) (func() error, error)) (err erro
 		}
 	}
 	return nil
-}
-
-// removeDead removes a socket's file at which nobody listens.
-func removeDead(at string) error {
-	st, err := os.Lstat(at)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if st.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("%s is a file, and no socket: give another name, or remove it", at)
-	}
-	c, err := net.DialTimeout("unix", at, dialTime)
-	if err == nil {
-		_ = c.Close()
-		return fmt.Errorf("%s: somebody listens there: end that, or give another name", at)
-	}
-	if !errors.Is(err, unix.ECONNREFUSED) {
-		return err
-	}
-	return os.Remove(at)
 }
 
 func (s *stream) mtu() (n int, why string) { return 0, "" }

@@ -316,5 +316,5 @@ func TestConnectedStreamEndsWithItsPeer(t *testing.T) {
 	testkit.Eventually(t, "the uplink is closed", func() bool { return a.up.Err() != nil })
 	testkit.ErrorSays(t, a.up.Err(), "the peer has hung up")
 	_, err = New(wire.NewSwitch(nil), Options{Config: Config{Name: "u", Stream: &Stream{Listen: path}}})
-	testkit.ErrorSays(t, err, "somebody listens there")
+	testkit.ErrorSays(t, err, "listens there: end it, or give another name")
 }

@@ -16,6 +16,7 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/access"
 	"vnic.dev/vnic/cmd/vnic/internal/atexit"
+	"vnic.dev/vnic/internal/sockfile"
 )
 
 // listener is a socket that we listen at.
@@ -41,9 +42,8 @@ func listen(ctx context.Context, path string) (*listener, error) {
 	}
 	defer unlock()
 	for range 3 { // others than us take no lock
-		l, err := bind(ctx, path)
+		l, err := sockfile.Bind(path)
 		if err == nil {
-			l.SetUnlinkOnClose(false)
 			st, err := private(path)
 			if err != nil {
 				return nil, fmt.Errorf("socket %s: %w", path, errors.Join(err, l.Close()))
@@ -55,31 +55,11 @@ func listen(ctx context.Context, path string) (*listener, error) {
 		if !errors.Is(err, unix.EADDRINUSE) {
 			return nil, fmt.Errorf("socket %s: %w", path, advise(plain(err)))
 		}
-		if err := removeStale(path); err != nil {
+		if err := sockfile.RemoveStale(path); err != nil {
 			return nil, fmt.Errorf("socket %s: %w", path, err)
 		}
 	}
 	return nil, fmt.Errorf("socket %s: somebody else makes and removes it all the time", path)
-}
-
-// socketMode is the mode of our sockets: connect(2) wants the right to write (unix(7)), so nobody
-// but our user, and root, comes in. A guest's NIC is a way into networks, and a QEMU's memory.
-const socketMode = 0o600
-
-// bind makes a socket whose file is ours alone from its first moment on, whatever the umask: Linux
-// makes the file with the mode of the socket's own inode, less the umask (net/unix/af_unix.c,
-// unix_bind_bsd), and fchmod before bind sets that. (chmod after it would leave a moment, and umask
-// is the whole process's.)
-func bind(ctx context.Context, path string) (*net.UnixListener, error) {
-	conf := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
-		e := c.Control(func(fd uintptr) { err = os.NewSyscallError("fchmod", unix.Fchmod(int(fd), socketMode)) })
-		return errors.Join(e, err)
-	}}
-	l, err := conf.Listen(context.WithoutCancel(ctx), "unix", path)
-	if err != nil {
-		return nil, err
-	}
-	return l.(*net.UnixListener), nil
 }
 
 // private looks whether the socket at path came to be ours alone. A umask that takes the owner's
@@ -90,13 +70,13 @@ func private(path string) (os.FileInfo, error) {
 		return nil, err
 	}
 	switch mode := st.Mode().Perm(); {
-	case mode == socketMode:
+	case mode == sockfile.Mode:
 		return st, nil
-	case mode&^socketMode != 0:
+	case mode&^sockfile.Mode != 0:
 		return nil, errors.Join(fmt.Errorf("others might connect to it, as its mode is %#o and not %#o: "+
-			"give a name in a file system that keeps modes", mode, socketMode), os.Remove(path))
+			"give a name in a file system that keeps modes", mode, sockfile.Mode), os.Remove(path))
 	}
-	if err := os.Chmod(path, socketMode); err != nil {
+	if err := os.Chmod(path, sockfile.Mode); err != nil {
 		return nil, err
 	}
 	return os.Lstat(path)
@@ -157,51 +137,6 @@ func plainPath(err error) error {
 		return fmt.Errorf("%s: %w", p.Path, p.Err)
 	}
 	return err
-}
-
-// removeStale removes a socket's file at which no process listens.
-func removeStale(path string) error {
-	st, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return plainPath(err)
-	}
-	if st.Mode().Type() != fs.ModeSocket {
-		return errors.New("there is a file of this name, which is no socket: give another name, or remove it")
-	}
-	switch pid, err := listening(path); {
-	case err == nil && pid > 0:
-		return fmt.Errorf("in use: process %d listens there: end it, or give another name", pid)
-	case err == nil, errors.Is(err, unix.EAGAIN): // its queue is full
-		return errors.New("in use: somebody listens there: end that, or give another name")
-	case errors.Is(err, unix.ECONNREFUSED):
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("a dead process has left it: %w", err)
-		}
-		return nil
-	case errors.Is(err, unix.ENOENT):
-		return nil
-	default:
-		return fmt.Errorf("there is a socket of this name already: %w", err)
-	}
-}
-
-// listening gives the process that listens at a socket: ECONNREFUSED if there is none. It never waits.
-func listening(path string) (pid int, err error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return 0, os.NewSyscallError("socket", err)
-	}
-	defer unix.Close(fd)
-	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
-		return 0, err
-	}
-	if c, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-		return int(c.Pid), nil
-	}
-	return 0, nil
 }
 
 // Close ends accepting, and removes the file if it is still ours.

@@ -19,6 +19,7 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/atexit"
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/sockfile"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
@@ -272,7 +273,7 @@ func TestStaleSocketIsReplacedByOneOfMany(t *testing.T) {
 		if len(won) != 1 {
 			t.Fatalf("%d have it", len(won))
 		}
-		if pid, err := listening(path); err != nil || pid != os.Getpid() {
+		if pid, err := sockfile.Listening(path); err != nil || pid != os.Getpid() {
 			t.Errorf("nobody is behind it: %d, %v", pid, err)
 		}
 		testkit.OK(t, won[0].Close())
