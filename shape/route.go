@@ -63,16 +63,6 @@ func NewRoute(c *Clock, shares []Share) *Route {
 	return r
 }
 
-// Edges are those of the route.
-func (r *Route) Edges() (list []*Edge) {
-	if r != nil {
-		for i := range r.hops {
-			list = append(list, r.hops[i].Edge)
-		}
-	}
-	return list
-}
-
 // Take gives a packet all edges of the route, each from when it is free on, and says from when on it has them all:
 // then it may pass. 0: at once.
 func (r *Route) Take(now int64, u Use) (start int64) {
