@@ -116,6 +116,48 @@ func TestDeliverDoesNotAllocate(t *testing.T) {
 	}
 }
 
+// awaited is a port that says when so many packets have come.
+type awaited struct {
+	sink
+	want int
+	came chan struct{}
+}
+
+func (k *awaited) Deliver(w *Worker, batch []*Packet) {
+	k.sink.Deliver(w, batch)
+	if k.n == k.want {
+		k.came <- struct{}{}
+	}
+}
+
+// Nothing is allocated for packets that are late either, where short ones are among super-packets.
+func TestDelayDoesNotAllocate(t *testing.T) {
+	s := newSwitch(t)
+	a := newHost(t, s, 1, LinkOptions{Up: Impairment{Delay: time.Microsecond, Jitter: time.Microsecond}})
+	k := &awaited{sink: sink{lim: superLimits}, came: make(chan struct{})}
+	l := testkit.Must(s.Attach(k, LinkOptions{}))(t)
+	to := MAC{2, 0, 0, 0, 0, 7}
+	s.table.learn(to.key(), l.id)
+	var batch []*Packet
+	for i := range 32 {
+		batch = append(batch, a.packet(to, spec{n: []int{65000, 100, 65000, 9000}[i%4], mss: 9000}))
+	}
+	f := func() {
+		k.n, k.want = 0, len(batch)
+		for _, p := range batch {
+			p.Prepare()
+		}
+		a.send(batch...)
+		<-k.came
+	}
+	for range 50 {
+		f()
+	}
+	if n := testing.AllocsPerRun(200, f); n != 0 {
+		t.Errorf("%d packets that are late allocate %v times", len(batch), n)
+	}
+}
+
 // BenchmarkDeliver is what the wire costs a packet, in batches of 32; the port does nothing.
 func BenchmarkDeliver(b *testing.B) {
 	for _, c := range []struct {

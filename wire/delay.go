@@ -16,8 +16,12 @@ import (
 const (
 	never    = math.MaxUint64
 	maxTries = 8 // of a segment whose port is busy, one each HoldMax
-	minBuf   = 2 << 10
-	keepBuf  = 16 << 10 // buffers up to this size are kept for the next segment
+	// Buffers have room for a segment at least, and those of more than largeFrom for any super-packet.
+	minBuf    = 2 << 10
+	largeFrom = 16 << 10
+	largeBuf  = 64 << 10
+	// Of buffers that are free a line keeps as much for the next packets. Others go, so a burst leaves nothing behind.
+	keepBytes = 8 << 20
 	// Of packets that are under way on a link with a delay; beyond them their sender waits.
 	maxQueued      = 1 << 14
 	maxQueuedBytes = 64 << 20
@@ -41,8 +45,9 @@ type line struct {
 
 	mu     sync.Mutex // never held while copying or delivering
 	held   []*heldSegment
-	free   []*heldSegment
-	count  int // held, or being filled or sent
+	small  pool
+	large  pool // of buffers above largeFrom: a short packet takes none that a long one will need
+	count  int  // held, or being filled or sent
 	bytes  int
 	closed bool
 
@@ -51,6 +56,29 @@ type line struct {
 	queueCount  int       // likewise
 	departed    time.Time // when the last one has left the queue of a link with a rate
 	jitterDraws uint64
+}
+
+// pool is entries that are free, with their buffers.
+type pool struct {
+	list  []*heldSegment
+	bytes int // of their buffers
+}
+
+// take gives the entry that came last, if its buffer is no longer than most; nil: there is none.
+func (f *pool) take(most int) *heldSegment {
+	k := len(f.list) - 1
+	if k < 0 || len(f.list[k].buf) > most {
+		return nil
+	}
+	h := f.list[k]
+	f.list[k], f.list = nil, f.list[:k]
+	f.bytes -= len(h.buf)
+	return h
+}
+
+func (f *pool) put(h *heldSegment) {
+	f.list = append(f.list, h)
+	f.bytes += len(h.buf)
 }
 
 // deque is what goes through in order.
@@ -185,21 +213,22 @@ func (l *line) reserve(n int, inOrder bool) *heldSegment {
 	if l.closed || *count >= maxCount {
 		return nil
 	}
-	var h *heldSegment
-	if k := len(l.free); k > 0 {
-		h = l.free[k-1]
-	} else {
+	free, size := &l.small, max(n, min(minBuf, maxBytes))
+	if n > largeFrom {
+		free, size = &l.large, max(n, min(largeBuf, maxBytes))
+	}
+	if size > maxBytes-*bytes {
+		return nil
+	}
+	h := free.take(maxBytes - *bytes)
+	if h == nil {
 		h = new(heldSegment)
 		h.run[0] = &h.Packet
-		l.free = append(l.free, h)
 	}
-	if size := max(n, len(h.buf), min(minBuf, maxBytes)); size > maxBytes-*bytes {
-		return nil
-	} else if size > len(h.buf) {
+	if size > len(h.buf) {
 		h.buf = make([]byte, size)
 		h.region = dma.NewBuffer(h.buf, dma.Wire)
 	}
-	l.free = l.free[:len(l.free)-1]
 	*count++
 	*bytes += len(h.buf)
 	h.inOrder = inOrder
@@ -221,7 +250,7 @@ func (l *line) put(h *heldSegment) {
 	}
 }
 
-// recycle takes an entry back that is not held any more.
+// recycle takes an entry back that is not held any more, and keeps it for the next packet if there are not many.
 func (l *line) recycle(h *heldSegment) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -232,10 +261,14 @@ func (l *line) recycle(h *heldSegment) {
 		l.count--
 		l.bytes -= len(h.buf)
 	}
-	if len(h.buf) > keepBuf {
-		h.buf, h.region = nil, nil
+	if l.small.bytes+l.large.bytes+len(h.buf) > keepBytes {
+		return
 	}
-	l.free = append(l.free, h)
+	if len(h.buf) > largeFrom {
+		l.large.put(h)
+	} else {
+		l.small.put(h)
+	}
 }
 
 // popDue takes out the first entry that goes before segment seq, nil if there is none.

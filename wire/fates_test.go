@@ -306,6 +306,47 @@ func TestDelayedPacketsAreBounded(t *testing.T) {
 	})
 }
 
+// However much was under way, a line keeps few buffers for what comes next.
+func TestBuffersOfLatePacketsAreBounded(t *testing.T) {
+	for name, n := range map[string]int{"small": 1000, "large": 60000} {
+		synctest.Test(t, func(t *testing.T) {
+			a, b := badPair(t, newSwitch(t), Impairment{Delay: time.Second}, Impairment{})
+			b.setLimits(superLimits)
+			sent := 0
+			for ; sent < maxQueued; sent++ {
+				if a.sent(a.packet(b.mac, spec{n: n, mss: 1448, csum: splitter.CsumPartial})).Verdict.Kind != Taken {
+					break
+				}
+			}
+			line := a.link.up.Load().line
+			line.mu.Lock()
+			under := line.queueBytes
+			line.mu.Unlock()
+			if under <= 2*keepBytes {
+				t.Fatalf("%s: only %d bytes are under way", name, under)
+			}
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			testkit.Equal(t, name+": came", len(b.take()), sent)
+			all := 0
+			for _, f := range []*pool{&line.small, &line.large} {
+				sum := 0
+				for _, h := range f.list {
+					sum += len(h.buf)
+				}
+				testkit.Equal(t, name+": bytes in a pool", f.bytes, sum)
+				all += sum
+			}
+			if all > keepBytes || all < keepBytes/2 {
+				t.Errorf("%s: %d bytes are kept, of %d at most", name, all, keepBytes)
+			}
+			if line.queueBytes != 0 || line.queueCount != 0 {
+				t.Errorf("%s: %d packets of %d bytes are left", name, line.queueCount, line.queueBytes)
+			}
+		})
+	}
+}
+
 // What a link does changes while it is used.
 func TestLinkChanges(t *testing.T) {
 	a, b := badPair(t, newSwitch(t), Impairment{}, Impairment{})
