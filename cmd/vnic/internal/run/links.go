@@ -108,8 +108,8 @@ func (s *stream) lineRate() float64 {
 	return a
 }
 
-// possible is what payload can have of its NICs' rates, as its frames were, in bytes a second at scale 1; 0: neither has
-// a rate.
+// possible is what payload can have of its NICs' rates, as its frames were, in bytes a second at scale 1; 0: neither
+// has a rate.
 func (s *stream) possible() float64 {
 	least := math.Inf(1)
 	for e, perByte := range s.loads {

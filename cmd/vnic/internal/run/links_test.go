@@ -2,6 +2,7 @@ package run
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -68,6 +69,53 @@ func TestLinksCarryPayload(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What processors copy is said beside links, by the stack of each guest, and in mode copy only: no link, and no memory,
+// has a byte of it (TestLinksCarryPayload).
+func TestCopiesOfStacksAreSaidApart(t *testing.T) {
+	testkit.LeavesNothing(t)
+	o := railsOptions(t, 2, "a3-high")
+	o.Bidir, o.Size = true, 1<<20
+	rep := testkit.Must(Do(t.Context(), o))(t)
+	for i, want := range [][]StackCopies{nil, {{"a", StackVNIC, 4, 4 * 4 << 20}, {"b", StackVNIC, 4, 4 * 4 << 20}}} {
+		testkit.Equal(t, "mode "+rep.Runs[i].Mode, fmt.Sprint(rep.Runs[i].StackCopies), fmt.Sprint(want))
+	}
+	// By NICs and engines 2 bytes of memory a byte of payload, apart from what was sent again, and no more.
+	sent, received := rep.Runs[1].TX.Host, rep.Runs[1].RX.Host
+	got := rep.payload()
+	testkit.Equal(t, "payload in memory", got["a.s0 memory"]+got["b.s0 memory"]+got["a.s1 memory"]+got["b.s1 memory"],
+		2*rep.Runs[1].Bytes+sent+received)
+	for i := range rep.Rails {
+		if rep.Rails[i].StackCopies != nil {
+			t.Errorf("a rail has %v", rep.Rails[i].StackCopies)
+		}
+	}
+	var b strings.Builder
+	testkit.OK(t, rep.Table(&b))
+	const line = "copies of %s's processors, not counted and in no link, by its stack (ours): 4 bytes of memory a byte " +
+		"of payload, 16,777,216\n"
+	for _, guest := range []string{"a", "b"} {
+		testkit.Equal(t, "lines of "+guest, strings.Count(b.String(), fmt.Sprintf(line, guest)), 1)
+	}
+	for _, w := range parseSchema(t).validate("report", asJSON(t, rep)) {
+		t.Error(w)
+	}
+}
+
+// Each guest has the figure of its own stack, for what it sends and what it receives.
+func TestCopiesOfStacksGoByTheModel(t *testing.T) {
+	testkit.LeavesNothing(t)
+	o := Defaults()
+	o.NIC, o.Rails = "gve,virtio", 2
+	testkit.OK(t, o.Check())
+	r := testkit.Must(newRails(&o))(t)
+	defer func() { testkit.OK(t, r.lab.Close()) }()
+	runs := []*Run{{Bytes: 10}, {Bytes: 1}}
+	testkit.Equal(t, "copies", fmt.Sprint(r.stackCopies(transfer.Copy, runs)), "[{a linux 2 22} {b vnic 4 44}]")
+	if list := r.stackCopies(transfer.Devmem, runs); list != nil {
+		t.Errorf("in mode devmem: %v", list)
 	}
 }
 

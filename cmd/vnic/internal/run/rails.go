@@ -585,7 +585,8 @@ func (r *rails) run(ctx context.Context, rep *Report, mode string, number uint64
 	for _, s := range r.streams {
 		s.loads = s.perByte(mode)
 	}
-	sum := Run{Mode: mode, SHA256Match: true, Seed: r.opt.Seed, Links: r.linksSince(carried)}
+	sum := Run{Mode: mode, SHA256Match: true, Seed: r.opt.Seed, Links: r.linksSince(carried),
+		StackCopies: r.stackCopies(mode, runs)}
 	model, limits := r.model()
 	for i, s := range r.streams {
 		one := s.is

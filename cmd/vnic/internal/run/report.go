@@ -65,6 +65,8 @@ type Run struct {
 	Audit              *AuditCount `json:"audit,omitempty"`
 	Hold               *Hold       `json:"hold,omitempty"`
 	Links              []Link      `json:"links,omitempty"` // of a lab, the most loaded one first
+	// of a lab in mode copy: beside Links, and in none of them
+	StackCopies []StackCopies `json:"stack_copies,omitempty"`
 }
 
 // Where is payload by the kind of memory that the NIC read it from (tx) or wrote it to (rx).

@@ -128,6 +128,7 @@ func (rep *Report) linkTable(w io.Writer, mode string) error {
 	if err := tw.Flush(); err != nil {
 		return err
 	}
+	rep.Runs[i].stackLines(w)
 	_, err := fmt.Fprintln(w)
 	return err
 }

@@ -1,0 +1,61 @@
+package run
+
+import (
+	"fmt"
+	"io"
+
+	"vnic.dev/vnic/guest-images/transfer"
+)
+
+// StackCopies is what a guest's processors read and write in host memory for its stack in mode copy. It is a figure of
+// the stack, and not counted: nobody sees what processors copy. It is part of no Link.
+type StackCopies struct {
+	Guest   string `json:"guest"`
+	Stack   string `json:"stack"`    // StackLinux or StackVNIC
+	PerByte int    `json:"per_byte"` // bytes of memory for a byte of payload that the guest sends or receives
+	Bytes   uint64 `json:"bytes"`    // of all its payload, each byte once; caches keep a part of them
+}
+
+// The stacks of guests.
+const (
+	StackLinux = "linux" // the guest's kernel, by gVNIC
+	StackVNIC  = "vnic"  // our driver and stack, by virtio-net
+)
+
+// Bytes of memory that processors move for a byte of payload: each copy reads and writes it. Linux copies it once
+// between the program's memory and the socket's. Ours do so between the program's and the stack's, and between that and
+// the memory that the NIC has.
+const (
+	linuxCopies = 2 * 1
+	vnicCopies  = 2 * 2
+)
+
+// stackCopies are those of either guest in a mode.
+func (r *rails) stackCopies(mode string, runs []*Run) []StackCopies {
+	if mode != transfer.Copy {
+		return nil
+	}
+	list := make([]StackCopies, len(r.desc.Guests))
+	for i, m := range r.lab.Machines() {
+		list[i] = StackCopies{Guest: m.Name, Stack: StackVNIC, PerByte: vnicCopies}
+		if m.Ports[0].Model.Node {
+			list[i].Stack, list[i].PerByte = StackLinux, linuxCopies
+		}
+	}
+	for i, s := range r.streams {
+		for _, at := range s.at {
+			c := &list[at.guest]
+			c.Bytes += runs[i].Bytes * uint64(c.PerByte)
+		}
+	}
+	return list
+}
+
+// stackLines says what the guests' processors copy.
+func (r *Run) stackLines(w io.Writer) {
+	names := map[string]string{StackLinux: "Linux's", StackVNIC: "ours"}
+	for _, c := range r.StackCopies {
+		fmt.Fprintf(w, "copies of %s's processors, not counted and in no link, by its stack (%s): %d bytes of memory a byte of "+
+			"payload, %s\n", c.Guest, names[c.Stack], c.PerByte, group(c.Bytes))
+	}
+}
