@@ -160,6 +160,37 @@ func TestShareOfSlowLinks(t *testing.T) {
 	}
 }
 
+// One rail at half rate has half, and no other rail less for it: by the model of what was counted, and by what links let
+// through, where they were the limit. How links divide time is in labfile's test of the same name.
+func TestOneRailAtHalfRate(t *testing.T) {
+	testkit.LeavesNothing(t)
+	const slow, scale, rate = 2, 10_000, 25e9
+	o := railsOptions(t, 4, "a3-high")
+	o.Modes, o.Bidir, o.Size, o.Scale = []string{transfer.Devmem}, true, 2<<20, fmt.Sprint(scale)
+	o.Lab.Guests[0].NICs[slow].Rate /= 2
+	testkit.OK(t, o.Check())
+	rep := testkit.Must(Do(t.Context(), o))(t)
+	testkit.Equal(t, "transfers", len(rep.Rails), 8)
+	for i := range rep.Rails {
+		r := &rep.Rails[i]
+		s, want := r.Share, float64(rate)
+		if r.Rail == slow {
+			want /= 2
+		}
+		if s.LineRate != want || s.Model < 0.95*want || s.Model > want ||
+			(r.Rail == slow) != strings.HasPrefix(s.ModelLimit, "a.nic2 ") {
+			t.Errorf("%s to %s: the model says %.0f of %.0f, by %s", r.From, r.To, s.Model, s.LineRate, s.ModelLimit)
+		}
+		// A link that has been idle may let a tenth of a second through at once.
+		if most := want/scale + want/scale*0.15/r.Seconds; r.Rate() > most {
+			t.Errorf("%s to %s: %.0f bytes a second of %.0f at most", r.From, r.To, r.Rate(), most)
+		}
+		if s.OfPossible != nil && (*s.OfPossible < 0.85 || *s.OfPossible > 1.15) {
+			t.Errorf("%s to %s has %.2f of its possible", r.From, r.To, *s.OfPossible)
+		}
+	}
+}
+
 func TestAutoScale(t *testing.T) {
 	for _, c := range []struct {
 		model, probe []float64
