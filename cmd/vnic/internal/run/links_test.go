@@ -49,6 +49,11 @@ func TestLinksCarryPayload(t *testing.T) {
 			return map[string]uint64{"a.gpu0 up": tx, "a.sw0 up": tx, "a.sw0 down": tx, "a.nic0 down": tx,
 				"b.nic0 up": rx, "b.sw0 up": rx, "b.sw0 down": rx, "b.gpu0 down": rx}
 		}},
+		// The negative control of the first: not below the NIC's switch, and not through memory.
+		{"crossed", file(t, crossed, ""), devmem, func(n, tx, rx uint64) map[string]uint64 {
+			return map[string]uint64{"a.gpu1 up": tx, "a.sw1 up": tx, "a.sw0 down": tx, "a.nic0 down": tx,
+				"b.nic0 up": rx, "b.sw0 up": rx, "b.sw1 down": rx, "b.gpu1 down": rx}
+		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o := railsOptions(t, 1, c.file)
@@ -160,8 +165,8 @@ func TestShareOfSlowLinks(t *testing.T) {
 	}
 }
 
-// One rail at half rate has half, and no other rail less for it: by the model of what was counted, and by what links let
-// through, where they were the limit. How links divide time is in labfile's test of the same name.
+// One rail at half rate has half, and no other rail less for it: by the model of what was counted, and by what links
+// let through, where they were the limit. How links divide time is in labfile's test of the same name.
 func TestOneRailAtHalfRate(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const slow, scale, rate = 2, 10_000, 25e9

@@ -146,15 +146,22 @@ func TestRailsAreInterrupted(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(Do(ctx, o)), stop)
 }
 
+// crossed is a guest whose NICs have each other's GPUs.
+const crossed = `
+    sockets: [{name: s0, p2p: same-bridge}],
+    switches: [{name: sw0, below: s0}, {name: sw1, below: s0}],
+    nics: [{name: nic0, below: sw0, gpus: [gpu1]}, {name: nic1, below: sw1, gpus: [gpu0]}],
+    gpus: [{name: gpu0, below: sw0, memory: 64M}, {name: gpu1, below: sw1, memory: 64M}]`
+
 // The negative controls: where the tree does not let a NIC reach a GPU its payload is bounced, and counted as in host
 // memory, and that of others is not.
 func TestRailsGoByTheirPaths(t *testing.T) {
 	testkit.LeavesNothing(t)
-	crossed := file(t, `
-    sockets: [{name: s0, p2p: same-bridge}],
+	oneOff := file(t, `
+    sockets: [{name: s0, p2p: none}],
     switches: [{name: sw0, below: s0}, {name: sw1, below: s0}],
-    nics: [{name: nic0, below: sw0, gpus: [gpu1]}, {name: nic1, below: sw1, gpus: [gpu0]}],
-    gpus: [{name: gpu0, below: sw0, memory: 64M}, {name: gpu1, below: sw1, memory: 64M}]`, "")
+    nics: [{name: nic0, below: sw0}, {name: nic1, below: sw1}],
+    gpus: [{name: gpu0, below: sw0, memory: 64M}, {name: gpu1, below: sw1, memory: 64M, acs-redirect: true}]`, "")
 	const direct, bounced = "device all/all host none/none", "device none/none host all/all"
 	for _, c := range []struct {
 		file  string
@@ -165,7 +172,10 @@ func TestRailsGoByTheirPaths(t *testing.T) {
 		{"flat", 2, false, []string{"PHB false " + bounced, "PHB false " + bounced, "PHB false " + bounced,
 			"PHB false " + bounced}},
 		{"acs", 1, false, []string{"PIX true " + direct, "PIX false " + bounced}}, // the GPU of the way back redirects
-		{crossed, 2, false, []string{"PHB true " + direct, "PHB true " + direct, "PHB true " + direct, "PHB true " + direct}},
+		{oneOff, 2, false, []string{"PIX true " + direct, "PIX true " + direct, "PIX false " + bounced,
+			"PIX false " + bounced}},
+		{file(t, crossed, ""), 2, false, []string{"PHB true " + direct, "PHB true " + direct, "PHB true " + direct,
+			"PHB true " + direct}},
 		{"pair", 1, true, []string{"PIX false " + bounced, "PIX false " + bounced}},
 		{"", 1, true, []string{"PIX false " + bounced, "PIX false " + bounced}},
 	} {
