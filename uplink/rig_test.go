@@ -20,6 +20,7 @@ import (
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/wire/wiretest"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -101,15 +102,7 @@ func (m *machine) Name() string        { return fmt.Sprint("machine", m.mac[5]) 
 func (m *machine) Limits() wire.Limits { return wire.Limits{MaxFrame: 9014} }
 
 func (m *machine) Deliver(w *wire.Worker, batch []*wire.Packet) {
-	for _, p := range batch {
-		b := make([]byte, p.Len())
-		n := copy(b, p.Header)
-		if _, err := w.Copier.Read(b[n:], p.Payload); err != nil {
-			panic(err)
-		}
-		m.got <- b
-		p.Verdict = wire.Verdict{Kind: wire.Taken}
-	}
+	wiretest.Take(w, batch, func(b []byte) { m.got <- b })
 }
 
 // packet makes one of a frame.
@@ -123,32 +116,12 @@ func packet(t testing.TB, b []byte) *wire.Packet {
 }
 
 // send sends a packet, again while it meets a busy port.
-func (m *machine) send(p *wire.Packet) wire.Verdict {
-	for {
-		m.link.Deliver(m.w, []*wire.Packet{p})
-		if p.Verdict.Kind != wire.Busy {
-			return p.Verdict
-		}
-		w := make(waker, 1)
-		if p.Verdict.Queue.Arm(w) {
-			<-w
-		}
-	}
-}
+func (m *machine) send(p *wire.Packet) wire.Verdict { return wiretest.Send(m.link, m.w, p) }
 
 func (m *machine) mustSend(b []byte) {
 	m.t.Helper()
 	if v := m.send(packet(m.t, b)); v.Kind != wire.Taken {
 		m.t.Fatalf("%+v", v)
-	}
-}
-
-type waker chan struct{}
-
-func (w waker) Wake() {
-	select {
-	case w <- struct{}{}:
-	default:
 	}
 }
 

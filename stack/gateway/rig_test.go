@@ -26,6 +26,7 @@ import (
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/stack/internal/ether"
 	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/wire/wiretest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -250,18 +251,12 @@ func (r *raw) Name() string        { return "raw" }
 func (r *raw) Limits() wire.Limits { return wire.Limits{MaxFrame: 9014} }
 
 func (r *raw) Deliver(w *wire.Worker, batch []*wire.Packet) {
-	for _, p := range batch {
-		b := make([]byte, p.Len())
-		n := copy(b, p.Header)
-		if _, err := w.Copier.Read(b[n:], p.Payload); err != nil {
-			panic(err)
-		}
+	wiretest.Take(w, batch, func(b []byte) {
 		select {
 		case r.got <- b:
 		default:
 		}
-		p.Verdict = wire.Verdict{Kind: wire.Taken}
-	}
+	})
 }
 
 // send sends a frame, and says what became of it. Only what waits is sent again.
@@ -269,17 +264,7 @@ func (r *raw) send(frame []byte) wire.Verdict {
 	if !r.describe(frame) {
 		return wire.Drop(wire.DropBadFrame)
 	}
-	p := &r.pkt
-	for {
-		r.link.Deliver(r.w, []*wire.Packet{p})
-		if p.Verdict.Kind != wire.Busy {
-			return p.Verdict
-		}
-		w := make(waker, 1)
-		if p.Verdict.Queue.Arm(w) {
-			<-w
-		}
-	}
+	return wiretest.Send(r.link, r.w, &r.pkt)
 }
 
 // mustSend sends a frame that is to be taken.

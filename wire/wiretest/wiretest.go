@@ -1,0 +1,42 @@
+// Package wiretest is what tests with a port of their own at a switch have in common.
+//
+// The package is not API (README, Stability).
+package wiretest
+
+import "vnic.dev/vnic/wire"
+
+// Send sends a packet, again while it meets a busy port, and says what became of it.
+func Send(l *wire.Link, w *wire.Worker, p *wire.Packet) wire.Verdict {
+	for {
+		l.Deliver(w, []*wire.Packet{p})
+		if p.Verdict.Kind != wire.Busy {
+			return p.Verdict
+		}
+		ready := make(waker, 1)
+		if p.Verdict.Queue.Arm(ready) {
+			<-ready
+		}
+	}
+}
+
+type waker chan struct{}
+
+func (w waker) Wake() {
+	select {
+	case w <- struct{}{}:
+	default:
+	}
+}
+
+// Take takes all packets of a batch, and gives each as a frame of its own.
+func Take(w *wire.Worker, batch []*wire.Packet, frame func(b []byte)) {
+	for _, p := range batch {
+		b := make([]byte, p.Len())
+		n := copy(b, p.Header)
+		if _, err := w.Copier.Read(b[n:], p.Payload); err != nil {
+			panic(err) // a test's memory does not go away
+		}
+		frame(b)
+		p.Verdict = wire.Verdict{Kind: wire.Taken}
+	}
+}
