@@ -33,7 +33,7 @@ works() {
 # exports PROGRAM HOME: the guests' tools come out of it.
 exports() {
   bare "$2" "$1" image export || fail "$1 image export"
-  "$work/empty/devmem" recv -h | grep -q '^Netcat for device memory TCP' || fail "$1 image export: no devmem"
+  grep -q '^Netcat for device memory TCP' < <("$work/empty/devmem" recv -h) || fail "$1 image export: no devmem"
 }
 
 # complete PREFIX WHERE: all that is to be there, and fit for use. PREFIX is where it says that it

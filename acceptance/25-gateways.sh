@@ -6,7 +6,7 @@
 # Some minutes: run it on a machine with nothing else to do. ROUNDS and BYTES change what the guest does.
 . "$(dirname "$0")/lib.sh"
 . tools/debs.sh
-if ! passt --help 2>&1 | grep -q -- --vhost-user; then
+if ! grep -q -- --vhost-user < <(passt --help 2>&1); then
   fetch passt trixie passt || fail "no passt to be had: install Debian 13's, or set VNIC_MIRROR"
   dir=$cache/passt/usr program=passt
   loader=$(ls "$dir"/lib64/ld-linux-* | head -n 1) libraries=$dir/lib/$(ls "$dir/lib" | grep -m 1 -- -linux-gnu)
