@@ -88,6 +88,7 @@ prop() { there systemctl show -P "$1" vnic@a; }
 soon there systemctl is-active bare.target
 
 echo "== as the unit's comments tell users to set it"
+there groupadd -f -r kvm # Debian's QEMU packages make it
 args="--ports 2 --nic gve --gpu-memory 128M"
 there sh -eu -c 'printf "VNIC_SOCKET=/run/vnic-a/net%%d.sock\nVNIC_ARGS=%s\n" "$0" > /etc/vnic/a.conf
   mkdir -p /etc/systemd/system/vnic@a.service.d
