@@ -220,7 +220,8 @@ func (g *Guest) checkGPUs() error {
 		for _, n := range g.NICs {
 			if other, _ := LookupModel(n.Model); n.Reaches(i) && other.Node != m.Node {
 				return &GPUError{Index: i, guest: g.Name,
-					Text: "NICs of both models may address it, and it can only be one of PCI device and NUMA node"}
+					Text: "NICs of both models may address it, and it can only be one of PCI device and NUMA node: say at each NIC " +
+						"which it may, as gpus: [gpu0]"}
 			}
 		}
 		switch {

@@ -119,16 +119,11 @@ func driven(hw *lab.Machine, model string) (n int) {
 	return n
 }
 
-// several says that several NICs are the kernel's. With several interfaces on one switch each is to answer for its own
-// addresses (Linux: Documentation/networking/ip-sysctl.rst, arp_ignore and arp_announce).
+// several says that several NICs may be the kernel's: a gVNIC is, and another one, of whichever model. With several
+// interfaces on one switch each is to answer for its own addresses (Linux: Documentation/networking/ip-sysctl.rst,
+// arp_ignore and arp_announce).
 func several(hw *lab.Machine) bool {
-	n := 0
-	for _, p := range hw.Ports {
-		if p.Model.Node {
-			n++
-		}
-	}
-	return n > 1
+	return len(hw.Ports) > 1 && slices.ContainsFunc(hw.Ports, func(p *lab.Port) bool { return p.Model.Node })
 }
 
 // modelsOf lists the models of a machine's NICs, each once.

@@ -91,7 +91,7 @@ func (o *Options) stage(what string) {
 func (l *runner) fetch(ctx context.Context) error {
 	o := l.opt
 	o.stage("looking for QEMU and a kernel")
-	im, err := machines.Fetch(ctx, o.Fetch, []string{o.NIC}, o.Note)
+	im, err := machines.Fetch(ctx, o.Fetch, o.models(), o.Note)
 	if err != nil {
 		return err
 	}
@@ -102,8 +102,14 @@ func (l *runner) fetch(ctx context.Context) error {
 	return l.files()
 }
 
-// driver is the kernel's module for eth0.
-func (o *Options) driver() string { return machines.SoftwareFor(o.NIC).Driver }
+// drivers are the kernel's modules for its interfaces, with a word between them.
+func (o *Options) drivers(between string) string {
+	var list []string
+	for _, m := range o.models() {
+		list = append(list, machines.SoftwareFor(m).Driver)
+	}
+	return strings.Join(list, between)
+}
 
 // initrd makes the image. Without the modules for devmem programs others run all the same; a kernel
 // that comes without any has what it needs built in, or else the guest will say so.
@@ -113,11 +119,16 @@ func (l *runner) initrd(ctx context.Context) error {
 	if im.Kernel.Modules == "" {
 		return build(nil)
 	}
-	all := im.Drivers(o.NIC)
+	var all []string
+	for _, m := range o.models() {
+		all = append(all, im.Drivers(m)...)
+	}
 	need := len(all)
-	for _, m := range machines.SoftwareFor(o.NIC).Modules {
-		if !slices.Contains(all, m) {
-			all = append(all, m)
+	for _, model := range o.models() {
+		for _, m := range machines.SoftwareFor(model).Modules {
+			if !slices.Contains(all, m) {
+				all = append(all, m)
+			}
 		}
 	}
 	err := build(all)
@@ -130,7 +141,7 @@ func (l *runner) initrd(ctx context.Context) error {
 	}
 	if machines.LacksModules(err) {
 		return &assets.Missing{What: "kernel " + im.Kernel.Version, Err: err,
-			Fix: "give its own modules by --modules, with " + o.driver() + " among them; or no --kernel, and one is fetched"}
+			Fix: "give its own modules by --modules, with " + o.drivers(" and ") + " among them; or no --kernel, and one is fetched"}
 	}
 	return err
 }

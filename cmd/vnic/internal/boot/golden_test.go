@@ -36,6 +36,9 @@ func TestGoldenEnvironment(t *testing.T) {
 		}},
 		{"virtio, lab a3-high", func(o *Options) { testkit.OK(t, o.Take(testkit.Must(labfile.Load("a3-high", nil))(t))) }},
 		{"gve, lab", func(o *Options) { testkit.OK(t, o.Take(testkit.Must(labfile.Load("testdata/gve.yaml", nil))(t))) }},
+		{"lab of both models", func(o *Options) {
+			testkit.OK(t, o.Take(testkit.Must(labfile.Load("testdata/rails-mixed.yaml", nil))(t)))
+		}},
 	} {
 		o := good()
 		c.change(&o)

@@ -60,15 +60,15 @@ func (g *guest) boot(ctx, ready context.Context) error {
 	if g.network, err = guestnet.Apply(ready, m.Agent(), o.network(g.place)); err != nil {
 		fix := machines.NewerKernel
 		if im.Modules == nil {
-			fix = "it came without modules: give them by --modules, or build " + o.driver() + " in"
+			fix = "it came without modules: give them by --modules, or build " + o.drivers(" and ") + " in"
 		}
 		return im.BlameKernel(g.blame(err), fix)
 	}
 	if missing := g.network.NotReady; missing != "" {
 		o.Note("%s: the network is not ready: %s: the program starts without it", g.name, missing)
 	}
-	if g.gpuSocket() {
-		if err := gpusocket.Start(ready, m.Agent(), g.network.Interfaces[0].Name); err != nil {
+	if p := g.gpuPort(); p != nil {
+		if err := gpusocket.Start(ready, m.Agent(), g.found(p).Name); err != nil {
 			return g.blame(err)
 		}
 	}
@@ -79,7 +79,7 @@ func (g *guest) boot(ctx, ready context.Context) error {
 func (g *guest) env() []string {
 	o := g.runner.opt
 	env := append(plainEnv(), "PS1="+g.name+`:\w\$ `, "VNIC_INDEX="+strconv.Itoa(g.index),
-		"VNIC_GUESTS="+strconv.Itoa(o.Guests), "VNIC_NIC="+o.NIC)
+		"VNIC_GUESTS="+strconv.Itoa(o.Guests), "VNIC_NIC="+g.devmem[0].Model.Name)
 	devices := g.devices()
 	var all []string
 	for _, e := range devices {
@@ -89,7 +89,7 @@ func (g *guest) env() []string {
 	env = append(env, "VNIC_DEVICE="+first.device, "VNIC_ADDR="+first.addr4.String(),
 		"VNIC_ADDR6="+first.addr6.String(), "VNIC_DEVICES="+strings.Join(all, " "),
 		"VNIC_GPUS="+strings.Join(g.gpus(), " "))
-	if g.gpuSocket() {
+	if g.gpuPort() != nil {
 		env = append(env, "VNIC_GPU="+gpusocket.Path)
 	}
 	for _, e := range []string{"TERM", "COLORTERM", "LD_LIBRARY_PATH"} {

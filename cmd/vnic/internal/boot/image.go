@@ -39,14 +39,14 @@ func NewImage(ctx context.Context, o Options) (i *Image, err error) {
 	software := machines.SoftwareFor(o.NIC)
 	if l.images.Kernel.Modules == "" {
 		o.Note("kernel %s came without modules: unless it has %s built in, its guest has no network: give them by --modules",
-			l.images.Kernel.Version, o.driver())
+			l.images.Kernel.Version, software.Driver)
 	}
 	p := l.program
 	i = &Image{Kernel: l.images.Kernel,
 		Append: qemu.KernelArgs(model.Node, strings.TrimSpace(software.KernelArgs+" "+o.Append)), runner: l}
 	i.config = agent.Config{Modules: l.images.Modules, HugePages: software.HugePages, Node0: model.Node,
 		Alone: &agent.Alone{
-			Path: p.path, Args: p.args, Env: o.imageEnv(), Dir: p.dir, Shell: len(o.Command) == 0, Driver: o.driver(),
+			Path: p.path, Args: p.args, Env: o.imageEnv(), Dir: p.dir, Shell: len(o.Command) == 0, Driver: software.Driver,
 			OwnDriver: !model.Node}}
 	return i, nil
 }

@@ -16,6 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
+	"vnic.dev/vnic/lab/labtest"
 )
 
 // counted adds up what all NICs have received, when the lab is closed.
@@ -54,6 +55,8 @@ func TestLabsThatAreTaken(t *testing.T) {
 		"{a: {nics: [{name: n}]}, guest0-devmem: {nics: [{name: n}]}}": "cannot be called guest0-devmem",
 		"{a: {nics: [{name: n, ipv4: 10.0.0.1/24}]}}":                  "leave them out",
 		"{a: {nics: [{name: nica}]}}":                                  "",
+		"{a: {nics: [{name: n}, {name: m, model: gve}]}}":              "",
+		"{a: {nics: [{name: n, model: gve}, {name: m}]}}":              "",
 	} {
 		o := good()
 		if text[0] == '{' {
@@ -78,7 +81,8 @@ func TestLabsThatAreTaken(t *testing.T) {
 }
 
 // Programs find the devices of a lab file by their names, and the GPU that is nearest to each: what they send over a
-// rail arrives there, in that GPU, with none of it in host memory.
+// rail arrives there, in that GPU, with none of it in host memory. Where a guest has NICs of both models, rails are
+// between them.
 //
 // Invariant: vnic boot: A guest of a lab file has all its NICs and GPUs, each in its place.
 func TestGuestsOfALabUseAllTheirNICs(t *testing.T) {
@@ -88,8 +92,11 @@ func TestGuestsOfALabUseAllTheirNICs(t *testing.T) {
 	dir := t.TempDir()
 	e := exampleProgram{source: testkit.Must(os.ReadFile("testdata/rails.go"))(t)}
 	testkit.OK(t, e.build(t.Context(), filepath.Join(dir, "rails")))
-	for _, model := range []string{lab.Virtio, lab.GVE} {
+	for _, model := range []string{lab.Virtio, lab.GVE, "mixed"} {
 		t.Run(model, func(t *testing.T) {
+			if model == lab.Virtio && !labtest.Long() {
+				t.Skip("several virtio NICs: by make test-all")
+			}
 			ignore := goleak.IgnoreCurrent()
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 
 	"vnic.dev/vnic/assets"
@@ -64,7 +65,7 @@ const MaxGuests = lab.MaxGPUs
 
 // Take has the guests be those of a lab file. An error says what of it is not to be had here.
 func (o *Options) Take(l *labfile.Lab) error {
-	o.Lab, o.NIC, o.Guests, o.GPUMemory = l, l.Guests[0].NICs[0].Model, len(l.Guests), 0
+	o.Lab, o.NIC, o.Guests, o.GPUMemory = l, "", len(l.Guests), 0
 	o.Memory, o.CPUs = l.Machines[0].RAM, l.Machines[0].CPUs
 	if len(l.Guests) > MaxGuests {
 		return fmt.Errorf("--lab: %d guests: %d at most", len(l.Guests), MaxGuests)
@@ -73,11 +74,6 @@ func (o *Options) Take(l *labfile.Lab) error {
 		o.Memory = min(o.Memory, l.Machines[i].RAM) // of which files may take a part
 		if ownName(g.Name, i) {
 			return fmt.Errorf("--lab: a guest cannot be called %s: that is a name of vnic boot's, for another", g.Name)
-		}
-		for _, n := range g.NICs {
-			if n.Model != o.NIC {
-				return fmt.Errorf("--lab: NICs of %s and of %s: vnic boot has guests of one model", o.NIC, n.Model)
-			}
 		}
 		for _, m := range g.GPUs {
 			o.GPUMemory = max(o.GPUMemory, m.Memory)
@@ -125,11 +121,42 @@ func (o *Options) Check() error {
 	return errors.Join(d.Check(), o.Impair.Check(), err)
 }
 
-// node says whether GPU memory is a NUMA node's.
-func (o *Options) node() bool {
-	p, _ := lab.LookupModel(o.NIC)
-	return p.Node
+// models are those of all NICs, each once.
+func (o *Options) models() (list []string) {
+	if o.Lab == nil {
+		return []string{o.NIC}
+	}
+	for _, g := range o.describe().Guests {
+		for _, n := range g.NICs {
+			list = append(list, n.Model)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
 }
 
-// gpuSocket says whether programs of the guest can get GPU memory for the kernel's sockets.
-func (p *place) gpuSocket() bool { return p.kernel.Model.Node && p.kernel.GPU() != nil }
+// node says whether GPU memory is a NUMA node's at NICs of a model, which the kernel has.
+func node(model string) bool {
+	m, _ := lab.LookupModel(model)
+	return m.Node
+}
+
+// ownNIC says whether the kernel of guest i has a NIC that no devmem program has: where the first of the others is
+// virtio.
+func (o *Options) ownNIC(i int) bool {
+	if o.Lab != nil {
+		return !node(o.Lab.Guests[i].NICs[0].Model)
+	}
+	return !node(o.NIC)
+}
+
+// gpuPort is the first NIC by which programs of the guest can get GPU memory for the kernel's sockets; nil: there is
+// none.
+func (p *place) gpuPort() *lab.Port {
+	for _, port := range p.devmem {
+		if port.Model.Node && port.GPU() != nil {
+			return port
+		}
+	}
+	return nil
+}

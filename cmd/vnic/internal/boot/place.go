@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/lab"
@@ -18,8 +19,8 @@ type place struct {
 	index  int
 	name   string // "guest0", or the lab file's
 	hw     *lab.Machine
-	kernel *lab.Port   // the kernel's NIC
-	devmem []*lab.Port // those for devmem programs: others on virtio, on gve the kernel's, too
+	kernel *lab.Port   // the kernel's first NIC
+	devmem []*lab.Port // those for devmem programs: a gVNIC is the kernel's, too
 }
 
 // devmemAddrs are what the devmem programs of guest i are to have on a rail.
@@ -27,7 +28,8 @@ func (o *Options) devmemAddrs(rail, i int) (v4, v6 netip.Prefix) {
 	return labfile.Addrs(rail, guestnet.DevmemHost+i)
 }
 
-// describe is the lab that the guests are in: of each the kernel's NIC, and on virtio another, which the GPU is at.
+// describe is the lab that the guests are in: of each the kernel's first NIC, and where that is no gVNIC others, for
+// devmem programs.
 func (o *Options) describe() (d lab.Description) {
 	if o.Lab != nil {
 		d = o.describeLab()
@@ -43,7 +45,7 @@ func (o *Options) describeFlags() (d lab.Description) {
 	for i := range o.Guests {
 		g := lab.Guest{Name: guestnet.HostName(i), NICs: []lab.NIC{o.kernelNIC(i)}}
 		g.NICs[0].Name, g.NICs[0].MAC = guestnet.HostName(i), lab.MAC(i)
-		if !o.node() {
+		if o.ownNIC(i) {
 			g.NICs[0].GPUs = []int{} // none
 			n := guestnet.DevmemHost + i
 			g.NICs = append(g.NICs, lab.NIC{Name: guestnet.DevmemName(i), Model: o.NIC, MAC: lab.MAC(n), Addr4: lab.Addr4(n),
@@ -57,21 +59,28 @@ func (o *Options) describeFlags() (d lab.Description) {
 	return d
 }
 
+// kernelNIC is the kernel's first NIC of guest i, unless it is the lab file's.
 func (o *Options) kernelNIC(i int) lab.NIC {
-	return lab.NIC{Model: o.NIC, Addr4: lab.Addr4(i), Addr6: lab.Addr6(i), MTU: o.MTU}
+	model := o.NIC
+	if o.Lab != nil {
+		model = lab.Virtio
+	}
+	return lab.NIC{Model: model, Addr4: lab.Addr4(i), Addr6: lab.Addr6(i), MTU: o.MTU}
 }
 
-// describeLab is the file's lab. On gve its NICs are the kernel's; on virtio they are all for devmem programs, and the
-// kernel has another one, on the root complex.
+// describeLab is the file's lab. Its gVNICs are the kernel's, and its virtio NICs are for devmem programs alone. A guest
+// whose first NIC is virtio has another one for its kernel, on the root complex.
 func (o *Options) describeLab() lab.Description {
 	d := o.Lab.Complete()
 	for i := range d.Guests {
 		g := &d.Guests[i]
-		if o.node() {
-			continue
-		}
 		for j := range g.NICs {
-			g.NICs[j].Addr4, g.NICs[j].Addr6 = o.devmemAddrs(j, i)
+			if !node(g.NICs[j].Model) {
+				g.NICs[j].Addr4, g.NICs[j].Addr6 = o.devmemAddrs(j, i)
+			}
+		}
+		if !o.ownNIC(i) {
+			continue
 		}
 		n := o.kernelNIC(i)
 		n.Name, n.MAC, n.GPUs = g.Name+".kernel.eth0", o.freeMAC(i), []int{}
@@ -102,7 +111,7 @@ func (o *Options) freeMAC(i int) wire.MAC {
 func (o *Options) places(l *lab.Lab) (list []place) {
 	for i, m := range l.Machines() {
 		p := place{index: i, name: m.Name, hw: m, kernel: m.Ports[0], devmem: m.Ports}
-		if !o.node() {
+		if o.ownNIC(i) {
 			p.devmem = m.Ports[1:]
 		}
 		list = append(list, p)
@@ -125,18 +134,13 @@ func (o *Options) reserve(l *lab.Lab) (io.Closer, error) {
 // network is what the guest is told of it.
 func (o *Options) network(p place) guestnet.Config {
 	var c guestnet.Config
-	up := []*lab.Port{p.kernel}
-	if o.node() {
-		up = p.devmem
-	}
-	for _, port := range up {
+	for _, port := range p.hw.Ports {
+		if port != p.kernel && !port.Model.Node {
+			c.Interfaces = append(c.Interfaces, guestnet.Interface{MAC: mac(port), Leave: true})
+			continue
+		}
 		c.Interfaces = append(c.Interfaces, guestnet.Interface{MAC: mac(port), MTU: port.MTU,
 			Addrs: []netip.Prefix{port.Addr4, port.Addr6}})
-	}
-	if !o.node() {
-		for _, port := range p.devmem {
-			c.Interfaces = append(c.Interfaces, guestnet.Interface{MAC: mac(port), Leave: true})
-		}
 	}
 	for i := range o.Guests {
 		for _, a := range []netip.Prefix{lab.Addr4(i), lab.Addr6(i)} {
@@ -204,7 +208,7 @@ func (o *Options) cpus(i int) int {
 // entry is a device for devmem programs, as $VNIC_DEVICES has it.
 type entry struct {
 	name         string // nic0, or the lab file's
-	device       string // what programs open: on gve the kernel's name, on virtio a PCI address
+	device       string // what programs open: of a gVNIC the kernel's name, of a virtio NIC a PCI address
 	addr4, addr6 netip.Prefix
 }
 
@@ -213,11 +217,10 @@ func (e entry) String() string { return fmt.Sprintf("%s=%s,%v,%v", e.name, e.dev
 // devices are the guest's devices for devmem programs.
 func (g *guest) devices() (list []entry) {
 	o := g.runner.opt
-	first := len(g.network.Interfaces) - len(g.devmem)
-	for j := range g.devmem {
-		found := g.network.Interfaces[first+j]
+	for j, port := range g.devmem {
+		found := g.found(port)
 		e := entry{name: fmt.Sprint("nic", j), device: found.PCI}
-		if o.node() {
+		if port.Model.Node {
 			e.device = found.Name
 		}
 		if o.Lab != nil {
@@ -228,6 +231,11 @@ func (g *guest) devices() (list []entry) {
 		list = append(list, e)
 	}
 	return list
+}
+
+// found is what the guest has of a port: its interfaces are those of its ports, in their order.
+func (g *guest) found(p *lab.Port) guestnet.Found {
+	return g.network.Interfaces[slices.Index(g.hw.Ports, p)]
 }
 
 // gpus are the guest's GPUs by name: name=ID each.
