@@ -56,12 +56,12 @@ func prepareGuests(ctx context.Context, o *Options) (*machines.Images, error) {
 	return im, nil
 }
 
-// guestModels are the models of the guests' NICs, each once.
+// guestModels are the models of the guests' NICs that are used, each once.
 func (o *Options) guestModels() (list []string, err error) {
 	if o.Rails > 0 {
 		d, err := o.describeRails()
 		for _, g := range d.Guests {
-			list = append(list, g.NICs[0].Model)
+			list = append(list, o.modelsOf(&g)...)
 		}
 		slices.Sort(list)
 		return slices.Compact(list), err

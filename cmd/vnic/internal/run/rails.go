@@ -8,6 +8,7 @@ import (
 	"math"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -133,14 +134,10 @@ func (o *Options) checkRails() error {
 	}
 	d = d.Complete()
 	for i, g := range d.Guests {
-		model := g.NICs[0].Model
 		for _, n := range g.NICs[:o.Rails] {
 			switch {
 			case o.InProc && n.Model != NICVirtio:
 				return fmt.Errorf("--rails: %s is of model %s, and guests in this process have virtio only", n.Name, n.Model)
-			case n.Model != model:
-				return fmt.Errorf("--rails: %s is of model %s, and %s of %s: those of a guest are of one", g.NICs[0].Name,
-					model, n.Name, n.Model)
 			case n.GPUs != nil && len(n.GPUs) == 0 || len(g.GPUs) == 0:
 				return fmt.Errorf("--rails: %s reaches no GPU", n.Name)
 			case usedPairs(n.Model, n.QueuePairs) <= o.BindQueues:
@@ -148,24 +145,38 @@ func (o *Options) checkRails() error {
 					o.BindQueues, n.Name, usedPairs(n.Model, n.QueuePairs))
 			}
 		}
-		if err := o.checkRAM(i, &g, model); err != nil {
+		if err := o.checkRAM(i, &g); err != nil {
 			return err
 		}
 	}
 	return (&rails{opt: o, desc: d}).plan()
 }
 
+// modelsOf are the models of a guest's NICs that are used, each once.
+func (o *Options) modelsOf(g *lab.Guest) (list []string) {
+	for _, n := range g.NICs[:o.Rails] {
+		list = append(list, n.Model)
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
 // checkRAM sees whether guest i has RAM for all its NICs, of which each wants huge pages. Where GPUs are NUMA nodes,
 // all that runs in the guest keeps to the first socket's.
-func (o *Options) checkRAM(i int, g *lab.Guest, name string) error {
+func (o *Options) checkRAM(i int, g *lab.Guest) error {
 	if o.InProc {
 		return nil
 	}
-	model, _ := lab.LookupModel(name)
 	ram, _ := o.machine(i)
-	least := lab.MinRAM + uint64((len(g.NICs)-1)*machines.SoftwareFor(name).HugePages)*hugePage
+	pages, most, node := 0, 0, false // the least RAM has room for those of one NIC
+	for _, n := range g.NICs {
+		model, _ := lab.LookupModel(n.Model)
+		one := machines.SoftwareFor(n.Model).HugePages
+		pages, most, node = pages+one, max(most, one), node || model.Node
+	}
+	least := lab.MinRAM + uint64(pages-most)*hugePage
 	which := ""
-	if n := len(g.Sockets); n > 1 && model.Node {
+	if n := len(g.Sockets); n > 1 && node {
 		least *= uint64(n)
 		which = fmt.Sprintf(", and uses that of the first of %d sockets", n)
 	}
@@ -260,8 +271,8 @@ func (r *rails) transfer(ctx context.Context) (*Report, error) {
 	rep := &Report{}
 	*rep = r.streams[0].info
 	rep.describe(o)
-	rep.P2P, rep.MTU, rep.NIC = !r.desc.NoP2P, r.lab.MTU(), r.desc.Guests[0].NICs[0].Model
-	if other := r.desc.Guests[1].NICs[0].Model; other != rep.NIC {
+	rep.P2P, rep.MTU, rep.NIC = !r.desc.NoP2P, r.lab.MTU(), strings.Join(o.modelsOf(&r.desc.Guests[0]), "+")
+	if other := strings.Join(o.modelsOf(&r.desc.Guests[1]), "+"); other != rep.NIC {
 		rep.NIC += "," + other
 	}
 	if err := r.probe(ctx); err != nil {

@@ -14,6 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
+	"vnic.dev/vnic/lab/labtest"
 )
 
 // railsOptions are those of a small run over rails of a lab file; "": of flags.
@@ -203,18 +204,24 @@ func TestRailsOfMachines(t *testing.T) {
     memory: 256M, cpus: 2,
     sockets: [{name: s0, p2p: none}],
     switches: [{name: sw0, below: s0}, {name: sw1, below: s0}],
-    nics: [{name: nic0, below: sw0, model: %[1]s}, {name: nic1, below: sw1, model: %[1]s, mtu: 4000}],
-    gpus: [{name: gpu1, below: sw1, memory: %[2]s, acs-redirect: true}, {name: gpu0, below: sw0, memory: %[2]s}]`
-	for model, memory := range map[string]string{NICVirtio: "64M", NICGVE: "96M"} { // in which 28 or 31 MiB are a round
-		t.Run(model, func(t *testing.T) {
+    nics: [{name: nic0, below: sw0, model: %[1]s, gpus: [gpu0]},
+      {name: nic1, below: sw1, model: %[2]s, mtu: 4000, gpus: [gpu1]}],
+    gpus: [{name: gpu1, below: sw1, memory: %[4]s, acs-redirect: true}, {name: gpu0, below: sw0, memory: %[3]s}]`
+	memory := map[string]string{NICVirtio: "64M", NICGVE: "96M"} // in which 28 or 31 MiB are a round
+	for _, c := range []struct{ name, first, second string }{{NICVirtio, NICVirtio, NICVirtio}, {NICGVE, NICGVE, NICGVE},
+		{NICGVE + "+" + NICVirtio, NICGVE, NICVirtio}} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.name == NICVirtio && !labtest.Long() {
+				t.Skip("virtio alone: by make test-all")
+			}
 			testkit.LeavesNothing(t)
 			o := Defaults()
-			o.load(t, file(t, fmt.Sprintf(guest, model, memory), ""), 0)
+			o.load(t, file(t, fmt.Sprintf(guest, c.first, c.second, memory[c.first], memory[c.second]), ""), 0)
 			o.Bidir, o.Size, o.StallSecs = true, 36<<20, 120
 			testkit.OK(t, o.Check())
 			rep := testkit.Must(Do(t.Context(), o))(t)
 			validReport(t, rep)
-			if len(rep.Rails) != 8 || rep.Guest != "qemu" || rep.NIC != model {
+			if len(rep.Rails) != 8 || rep.Guest != "qemu" || rep.NIC != c.name {
 				t.Fatalf("%+v", rep)
 			}
 			digests := make(map[string]bool)
@@ -346,9 +353,14 @@ func TestRailsThatCannotBe(t *testing.T) {
 			o.InProc, o.Lab = false, parse("guests: {a: &a {memory: 256M, sockets: [{name: s}, {name: t}], "+
 				"nics: [{name: n, model: gve, below: s}], gpus: [{name: g, memory: 128M, below: s}]}, b: *a}")
 		},
-		"a.n is of model gve, and a.m of virtio: those of a guest are of one": func(o *Options) {
-			o.InProc, o.Rails, o.Lab = false, 2, parse("guests: {a: &a {nics: [{name: n, model: gve, gpus: [g]}, "+
-				"{name: m, gpus: [h]}], gpus: [{name: g}, {name: h}]}, b: *a}")
+		"rail 0: a.g has 64M of memory, too small for 2 transfers at a NIC of model gve: ": func(o *Options) {
+			o.InProc, o.Bidir, o.Rails, o.Lab = false, true, 2, parse("guests: {a: &a {nics: [{name: n, model: gve, "+
+				"gpus: [g]}, {name: m, gpus: [h]}], gpus: [{name: g}, {name: h}]}, b: *a}")
+		},
+		"b has 192M of RAM for 3 NICs: 256M at least": func(o *Options) {
+			o.InProc, o.Rails, o.Lab = false, 1, parse("guests: {a: {nics: [{name: n, model: gve}], gpus: [{name: g, "+
+				"memory: 128M}]}, b: {memory: 192M, nics: [{name: n, gpus: [g]}, {name: m, model: gve, gpus: []}, "+
+				"{name: l, gpus: []}], gpus: [{name: g, memory: 128M}]}}")
 		},
 		"--keep: not with --rails":  func(o *Options) { o.Keep = true },
 		"of the lab file has 4 NIC": func(o *Options) { o.Rails, o.Lab = 5, testkit.Must(labfile.Load("a3-high", nil))(t) },
