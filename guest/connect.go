@@ -70,6 +70,9 @@ const (
 // SetLinger(0) makes Close abort the connection at once.
 func (d *Device) DialGuest(ctx context.Context, guest int, port uint16) (devmem.Conn, error) {
 	to := netip.AddrPortFrom(d.AddrOf(guest), port)
+	if !to.IsValid() {
+		return nil, fmt.Errorf("guest%d: it has no device on this rail: %w", guest, syscall.EADDRNOTAVAIL)
+	}
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
 	for {

@@ -9,10 +9,11 @@ import (
 	"strings"
 )
 
-// named is an entry of $VNIC_DEVICES.
+// named is an entry of $VNIC_DEVICES, and that of its name in $VNIC_PEERS.
 type named struct {
 	name, device string
 	addr         netip.Prefix
+	peers        string // addresses of the guests' devices on its rail, with commas; "": nothing is said of them
 }
 
 // Devices gives the names of the guest's devices, as its lab file has them, each on a rail of its own: that of this
@@ -37,7 +38,7 @@ func OpenDevice(ctx context.Context, name string) (*Device, error) {
 		names, _ := Devices() // as list has them
 		return nil, fmt.Errorf("no device %s: the guest has %s", name, strings.Join(names, ", "))
 	}
-	return open(ctx, list[i].device, list[i].addr)
+	return open(ctx, list[i])
 }
 
 func devices() (list []named, err error) {
@@ -59,14 +60,44 @@ func devices() (list []named, err error) {
 		if d.addr, err = netip.ParsePrefix(parts[1]); err != nil {
 			return nil, fmt.Errorf("VNIC_DEVICES: %w: %w", err, ErrNoGuest)
 		}
+		d.peers = peersOf(d.name)
 		list = append(list, d)
 	}
 	return list, nil
 }
 
+// peersOf is the entry of a device in $VNIC_PEERS, "" that of the first.
+func peersOf(device string) string {
+	for _, e := range strings.Fields(os.Getenv("VNIC_PEERS")) {
+		if name, list, _ := strings.Cut(e, "="); name == device || device == "" {
+			return list
+		}
+	}
+	return ""
+}
+
+// parsePeers reads such an entry; nil: there is none. A guest that has no device there has no address.
+func parsePeers(text string) (*[]netip.Addr, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var list []netip.Addr
+	for _, word := range strings.Split(text, ",") {
+		var a netip.Addr
+		if word != "-" {
+			var err error
+			if a, err = netip.ParseAddr(word); err != nil {
+				return nil, fmt.Errorf("VNIC_PEERS: %w: %w", err, ErrNoGuest)
+			}
+		}
+		list = append(list, a)
+	}
+	return &list, nil
+}
+
 // first is the first device, or the only one.
 func first() (d named, err error) {
-	d = named{name: "nic0", device: os.Getenv("VNIC_DEVICE")}
+	d = named{name: "nic0", device: os.Getenv("VNIC_DEVICE"), peers: peersOf("")}
 	addr := os.Getenv("VNIC_ADDR")
 	if d.device == "" || addr == "" {
 		return d, fmt.Errorf("no VNIC_DEVICE and VNIC_ADDR in the environment: %w", ErrNoGuest)

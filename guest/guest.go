@@ -54,6 +54,8 @@ type Device struct {
 	GPU           int        // what Register wants
 	Size          uint64     // how much of the GPU's memory can be used, from 0: a multiple of devmem.PageSize
 
+	peers *[]netip.Addr // of guests, by their number; nil: they count up
+
 	mu     sync.Mutex
 	memory devmemtool.Memory // under mu: one call at a time
 	used   uint64            // of Size, by Alloc; under mu
@@ -68,23 +70,26 @@ func Open(ctx context.Context) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return open(ctx, d.device, d.addr)
+	return open(ctx, d)
 }
 
-func open(ctx context.Context, name string, prefix netip.Prefix) (*Device, error) {
+func open(ctx context.Context, n named) (*Device, error) {
 	d := &Device{}
 	var err error
+	if d.peers, err = parsePeers(n.peers); err != nil {
+		return nil, err
+	}
 	if d.Index, err = strconv.Atoi(os.Getenv("VNIC_INDEX")); err == nil {
 		d.Guests, err = strconv.Atoi(os.Getenv("VNIC_GUESTS"))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("environment: %w: %w", err, ErrNoGuest)
 	}
-	t, err := devmemtool.Open(ctx, devmemtool.Request{Interface: name, Address: prefix, Unguarded: true})
+	t, err := devmemtool.Open(ctx, devmemtool.Request{Interface: n.device, Address: n.addr, Unguarded: true})
 	if err != nil {
 		return nil, err
 	}
-	if err := d.take(t, prefix.Addr()); err != nil {
+	if err := d.take(t, n.addr.Addr()); err != nil {
 		return nil, errors.Join(err, t.Close())
 	}
 	return d, nil
@@ -111,8 +116,15 @@ func (d *Device) Close() error {
 	return d.closeErr
 }
 
-// AddrOf is the address of the device of another guest.
+// AddrOf is the address of the device of another guest: with a lab file, of that on the same rail. A guest that has none
+// there has the zero Addr.
 func (d *Device) AddrOf(guest int) netip.Addr {
+	if d.peers != nil {
+		if guest < 0 || guest >= len(*d.peers) {
+			return netip.Addr{}
+		}
+		return (*d.peers)[guest]
+	}
 	a := d.Addr.As16()
 	a[15] = byte(guestnet.DevmemHost + guest + 1)
 	return netip.AddrFrom16(a).Unmap()

@@ -41,7 +41,7 @@ func TestDevicesHaveTheLabsNames(t *testing.T) {
 	names := testkit.Must(Devices())(t)
 	testkit.Equal(t, "names", strings.Join(names, " "), "nic0 b")
 	list := testkit.Must(devices())(t)
-	testkit.Equal(t, "the second", list[1], named{"b", "0000:13:00.0", netip.MustParsePrefix("10.118.111.101/24")})
+	testkit.Equal(t, "the second", list[1], named{"b", "0000:13:00.0", netip.MustParsePrefix("10.118.111.101/24"), ""})
 	testkit.ErrorSays(t, testkit.Err(OpenDevice(t.Context(), "c")), "no device c: the guest has nic0, b")
 	t.Setenv("VNIC_DEVICE", "")
 	for _, bad := range []string{"", "nic0", "nic0=eth0", "nic0=eth0,10.0.0.1", "nic0=eth0,x"} {
@@ -51,6 +51,29 @@ func TestDevicesHaveTheLabsNames(t *testing.T) {
 	}
 }
 
+// A lab file may give guests any addresses: programs find each other's by what the environment says of each rail.
+func TestPeersAreWhereTheLabHasThem(t *testing.T) {
+	t.Setenv("VNIC_DEVICES", "nic0=eth0,192.0.2.1/24 b=0000:13:00.0,10.118.111.101/24")
+	t.Setenv("VNIC_PEERS", "nic0=192.0.2.1,192.0.2.2,- b=10.118.111.101,-,10.118.111.103")
+	for i, n := range testkit.Must(devices())(t) {
+		d := &Device{Addr: n.addr.Addr(), peers: testkit.Must(parsePeers(n.peers))(t)}
+		var got []string
+		for guest := range 4 {
+			got = append(got, d.AddrOf(guest).String())
+		}
+		testkit.Equal(t, "addresses", strings.Join(got, " "), []string{"192.0.2.1 192.0.2.2 invalid IP invalid IP",
+			"10.118.111.101 invalid IP 10.118.111.103 invalid IP"}[i])
+		testkit.ErrorSays(t, testkit.Err(d.DialGuest(t.Context(), 3, 1)), "guest3: it has no device on this rail")
+		testkit.Equal(t, "before the first", d.AddrOf(-1), netip.Addr{})
+	}
+	t.Setenv("VNIC_DEVICE", "eth0")
+	t.Setenv("VNIC_ADDR", "192.0.2.1/24")
+	testkit.Equal(t, "of the first", testkit.Must(first())(t).peers, "192.0.2.1,192.0.2.2,-")
+	t.Setenv("VNIC_PEERS", "nic0=192.0.2.1,x")
+	testkit.ErrorIs(t, testkit.Err(OpenDevice(t.Context(), "nic0")), ErrNoGuest)
+	testkit.ErrorIs(t, testkit.Err(Open(t.Context())), ErrNoGuest)
+}
+
 // Programs for guests of a lab run in an image, too, where there is no list of devices.
 func TestDeviceOfAnImageIsNIC0(t *testing.T) {
 	t.Setenv("VNIC_DEVICES", "")
@@ -58,7 +81,7 @@ func TestDeviceOfAnImageIsNIC0(t *testing.T) {
 	t.Setenv("VNIC_ADDR", "10.118.110.102/24")
 	testkit.Equal(t, "names", strings.Join(testkit.Must(Devices())(t), " "), "nic0")
 	list := testkit.Must(devices())(t)
-	testkit.Equal(t, "the only one", list[0], named{"nic0", "0000:00:05.0", netip.MustParsePrefix("10.118.110.102/24")})
+	testkit.Equal(t, "the only one", list[0], named{"nic0", "0000:00:05.0", netip.MustParsePrefix("10.118.110.102/24"), ""})
 	for _, bad := range []string{"", "10.118.110.102"} { // without a lease there is no address
 		t.Setenv("VNIC_ADDR", bad)
 		testkit.ErrorIs(t, testkit.Err(Devices()), ErrNoGuest, "%q", bad)

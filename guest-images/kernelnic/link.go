@@ -36,10 +36,12 @@ func findInterface(sys, driver string) (string, error) {
 		unix.EINVAL)
 }
 
-// bringUp sets an interface's MTU and addresses and brings it up. IPv6 addresses can be used at once.
-func bringUp(name string, mtu int, addrs []netip.Prefix) (net.HardwareAddr, int, error) {
-	fail := func(what string, err error) (net.HardwareAddr, int, error) {
-		return nil, 0, fmt.Errorf("%s: %s: %w", name, what, err)
+// bringUp sets an interface's MTU and addresses and brings it up. IPv6 addresses can be used at once. Those that it did
+// not have before are added, also where there is an error.
+func bringUp(name string, mtu int, addrs []netip.Prefix) (mac net.HardwareAddr, index int, added []netip.Prefix,
+	err error) {
+	fail := func(what string, err error) (net.HardwareAddr, int, []netip.Prefix, error) {
+		return nil, 0, added, fmt.Errorf("%s: %s: %w", name, what, err)
 	}
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -58,11 +60,14 @@ func bringUp(name string, mtu int, addrs []netip.Prefix) (net.HardwareAddr, int,
 		if p.Addr().Is6() {
 			a.Flags = unix.IFA_F_NODAD // no other host can have the address
 		}
-		if err := netlink.AddrAdd(link, a); err != nil && !errors.Is(err, unix.EEXIST) {
+		switch err := netlink.AddrAdd(link, a); {
+		case err == nil:
+			added = append(added, p)
+		case !errors.Is(err, unix.EEXIST):
 			return fail("address "+p.String(), err)
 		}
 	}
-	return link.Attrs().HardwareAddr, link.Attrs().Index, nil
+	return link.Attrs().HardwareAddr, link.Attrs().Index, added, nil
 }
 
 // rtoSettings are settings of TCP (Linux Documentation/networking/ip-sysctl.rst): no tail loss probes,

@@ -52,7 +52,7 @@ type Options struct {
 type NIC struct {
 	name    string
 	mac     net.HardwareAddr
-	addrs   []netip.Prefix
+	addrs   []netip.Prefix // that Open has added to the interface
 	info    control.Info
 	gpu     control.GPUInfo
 	channel *channel
@@ -78,10 +78,9 @@ func Open(ctx context.Context, o Options) (n *NIC, err error) {
 		}
 	}
 	var index int
-	if n.mac, index, err = bringUp(n.name, o.MTU, o.Addrs); err != nil {
+	if n.mac, index, n.addrs, err = bringUp(n.name, o.MTU, o.Addrs); err != nil {
 		return n, err
 	}
-	n.addrs = o.Addrs
 	if o.Lossless {
 		if err := raiseMinRTO(); err != nil {
 			return n, err
@@ -208,7 +207,8 @@ type device struct {
 
 func (d device) Close() error { return d.nic.Close() }
 
-// Close closes the device, gives the memory back and takes the addresses off; the interface stays up.
+// Close closes the device, gives the memory back and takes the addresses off that the interface did not have before;
+// it stays up.
 func (n *NIC) Close() error {
 	var errs []error
 	if n.device != nil {

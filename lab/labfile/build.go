@@ -32,7 +32,6 @@ type Lab struct {
 	Uplinks  []uplink.Config
 	Seed     *uint64 // nil: each run draws its own
 	Script   []lab.Event
-	Given    bool // the file says other addresses than a guest has anyhow
 }
 
 // Machine is what a guest has besides NICs and GPUs.
@@ -283,13 +282,15 @@ func (b *builder) guest(name string) error {
 		}
 		own4, own6 := Addrs(i, len(b.out.Guests))
 		n.Addr4, n.Addr6 = cmp.Or(n.Addr4, own4), cmp.Or(n.Addr6, own6)
-		b.out.Given = b.out.Given || n.Addr4 != own4 || n.Addr6 != own6
 		for _, x := range []struct{ key, value string }{{"mac", net.HardwareAddr(n.MAC[:]).String()},
 			{"ipv4", n.Addr4.Addr().String()}, {"ipv6", n.Addr6.Addr().String()}} {
 			if b.given[x.value] {
 				return b.wrong(at.to("nics", i, x.key), "%s has the %s %s, as another NIC has", n.Name, x.key, x.value)
 			}
 			b.given[x.value] = true
+		}
+		if err := b.addresses(at, i, &n, g.NICs); err != nil {
+			return err
 		}
 		g.NICs = append(g.NICs, n)
 		b.port++
@@ -617,20 +618,3 @@ func (b *builder) bytes(at path, text Quantity, to *uint64) error {
 type path []any
 
 func (p path) to(steps ...any) path { return append(slices.Clip(p), steps...) }
-
-// Addrs are the addresses that a guest has on a rail, unless the file says others.
-func Addrs(rail, guest int) (v4, v6 netip.Prefix) { return addr4(rail, guest), addr6(rail, guest) }
-
-// Each NIC of a guest is on a subnet with those of the same number of other guests: interfaces of one subnet would
-// answer each other's ARP.
-func addr4(rail, guest int) netip.Prefix {
-	b := lab.Addr4(guest).Addr().As4()
-	b[2] += byte(rail)
-	return netip.PrefixFrom(netip.AddrFrom4(b), 24)
-}
-
-func addr6(rail, guest int) netip.Prefix {
-	b := lab.Addr6(guest).Addr().As16()
-	b[7] = byte(rail)
-	return netip.PrefixFrom(netip.AddrFrom16(b), 64)
-}

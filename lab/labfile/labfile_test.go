@@ -161,6 +161,17 @@ func TestMistakes(t *testing.T) {
 		{"ipv4: 10.0.0.7/16", "ipv4: 10.0.0.7", "with the length of its prefix, as 10.0.0.1/24"},
 		{"ipv4: 10.0.0.7/16", "ipv4: 10.118.110.1/24", "a.nic1 has the ipv4 10.118.110.1, as another NIC has"},
 		{"ipv6: fd00::7/64", "ipv6: 10.0.0.1/8", "as fd00::1/64"},
+		{"ipv4: 10.0.0.7/16", "ipv4: 10.118.111.7/24", "10.118.111.7/24: vnic gives the addresses of this subnet itself, " +
+			"10.118.111.1/24 to this NIC"},
+		{"ipv4: 10.0.0.7/16", "ipv4: 10.118.110.254/16", "vnic gives the addresses of this subnet itself"},
+		{"ipv6: fd00::7/64", "ipv6: fd76:6e69::fe/64", "vnic gives the addresses of this subnet itself"},
+		{"ipv4: 10.0.0.7/16", "ipv4: 10.0.0.7/0", "a prefix of length 0"},
+		{"ipv4: 10.0.0.7/16", "ipv4: 10.0.0.0/16", "the subnet's own address"},
+		{"ipv4: 10.0.0.7/16", "ipv4: 10.0.255.255/16", "the subnet's broadcast address"},
+		{"ipv6: fd00::7/64", "ipv6: fd00::/64", "the subnet's own address"},
+		{"ipv4: 10.0.0.7/16", "ipv4: 10.0.0.7/8", "a.nic0 has 10.118.110.1/24, and a.nic1 10.0.0.7/8: each NIC of a guest has"},
+		{text, "guests: {a: {nics: [{name: n, ipv4: 10.0.0.7/8}, {name: m}]}}",
+			"1:37: a.n has 10.0.0.7/8, and a.m 10.118.111.1/24: each NIC of a guest has a subnet of its own"},
 		{"gpus: [gpu1]", "gpus: [gpu7]", "gpu7 is no GPU of the guest"},
 		{"gpus: [gpu1]", "gpus: [gpu1, gpu1]", "gpu1 is there twice"},
 		{text, "guests: {a: {nics: [{name: n, gpus: []}], gpus: [{name: p}]}}", "1:51: a.p: no NIC of the guest may"},
@@ -290,6 +301,16 @@ func TestRailsAreSubnets(t *testing.T) {
 				t.Errorf("%s and %s are in one subnet", n.Name, other.Name)
 			}
 		}
+	}
+}
+
+// What a file says of addresses is told apart from what NICs have anyhow, as a completed file says that, too.
+func TestAddressesThatAreGiven(t *testing.T) {
+	l := testkit.Must(Parse("f", []byte("guests: {a: {nics: [{name: n, ipv4: 10.118.110.1/24, ipv6: fd00::1/64},"+
+		"{name: m, ipv4: 192.0.2.2/31}]}}")))(t)
+	for i, want := range []string{"invalid Prefix fd00::1/64", "192.0.2.2/31 invalid Prefix"} {
+		v4, v6 := l.Given(0, i)
+		testkit.Equal(t, "given", fmt.Sprint(v4, " ", v6), want)
 	}
 }
 

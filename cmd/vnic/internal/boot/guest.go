@@ -89,6 +89,9 @@ func (g *guest) env() []string {
 	env = append(env, "VNIC_DEVICE="+first.device, "VNIC_ADDR="+first.addr4.String(),
 		"VNIC_ADDR6="+first.addr6.String(), "VNIC_DEVICES="+strings.Join(all, " "),
 		"VNIC_GPUS="+strings.Join(g.gpus(), " "))
+	if o.Lab != nil {
+		env = append(env, "VNIC_PEERS="+strings.Join(g.peers(), " "))
+	}
 	if g.gpuPort() != nil {
 		env = append(env, "VNIC_GPU="+gpusocket.Path)
 	}

@@ -79,9 +79,6 @@ func (o *Options) Take(l *labfile.Lab) error {
 			o.GPUMemory = max(o.GPUMemory, m.Memory)
 		}
 	}
-	if l.Given {
-		return errors.New("--lab: ipv4 and ipv6 are vnic boot's to give: leave them out of the file")
-	}
 	return nil
 }
 

@@ -1,11 +1,13 @@
 package boot
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/lab"
@@ -23,9 +25,29 @@ type place struct {
 	devmem []*lab.Port // those for devmem programs: a gVNIC is the kernel's, too
 }
 
-// devmemAddrs are what the devmem programs of guest i are to have on a rail.
+// devmemAddrs are what the devmem programs of guest i are to have on a rail: what the file says, or others than the
+// kernel's.
 func (o *Options) devmemAddrs(rail, i int) (v4, v6 netip.Prefix) {
-	return labfile.Addrs(rail, guestnet.DevmemHost+i)
+	v4, v6 = labfile.Addrs(rail, guestnet.DevmemHost+i)
+	if o.Lab != nil {
+		given4, given6 := o.Lab.Given(i, rail)
+		v4, v6 = cmp.Or(given4, v4), cmp.Or(given6, v6)
+	}
+	return v4, v6
+}
+
+// interfaceAddrs are those of an interface of the kernel's. The first has what the gateway and the guests' names lead
+// to, whatever the file says besides.
+func (o *Options) interfaceAddrs(p place, port *lab.Port) []netip.Prefix {
+	list := []netip.Prefix{port.Addr4, port.Addr6}
+	if port == p.kernel {
+		for _, own := range []netip.Prefix{lab.Addr4(p.index), lab.Addr6(p.index)} {
+			if !slices.Contains(list, own) {
+				list = append(list, own)
+			}
+		}
+	}
+	return list
 }
 
 // describe is the lab that the guests are in: of each the kernel's first NIC, and where that is no gVNIC others, for
@@ -122,7 +144,9 @@ func (o *Options) places(l *lab.Lab) (list []place) {
 // reserve is a service of the lab: each guest's addresses are its own, before it uses them, too.
 func (o *Options) reserve(l *lab.Lab) (io.Closer, error) {
 	for i, p := range o.places(l) {
-		p.kernel.Reserve(p.kernel.Addr4.Addr(), p.kernel.Addr6.Addr())
+		for _, a := range o.interfaceAddrs(p, p.kernel) {
+			p.kernel.Reserve(a.Addr())
+		}
 		for j, port := range p.devmem {
 			v4, v6 := o.devmemAddrs(j, i)
 			port.Reserve(port.Addr4.Addr(), port.Addr6.Addr(), v4.Addr(), v6.Addr())
@@ -140,7 +164,7 @@ func (o *Options) network(p place) guestnet.Config {
 			continue
 		}
 		c.Interfaces = append(c.Interfaces, guestnet.Interface{MAC: mac(port), MTU: port.MTU,
-			Addrs: []netip.Prefix{port.Addr4, port.Addr6}})
+			Addrs: o.interfaceAddrs(p, port)})
 	}
 	for i := range o.Guests {
 		for _, a := range []netip.Prefix{lab.Addr4(i), lab.Addr6(i)} {
@@ -229,6 +253,23 @@ func (g *guest) devices() (list []entry) {
 		}
 		e.addr4, e.addr6 = o.devmemAddrs(j, g.index)
 		list = append(list, e)
+	}
+	return list
+}
+
+// peers are the addresses of all guests' devmem programs on each of this guest's rails, as $VNIC_PEERS has them:
+// name=ADDRESS,ADDRESS,... in the order of guests, and - where one has no NIC there.
+func (g *guest) peers() (list []string) {
+	o := g.runner.opt
+	for j, e := range g.devices() {
+		addrs := make([]string, len(o.Lab.Guests))
+		for i, other := range o.Lab.Guests {
+			if addrs[i] = "-"; j < len(other.NICs) {
+				v4, _ := o.devmemAddrs(j, i)
+				addrs[i] = v4.Addr().String()
+			}
+		}
+		list = append(list, e.name+"="+strings.Join(addrs, ","))
 	}
 	return list
 }

@@ -149,7 +149,26 @@ func (o *Options) checkRails() error {
 			return err
 		}
 	}
+	if err := o.checkSubnets(&d); err != nil {
+		return err
+	}
 	return (&rails{opt: o, desc: d}).plan()
+}
+
+// checkSubnets sees whether both ends of each rail are in one subnet: a lab file may say others.
+func (o *Options) checkSubnets(d *lab.Description) error {
+	for rail := range o.Rails {
+		a, b := &d.Guests[0].NICs[rail], &d.Guests[1].NICs[rail]
+		from, to := a.Addr4, b.Addr4
+		if o.Family == 6 {
+			from, to = a.Addr6, b.Addr6
+		}
+		if from.Masked() != to.Masked() {
+			return fmt.Errorf("--lab: %s has %v, and %s %v: the ends of a rail are in one subnet: name others, or leave them out",
+				a.Name, from, b.Name, to)
+		}
+	}
+	return nil
 }
 
 // modelsOf are the models of a guest's NICs that are used, each once.

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,6 +18,7 @@ import (
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/lab/labtest"
+	"vnic.dev/vnic/splitter"
 )
 
 // railsOptions are those of a small run over rails of a lab file; "": of flags.
@@ -193,6 +197,33 @@ func TestRailsGoByTheirPaths(t *testing.T) {
 	}
 }
 
+// Transfers are between the addresses that the file says.
+func TestRailsHaveTheFilesAddresses(t *testing.T) {
+	testkit.LeavesNothing(t)
+	text := "guests: {a: {nics: [{name: n, ipv4: 192.0.2.1/30, ipv6: fd00::1/64}], gpus: [{name: g}]}, " +
+		"b: {nics: [{name: n, ipv4: 192.0.2.2/30, ipv6: fd00::9/64}], gpus: [{name: g}]}}"
+	name := filepath.Join(t.TempDir(), "lab.yaml")
+	testkit.OK(t, os.WriteFile(name, []byte(text), 0o644))
+	for family, want := range map[int]string{4: "192.0.2.1 192.0.2.2", 6: "fd00::1 fd00::9"} {
+		o := railsOptions(t, 1, name)
+		o.Family = family
+		seen := make(map[string]bool)
+		_, frames := capturedRun(t, o, 0)
+		for i := range frames {
+			if f := &frames[i]; f.Class == splitter.TCP {
+				for _, a := range [][16]byte{f.Flow.Src, f.Flow.Dst} {
+					addr := netip.AddrFrom4([4]byte(a[:4]))
+					if f.IPv6 {
+						addr = netip.AddrFrom16(a)
+					}
+					seen[addr.String()] = true
+				}
+			}
+		}
+		testkit.Equal(t, "addresses", strings.Join(slices.Sorted(maps.Keys(seen)), " "), want)
+	}
+}
+
 // Rails between machines: each is booted once, and transfers on all its NICs at the same time, in both directions, in
 // several rounds and by GPUs that they share. The second rail's GPUs are behind ports that redirect, and of that rail
 // alone payload is in host memory. In the table of a rail nothing is said of processor time, which is its guest's.
@@ -361,6 +392,14 @@ func TestRailsThatCannotBe(t *testing.T) {
 			o.InProc, o.Rails, o.Lab = false, 1, parse("guests: {a: {nics: [{name: n, model: gve}], gpus: [{name: g, "+
 				"memory: 128M}]}, b: {memory: 192M, nics: [{name: n, gpus: [g]}, {name: m, model: gve, gpus: []}, "+
 				"{name: l, gpus: []}], gpus: [{name: g, memory: 128M}]}}")
+		},
+		"a.n has 192.0.2.1/24, and b.n 10.118.110.2/24: the ends of a rail are in one subnet": func(o *Options) {
+			o.Lab = parse("guests: {a: {nics: [{name: n, ipv4: 192.0.2.1/24}], gpus: [{name: g}]}, b: {nics: [{name: n}], " +
+				"gpus: [{name: g}]}}")
+		},
+		"a.n has fd76:6e69::1/64, and b.n fd00::1/64": func(o *Options) {
+			o.Family, o.Lab = 6, parse("guests: {a: {nics: [{name: n}], gpus: [{name: g}]}, b: {nics: [{name: n, "+
+				"ipv6: fd00::1/64}], gpus: [{name: g}]}}")
 		},
 		"--keep: not with --rails":  func(o *Options) { o.Keep = true },
 		"of the lab file has 4 NIC": func(o *Options) { o.Rails, o.Lab = 5, testkit.Must(labfile.Load("a3-high", nil))(t) },

@@ -16,10 +16,10 @@ guests:
     memory: 256M
     sockets: [{name: s0}]
     switches: [{name: sw0, below: s0}]
-    nics: [{name: nic0, below: sw0}, {name: nic1, below: sw0}]
+    nics: [{name: nic0, below: sw0}, {name: nic1, below: sw0, ipv4: 192.0.2.2/24}]
     gpus: [{name: gpu0, below: sw0, memory: 4M}, {name: gpu1, below: s0, memory: 2M}]
   b:
-    nics: [{name: nic0, model: gve}, {name: nic1, gpus: []}]
+    nics: [{name: nic0, model: gve}, {name: nic1, gpus: [], ipv4: 192.0.2.1/24}]
     gpus: [{name: gpu0, memory: 6M}]
 `
 
@@ -49,6 +49,7 @@ func TestLabIsServed(t *testing.T) {
 	if !slices.Equal(sockets, want) {
 		t.Errorf("sockets %q", sockets)
 	}
+	testkit.Equal(t, "an address of the file", s.rep.Ports[1].Addr4, "192.0.2.2/24")
 	testkit.Equal(t, "model", s.rep.NIC, "gve,virtio")
 	if !strings.HasPrefix(s.rep.KernelArgs, noKASLR+" udmabuf.") || len(s.rep.Guests) != 2 {
 		t.Fatalf("%+v", s.rep)

@@ -129,6 +129,6 @@ func receive(d *guest.Device, name string) error {
 	if !bytes.Equal(got.Bytes(), text(name)) {
 		return fmt.Errorf("%d bytes that are not what was sent there", got.Len())
 	}
-	fmt.Printf("%s: %d bytes, GPU %d\n", name, got.Len(), d.GPU)
+	fmt.Printf("%s: %d bytes, GPU %d\n%s at %v\n", name, got.Len(), d.GPU, name, d.Addr)
 	return c.Close()
 }

@@ -1,0 +1,109 @@
+package labfile
+
+import (
+	"net/netip"
+
+	"vnic.dev/vnic/lab"
+)
+
+// Addrs are the addresses that a guest has on a rail, unless the file says others.
+func Addrs(rail, guest int) (v4, v6 netip.Prefix) { return addr4(rail, guest), addr6(rail, guest) }
+
+// Each NIC of a guest is on a subnet with those of the same number of other guests: interfaces of one subnet would
+// answer each other's ARP.
+func addr4(rail, guest int) netip.Prefix {
+	b := lab.Addr4(guest).Addr().As4()
+	b[2] += byte(rail)
+	return netip.PrefixFrom(netip.AddrFrom4(b), 24)
+}
+
+func addr6(rail, guest int) netip.Prefix {
+	b := lab.Addr6(guest).Addr().As16()
+	b[7] = byte(rail)
+	return netip.PrefixFrom(netip.AddrFrom16(b), 64)
+}
+
+// Given are the addresses of a NIC that the file says; zero: the NIC has the one that it has anyhow (Addrs).
+func (l *Lab) Given(guest, nic int) (v4, v6 netip.Prefix) {
+	n := &l.Guests[guest].NICs[nic]
+	own4, own6 := Addrs(nic, guest)
+	if n.Addr4 != own4 {
+		v4 = n.Addr4
+	}
+	if n.Addr6 != own6 {
+		v6 = n.Addr6
+	}
+	return v4, v6
+}
+
+// addresses sees whether NIC i of the guest at a place can have the addresses that the file says, beside those of the
+// NICs before it.
+func (b *builder) addresses(at path, i int, n *lab.NIC, before []lab.NIC) error {
+	own4, own6 := Addrs(i, len(b.out.Guests))
+	for _, a := range []struct {
+		key      string
+		is, owns netip.Prefix
+		of       func(*lab.NIC) netip.Prefix
+	}{
+		{"ipv4", n.Addr4, own4, func(n *lab.NIC) netip.Prefix { return n.Addr4 }},
+		{"ipv6", n.Addr6, own6, func(n *lab.NIC) netip.Prefix { return n.Addr6 }},
+	} {
+		if a.is != a.owns {
+			if bad := noHost(a.is, a.owns); bad != "" {
+				return b.wrong(at.to("nics", i, a.key), "%v: %s", a.is, bad)
+			}
+		}
+		for j := range before {
+			if other := a.of(&before[j]); other.Overlaps(a.is) {
+				where := i
+				if a.is == a.owns { // what the other has is what the file says
+					where = j
+				}
+				return b.wrong(at.to("nics", where, a.key), "%s has %v, and %s %v: each NIC of a guest has a subnet of its own",
+					before[j].Name, other, n.Name, a.is)
+			}
+		}
+	}
+	return nil
+}
+
+// noHost says why a file cannot give an address to a NIC, which has owns otherwise; "": it can.
+func noHost(p, owns netip.Prefix) string {
+	first, last := bounds(p)
+	switch {
+	case reserved(p.Addr()):
+		return "vnic gives the addresses of this subnet itself, " + owns.String() + " to this NIC: take another subnet, or " +
+			"leave it out"
+	case p.Bits() == 0:
+		return "a prefix of length 0 is all there is: a subnet has a longer one, as 24 or 64"
+	case p.Addr() == first:
+		return "this is the subnet's own address, and no host's"
+	case p.Addr() == last && p.Addr().Is4():
+		return "this is the subnet's broadcast address, and no host's"
+	}
+	return ""
+}
+
+// bounds are a subnet's first and last address; zero: it is a link of two, or one host, and has none that a host
+// cannot have.
+func bounds(p netip.Prefix) (first, last netip.Addr) {
+	if p.Bits() >= p.Addr().BitLen()-1 {
+		return first, last
+	}
+	b := p.Masked().Addr().AsSlice()
+	for i := p.Bits(); i < 8*len(b); i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	last, _ = netip.AddrFromSlice(b)
+	return p.Masked().Addr(), last
+}
+
+// reserved says whether an address is of a subnet in which vnic gives them: those of rails.
+func reserved(a netip.Addr) bool {
+	for rail := range maxNICs {
+		if v4, v6 := Addrs(rail, 0); v4.Masked().Contains(a) || v6.Masked().Contains(a) {
+			return true
+		}
+	}
+	return false
+}
