@@ -10,6 +10,7 @@ import (
 	"vnic.dev/vnic/guest-images/devmemtool"
 	"vnic.dev/vnic/guest-images/gpusocket"
 	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/guest-images/guesttree"
 	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/guest-images/session"
 	"vnic.dev/vnic/guest-images/transfer"
@@ -19,6 +20,7 @@ func main() {
 	transfer.Ops()
 	session.Ops()
 	guestnet.Ops()
+	guesttree.Ops()
 	gpusocket.Ops()
 	agent.RegisterApplet(agent.ConsoleApplet, console.Applet)
 	agent.RegisterApplet(kernelnic.GuardName, kernelnic.Guard)

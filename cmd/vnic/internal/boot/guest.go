@@ -64,6 +64,9 @@ func (g *guest) boot(ctx, ready context.Context) error {
 		}
 		return im.BlameKernel(g.blame(err), fix)
 	}
+	if err := g.compareTrees(ready); err != nil {
+		return g.blame(err)
+	}
 	if missing := g.network.NotReady; missing != "" {
 		o.Note("%s: the network is not ready: %s: the program starts without it", g.name, missing)
 	}

@@ -13,10 +13,13 @@ import (
 
 	"go.uber.org/goleak"
 
+	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/guest-images/guesttree"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/lab/labtest"
+	"vnic.dev/vnic/pcie"
 )
 
 // counted adds up what all NICs have received, when the lab is closed.
@@ -80,6 +83,32 @@ func TestLabsThatAreTaken(t *testing.T) {
 	}
 }
 
+// The guest's tree is taken for the lab's only where it can be: buses count up as the tree goes down.
+func TestTreesAreCompared(t *testing.T) {
+	o := good()
+	testkit.OK(t, o.Take(testkit.Must(labfile.Load("acs", nil))(t)))
+	w := testkit.Must(lab.Open(o.describe(), lab.Options{}))(t)
+	defer w.Close()
+	const nic, gpu0, gpu1 = "0000:13:00.0", "0000:14:00.0", "0000:15:00.0"
+	nodes := []pcie.Node{{Name: "pci0000:10", Kind: pcie.Socket}, {Name: "0000:12:00.0", Kind: pcie.Switch,
+		Below: "pci0000:10"}, {Name: "pci0000:00", Kind: pcie.Socket},
+		{Name: "0000:00:03.0", Kind: pcie.Endpoint, Below: "pci0000:00"}}
+	for _, name := range []string{nic, gpu0, gpu1} {
+		nodes = append(nodes, pcie.Node{Name: name, Kind: pcie.Endpoint, Below: "0000:12:00.0"})
+	}
+	seen := &guesttree.Tree{Tree: testkit.Must(pcie.New(nodes))(t), Ends: []string{"0000:00:03.0", nic, gpu0, gpu1}}
+	g := &guest{runner: &runner{opt: &o}, place: o.places(w)[0],
+		network: guestnet.Result{Interfaces: []guestnet.Found{{Name: "eth0", PCI: "0000:00:03.0"}, {PCI: nic}}}}
+	list := testkit.Must(g.differences(seen))(t)
+	if len(list) != 1 || list[0].Some() != "nic0-gpu1" || !strings.Contains(list[0].Text, "allows it: QEMU's switches") {
+		t.Errorf("%+v", list)
+	}
+	seen.Ends = seen.Ends[:3]
+	testkit.ErrorSays(t, testkit.Err(g.differences(seen)), "it has 2 NICs and GPUs of 3")
+	seen.Ends = []string{gpu0, nic, gpu1}
+	testkit.ErrorSays(t, testkit.Err(g.differences(seen)), "nic0 is at "+nic+", and not at "+gpu0)
+}
+
 // Programs find the devices of a lab file by their names, and the GPU that is nearest to each: what they send over a
 // rail arrives there, in that GPU, with none of it in host memory. Where a guest has NICs of both models, rails are
 // between them; where it says addresses, these are the programs'.
@@ -123,6 +152,11 @@ func TestGuestsOfALabUseAllTheirNICs(t *testing.T) {
 			}
 			if given := "[0] nic0 at 192.0.2.20"; model == "mixed" && !strings.Contains(out.String(), given) {
 				t.Errorf("not %q", given)
+			}
+			differs := "a: nic0-gpu1 nic1-gpu0: Linux in this guest refuses it: its CPU is none whose host bridges are known"
+			if s := said.String(); strings.Contains(s, differs) != (model == lab.GVE) ||
+				strings.Count(s, "Linux") != strings.Count(s, "-gpu1 ") {
+				t.Errorf("of Linux's verdicts it is said: %s", s)
 			}
 			if s := said.String(); strings.Contains(s, "address-not-yours") {
 				t.Errorf("interfaces answer for each other: %s", s)

@@ -19,7 +19,7 @@ type view struct {
 	nics, gpus []string           // endpoints
 	about      map[string]string  // of nodes
 	off        bool               // peer to peer is switched off
-	linux      *pcie.Tree         // as a guest's kernel sees it; nil: that is the tree
+	linux      []lab.Pairs        // of which a guest's kernel thinks otherwise
 	apart      map[[2]string]bool // a NIC and a GPU that it is not given
 }
 
@@ -79,24 +79,8 @@ func guestView(l *labfile.Lab, d *lab.Description, i int) *view {
 			v.apart[[2]string{v.nics[k], v.gpus[j]}] = !g.NICs[k].Reaches(j)
 		}
 	}
-	if len(g.Sockets) > 0 {
-		v.linux = seen(v.tree)
-	}
+	v.linux = d.Differences(i, lab.SeenByLinux(v.tree).Path)
 	return v
-}
-
-// seen is what a guest's own kernel sees of a tree: QEMU's switches have no ACS, and its CPU is none whose host bridges
-// are known to forward.
-func seen(t *pcie.Tree) *pcie.Tree {
-	nodes := t.Nodes()
-	for i := range nodes {
-		nodes[i].Redirect, nodes[i].Routing = false, pcie.NoRouting
-	}
-	s, err := pcie.New(nodes)
-	if err != nil {
-		panic("labshow: a tree that was one: " + err.Error())
-	}
-	return s
 }
 
 // print writes the tree, the matrix of NICs and GPUs, and why it is so.
@@ -179,44 +163,17 @@ func (v *view) branch(w io.Writer, above, indent string) {
 
 // reasons writes what is behind the verdicts, each once, and where a guest's kernel comes to another.
 func (v *view) reasons(w io.Writer) error {
-	type why struct {
-		text  string
-		pairs []string
-	}
-	var list []*why
-	add := func(text, pair string) {
-		i := slices.IndexFunc(list, func(x *why) bool { return x.text == text })
-		if i < 0 {
-			i = len(list)
-			list = append(list, &why{text: text})
-		}
-		list[i].pairs = append(list[i].pairs, pair)
-	}
+	var list []lab.Pairs
 	for _, n := range v.nics {
 		for _, g := range v.gpus {
 			if p := v.path(n, g); !v.apart[[2]string{n, g}] {
-				add(verdict(p)+": "+p.Reason, n+"-"+g)
+				list = lab.AddPair(list, verdict(p)+": "+p.Reason, n, g)
 			}
 		}
 	}
-	slices.SortStableFunc(list, func(a, b *why) int { return -cmp.Compare(verdictOf(a.text), verdictOf(b.text)) })
-	if v.linux != nil && !v.off {
-		for _, n := range v.nics {
-			for _, g := range v.gpus {
-				p, q := v.tree.Path(n, g), v.linux.Path(n, g)
-				if p.P2P() == q.P2P() || v.apart[[2]string{n, g}] {
-					continue
-				}
-				text := "Linux in this guest allows it: QEMU's switches have no ACS"
-				if p.P2P() {
-					text = "Linux in this guest refuses it: its CPU is none whose host bridges are known to forward"
-				}
-				add(text, n+"-"+g)
-			}
-		}
-	}
-	for _, x := range list {
-		if _, err := fmt.Fprintf(w, "%s\n    %s\n", x.text, shortened(x.pairs)); err != nil {
+	slices.SortStableFunc(list, func(a, b lab.Pairs) int { return -cmp.Compare(verdictOf(a.Text), verdictOf(b.Text)) })
+	for _, x := range append(list, v.linux...) {
+		if _, err := fmt.Fprintf(w, "%s\n    %s\n", x.Text, x.Some()); err != nil {
 			return err
 		}
 	}
@@ -227,13 +184,4 @@ func (v *view) reasons(w io.Writer) error {
 func verdictOf(text string) string {
 	word, _, _ := strings.Cut(text, ":")
 	return word
-}
-
-// shortened names some of many.
-func shortened(pairs []string) string {
-	const most = 8
-	if len(pairs) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(pairs[:most], " "), len(pairs)-most)
-	}
-	return strings.Join(pairs, " ")
 }

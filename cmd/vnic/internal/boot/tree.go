@@ -1,0 +1,74 @@
+package boot
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"vnic.dev/vnic/guest-images/guesttree"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/pcie"
+)
+
+// compareTrees has the guest say which NIC reaches which GPU, by what its kernel sees of the lab's tree, and notes
+// where that is not what is emulated.
+func (g *guest) compareTrees(ctx context.Context) error {
+	o := g.runner.opt
+	if o.Lab == nil || g.hw.Bare || len(g.hw.GPUs) == 0 {
+		return nil
+	}
+	seen, err := guesttree.Read(ctx, g.machine.Agent())
+	if err != nil {
+		return err
+	}
+	differ, err := g.differences(seen)
+	if err != nil {
+		o.Note("%s: what its kernel makes of peer to peer is not known: %v", g.name, err)
+		return nil
+	}
+	for _, d := range differ {
+		o.Note("%s: %s: %s", g.name, d.Some(), d.Text)
+	}
+	return nil
+}
+
+func (g *guest) differences(seen *guesttree.Tree) ([]lab.Pairs, error) {
+	at, err := g.endpoints(seen)
+	if err != nil {
+		return nil, err
+	}
+	linux := func(nic, gpu string) pcie.Path { return seen.Path(at[nic], at[gpu]) }
+	return g.runner.opt.Lab.Differences(g.index, linux), nil
+}
+
+// endpoints says where in the guest's tree the lab's endpoints are. Buses are numbered as the tree goes down, and each
+// endpoint has its own; the NICs, which the guest knows by their MACs, are to be where that says.
+func (g *guest) endpoints(seen *guesttree.Tree) (map[string]string, error) {
+	var ours []string
+	var down func(above string)
+	down = func(above string) {
+		for _, n := range g.hw.Tree.Children(above) {
+			if n.Kind == pcie.Endpoint {
+				ours = append(ours, n.Name)
+			}
+			down(n.Name)
+		}
+	}
+	down("")
+	theirs := slices.DeleteFunc(slices.Clone(seen.Ends), func(name string) bool {
+		return guesttree.Bus(name) < pcie.OwnBuses // on the root complex
+	})
+	if len(ours) != len(theirs) {
+		return nil, fmt.Errorf("it has %d NICs and GPUs of %d", len(theirs), len(ours))
+	}
+	at := make(map[string]string)
+	for i, name := range ours {
+		at[name] = theirs[i]
+	}
+	for _, p := range g.devmem {
+		if found := g.found(p).PCI; p.Place != "" && at[p.Place] != found {
+			return nil, fmt.Errorf("%s is at %s, and not at %s", p.Place, found, at[p.Place])
+		}
+	}
+	return at, nil
+}

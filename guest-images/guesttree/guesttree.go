@@ -1,0 +1,80 @@
+// Package guesttree has a guest say what its kernel sees of PCI: the tree above its NICs and GPUs, and what of it
+// decides about peer to peer. It is both ends: Ops registers the operation "tree" with package agent, Read is the
+// host's call of it.
+//
+// The package is not API (README, Stability).
+package guesttree
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/pcie"
+	"vnic.dev/vnic/pcie/host"
+)
+
+// Tree is what a guest sees.
+type Tree struct {
+	*pcie.Tree
+	Ends []string // NICs and GPUs, as 0000:13:00.0, in the order of buses
+}
+
+// seen is a Tree on its way.
+type seen struct {
+	Nodes []pcie.Node `json:"nodes"`
+	Ends  []string    `json:"ends"`
+}
+
+const opName = "tree"
+
+// Ops registers the operation.
+func Ops() {
+	agent.Register(opName, func(context.Context, struct{}) (any, error) { return read("/proc", "/sys") })
+}
+
+func read(proc, sys string) (s seen, err error) {
+	m, err := host.Read(proc, sys)
+	if err != nil {
+		return s, err
+	}
+	s.Nodes = m.Tree.Nodes()
+	for _, d := range slices.Concat(m.NICs, m.GPUs) {
+		s.Ends = append(s.Ends, d.Name)
+	}
+	slices.Sort(s.Ends)
+	return s, nil
+}
+
+// Read asks a guest.
+func Read(ctx context.Context, c *agent.Client) (*Tree, error) {
+	var s seen
+	if err := c.Call(ctx, opName, struct{}{}, &s); err != nil {
+		return nil, err
+	}
+	return s.tree()
+}
+
+// tree checks what a guest says.
+func (s *seen) tree() (*Tree, error) {
+	t, err := pcie.New(s.Nodes)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", opName, err)
+	}
+	for _, name := range s.Ends {
+		if !slices.ContainsFunc(s.Nodes, func(n pcie.Node) bool { return n.Name == name && n.Kind == pcie.Endpoint }) {
+			return nil, fmt.Errorf("%s: %q is no endpoint of the guest's tree", opName, name)
+		}
+	}
+	return &Tree{t, s.Ends}, nil
+}
+
+// Bus is the number of the bus that an endpoint is on; -1: its name is none of a PCI device.
+func Bus(name string) int {
+	var domain, bus int
+	if n, _ := fmt.Sscanf(name, "%x:%x:", &domain, &bus); n < 2 {
+		return -1
+	}
+	return bus
+}

@@ -1,0 +1,88 @@
+package lab
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"vnic.dev/vnic/pcie"
+)
+
+// Pairs are a NIC and a GPU each, by their names in the guest's tree, of which the same is to be said.
+type Pairs struct {
+	Text  string
+	Names []string // nic0-gpu0
+}
+
+// Some names some of many.
+func (p *Pairs) Some() string {
+	const most = 8
+	if len(p.Names) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(p.Names[:most], " "), len(p.Names)-most)
+	}
+	return strings.Join(p.Names, " ")
+}
+
+// AddPair adds a pair to those of which the same is said.
+func AddPair(list []Pairs, text, nic, gpu string) []Pairs {
+	i := slices.IndexFunc(list, func(p Pairs) bool { return p.Text == text })
+	if i < 0 {
+		i, list = len(list), append(list, Pairs{Text: text})
+	}
+	list[i].Names = append(list[i].Names, nic+"-"+gpu)
+	return list
+}
+
+// SeenByLinux is what a guest's own kernel sees of a tree under a QEMU that emulates the CPU: no port redirects, and
+// the CPU is none whose host bridges are known to forward.
+func SeenByLinux(t *pcie.Tree) *pcie.Tree {
+	nodes := t.Nodes()
+	for i := range nodes {
+		nodes[i].Redirect, nodes[i].Routing = false, pcie.NoRouting
+	}
+	s, err := pcie.New(nodes)
+	if err != nil {
+		panic("lab: a tree that was one: " + err.Error())
+	}
+	return s
+}
+
+// Differences says where the kernel of guest i comes to another verdict than the lab on whether a NIC reaches a GPU:
+// linux gives the kernel's path between two. The lab's verdict is the one that is counted. A guest without sockets is
+// not told of its tree, and where peer to peer is off no verdict is the tree's: there are no differences then. The
+// description has been checked.
+func (d *Description) Differences(i int, linux func(nic, gpu string) pcie.Path) (list []Pairs) {
+	if d.NoP2P || len(d.Guests[i].Sockets) == 0 {
+		return nil
+	}
+	tree, _, gpus := d.Tree(i)
+	c := d.Complete()
+	g := &c.Guests[i]
+	for j := range g.NICs {
+		for k, gpu := range gpus {
+			if !g.NICs[j].Reaches(k) {
+				continue
+			}
+			nic := g.nicInTree(&g.NICs[j])
+			if text := difference(tree.Path(nic, gpu), linux(nic, gpu)); text != "" {
+				list = AddPair(list, text, nic, gpu)
+			}
+		}
+	}
+	return list
+}
+
+// difference puts into words how the lab's path and the kernel's differ; "": they do not.
+func difference(is, linux pcie.Path) string {
+	switch {
+	case is.P2P() == linux.P2P():
+		return ""
+	case linux.Kind == pcie.Bus:
+		return "Linux in this guest allows it: QEMU's switches have no ACS"
+	case linux.P2P():
+		return "Linux in this guest allows it: its CPU is one whose host bridges forward"
+	case strings.HasPrefix(linux.Reason, "ACS"):
+		return "Linux in this guest refuses it: ports of its tree redirect (ACS)"
+	}
+	return "Linux in this guest refuses it: its CPU is none whose host bridges are known to forward"
+}
