@@ -70,6 +70,9 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 					return err
 				}
 				ups = l.Uplinks
+				if err := gatewayOnce(c, l); err != nil {
+					return err
+				}
 				if err := o.Take(l); err != nil {
 					return misuse(c, err)
 				}

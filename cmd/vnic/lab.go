@@ -47,6 +47,16 @@ func loadLab(c *cobra.Command, name string, ram bool, flags ...string) (*labfile
 	return l, enough(name, l, ram)
 }
 
+// gatewayOnce sees that not both a lab file and a flag say what the gateway leads to.
+func gatewayOnce(c *cobra.Command, l *labfile.Lab) error {
+	for _, flag := range []string{"gateway", "no-gateway"} {
+		if l.Gateway != "" && c.Flags().Changed(flag) {
+			return usagef(c, "--lab and --%s: the lab file says that", flag)
+		}
+	}
+	return nil
+}
+
 // enough says whether there is memory for a lab.
 func enough(name string, l *labfile.Lab, ram bool) error {
 	if err := memavail.Enough(l.Memory(ram), "/"); err != nil {

@@ -84,10 +84,8 @@ QEMU's conventions of backend programs.`,
 			if labName != "" {
 				l, err := loadLab(c, labName, false, "ports", "nic", "gpu-memory", "queues", "mtu", "seed",
 					"p2p", "uplink")
-				for _, flag := range []string{"gateway", "forward", "host-ports", "deny", "allow"} {
-					if err == nil && c.Flags().Changed(flag) {
-						err = usagef(c, "--lab and --%s: there is no gateway on the rails of a lab file", flag)
-					}
+				if err == nil {
+					err = gatewayOnce(c, l)
 				}
 				if err == nil {
 					ups = l.Uplinks
@@ -194,7 +192,7 @@ QEMU's conventions of backend programs.`,
 	f.BoolVar(&o.NoGateway, "no-gateway", false,
 		"nothing on the switch but the NICs: no DHCP, no DNS, no way to this machine's network; as --gateway off")
 	f.StringArrayVar(&o.Forwards, "forward", nil,
-		"lead a port of this machine's loopback to a guest: [tcp:|udp:]HOSTPORT:[portN:]GUESTPORT")
+		"lead a port of this machine's loopback to a guest: [tcp:|udp:]HOSTPORT:[portN:]GUESTPORT, with --lab [guestN:]")
 	uplinkFlag(f, &ups)
 	allowMACFlag(f, &o.AllowMAC, "only that of the first frame after QEMU connects")
 	sandboxFlag(f, &sandbox)

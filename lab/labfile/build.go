@@ -32,6 +32,7 @@ type Lab struct {
 	Uplinks  []uplink.Config
 	Seed     *uint64 // nil: each run draws its own
 	Script   []lab.Event
+	Gateway  string // lab.GatewayNAT and so on; "": the file says nothing of it
 }
 
 // Machine is what a guest has besides NICs and GPUs.
@@ -213,6 +214,11 @@ func (b *builder) build() error {
 		b.out.NoP2P = b.file.P2P == "off"
 	default:
 		return b.wrong([]any{"p2p"}, "p2p is %q: on or off", b.file.P2P)
+	}
+	switch b.out.Gateway = b.file.Gateway; b.out.Gateway {
+	case "", lab.GatewayNAT, lab.GatewayIsolated, lab.GatewayOff:
+	default:
+		return b.wrong([]any{"gateway"}, "gateway is %q: nat, isolated or off", b.file.Gateway)
 	}
 	if b.file.Scale != "" {
 		var err error

@@ -12,6 +12,9 @@ type File struct {
 	Script []Event `yaml:"script,omitempty"`
 	// Uplinks lead from the switch to other machines, to a tap of this one, or to another emulator.
 	Uplinks []Uplink `yaml:"uplinks,omitempty"`
+	// Gateway, where guests are booted or served, leads out of the first rail: nat, to this machine's network; isolated:
+	// to the guests and their names; off: there is none. Without it the command decides.
+	Gateway string `yaml:"gateway,omitempty" jsonschema:"enum=nat,enum=isolated,enum=off"`
 	// P2P, on or off, says whether NICs reach the memory of GPUs without a detour through host memory, where their PCIe
 	// tree allows it.
 	P2P string `yaml:"p2p,omitempty" jsonschema:"enum=on,enum=off"`

@@ -52,7 +52,7 @@ func TestCompletedFileIsTheSameLab(t *testing.T) {
 			t.Fatalf("%v\n%s", err, b)
 		}
 		if d := diff(l.Complete(), again.Complete()); d != "" || !cmp.Equal(l.Machines, again.Machines) ||
-			!cmp.Equal(l.Seed, again.Seed) || !cmp.Equal(l.Uplinks, again.Uplinks, cmp.Comparer(sameAddr)) {
+			l.Gateway != again.Gateway || !cmp.Equal(l.Seed, again.Seed) || !cmp.Equal(l.Uplinks, again.Uplinks, cmp.Comparer(sameAddr)) {
 			t.Errorf("%s:\n%s", name, d)
 		}
 		if twice := testkit.Must(again.YAML())(t); !bytes.Equal(b, twice) {
@@ -116,6 +116,8 @@ func TestMistakes(t *testing.T) {
 		{"guests:", "---\nguests:", ""},
 		{"p2p: ", "p2pp: ", `there is no "p2pp" here: p2p is meant?`},
 		{"p2p: \"on\"", "p2p: maybe", `p2p is "maybe": on or off`},
+		{"gateway: isolated", "gateway: out", `gateway is "out": nat, isolated or off`},
+		{"gateway: isolated", "gatewy: off", "gateway is meant?"},
 		{"memory: 256M", "memory: 256X", "5:13: 256X is not a number of bytes, as 4096, 64K, 256M or 4G"},
 		{"memory: 256M", "memory: 100M", "memory of 100M: 192M to 4T"},
 		{"cpus: 2", "cpus: 65", "65 CPUs: 1 to 64"},

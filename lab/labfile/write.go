@@ -23,10 +23,11 @@ func (l *Lab) YAML() ([]byte, error) {
 		Links   []Link   `yaml:"links,omitempty"`
 		Uplinks []Uplink `yaml:"uplinks,omitempty"`
 		Script  []Event  `yaml:"script,omitempty"`
+		Gateway string   `yaml:"gateway,omitempty"`
 		P2P     string   `yaml:"p2p"`
 		Seed    *uint64  `yaml:"seed,omitempty"`
 		Scale   Quantity `yaml:"scale"`
-	}{Guests: ordered{guests: make(map[string]Guest)}, P2P: on, Seed: l.Seed}
+	}{Guests: ordered{guests: make(map[string]Guest)}, Gateway: l.Gateway, P2P: on, Seed: l.Seed}
 	for _, c := range l.Uplinks {
 		out.Uplinks = append(out.Uplinks, uplinkOf(c))
 	}

@@ -84,6 +84,9 @@ func (g *Gateway) answerDHCP(b []byte, now time.Time) (reply []byte, to netip.Ad
 		return nil, to
 	}
 	mac := wire.MAC(req.ClientHWAddr)
+	if g.leases.none[mac] {
+		return []byte{}, to // it is on another network
+	}
 	if server, ok := optionAddr(req.Options, dhcpv4.OptionServerIdentifier); ok && server != g.o.Prefix4.Addr() {
 		return []byte{}, to // the client has chosen another server
 	}

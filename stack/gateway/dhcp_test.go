@@ -51,6 +51,22 @@ func (r *raw) arp(op byte, from, to netip.Addr, toMAC wire.MAC) []byte {
 	return r.eth(dst, splitter.EtherTypeARP, []byte{0, 1, 8, 0, 6, 4, 0, op}, r.mac[:], s[:], toMAC[:], d[:])
 }
 
+// A host that is known, and has no address in the gateway's network, gets no answer: not one of those for whoever is
+// unknown either.
+func TestDHCPIsNotForHostsOfOtherNetworks(t *testing.T) {
+	w := newRig(t, func(o *Options) {
+		o.Hosts = append(o.Hosts, Host{MAC: wire.MAC{2, 0, 0, 0, 0, 0x55}})
+	})
+	for mac, answered := range map[byte]bool{0x55: false, 0x56: true} {
+		req := testkit.Must(dhcpv4.New(dhcpv4.WithHwAddr(net.HardwareAddr{2, 0, 0, 0, 0, mac}),
+			dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover)))(t)
+		reply, _ := w.g.answerDHCP(req.ToBytes(), time.Now())
+		if reply == nil || len(reply) > 0 != answered {
+			t.Errorf("%#x: %d bytes of an answer", mac, len(reply))
+		}
+	}
+}
+
 func TestDHCP(t *testing.T) {
 	w := newRig(t, func(o *Options) { o.MTU = 9000 })
 	known, other := w.raw(2), w.raw(77)

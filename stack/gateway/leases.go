@@ -19,6 +19,7 @@ const (
 // leases are the IPv4 addresses that the gateway gives out. Their number is fixed from the start.
 type leases struct {
 	hosts map[wire.MAC]*Host // with an IPv4 address
+	none  map[wire.MAC]bool  // known, and to get no address
 	sw    *wire.Switch       // knows which port has which address; nil: nobody does
 
 	mu   sync.Mutex
@@ -34,7 +35,7 @@ type lease struct {
 
 // newLeases makes a pool of the addresses in the gateway's network that no host has.
 func newLeases(o *Options) *leases {
-	l := &leases{hosts: map[wire.MAC]*Host{}}
+	l := &leases{hosts: map[wire.MAC]*Host{}, none: map[wire.MAC]bool{}}
 	p := o.Prefix4
 	if !p.IsValid() {
 		return l
@@ -43,6 +44,9 @@ func newLeases(o *Options) *leases {
 	for i := range o.Hosts {
 		h := &o.Hosts[i]
 		if !h.Addr4.IsValid() {
+			if h.MAC != (wire.MAC{}) {
+				l.none[h.MAC] = true
+			}
 			continue
 		}
 		taken[h.Addr4] = true

@@ -61,7 +61,7 @@ type Datagrams interface {
 // Host is a guest that the gateway knows: it gets its address by DHCP, and has a name.
 type Host struct {
 	Name         string   // "": none
-	MAC          wire.MAC // zero: it gets no address
+	MAC          wire.MAC // zero: it gets no address; with no Addr4 either
 	Addr4, Addr6 netip.Addr
 }
 

@@ -67,6 +67,9 @@ const MaxGuests = lab.MaxGPUs
 func (o *Options) Take(l *labfile.Lab) error {
 	o.Lab, o.NIC, o.Guests, o.GPUMemory = l, "", len(l.Guests), 0
 	o.Memory, o.CPUs = l.Machines[0].RAM, l.Machines[0].CPUs
+	if l.Gateway != "" {
+		o.Gateway = l.Gateway
+	}
 	if len(l.Guests) > MaxGuests {
 		return fmt.Errorf("--lab: %d guests: %d at most", len(l.Guests), MaxGuests)
 	}

@@ -1,12 +1,18 @@
 package serve
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
 )
 
@@ -71,6 +77,58 @@ func TestLabIsServed(t *testing.T) {
 	s.talk(s.guest(1), s.guest(3))
 }
 
+// The gateway is on the network of the first rail: it knows guests there by their names and the addresses that the
+// file's NICs have, leads out, and gives no address to NICs of other rails, or with addresses of the file's.
+func TestGatewayOfALab(t *testing.T) {
+	testkit.LeavesNothing(t)
+	const text = `
+gateway: nat
+guests:
+  a: {nics: [{name: n}, {name: m}]}
+  b: {nics: [{name: n, ipv4: 192.0.2.1/24}]}
+  c: {nics: [{name: n, ipv6: fd00::1/64}]}
+`
+	o := taken(t, text, t.TempDir())
+	host := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer host.Close()
+	port := uint16(host.Addr().(*net.TCPAddr).Port)
+	o.HostPorts = fmt.Sprint(port)
+	var hosts []string
+	for _, h := range testkit.Must(o.gatewayOptions())(t).Hosts {
+		hosts = append(hosts, fmt.Sprint(h.Name, " ", h.MAC[5], " ", h.Addr4, " ", h.Addr6))
+	}
+	testkit.Equal(t, "hosts", strings.Join(hosts, ", "), "a 1 10.118.110.1 fd76:6e69::76:6eff:fe69:1, "+
+		" 2 invalid IP invalid IP,  3 invalid IP invalid IP, c 4 10.118.110.3 invalid IP")
+	s := serve(t, o)
+	gw, _ := lab.GatewayAddrs()
+	testkit.Equal(t, "gateway", s.rep.Gateway, gw.Addr().String())
+	g := s.guest(0)
+	defer g.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+	defer cancel()
+	c := testkit.Must(g.Dial(ctx, netip.AddrPort{}, netip.AddrPortFrom(gw.Addr(), port)))(t)
+	at := testkit.Must(host.Accept())(t)
+	testkit.OK(t, errors.Join(c.Close(), at.Close()))
+
+	for want, change := range map[string]func(o *Options){
+		"--forward: b.n has the address that the lab file says": func(o *Options) { o.Forwards = []string{"2222:guest1:22"} },
+		`no guest "guest3"`: func(o *Options) { o.Forwards = []string{"2222:guest3:22"} },
+		"--forward is the gateway's: not with --gateway off": func(o *Options) {
+			o.Forwards, o.Gateway = []string{"2222:22"}, lab.GatewayOff
+		},
+	} {
+		o := taken(t, text, "/")
+		change(&o)
+		testkit.ErrorSays(t, o.Check(), want)
+	}
+	for name, gateway := range map[string]string{"gateway": "nat", "localhost": "isolated"} {
+		text := "gateway: %s\nguests: {" + name + ": {nics: [{name: n}]}}"
+		l := testkit.Must(labfile.Parse("f", fmt.Appendf(nil, text, gateway)))(t)
+		testkit.ErrorSays(t, new(Options).Take(l, []string{"/%s"}), "cannot be called "+name)
+		taken(t, fmt.Sprintf(text, lab.GatewayOff), "/")
+	}
+}
+
 func TestLabsThatAreNotServed(t *testing.T) {
 	l := testkit.Must(labfile.Parse("f", []byte(labOfTwo)))(t)
 	for want, o := range map[string]struct {
@@ -91,5 +149,5 @@ func TestLabsThatAreNotServed(t *testing.T) {
 		testkit.ErrorSays(t, err, want)
 	}
 	o := taken(t, labOfTwo, "/")
-	testkit.Equal(t, "memory at most", o.MemoryMax(1<<30), maxProgram+4*maxPort+2<<30+12<<20)
+	testkit.Equal(t, "memory at most", o.MemoryMax(1<<30), maxProgram+4*maxPort+2<<30+12<<20+maxGateway)
 }

@@ -94,8 +94,15 @@ func (o *Options) Take(l *labfile.Lab, given []string) error {
 	if len(o.FDs) > 0 {
 		return errors.New("--lab and --fd: the NICs of a lab file have sockets with names: --socket-path")
 	}
-	o.Lab, o.GPUMemory, o.NoGateway = l, 0, true
+	o.Lab, o.GPUMemory = l, 0
+	if l.Gateway != "" {
+		o.Gateway = l.Gateway
+	}
 	for _, g := range l.Guests {
+		if !o.Off() && (g.Name == gateway.GatewayName || g.Name == "localhost") {
+			return fmt.Errorf("--lab: a guest cannot be called %s: that is a name of something else, unless there is no gateway",
+				g.Name)
+		}
 		if o.Group != "" && len(g.GPUs) > 0 {
 			return errors.New("--lab and --socket-group: QEMUs of other users do not get the memory of a lab file's GPUs")
 		}
@@ -222,6 +229,12 @@ func (o *Options) describe() lab.Description {
 	if o.Lab != nil {
 		d := o.Lab.Complete()
 		d.Identify(o.AllowMAC, true)
+		for i := range d.Guests {
+			n := &d.Guests[i].NICs[0]
+			if _, v6 := o.Lab.Given(i, 0); o.onGateway(i) && !v6.IsValid() {
+				n.Addr6 = madeUp(n)
+			}
+		}
 		return d
 	}
 	d := lab.Uniform(len(o.Paths)+len(o.FDs), o.NIC, o.GPUMemory)
@@ -230,8 +243,9 @@ func (o *Options) describe() lab.Description {
 	d.Impair(o.Impair)
 	if !o.Off() {
 		for i := range d.Guests { // the kernel's drivers make it up: a name is to lead to what they have
-			net6 := lab.Addr6(i)
-			d.Guests[i].NICs[0].Addr6 = netip.PrefixFrom(gateway.EUI64(net6, lab.MAC(i)), net6.Bits())
+			n := &d.Guests[i].NICs[0]
+			n.MAC, n.Addr6 = lab.MAC(i), lab.Addr6(i)
+			n.Addr6 = madeUp(n)
 		}
 	}
 	return d
@@ -241,7 +255,57 @@ func (o *Options) describe() lab.Description {
 const HostPorts = "none"
 
 func (o *Options) gatewayOptions() (gateway.Options, error) {
-	return o.Options(lab.PortName, len(o.Paths)+len(o.FDs), HostPorts)
+	if o.Lab == nil {
+		return o.Options(lab.PortName, len(o.Paths)+len(o.FDs), HostPorts)
+	}
+	g, err := o.Options(lab.GuestName, len(o.Lab.Guests), HostPorts)
+	if err != nil || o.Off() {
+		return g, err
+	}
+	for _, f := range g.Forwards {
+		for i := range o.Lab.Guests {
+			if f.To.Addr() == lab.Addr4(i).Addr() && !o.onGateway(i) {
+				return g, fmt.Errorf("--forward: %s has the address that the lab file says, on no network of the gateway's",
+					o.Lab.Guests[i].NICs[0].Name)
+			}
+		}
+	}
+	g.Hosts = o.hosts()
+	return g, nil
+}
+
+// madeUp is the IPv6 address that the kernel's drivers make up where a gateway advertises the prefix of a NIC's: a name
+// is to lead to what they have.
+func madeUp(n *lab.NIC) netip.Prefix {
+	return netip.PrefixFrom(gateway.EUI64(n.Addr6, n.MAC), n.Addr6.Bits())
+}
+
+// onGateway says whether the first NIC of guest i of a lab file is on the gateway's IPv4 network, that of the first
+// rail.
+func (o *Options) onGateway(i int) bool {
+	v4, _ := o.Lab.Given(i, 0)
+	return !o.Off() && !v4.IsValid()
+}
+
+// hosts are what the gateway knows of a lab file's guests: their first NICs, by the guests' names. All other NICs are on
+// networks of their own, and get no address.
+func (o *Options) hosts() (list []gateway.Host) {
+	d := o.describe()
+	for i, g := range d.Guests {
+		for j := range g.NICs {
+			n := &g.NICs[j]
+			if j > 0 || !o.onGateway(i) {
+				list = append(list, gateway.Host{MAC: n.MAC})
+				continue
+			}
+			h := gateway.Host{Name: g.Name, MAC: n.MAC, Addr4: n.Addr4.Addr()}
+			if _, v6 := o.Lab.Given(i, 0); !v6.IsValid() {
+				h.Addr6 = n.Addr6.Addr()
+			}
+			list = append(list, h)
+		}
+	}
+	return list
 }
 
 // gateway is a router among the lab's services, unless there is to be none.
