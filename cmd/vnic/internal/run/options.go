@@ -213,6 +213,12 @@ func (o *Options) Check() error {
 	if err := o.checkRails(); err != nil || o.Rails > 0 {
 		return err
 	}
+	for _, m := range models {
+		if pairs := usedPairs(m.Name, o.queuePairs(m)); pairs <= o.BindQueues {
+			return fmt.Errorf("--bind-queues %d: guests use %d pairs of queues of a NIC of model %s, and ordinary traffic wants "+
+				"one: %d at most", o.BindQueues, pairs, m.Name, pairs-1)
+		}
+	}
 	_, err = o.plan()
 	return err
 }

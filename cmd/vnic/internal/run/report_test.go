@@ -164,6 +164,13 @@ func TestCheckOfOptions(t *testing.T) {
 		"--hold-tokens":    func(o *Options) { o.HoldTokens = 1 << 40 },
 		"--bind-queues 0":  func(o *Options) { o.BindQueues = 0 },
 		"--bind-queues 16": func(o *Options) { o.BindQueues = 16 },
+		"--bind-queues 8: guests use 8 pairs of queues of a NIC of model virtio, and ordinary traffic wants one: 7 at most": func(
+			o *Options) {
+			o.BindQueues = 8
+		},
+		"--bind-queues 15: guests use 8 pairs of queues of a NIC of model virtio": func(o *Options) {
+			o.NIC, o.BindQueues, o.InProc = NICGVE+","+NICVirtio, 15, false
+		},
 		"--mtu 9199":       func(o *Options) { o.NIC, o.InProc, o.MTU = NICGVE, false, 9199 },
 		"--mode rdma":      func(o *Options) { o.Modes = []string{"rdma"} },
 		"--mode:":          func(o *Options) { o.Modes = nil },
