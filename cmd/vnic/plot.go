@@ -49,7 +49,7 @@ func newPicture(file, lab string, b *broker.Client) (p *picture, err error) {
 	if b == nil {
 		return p, nil
 	}
-	rename, remove, err := b.Draft(p.draft.Temp, filepath.Base(p.draft.Name))
+	rename, remove, err := b.Draft(p.draft.File(), p.draft.Temp, p.draft.Name)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("--plot %w", err), p.draft.Discard())
 	}

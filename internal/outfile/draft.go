@@ -4,22 +4,28 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // Draft is a file that gets its name when it is whole. Until then what has that name stays as it is.
 type Draft struct {
-	Temp string // beside Name
+	Temp string // beside Name; "": it has no name yet, and is gone with the process
 	Name string // absolute; where links of ours lead to
 
-	// Rename and Remove do it with Temp. They may be set to what does it for a process that may not any more.
+	// Rename gives the draft its name, and Remove removes Temp. They may be set to what does it for a process that may not
+	// any more.
 	Rename, Remove func() error
 
 	f *os.File
 }
 
-// NewDraft makes a draft, in the directory where it will be. Errors name the file and say what can be done.
+// NewDraft makes a draft, in the directory where it will be. It has no name as yet where the file system knows such
+// files (open(2), O_TMPFILE): then it goes with the process, even if that is killed. Errors name the file and say what
+// can be done.
 func NewDraft(name string) (*Draft, error) {
 	d, err := newDraft(name)
 	if err != nil {
@@ -50,21 +56,33 @@ func newDraft(name string) (*Draft, error) {
 		return nil, err
 	}
 	d := &Draft{Name: to}
-	if d.f, err = os.CreateTemp(filepath.Dir(to), "."+filepath.Base(to)+".*"); err != nil { // mode 0600
-		return nil, err
+	if d.f, err = os.OpenFile(filepath.Dir(to), os.O_WRONLY|unix.O_TMPFILE, mode); err == nil {
+		d.Rename = func() error { return Adopt(d.f, unix.AT_FDCWD, d.Name) }
+		return d, nil
+	}
+	return d, d.withName()
+}
+
+// withName makes the draft a file that has a name.
+func (d *Draft) withName() (err error) {
+	if d.f, err = os.CreateTemp(filepath.Dir(d.Name), "."+filepath.Base(d.Name)+".*"); err != nil { // mode 0600
+		return err
 	}
 	d.Temp = d.f.Name()
 	d.Rename = func() error { return os.Rename(d.Temp, d.Name) }
 	d.Remove = func() error { return os.Remove(d.Temp) }
-	return d, nil
+	return nil
 }
 
 // Commit writes the file and gives it its name. After an error there is neither it nor the draft.
 func (d *Draft) Commit(b []byte) error {
 	_, err := d.f.Write(b)
+	if err == nil && d.Temp == "" {
+		err = d.Rename()
+	}
 	err = errors.Join(err, d.f.Close())
 	d.f = nil
-	if err == nil {
+	if err == nil && d.Temp != "" {
 		err = d.Rename()
 	}
 	if err == nil {
@@ -75,10 +93,36 @@ func (d *Draft) Commit(b []byte) error {
 		err = link.Err
 	}
 	err = explain(d.Name, err)
+	if d.Temp == "" {
+		return err
+	}
 	if rerr := d.Remove(); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
 		err = errors.Join(err, rerr)
 	}
 	return err
+}
+
+// File is the draft's, to be handed to what is to give it its name: it stays the draft's to close.
+func (d *Draft) File() *os.File { return d.f }
+
+// Adopt gives a file without a name one in a directory, as openat(2) has them, in the place of what has that name. In
+// between it has another one beside it, for a moment: a link takes the place of nothing.
+func Adopt(f *os.File, dir int, name string) error {
+	at, base := filepath.Split(name)
+	for range 100 {
+		temp := fmt.Sprintf("%s.%s.%08x", at, base, rand.Uint32())
+		err := unix.Linkat(unix.AT_FDCWD, fmt.Sprint("/proc/self/fd/", f.Fd()), dir, temp, unix.AT_SYMLINK_FOLLOW)
+		if errors.Is(err, unix.EEXIST) {
+			continue
+		}
+		if err == nil {
+			if err = unix.Renameat(dir, temp, dir, name); err != nil {
+				_ = unix.Unlinkat(dir, temp, 0)
+			}
+		}
+		return err
+	}
+	return unix.EEXIST
 }
 
 // Discard removes the draft, unless there was a Commit.
@@ -86,7 +130,10 @@ func (d *Draft) Discard() error {
 	if d == nil || d.f == nil {
 		return nil
 	}
-	err := errors.Join(d.f.Close(), d.Remove())
+	err := d.f.Close()
+	if d.Temp != "" {
+		err = errors.Join(err, d.Remove())
+	}
 	d.f = nil
 	if err != nil {
 		return fmt.Errorf("%s: %w", d.Temp, err)

@@ -20,25 +20,49 @@ func entries(t *testing.T, dir string) (names []string) {
 
 // What a draft will replace stays until the draft is whole, and a draft that comes to nothing leaves nothing.
 func TestDraftIsWholeOrNothing(t *testing.T) {
+	for _, named := range []bool{true, false} {
+		wholeOrNothing(t, named)
+	}
+}
+
+// draftOf makes a draft; named: as on a file system that knows no file without a name.
+func draftOf(t *testing.T, name string, named bool) *Draft {
+	d := testkit.Must(NewDraft(name))(t)
+	if d.Temp == "" && named {
+		testkit.OK(t, d.f.Close())
+		testkit.OK(t, d.withName())
+	}
+	if d.Temp == "" == named {
+		t.Fatalf("a draft named %q", d.Temp)
+	}
+	return d
+}
+
+func wholeOrNothing(t *testing.T, named bool) {
 	dir := t.TempDir()
 	name, link := filepath.Join(dir, "x.svg"), filepath.Join(dir, "link.svg")
 	testkit.OK(t, os.WriteFile(name, []byte("old"), 0o644))
 	testkit.OK(t, os.Symlink("x.svg", link))
 	read := func() string { return string(testkit.Must(os.ReadFile(name))(t)) }
 
-	d := testkit.Must(NewDraft(name))(t)
+	d := draftOf(t, name, named)
 	testkit.Equal(t, "meanwhile", read(), "old")
+	drafts := 0
+	if named {
+		drafts = 1
+	}
+	testkit.Equal(t, "files, if the process is killed now", len(entries(t, dir)), 2+drafts)
 	testkit.OK(t, d.Discard())
 	testkit.Equal(t, "after a draft that was given up", read(), "old")
 	testkit.Equal(t, "files", len(entries(t, dir)), 2)
 
-	d = testkit.Must(NewDraft(name))(t)
+	d = draftOf(t, name, named)
 	d.Rename = func() error { return unix.EPERM }
 	testkit.ErrorSays(t, d.Commit([]byte("new")), name+": operation not permitted: give another name")
 	testkit.Equal(t, "after a name that could not be given", read(), "old")
 	testkit.Equal(t, "files", len(entries(t, dir)), 2)
 
-	d = testkit.Must(NewDraft(link))(t)
+	d = draftOf(t, link, named)
 	testkit.OK(t, d.Commit([]byte("new")))
 	testkit.OK(t, d.Discard())
 	testkit.Equal(t, "at the end", read(), "new")

@@ -190,24 +190,36 @@ func TestDraftsGetTheirNames(t *testing.T) {
 		return filepath.Join(dir, name)
 	}
 	file("x")
-	rename, remove, err := k.Draft(file(".x.1"), "x")
+	rename, remove, err := k.Draft(nil, file(".x.1"), filepath.Join(dir, "x"))
 	testkit.OK(t, err)
-	_, discard, err := k.Draft(file(".x.2"), "x")
+	_, discard, err := k.Draft(nil, file(".x.2"), filepath.Join(dir, "x"))
 	testkit.OK(t, err)
-	stale, _, err := k.Draft(file(".x.3"), "x")
+	stale, _, err := k.Draft(nil, file(".x.3"), filepath.Join(dir, "x"))
 	testkit.OK(t, err)
 	testkit.Must(k.Keep(file("kept"), false))(t)
 	for _, name := range []string{"", ".", "..", "a/b", "../x", "a\x00b"} {
-		_, _, err := k.Draft(filepath.Join(dir, "kept"), name)
+		_, err := k.quick(request{op: opDraft}, []byte(filepath.Join(dir, "kept")+"\x00"+name)...)
 		testkit.ErrorIs(t, err, unix.EINVAL)
 	}
+	_, err = k.quick(request{op: opDraft}, []byte(dir+"/\x00x")...)
+	testkit.ErrorIs(t, err, unix.EINVAL)
+	nameless := testkit.Must(os.OpenFile(dir, os.O_WRONLY|unix.O_TMPFILE, 0o600))(t)
+	defer nameless.Close()
+	adopt, forget, err := k.Draft(nameless, "", filepath.Join(dir, "new"))
+	testkit.OK(t, err)
 	testkit.Must(k.ask(t.Context(), request{op: opSeal}))(t)
-	_, _, err = k.Draft(filepath.Join(dir, "kept"), "y")
+	_, _, err = k.Draft(nil, filepath.Join(dir, "kept"), filepath.Join(dir, "y"))
 	refused(t, "a draft after the seal", err)
 	_, err = k.quick(request{op: opRename, number: 3})
 	refused(t, "a name for what is no draft", err)
-	_, err = k.quick(request{op: opRename, number: 4})
+	_, err = k.quick(request{op: opRename, number: 5})
 	testkit.ErrorIs(t, err, unix.EINVAL)
+
+	testkit.Must(nameless.WriteString("nameless"))(t)
+	file("new")
+	testkit.OK(t, adopt())
+	testkit.OK(t, forget())
+	testkit.Equal(t, "new", string(testkit.Must(os.ReadFile(filepath.Join(dir, "new")))(t)), "nameless")
 
 	testkit.OK(t, os.WriteFile(filepath.Join(dir, ".x.1"), []byte("written"), 0o600)) // later than it was named
 	testkit.OK(t, rename())
@@ -218,7 +230,7 @@ func TestDraftsGetTheirNames(t *testing.T) {
 	testkit.OK(t, os.Rename(file("other"), filepath.Join(dir, ".x.3")))
 	testkit.ErrorIs(t, stale(), unix.ESTALE)
 	left := testkit.Must(filepath.Glob(dir + "/*"))(t)
-	testkit.Equal(t, "left", strings.Join(left, " "), dir+"/.x.3 "+dir+"/kept "+dir+"/x")
+	testkit.Equal(t, "left", strings.Join(left, " "), dir+"/.x.3 "+dir+"/kept "+dir+"/new "+dir+"/x")
 }
 
 // A forward of UDP answers who has sent something, and nobody else.

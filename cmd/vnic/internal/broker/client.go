@@ -236,12 +236,18 @@ func (k *Client) Keep(path string, dir bool) (remove func() error, err error) {
 	}, nil
 }
 
-// Draft names a file that is to be given a name in its directory later, in place of what has that name then, or to be
-// removed, before Confine.
-func (k *Client) Draft(path, name string) (rename, remove func() error, err error) {
-	r, err := k.quick(request{op: opDraft}, []byte(path+"\x00"+name)...)
+// Draft names a file that is to be given a name later, in place of what has that name then, or to be removed, before
+// Confine. temp is its name now, in the same directory; "": it has none.
+func (k *Client) Draft(f *os.File, temp, name string) (rename, remove func() error, err error) {
+	dir, base := filepath.Split(name)
+	var r reply
+	if temp == "" {
+		r, err = k.hand(request{op: opDraft}, int(f.Fd()), []byte(dir+"\x00"+base)...)
+	} else {
+		r, err = k.quick(request{op: opDraft}, []byte(temp+"\x00"+base)...)
+	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", path, err)
+		return nil, nil, fmt.Errorf("%s: %w", name, err)
 	}
 	later := func(o op) func() error {
 		return func() error {

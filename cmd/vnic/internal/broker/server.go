@@ -21,6 +21,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/confine"
+	"vnic.dev/vnic/internal/outfile"
 	"vnic.dev/vnic/stack/gateway"
 )
 
@@ -64,6 +65,8 @@ type kept struct {
 	to   string // the name in dir that it may be given; "": none
 	st   unix.Stat_t
 	path string // of the directory, if that may be removed; "": it may not
+
+	file *os.File // a draft that has no name yet; nil: it has
 }
 
 // serve answers until the process hangs up.
@@ -78,7 +81,7 @@ func serve(c *net.UnixConn, config Config, log *slog.Logger) {
 		_ = c.Close() // nobody reads answers any more
 		s.wg.Wait()
 		for _, k := range s.kept {
-			_ = k.dir.Close()
+			_ = errors.Join(k.dir.Close(), k.file.Close())
 		}
 		for _, fd := range s.own {
 			_ = unix.Close(fd)
@@ -169,8 +172,11 @@ func (s *server) handle(ctx context.Context, q request, more []byte, fd int) int
 		if s.sealed || len(s.kept) == maxKept {
 			r.errno = unix.EPERM
 		} else {
-			k, err := keep(string(more), q.number == 1, q.op == opDraft)
+			k, err := keep(string(more), q.number == 1, q.op == opDraft, q.op == opDraft && fd >= 0)
 			if r.errno = errnoOf(err); err == nil {
+				if q.op == opDraft && fd >= 0 {
+					k.file, fd = os.NewFile(uintptr(fd), k.to), -1
+				}
 				r.number = uint64(len(s.kept))
 				s.kept = append(s.kept, k)
 			}
@@ -367,8 +373,9 @@ func (s *server) watch(listener int) {
 	_ = unix.Close(listener)
 }
 
-// keep looks at a file that may be removed later, or, a draft, be given a name in its directory.
-func keep(path string, dir, draft bool) (k kept, err error) {
+// keep looks at a file that may be removed later, or, a draft, be given a name in its directory: one that has none yet
+// is known by its descriptor.
+func keep(path string, dir, draft, nameless bool) (k kept, err error) {
 	to := ""
 	if draft {
 		path, to, _ = strings.Cut(path, "\x00")
@@ -377,7 +384,7 @@ func keep(path string, dir, draft bool) (k kept, err error) {
 		}
 	}
 	parent, name := filepath.Split(path)
-	if !filepath.IsAbs(path) || name == "" || strings.ContainsRune(path, 0) {
+	if !filepath.IsAbs(path) || (name == "") != nameless || strings.ContainsRune(path, 0) {
 		return k, unix.EINVAL
 	}
 	fd, err := unix.Open(parent, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -387,6 +394,9 @@ func keep(path string, dir, draft bool) (k kept, err error) {
 	k = kept{dir: os.NewFile(uintptr(fd), parent), name: name, to: to}
 	if dir {
 		k.path = parent
+	}
+	if nameless {
+		return k, nil
 	}
 	if err := unix.Fstatat(fd, name, &k.st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return k, errors.Join(err, k.dir.Close())
@@ -406,6 +416,8 @@ func (k *kept) rename() error {
 	switch {
 	case k.to == "":
 		return unix.EPERM
+	case k.file != nil:
+		return outfile.Adopt(k.file, int(k.dir.Fd()), k.to)
 	case !k.same():
 		return unix.ESTALE
 	}
@@ -415,7 +427,7 @@ func (k *kept) rename() error {
 
 // remove removes it, if it is still the same.
 func (k *kept) remove() error {
-	if k.same() {
+	if k.file == nil && k.same() {
 		if err := unix.Unlinkat(int(k.dir.Fd()), k.name, 0); err != nil {
 			return err
 		}

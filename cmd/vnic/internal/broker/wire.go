@@ -33,7 +33,7 @@ const (
 	opCancel // number: the request that nobody waits for any more
 
 	opKeep    // a file's path follows; number 1: the directory too; before opSeal only
-	opDraft   // the same, then a 0 and the name that it may be given; before opSeal only
+	opDraft   // the same, then a 0 and the name that it may be given; a file without a name comes along; before opSeal only
 	opOwn     // a pidfd comes along; before opSeal only
 	opMonitor // the monitor's socket comes along, another goes back; before opSeal only
 	opMemory  // a GPU's memory comes along; before opSeal only
