@@ -31,6 +31,7 @@ func Host(w io.Writer, m *host.Machine) error {
 		return err
 	}
 	if b.WriteByte('\n'); v.pairs() {
+		v.savings(&b)
 		b.WriteString(legend)
 	}
 	if m.Hypervisor != "" {

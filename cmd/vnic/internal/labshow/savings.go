@@ -1,0 +1,95 @@
+package labshow
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/pcie"
+)
+
+// savings writes what links and memory would carry less, and let through more, if payload went between NICs and GPUs
+// without a copy in host memory, by the model of package lab: nothing is measured.
+func (v *view) savings(b *strings.Builder) {
+	var list []lab.Pairs
+	for _, n := range v.nics {
+		for _, g := range v.gpus {
+			list = lab.AddPair(list, v.saving(n, g), n, g)
+		}
+	}
+	b.WriteString("What devmem would save (model, not measured: payload alone, in packets of 256 bytes; no headers and rings,\n" +
+		"no copies by processors, no rates of memory and sockets' links):\n")
+	for _, x := range list {
+		fmt.Fprintf(b, "%s\n    %s\n", x.Text, x.Some())
+	}
+	b.WriteByte('\n')
+}
+
+// saving is what a NIC and a GPU would save.
+func (v *view) saving(nic, gpu string) string {
+	if !v.path(nic, gpu).P2P() {
+		return "nothing: payload would be bounced, and be in host memory as with copies"
+	}
+	host := v.tree.SocketOf(nic)
+	direct := [2][]pcie.Load{v.tree.Write(nic, gpu), v.tree.Read(nic, gpu)}
+	copies := [2][]pcie.Load{
+		slices.Concat(v.tree.Write(nic, host), v.tree.Read(gpu, host)),
+		slices.Concat(v.tree.Write(gpu, host), v.tree.Read(nic, host)),
+	}
+	text := fmt.Sprintf("%g bytes in host memory for each of payload", memory(copies[0])-memory(direct[0]))
+	for i, word := range []string{"received", "sent"} {
+		with, limit := v.most(direct[i], nic, gpu)
+		without, other := v.most(copies[i], nic, gpu)
+		if math.IsInf(with, 1) || math.IsInf(without, 1) {
+			return text + "\n    not all links say how fast they are"
+		}
+		text += fmt.Sprintf("\n    %s: at most %.1f GB/s (%s), with copies %.1f GB/s (%s)", word, with/1e9, limit, without/1e9,
+			other)
+	}
+	return text
+}
+
+// memory is how many bytes memories carry for each byte of payload.
+func memory(loads []pcie.Load) (n float64) {
+	for _, x := range loads {
+		if x.Kind == pcie.Memory {
+			n += x.PerByte
+		}
+	}
+	return n
+}
+
+// most is how much payload links let through, in bytes a second, and which is the limit. +Inf: of one of them nobody
+// knows how fast it is.
+func (v *view) most(loads []pcie.Load, nic, gpu string) (rate float64, limit string) {
+	links := make(map[string]pcie.Link)
+	for _, n := range v.tree.Nodes() {
+		links[n.Name] = n.Link
+	}
+	edges, per := make(map[pcie.Edge]*lab.Edge), make(map[*lab.Edge]float64)
+	for _, x := range loads {
+		if x.Kind != pcie.Up && x.Kind != pcie.Down {
+			continue // a memory, or a link between sockets
+		}
+		if !links[x.Node].Known() {
+			return math.Inf(1), ""
+		}
+		if edges[x.Edge] == nil {
+			edges[x.Edge] = &lab.Edge{Name: x.Edge.String(), Rate: links[x.Node].Rate()}
+		}
+		per[edges[x.Edge]] += x.PerByte
+	}
+	rates, limits := lab.MaxMin([]map[*lab.Edge]float64{per})
+	limit = "a switch's link"
+	for at, e := range edges {
+		switch {
+		case e == limits[0] && at.Node == nic:
+			limit = "the NIC's link"
+		case e == limits[0] && at.Node == gpu:
+			limit = "the GPU's link"
+		}
+	}
+	return rates[0], limit
+}
