@@ -102,6 +102,7 @@ type File struct {
 	refs  int     // under files.mu
 
 	gpu  atomic.Int32             // -1 = none
+	node atomic.Int32             // 1 + the NUMA node whose RAM it is; 0 = not known
 	gone atomic.Pointer[gone]     // why mem must not be touched any more; nil while it may be
 	bufs atomic.Pointer[[]extent] // registered GPU buffers, sorted, disjoint and not touching; nil = none
 

@@ -81,6 +81,14 @@ func (s Segment) GPU() int {
 	return s.Region.file.GPU()
 }
 
+// Node returns the NUMA node whose RAM the segment lies in, from 0, or -1 if that is not known (Space.SetNodes).
+func (s Segment) Node() int {
+	if s.Region == nil || s.Region.file == nil {
+		return -1
+	}
+	return int(s.Region.file.node.Load()) - 1
+}
+
 // bytes returns the memory of a segment, if it may be touched.
 func (s *Segment) bytes(a Access) ([]byte, error) {
 	r := s.Region

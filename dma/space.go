@@ -40,6 +40,8 @@ type Space struct {
 	iotlb atomic.Bool
 	kept  atomic.Int32 // descriptors that Discard has kept
 
+	nodes atomic.Int32 // of its guest, if each has a file of its own; 0: nobody has said
+
 	mu    sync.Mutex         // held while the table is changed; not while waiting
 	count int                // under mu: regions in the table
 	using map[*File]struct{} // under mu: the files of regions that are not retired yet
@@ -326,6 +328,9 @@ func (s *Space) set(t *table, count int) {
 	s.table.Store(t)
 	s.count = count
 	s.gen.Add(1)
+	if s.nodes.Load() > 0 {
+		s.tellNodes()
+	}
 }
 
 func (r *Region) compare(q *Region) int { return cmp.Compare(r.iova, q.iova) }

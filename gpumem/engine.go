@@ -30,9 +30,9 @@ type EngineOptions struct {
 	// Done is called, if set, from the job's goroutine when the job has ended, and not after CancelAll has returned: it
 	// must not wait for a caller of CancelAll.
 	Done func(Status)
-	// ToGuest and FromGuest are the links that copies cross between a GPU, by its number, and guest memory: a job sleeps
-	// while one of them is taken. nil: nothing slows it down.
-	ToGuest, FromGuest func(gpu int) *shape.Route
+	// ToGuest and FromGuest are the links that copies cross between a GPU, by its number, and guest memory of a NUMA node,
+	// -1 where that is not known: a job sleeps while one of them is taken. nil: nothing slows it down.
+	ToGuest, FromGuest func(gpu, node int) *shape.Route
 }
 
 // maxInHand is how many of the jobs under way have a piece in hand at one time.
@@ -58,7 +58,7 @@ type Engine struct {
 
 	count, failed, gathered, toGuest, fromGuest, filled, hashed, tables atomic.Uint64
 
-	copies [dma.MaxGPUs]struct{ to, from atomic.Uint64 } // toGuest and fromGuest, by GPU
+	copies [dma.MaxGPUs]struct{ to, from byNode } // toGuest and fromGuest, by GPU
 }
 
 // running is a job under way.
@@ -211,10 +211,14 @@ func (e *Engine) Reset() {
 	e.order = e.order[:0]
 }
 
-// Copied is how many bytes of a GPU went to guest memory, and came from there: its part of ToGuest and FromGuest.
-func (e *Engine) Copied(gpu int) (toGuest, fromGuest uint64) {
+// byNode counts bytes of guest memory by its NUMA node: 1 + that, or 0 where it is not known.
+type byNode [dma.MaxNodes + 1]atomic.Uint64
+
+// Copied is how many bytes of a GPU went to guest memory of a NUMA node, and came from there; -1: of those of which it
+// is not known. Summed up it is the GPU's part of ToGuest and FromGuest.
+func (e *Engine) Copied(gpu, node int) (toGuest, fromGuest uint64) {
 	c := &e.copies[gpu]
-	return c.to.Load(), c.from.Load()
+	return c.to[node+1].Load(), c.from[node+1].Load()
 }
 
 // Stats returns the counters.

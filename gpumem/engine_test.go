@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/shape"
 )
 
 const (
@@ -214,6 +215,32 @@ func TestLists(t *testing.T) {
 			rt.Fatal("other bytes than those of the list")
 		}
 	})
+}
+
+// Copies are counted by the NUMA node of guest memory, and cross its links.
+func TestCopiesAreCountedByNode(t *testing.T) {
+	var crossed []int
+	links := func(gpu, node int) *shape.Route {
+		crossed = append(crossed, node)
+		return nil
+	}
+	b := newRig(t, EngineOptions{ToGuest: links, FromGuest: links})
+	const far, n = 1 << 40, 4096
+	testkit.OK(t, b.space.Add(dma.Map{IOVA: far, Size: ramLen, FD: int(testkit.Memfd(t, ramLen).Fd())}))
+	do := func(op Op, es ...entry) {
+		b.write(ramLen/2, table(es...))
+		b.good(Job{Op: op, Entries: uint32(len(es)), Table: ramAt + ramLen/2})
+	}
+	do(CopyToGuest, entry{src: bufOff, dst: ramAt, len: n}) // nobody has said that there are nodes
+	b.space.SetNodes(2)
+	do(CopyToGuest, entry{src: bufOff, dst: far, len: 2 * n}, entry{src: bufOff, dst: ramAt, len: n})
+	do(CopyFromGuest, entry{src: ramAt, dst: bufOff, len: 3 * n})
+	do(Gather, entry{src: bufOff, dst: bufOff + n, len: n})
+	for node, want := range map[int][2]uint64{-1: {n, 0}, 0: {n, 3 * n}, 1: {2 * n, 0}} {
+		to, from := b.e.Copied(0, node)
+		testkit.Equal(t, fmt.Sprint("node ", node), [2]uint64{to, from}, want)
+	}
+	testkit.Equal(t, "links", fmt.Sprint(crossed), "[-1 1 0]")
 }
 
 func TestRefusedJobs(t *testing.T) {

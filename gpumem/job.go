@@ -139,6 +139,7 @@ func (w *work) list(c *atomic.Uint64) error {
 			return err
 		}
 		var copied uint64
+		node := -1
 		err := w.piece(func(bufs *buffers) (err error) {
 			if w.first == w.n {
 				if err := w.readTable(bufs, next, min(w.job.Entries-next, batchLen)); err != nil {
@@ -147,15 +148,15 @@ func (w *work) list(c *atomic.Uint64) error {
 				next += uint32(w.n)
 			}
 			copied, err = w.batch(bufs)
+			if by != nil {
+				node = w.count(by, copied)
+			}
 			return err
 		})
 		w.e.release()
 		w.moved(c, copied)
-		if by != nil {
-			by.Add(copied)
-		}
-		if err == nil && copied > 0 {
-			err = w.cross(links, copied)
+		if err == nil && copied > 0 && links != nil {
+			err = w.cross(links(w.gpu.id, node), copied)
 		}
 		if err != nil {
 			return err
@@ -165,20 +166,35 @@ func (w *work) list(c *atomic.Uint64) error {
 }
 
 // links are what a copy to or from guest memory crosses, and where it is counted; nil: it stays within GPU memory.
-func (w *work) links() (r *shape.Route, by *atomic.Uint64) {
-	route, c := w.e.o.ToGuest, &w.e.copies[w.gpu.id]
+func (w *work) links() (route func(gpu, node int) *shape.Route, by *byNode) {
+	c := &w.e.copies[w.gpu.id]
 	switch w.job.Op {
 	case CopyToGuest:
-		by = &c.to
+		return w.e.o.ToGuest, &c.to
 	case CopyFromGuest:
-		route, by = w.e.o.FromGuest, &c.from
-	default:
-		return nil, nil
+		return w.e.o.FromGuest, &c.from
 	}
-	if route != nil {
-		r = route(w.gpu.id)
+	return nil, nil
+}
+
+// count counts the first n bytes of a batch by the NUMA node that guest memory is of, and gives the first one's.
+func (w *work) count(by *byNode, n uint64) (first int) {
+	segs := w.dst
+	if w.job.Op == CopyFromGuest {
+		segs = w.src
 	}
-	return r, by
+	first = -1
+	for i := range segs {
+		part := min(n, uint64(segs[i].Len))
+		if node := segs[i].Node(); part > 0 {
+			by[node+1].Add(part)
+			if first < 0 {
+				first = node
+			}
+		}
+		n -= part
+	}
+	return first
 }
 
 // longestSleep is how long a job that waits for a link goes without a look whether it was cancelled.

@@ -7,6 +7,7 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/pcie"
 	"vnic.dev/vnic/shape"
@@ -42,10 +43,14 @@ type Load struct {
 type Way struct {
 	GPU     int // number of the GPU in the machine; -1: see ByHost
 	Bounced bool
+	Node    int // of host memory, 1 + the number of the socket whose it is; 0: the one that the NIC is below
 }
 
 // ByHost is the way of what is in host memory.
 var ByHost = Way{GPU: -1}
+
+// hostNode is ByHost for the memory of socket i.
+func hostNode(i int) Way { return Way{GPU: -1, Node: i + 1} }
 
 // FormatEdgeRate writes the rate of the edge that has this name as the field has it: Ethernet's in bits, others' in
 // bytes.
@@ -165,8 +170,8 @@ func (p *Port) known(of loadsOf, loads func() []Load) []Load {
 }
 
 // Loads says what of the port's packets crosses which edges, where their payload is that way: of those that it sends,
-// or of those that it receives. Host memory is that of the socket that the NIC is below. Of a NIC in no tree it is
-// the wire. The list is not to be changed.
+// or of those that it receives. Host memory is that of the socket that the NIC is below, but for payload in another's
+// (Way.Node). Of a NIC in no tree it is the wire. The list is not to be changed.
 func (p *Port) Loads(way Way, sends bool) []Load {
 	return p.known(loadsOf{way: way, outward: sends}, func() []Load { return p.newLoads(way, sends) })
 }
@@ -188,6 +193,10 @@ func (p *Port) newLoads(way Way, sends bool) (all []Load) {
 	buffer := func(x *Load, b float64) { x.Buffer = b * d.buffer }
 	packet := func(x *Load, b float64) { x.Packet = b * d.packet }
 	self, host, gpu := p.Place, tree.SocketOf(p.Place), ""
+	memory := host
+	if way.Node > 0 {
+		memory = g.Sockets[way.Node-1].Name
+	}
 	if way.GPU >= 0 {
 		gpu = p.machine.GPUs[way.GPU].Place
 	}
@@ -198,14 +207,14 @@ func (p *Port) newLoads(way Way, sends bool) (all []Load) {
 	case sends && way.GPU >= 0:
 		add(tree.Read(self, gpu), crosses)
 	case sends:
-		add(tree.Read(self, host), crosses)
+		add(tree.Read(self, memory), crosses)
 	case way.Bounced:
 		add(tree.Write(self, host), crosses)
 		add(tree.Read(gpu, host), crosses)
 	case way.GPU >= 0:
 		add(tree.Write(self, gpu), crosses)
 	default:
-		add(tree.Write(self, host), crosses)
+		add(tree.Write(self, memory), crosses)
 	}
 	if sends {
 		add(tree.Read(self, host), header)
@@ -217,18 +226,22 @@ func (p *Port) newLoads(way Way, sends bool) (all []Load) {
 	return sum(all)
 }
 
-// EngineLoads says what copies of a GPU's engines to host memory, or from there, cross: that of the socket that the
-// GPU is below. The list is not to be changed.
-func (p *Port) EngineLoads(gpu int, toHost bool) []Load {
-	return p.known(loadsOf{way: Way{GPU: gpu}, engine: true, outward: toHost},
-		func() []Load { return p.newEngineLoads(gpu, toHost) })
+// EngineLoads says what copies of a GPU's engines to host memory, or from there, cross: node is 1 + the number of the
+// socket whose it is; 0: the one that the GPU is below. The list is not to be changed.
+func (p *Port) EngineLoads(gpu, node int, toHost bool) []Load {
+	return p.known(loadsOf{way: Way{GPU: gpu, Node: node}, engine: true, outward: toHost},
+		func() []Load { return p.newEngineLoads(gpu, node, toHost) })
 }
 
-func (p *Port) newEngineLoads(gpu int, toHost bool) []Load {
+func (p *Port) newEngineLoads(gpu, node int, toHost bool) []Load {
 	tree, self := p.machine.Tree, p.machine.GPUs[gpu].Place
-	loads := tree.Read(self, tree.SocketOf(self))
+	memory := tree.SocketOf(self)
+	if node > 0 {
+		memory = p.machine.desc.Sockets[node-1].Name
+	}
+	loads := tree.Read(self, memory)
 	if toHost {
-		loads = tree.Write(self, tree.SocketOf(self))
+		loads = tree.Write(self, memory)
 	}
 	return sum(p.lab.guestEdges(p.machine.desc, loads, crosses))
 }
@@ -283,16 +296,32 @@ func (p *Port) shape() *nic.Shape {
 	}
 	s := &nic.Shape{Tx: p.routes(true), Rx: p.routes(false)}
 	for i, gpu := range p.machine.GPUs {
-		s.ToHost[gpu.ID()] = p.lab.route(p.EngineLoads(i, true))
-		s.FromHost[gpu.ID()] = p.lab.route(p.EngineLoads(i, false))
+		out, in := &s.ToHost[gpu.ID()], &s.FromHost[gpu.ID()]
+		out.Host, in.Host = p.lab.route(p.EngineLoads(i, 0, true)), p.lab.route(p.EngineLoads(i, 0, false))
+		for node := range p.nodes() {
+			out.Nodes[node] = p.lab.route(p.EngineLoads(i, node+1, true))
+			in.Nodes[node] = p.lab.route(p.EngineLoads(i, node+1, false))
+		}
 	}
 	return s
+}
+
+// nodes is how many sockets' memories can be told apart: those of a guest with several, each of which has RAM of its
+// own (qemu/tree.go). 0: there is one.
+func (p *Port) nodes() int {
+	if n := len(p.machine.desc.Sockets); n > 1 && n <= dma.MaxNodes && p.Place != "" {
+		return n
+	}
+	return 0
 }
 
 // routes are those of a port in one direction.
 func (p *Port) routes(sends bool) (r nic.Routes) {
 	route := func(w Way) *shape.Route { return p.lab.route(p.Loads(w, sends)) }
 	r.Host = route(ByHost)
+	for i := range p.nodes() {
+		r.Nodes[i] = route(hostNode(i))
+	}
 	for i, gpu := range p.machine.GPUs {
 		if !slices.Contains(p.GPUs, gpu) {
 			continue
@@ -335,9 +364,12 @@ func (p *Port) Carry(to map[*Edge]Carried) {
 	}
 	for i, gpu := range p.machine.GPUs {
 		if slices.Contains(p.GPUs, gpu) {
-			out, in := p.NIC().Copied(gpu.ID())
-			carry(to, p.EngineLoads(i, true), out)
-			carry(to, p.EngineLoads(i, false), in)
+			for node := range p.nodes() + 1 { // 0: where it is not known
+				if out, in := p.NIC().Copied(gpu.ID(), node-1); node == 0 || out+in > 0 {
+					carry(to, p.EngineLoads(i, node, true), out)
+					carry(to, p.EngineLoads(i, node, false), in)
+				}
+			}
 		}
 	}
 }
@@ -347,7 +379,14 @@ func (p *Port) carryQueue(to map[*Edge]Carried, c *control.DirCounters, t *nic.T
 		return
 	}
 	host := p.Loads(ByHost, sends)
-	carry(to, host, c.HostBytes-min(c.HostBytes, c.BouncedBytes))
+	rest := c.HostBytes - min(c.HostBytes, c.BouncedBytes)
+	for i := range p.nodes() {
+		if n := t.Host[i]; n > 0 {
+			carry(to, p.Loads(hostNode(i), sends), n)
+			rest -= min(rest, n)
+		}
+	}
+	carry(to, host, rest)
 	for _, x := range host {
 		n := to[x.Edge]
 		n.Bytes += x.besides(c, float64(t.Buffers))

@@ -3,6 +3,7 @@ package lab_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
@@ -227,6 +229,48 @@ func TestLinksCarryWhatQueuesCount(t *testing.T) {
 	for name, n := range most {
 		if n > got[name] {
 			t.Errorf("%s: %d bytes on the way, and %d at the end", name, n, got[name])
+		}
+	}
+}
+
+// Host memory is where the file behind it says: with RAM of two sockets, a file each, payload of the first's crosses the
+// link between them to a NIC below the second.
+func TestHostMemoryIsThatOfItsFile(t *testing.T) {
+	testkit.LeavesNothing(t)
+	const n = 1 << 18
+	for _, files := range []int{1, 2} {
+		d := linked()
+		for i := range d.Guests {
+			d.Guests[i].Sockets = []lab.Socket{{Name: "s0"}, {Name: "s1"}}
+			d.Guests[i].Switches[0].Below = "s1"
+		}
+		w := testkit.Must(lab.Open(d, lab.Options{}))(t)
+		ports, stacks := w.Ports(), linkedStacks(t, w)
+		if files == 2 { // that of the guest's driver is the first
+			for _, p := range ports {
+				testkit.OK(t, p.Space().Add(dma.Map{IOVA: 1 << 46, Size: 1 << 20, FD: int(testkit.Memfd(t, 1<<20).Fd())}))
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+		defer cancel()
+		x := &transferred{gpu: -1, n: n}
+		x.prepare(t, w, stacks)
+		testkit.OK(t, errors.Join(x.run(ctx, stacks), stacks[0].Close(), stacks[1].Close(), w.Close()))
+		got := carried(ports...)
+		for i, name := range []string{"a.", "b."} {
+			c, err := ports[i].NIC().PortCounters()
+			testkit.OK(t, err)
+			if c.Rx.HostBytes+c.Tx.HostBytes < n {
+				t.Fatalf("%+v", c)
+			}
+			want := map[string]uint64{"s1 memory": c.Rx.HostBytes + c.Tx.HostBytes, "s0 memory": 0, "s0 to s1": 0, "s1 to s0": 0}
+			if files == 2 {
+				want = map[string]uint64{"s0 memory": want["s1 memory"], "s1 memory": 0, "s0 to s1": c.Tx.HostBytes,
+					"s1 to s0": c.Rx.HostBytes}
+			}
+			for edge, n := range want {
+				testkit.Equal(t, fmt.Sprint(files, " files: ", name, edge), got[name+edge], n)
+			}
 		}
 	}
 }

@@ -60,6 +60,7 @@ func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, 
 		p.dev = nil // not an interface of a nil pointer
 		return p, err
 	}
+	p.Space().SetNodes(p.nodes())
 	link := n.Link
 	link.Up = scaled(link.Up, l.clock.Scale())
 	who := wire.Identity{}

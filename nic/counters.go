@@ -34,7 +34,10 @@ type bytesByMem struct {
 
 	gpu, second int32  // 1 + the GPU of the first byte that is a GPU's, and of the first that is another's; 0: none
 	seconds     uint64 // bytes that are not the first one's
-	buffers     uint32 // pieces of memory
+
+	node, other  int32  // 1 + the NUMA node of the first byte of host memory, and of the first that is another's; 0: not known
+	here, others uint64 // bytes of theirs
+	buffers      uint32 // pieces of memory
 }
 
 // locate adds up segs by kind of memory, and returns how many bytes they are.
@@ -55,6 +58,7 @@ func (w *bytesByMem) locate(segs []dma.Segment) (total uint64) {
 				w.gpuBytes(&s, n)
 			default:
 				w.host += uint64(n)
+				w.nodeBytes(s.Node(), uint64(n))
 			}
 			s.Off, s.Len = s.Off+uint64(n), s.Len-n
 		}
@@ -74,6 +78,32 @@ func (w *bytesByMem) gpuBytes(s *dma.Segment, n uint32) {
 			w.second = g
 		}
 		w.seconds += uint64(n)
+	}
+}
+
+// nodeBytes notes of which NUMA node n bytes of host memory are; -1: that is not known. Of a frame in more than two
+// nodes' memory the third's count as the second's.
+func (w *bytesByMem) nodeBytes(node int, n uint64) {
+	switch at := int32(node + 1); {
+	case at == 0:
+	case w.node == 0, at == w.node:
+		w.node = at
+		w.here += n
+	default:
+		if w.other == 0 {
+			w.other = at
+		}
+		w.others += n
+	}
+}
+
+// nodesOf takes over of which nodes host memory is.
+func (t *bytesByMem) nodesOf(w *bytesByMem) {
+	if w.node != 0 {
+		t.nodeBytes(int(w.node-1), w.here)
+	}
+	if w.other != 0 {
+		t.nodeBytes(int(w.other-1), w.others)
 	}
 }
 
@@ -118,20 +148,27 @@ type delta struct {
 	direct  uint64
 	through uint64 // host memory
 	buffers uint64
+
+	node int32 // 1 + the one that these are of
+	here uint64
 }
 
 // Traffic is what else is counted of one direction of a queue: payload by the GPU in whose memory it is, and how many
 // buffers held it, headers included. Direct, summed up, is DeviceBytes and GPUFileBytes of the queue's counters, and
-// Bounced its BouncedBytes.
+// Bounced its BouncedBytes. Host is payload in host memory that was not bounced, where it is known of which NUMA node.
 type Traffic struct {
 	Buffers         uint64
-	Direct, Bounced [dma.MaxGPUs]uint64 // by GPU
+	Direct, Bounced [dma.MaxGPUs]uint64  // by GPU
+	Host            [dma.MaxNodes]uint64 // by node
 }
 
 func (t *Traffic) read() (now Traffic) {
 	now.Buffers = atomic.LoadUint64(&t.Buffers)
 	for i := range now.Direct {
 		now.Direct[i], now.Bounced[i] = atomic.LoadUint64(&t.Direct[i]), atomic.LoadUint64(&t.Bounced[i])
+	}
+	for i := range now.Host {
+		now.Host[i] = atomic.LoadUint64(&t.Host[i])
 	}
 	return now
 }
@@ -154,6 +191,28 @@ func (t *delta) add(w *bytesByMem) {
 		if w.second != 0 {
 			t.of(w.second, w, w.seconds)
 		}
+	}
+	if w.node != 0 && t.to != nil {
+		t.on(w.node, w.here)
+		if w.other != 0 {
+			t.on(w.other, w.others)
+		}
+	}
+}
+
+// on adds n bytes of a node's. A batch is seldom of more than one.
+func (t *delta) on(node int32, n uint64) {
+	if t.node != node {
+		t.flushNode()
+		t.node = node
+	}
+	t.here += n
+}
+
+func (t *delta) flushNode() {
+	if t.node != 0 {
+		addAny(&t.to.Host[t.node-1], t.here)
+		t.here = 0
 	}
 }
 
@@ -183,6 +242,7 @@ func (t *delta) clear() {
 	to := t.to
 	if to != nil {
 		t.flushGPU()
+		t.flushNode()
 		addAny(&to.Buffers, t.buffers)
 	}
 	*t = delta{to: to}
@@ -201,7 +261,8 @@ func (t *delta) flush(c *Counters) {
 		add(&c.live.HeaderBytes, t.header)
 		addAny(&c.live.DeviceBytes, t.device)
 		addAny(&c.live.GPUFileBytes, t.gpuFile)
-		addAny(&c.live.BouncedBytes, t.bounced) // before those that they are a part of: see Read
+		t.flushNode() // before the bytes that they are a part of: see Read
+		addAny(&c.live.BouncedBytes, t.bounced)
 		addAny(&c.live.HostBytes, t.host)
 	}
 	if t.drops > 0 {

@@ -51,8 +51,20 @@ func (m *Mover) Whole(dst []dma.Segment, b []byte, src []dma.Segment) error {
 	m.at, m.skip = dst, uint64(len(b))
 	k, err := m.c.CopyBehind(dst, b, src)
 	m.byMem.host += n - uint64(len(b))
+	m.behind(dst, uint64(len(b)))
 	m.byMem.buffers += uint32(len(dst))
 	return short(err, k, n)
+}
+
+// behind notes of which nodes the host memory in segs is, behind skip bytes.
+func (m *Mover) behind(segs []dma.Segment, skip uint64) {
+	for i := range segs {
+		n := uint64(segs[i].Len)
+		if cut := min(skip, n); cut < n {
+			m.byMem.nodeBytes(segs[i].Node(), n-cut)
+		}
+		skip -= min(skip, n)
+	}
 }
 
 // Payload fills dst with the first bytes of src, which has at least as many. Where peer to peer is
@@ -93,6 +105,7 @@ func (m *Mover) payload(dst, src []dma.Segment, summed bool) (sum uint16, err er
 	m.byMem.device += w.device
 	m.byMem.gpuFile += w.gpuFile
 	m.byMem.host += w.host
+	m.byMem.nodesOf(&w)
 	return sum, nil
 }
 

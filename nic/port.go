@@ -116,8 +116,8 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointe
 	p.registry = gpumem.NewRegistry(gpus, maxBuffers)
 	engine := gpumem.EngineOptions{MaxJobs: maxJobs, Done: p.jobDone}
 	if s := c.Shape; s != nil {
-		engine.ToGuest = func(gpu int) *shape.Route { return s.ToHost[gpu] }
-		engine.FromGuest = func(gpu int) *shape.Route { return s.FromHost[gpu] }
+		engine.ToGuest = func(gpu, node int) *shape.Route { return s.ToHost[gpu].of(node) }
+		engine.FromGuest = func(gpu, node int) *shape.Route { return s.FromHost[gpu].of(node) }
 	}
 	p.engine = gpumem.NewEngine(p.registry, space, engine)
 	p.dispatcher = control.NewDispatcher(p)
@@ -262,8 +262,9 @@ func (p *Port) QueueTraffic(i int) (rx, tx Traffic) {
 	return rx, tx
 }
 
-// Copied is how many bytes of a GPU the port's engines brought to guest memory, and from there.
-func (p *Port) Copied(gpu int) (toGuest, fromGuest uint64) { return p.engine.Copied(gpu) }
+// Copied is how many bytes of a GPU the port's engines brought to guest memory of a NUMA node, and from there; -1: of
+// those of which it is not known.
+func (p *Port) Copied(gpu, node int) (toGuest, fromGuest uint64) { return p.engine.Copied(gpu, node) }
 
 // SetCoalescing says whether frames of one flow that come together may go to the guest as one GSO
 // packet, as they do at first where its driver takes such packets.

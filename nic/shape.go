@@ -9,18 +9,34 @@ import (
 // Shape is what slows a port down: the edges of links and memories that its packets cross, by where their payload is.
 type Shape struct {
 	Tx, Rx           Routes
-	ToHost, FromHost [dma.MaxGPUs]*shape.Route // of the copies of a GPU's engines
+	ToHost, FromHost [dma.MaxGPUs]CopyRoutes // of the copies of a GPU's engines
+}
+
+// CopyRoutes are those between a GPU and host memory.
+type CopyRoutes struct {
+	Host  *shape.Route
+	Nodes [dma.MaxNodes]*shape.Route // host memory of a NUMA node; nil: as Host
+}
+
+func (r *CopyRoutes) of(node int) *shape.Route {
+	if node >= 0 && r.Nodes[node] != nil {
+		return r.Nodes[node]
+	}
+	return r.Host
 }
 
 // Routes are those of one direction. A packet whose payload is in several memories takes the route of the first GPU.
 type Routes struct {
-	Host    *shape.Route              // payload in host memory, or none
-	Direct  [dma.MaxGPUs]*shape.Route // in the memory of a GPU, by its number
-	Bounced [dma.MaxGPUs]*shape.Route // likewise, where it goes through host memory
+	Host    *shape.Route               // payload in host memory, or none
+	Nodes   [dma.MaxNodes]*shape.Route // payload in that of a NUMA node; nil: as Host
+	Direct  [dma.MaxGPUs]*shape.Route  // in the memory of a GPU, by its number
+	Bounced [dma.MaxGPUs]*shape.Route  // likewise, where it goes through host memory
 }
 
 func (r *Routes) of(w *bytesByMem, bounced bool) *shape.Route {
 	switch {
+	case w.gpu == 0 && w.node != 0 && r.Nodes[w.node-1] != nil:
+		return r.Nodes[w.node-1]
 	case w.gpu == 0:
 		return r.Host
 	case bounced:

@@ -88,7 +88,7 @@ func (s *stream) perByte(mode string) map[*lab.Edge]float64 {
 		e.nic.CarryFlow(bytes, &c.Tx, tx, true)
 		e.nic.CarryFlow(bytes, &c.Rx, rx, false)
 		if mode == transfer.Copy {
-			for _, x := range e.nic.EngineLoads(gpuOf(e.hw, s.gpus[i]), i == 0) {
+			for _, x := range e.nic.EngineLoads(gpuOf(e.hw, s.gpus[i]), 0, i == 0) {
 				bytes[x.Edge] += x.Payload * float64(s.links.moved)
 			}
 		}

@@ -1,0 +1,62 @@
+package dma
+
+import (
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// nodeAt is the node of what is at an address.
+func nodeAt(t *testing.T, s *Space, iova uint64) int {
+	t.Helper()
+	defer s.Leave(s.Enter())
+	segs, err := s.Translate(nil, iova, 1, Read)
+	testkit.OK(t, err)
+	return segs[0].Node()
+}
+
+// Each node's RAM is a file, in the order of addresses, whatever the order in which they are mapped; GPUs' are none.
+// With another number of files nothing is known, and what is known of a file stays.
+func TestNodesAreFilesInTheirOrder(t *testing.T) {
+	leakFree(t)
+	files := NewFiles()
+	s := NewSpace("port", files)
+	defer s.Close()
+	const size = 1 << 20
+	fds := []int{memfd(t, 2*size), memfd(t, size), memfd(t, size)} // two nodes and a GPU
+	gpu := testkit.Must(files.Open(fds[2], size))(t)
+	defer gpu.Close()
+	gpu.SetGPU(3)
+	at := []uint64{0, 1 << 30, 2 << 30}
+	add := func(iova uint64, fd int, off uint64) {
+		testkit.OK(t, s.Add(Map{IOVA: iova, Size: size, FD: fd, FileOffset: off}))
+	}
+	s.SetNodes(2)
+	add(at[2], fds[2], 0)
+	add(at[1], fds[1], 0)
+	testkit.Equal(t, "of one file", nodeAt(t, s, at[1]), -1)
+	add(at[0], fds[0], 0)
+	add(3<<30, fds[0], size) // the rest of node 0's, above
+	for i, want := range map[uint64]int{at[0]: 0, at[1]: 1, at[2]: -1, 3 << 30: 0} {
+		testkit.Equal(t, "node", nodeAt(t, s, i), want)
+	}
+	add(4<<30, memfd(t, size), 0)
+	testkit.Equal(t, "a third file", nodeAt(t, s, 4<<30), -1)
+	testkit.Equal(t, "the second, beside a third", nodeAt(t, s, at[1]), 1)
+
+	plain := NewSpace("other", files)
+	defer plain.Close()
+	fd := memfd(t, size)
+	testkit.OK(t, plain.Add(Map{Size: size, FD: fd}))
+	for _, n := range []int{-1, 0, 2, MaxNodes + 1} {
+		plain.SetNodes(n)
+		testkit.Equal(t, "without so many", nodeAt(t, plain, 0), -1)
+	}
+	plain.SetIOTLB(true)
+	plain.SetNodes(1)
+	testkit.Equal(t, "behind an IOMMU", nodeAt(t, plain, 0), -1)
+	plain.SetIOTLB(false)
+	plain.SetNodes(1)
+	testkit.Equal(t, "one", nodeAt(t, plain, 0), 0)
+	testkit.Equal(t, "of no region", Segment{}.Node(), -1)
+}
