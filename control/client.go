@@ -67,6 +67,7 @@ type Client struct {
 	o       ClientOptions
 	session uint32
 	closed  chan struct{}
+	why     error // set before closed is closed
 
 	mu       sync.Mutex
 	seq      uint32           // under mu: of the next request
@@ -116,11 +117,14 @@ func NewClient(s Sender, o ClientOptions) *Client {
 }
 
 // Close makes calls under way and later ones return net.ErrClosed.
-func (c *Client) Close() {
+func (c *Client) Close() { c.Fail(net.ErrClosed) }
+
+// Fail is Close with another error, for a NIC that does not answer any more. The first reason stays.
+func (c *Client) Fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.done {
-		c.done = true
+		c.done, c.why = true, err
 		close(c.closed)
 	}
 }
@@ -223,7 +227,7 @@ func (c *Client) begin(ctx context.Context, class Class, cmd Command) (seq uint3
 		select {
 		case <-freed:
 		case <-c.closed:
-			return 0, nil, net.ErrClosed
+			return 0, nil, c.why
 		case <-ctx.Done():
 			return 0, nil, context.Cause(ctx)
 		}
@@ -273,7 +277,7 @@ func (c *Client) exchange(ctx context.Context, class Class, cmd Command, data []
 			}
 			return a.data, nil
 		case <-c.closed:
-			return nil, net.ErrClosed
+			return nil, c.why
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-timer.C:

@@ -35,6 +35,9 @@ func (n *NIC) BindQueue(queue int, gpu int, src PageSource) error {
 	case n.receiver.Load() == nil:
 		return fmt.Errorf("receive queue %d: no Receiver yet: Start comes first: %w", queue, unix.EINVAL)
 	}
+	if err := n.useGPU(g); err != nil {
+		return fmt.Errorf("receive queue %d: %w", queue, err)
+	}
 	ctx, cancel := context.WithTimeout(n.life, setupTimeout)
 	defer cancel()
 	info, err := n.ctl.Hello(ctx)

@@ -43,22 +43,23 @@ func newDirect(t testing.TB, feats uint64, ring, pages int, src PageSource, r Re
 	return n, d
 }
 
-func (d *direct) negotiate() (uint64, error)          { return chooseFeatures(d.feats) }
-func (d *direct) config(int, []byte) error            { return errNoConfig }
-func (d *direct) pairs() int                          { return 2 }
-func (d *direct) controlQueue() int                   { return -1 }
-func (d *direct) ringSize(_ int, want uint16) uint16  { return want }
-func (d *direct) setupQueue(q int, r ringAddrs) error { d.rings[q] = r; return nil }
-func (d *direct) start() error                        { return nil }
-func (d *direct) stopQueue(int) error                 { return errNoReset }
-func (d *direct) startQueue(int) error                { return errNoReset }
-func (d *direct) kick(int)                            { d.kicks++ }
-func (d *direct) arm() (bool, error)                  { return false, nil }
-func (d *direct) sleeper() *sleeper                   { return d.sl }
-func (d *direct) watch(func(error)) error             { return nil }
-func (d *direct) halt() error                         { return nil }
-func (d *direct) emulated() bool                      { return false }
-func (d *direct) close() error                        { return nil }
+func (d *direct) negotiate() (uint64, error)            { return chooseFeatures(d.feats) }
+func (d *direct) config(int, []byte) error              { return errNoConfig }
+func (d *direct) pairs() int                            { return 2 }
+func (d *direct) controlQueue() int                     { return -1 }
+func (d *direct) ringSize(_ int, want uint16) uint16    { return want }
+func (d *direct) setupQueue(q int, r ringAddrs) error   { d.rings[q] = r; return nil }
+func (d *direct) start() error                          { return nil }
+func (d *direct) stopQueue(int) error                   { return errNoReset }
+func (d *direct) startQueue(int) error                  { return errNoReset }
+func (d *direct) kick(int)                              { d.kicks++ }
+func (d *direct) arm() (bool, error)                    { return false, nil }
+func (d *direct) sleeper() *sleeper                     { return d.sl }
+func (d *direct) watch(func(error), func(string)) error { return nil }
+func (d *direct) lost() error                           { return unix.ENODEV }
+func (d *direct) halt() error                           { return nil }
+func (d *direct) emulated() bool                        { return false }
+func (d *direct) close() error                          { return nil }
 
 func (d *direct) alloc(n int) (memory, error) {
 	n = (n + PageSize - 1) &^ (PageSize - 1)

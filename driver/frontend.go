@@ -51,7 +51,7 @@ type frontend struct {
 
 // watch calls gone once, when the backend hangs up; close ends it. It looks at a descriptor of its own: the Frontend
 // reads the other one when it expects an answer, and not before.
-func (f *frontend) watch(gone func(error)) error {
+func (f *frontend) watch(gone func(error), _ func(string)) error {
 	raw, err := f.conn.SyscallConn()
 	if err != nil {
 		return err
@@ -79,7 +79,9 @@ func (f *frontend) watch(gone func(error)) error {
 	return nil
 }
 
-var errHangup = errors.New("the vhost-user backend hung up")
+var errHangup = fmt.Errorf("the vhost-user backend hung up: %w", unix.ENODEV)
+
+func (f *frontend) lost() error { return errHangup }
 
 // Attach starts the device behind a vhost-user backend. The GPUs are announced to it as memory regions.
 func Attach(o FrontendOptions) (*NIC, error) {

@@ -33,7 +33,10 @@ func (n *NIC) IdentifyGPUs(ctx context.Context) error {
 		}
 		gpus = append(gpus, found)
 	}
+	n.gpusMu.Lock()
+	defer n.gpusMu.Unlock()
 	n.gpus = gpus
+	n.gpusLost.Store(0) // by numbers that were others'
 	return nil
 }
 

@@ -23,13 +23,16 @@ type NIC struct {
 	log      *slog.Logger
 	mac      net.HardwareAddr
 	mtu      int
-	gpus     []GPUInfo
+	gpus     []GPUInfo // set before Start, under gpusMu
 	features uint64
 	offloads Offloads
 	ctl      *control.Client
 
 	rx []*rxQueue
 	tx []*txQueue
+
+	gpusMu             sync.Mutex
+	gpusUsed, gpusLost atomic.Uint64 // by bit: rings point there, or did; it has been taken away
 
 	receiver atomic.Pointer[Receiver] // set once, by Start
 	poller   poller
@@ -73,7 +76,7 @@ func open(t transport, o *Options, mac net.HardwareAddr, mtu int, gpus []GPUInfo
 		OnGeneration: n.onGeneration})
 	n.poller.init(n)
 	go n.run()
-	if err := t.watch(n.gone); err != nil {
+	if err := t.watch(n.gone, n.removeGPUAt); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
 	n.log.Info("network device started", "mac", n.mac.String(), "mtu", n.mtu, "pairs", len(n.tx), "ring", n.opts.RingSize,

@@ -5,6 +5,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"reflect"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -32,6 +37,11 @@ type pci struct {
 	features uint64
 	queues   map[int]int // place in notify, by queue that is set up
 	halted   bool
+
+	gone    atomic.Bool // taken away: no register is touched any more
+	kept    bool        // its memory is not given back, as the device may still write there
+	events  *os.File    // of the kernel, of devices that go; nil: it does not say
+	hearing sync.WaitGroup
 }
 
 // OpenPCI takes a virtio-net PCI device from the kernel and starts it; GPUs are the BARs of ivshmem devices, numbered
@@ -100,7 +110,7 @@ func (p *pci) take() error {
 	if p.intr, err = p.dev.openUIO(name); err != nil {
 		return err
 	}
-	if p.sl, err = newSleeper(p.intr, 4); err != nil {
+	if p.sl, err = newSleeper(p.intr, uioEvent); err != nil {
 		return err
 	}
 	p.sl.ears.nap = firstNap
@@ -156,7 +166,64 @@ func (p *pci) mapStructures() error {
 	return nil
 }
 
-func (p *pci) negotiate() (uint64, error) {
+// errRemoved is the error of a device that has been taken away.
+func (p *pci) errRemoved() error { return removed(p.dev.addr) }
+
+func (p *pci) lost() error {
+	p.lose()
+	return p.errRemoved()
+}
+
+// lose notes that the device has been taken away, and has the polling goroutine see it.
+func (p *pci) lose() {
+	if p.gone.CompareAndSwap(false, true) && p.sl != nil {
+		p.sl.wake()
+	}
+}
+
+// touch runs f, which reads or writes registers. The mappings of its BARs go with a device that is taken away: an
+// access behind that is a fault, which ends f, and is the last.
+func (p *pci) touch(f func() error) (err error) {
+	if p.gone.Load() {
+		return p.errRemoved()
+	}
+	defer p.caught(&err)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	return f()
+}
+
+// caught is deferred by touch. A fault anywhere but in a BAR is a panic still.
+func (p *pci) caught(err *error) {
+	v := recover()
+	if v == nil {
+		return
+	}
+	if e, ok := v.(interface {
+		runtime.Error
+		Addr() uintptr
+	}); !ok || !p.inBAR(e.Addr()) {
+		panic(v)
+	}
+	p.lose()
+	*err = p.errRemoved()
+}
+
+func (p *pci) inBAR(addr uintptr) bool {
+	for _, b := range p.bars {
+		start := reflect.ValueOf(b).Pointer()
+		if addr-start < uintptr(len(b)) { // one below start is far behind it
+			return true
+		}
+	}
+	return false
+}
+
+func (p *pci) negotiate() (f uint64, err error) {
+	err = p.touch(func() (err error) { f, err = p.settle(); return err })
+	return f, err
+}
+
+func (p *pci) settle() (uint64, error) {
 	if err := p.common.reset(); err != nil {
 		return 0, err
 	}
@@ -181,6 +248,10 @@ func (p *pci) negotiate() (uint64, error) {
 
 // config reads the device structure: whole, or not changed meanwhile (4.1.4.3.1, 2.5.1).
 func (p *pci) config(off int, b []byte) error {
+	return p.touch(func() error { return p.readStructure(off, b) })
+}
+
+func (p *pci) readStructure(off int, b []byte) error {
 	if off > len(p.device) || len(b) > len(p.device)-off {
 		return fmt.Errorf("device configuration: %d bytes at %d of %d", len(b), off, len(p.device))
 	}
@@ -217,10 +288,13 @@ func (p *pci) controlQueue() int {
 func (p *pci) alloc(n int) (memory, error) { return p.mem.alloc(n) }
 
 func (p *pci) ringSize(q int, want uint16) uint16 {
-	if q >= int(p.common.read16(regNumQueues)) {
-		return 0
-	}
-	most := p.common.selectQueue(q)
+	most := uint16(0)
+	_ = p.touch(func() error { // of a device that has gone there is no queue
+		if q < int(p.common.read16(regNumQueues)) {
+			most = p.common.selectQueue(q)
+		}
+		return nil
+	})
 	for want > most {
 		want /= 2
 	}
@@ -228,6 +302,10 @@ func (p *pci) ringSize(q int, want uint16) uint16 {
 }
 
 func (p *pci) setupQueue(q int, r ringAddrs) error {
+	return p.touch(func() error { return p.placeQueue(q, r) })
+}
+
+func (p *pci) placeQueue(q int, r ringAddrs) error {
 	off, err := p.common.setQueue(q, r)
 	if err != nil {
 		return err
@@ -246,14 +324,16 @@ func (p *pci) start() error {
 	if err := p.cfg.write16(pciCommand, p.command); err != nil {
 		return err
 	}
-	for q := range p.queues {
-		p.common.enableQueue(q)
-	}
-	p.common.addStatus(statusDriverOK)
-	if s := p.common.read8(regDeviceStatus); s&statusDriverOK == 0 || s&statusNeedsReset != 0 {
-		return fmt.Errorf("%w: device status is %#x after DRIVER_OK: is the backend connected?", ErrBroken, s)
-	}
-	return nil
+	return p.touch(func() error {
+		for q := range p.queues {
+			p.common.enableQueue(q)
+		}
+		p.common.addStatus(statusDriverOK)
+		if s := p.common.read8(regDeviceStatus); s&statusDriverOK == 0 || s&statusNeedsReset != 0 {
+			return fmt.Errorf("%w: device status is %#x after DRIVER_OK: is the backend connected?", ErrBroken, s)
+		}
+		return nil
+	})
 }
 
 func (p *pci) stopQueue(int) error  { return errNoReset }
@@ -261,45 +341,95 @@ func (p *pci) startQueue(int) error { return errNoReset }
 
 func (p *pci) emulated() bool { return true }
 
-func (p *pci) kick(q int) { p.notify.write16(p.queues[q], uint16(q)) }
+func (p *pci) kick(q int) {
+	_ = p.touch(func() error { // one that has gone is seen by the polling goroutine
+		p.notify.write16(p.queues[q], uint16(q))
+		return nil
+	})
+}
 
 // arm takes an interrupt back that came, and lets the next one come. Of a device that is not heard it only looks why
 // one would have come.
 func (p *pci) arm() (changed bool, err error) {
+	if p.gone.Load() {
+		return false, p.errRemoved()
+	}
 	if !p.sl.called && !p.sl.ears.deaf() {
 		return false, nil
 	}
 	const configInterrupt = 2 // of the ISR byte (4.1.4.5); 1: a queue
-	changed = p.isr.read8(0)&configInterrupt != 0
-	if changed && p.common.read8(regDeviceStatus)&statusNeedsReset != 0 {
-		return true, fmt.Errorf("%w: the device has failed and wants a reset", ErrBroken)
-	}
-	if !p.sl.called {
-		return changed, nil
+	if err := p.touch(func() error {
+		changed = p.isr.read8(0)&configInterrupt != 0
+		if changed && p.common.read8(regDeviceStatus)&statusNeedsReset != 0 {
+			return fmt.Errorf("%w: the device has failed and wants a reset", ErrBroken)
+		}
+		return nil
+	}); err != nil || !p.sl.called {
+		return changed, err
 	}
 	p.sl.called = false
-	return changed, p.cfg.write16(pciCommand, p.command)
+	if err := p.cfg.write16(pciCommand, p.command); errors.Is(err, unix.ENODEV) { // sysfs has no such file any more
+		p.lose()
+		return changed, p.errRemoved()
+	} else if err != nil {
+		return changed, err
+	}
+	return changed, nil
 }
 
 func (p *pci) sleeper() *sleeper { return p.sl }
 
-func (p *pci) watch(func(error)) error { return nil } // DEVICE_NEEDS_RESET tells: see arm
+// watch hears from the kernel which devices are taken away; of a device that has failed DEVICE_NEEDS_RESET tells: see
+// arm.
+func (p *pci) watch(gone func(error), gpuGone func(addr string)) error {
+	events, err := listenUevents()
+	if err != nil { // no network, or no right to: then the device's own descriptors and registers tell
+		p.log.Debug("the kernel's events are not to be had", "error", err)
+		return nil
+	}
+	p.events = events
+	p.hearing.Go(func() { hearRemovals(events, p.removal(gone, gpuGone)) })
+	return nil
+}
 
-// halt resets the device, and takes it off the bus.
+// removal is what is to be told of a device that has gone.
+func (p *pci) removal(gone func(error), gpuGone func(addr string)) func(addr string) {
+	return func(addr string) {
+		if addr == p.dev.addr {
+			p.lose()
+			gone(p.errRemoved())
+			return
+		}
+		gpuGone(addr)
+	}
+}
+
+// halt resets the device, and takes it off the bus. One that has been taken away is off it, or about to be.
 func (p *pci) halt() error {
 	if p.halted || p.common.regs == nil {
 		return nil
 	}
-	err := errors.Join(p.common.reset(), p.cfg.setCommand(commandINTxDisable, commandMaster))
+	err := p.touch(p.common.reset)
+	err = errors.Join(err, p.cfg.setCommand(commandINTxDisable, commandMaster))
+	if p.gone.Load() {
+		p.kept, err = err != nil, nil
+	}
 	p.halted = err == nil
 	return err
 }
 
 func (p *pci) close() error {
+	if p.events != nil {
+		p.events.Close()
+		p.hearing.Wait()
+	}
 	err := p.halt()
-	if err == nil {
+	switch {
+	case p.kept:
+		p.log.Warn("the memory of a device that has been removed stays allocated", "device", p.dev.addr)
+	case err == nil:
 		p.mem.free()
-	} else {
+	default:
 		err = fmt.Errorf("%w: its memory stays allocated, as it may still write there", err)
 	}
 	p.common, p.notify, p.isr, p.device = common{}, nil, nil, nil

@@ -1,10 +1,13 @@
 package driver
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // What the polling goroutine does now.
@@ -74,6 +77,7 @@ func (n *NIC) run() {
 		return
 	}
 	n.fail(err)
+	n.ctl.Fail(err)
 	n.log.Error("network device stopped", "error", err)
 	n.afterFailure()
 }
@@ -182,6 +186,8 @@ func (n *NIC) sleep() error {
 	slept := p.enter(stateBusy)
 	p.sleeps.Add(1)
 	switch {
+	case errors.Is(err, unix.ENODEV):
+		return n.t.lost()
 	case err != nil:
 		return fmt.Errorf("waiting for the device: %w", err)
 	case called:
@@ -222,7 +228,7 @@ func (n *NIC) afterFailure() {
 		n.runCalls()
 		if !n.hasCalls.Load() && !n.stop.Load() {
 			if _, err := n.t.sleeper().sleep(); err != nil {
-				return
+				n.t.sleeper().rest() // what it slept on is gone
 			}
 		}
 	}

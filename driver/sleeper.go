@@ -24,6 +24,7 @@ type sleeper struct {
 	// called tells that the device's call has ended a sleep since this was last cleared; the sleeping goroutine's.
 	called bool
 	ears   ears
+	bell   chan struct{} // of capacity 1: rung by wake, for rest
 }
 
 // ears are for calls of a device that may never come: QEMU (11.1) routes INTx of what is below a PCI expander bus of a
@@ -59,18 +60,34 @@ func (e *ears) worked() bool {
 	return false
 }
 
+// uioEvent is how many bytes a read of a uio device gives. It gives EIO when the device has been taken from
+// uio_pci_generic (drivers/uio/uio.c, uio_read).
+const uioEvent = 4
+
+var errUIO = fmt.Errorf("its uio device is gone: %w", unix.ENODEV)
+
 func newSleeper(f *os.File, size int) (*sleeper, error) {
 	if err := f.SetReadDeadline(time.Time{}); err != nil {
 		return nil, fmt.Errorf("%s cannot be waited for: %w", f.Name(), err)
 	}
-	return &sleeper{f: f, size: size}, nil
+	return &sleeper{f: f, size: size, bell: make(chan struct{}, 1)}, nil
 }
 
 // wake ends the sleep, or the next one. What it is about must be stored before.
 func (s *sleeper) wake() {
 	if s.woken.CompareAndSwap(false, true) {
 		s.f.SetReadDeadline(time.Unix(1, 0)) // an error means that it is closed, which ends a sleep as well
+		select {
+		case s.bell <- struct{}{}:
+		default:
+		}
 	}
+}
+
+// rest waits for wake alone: the descriptor is of no use any more.
+func (s *sleeper) rest() {
+	<-s.bell
+	s.woken.Store(false)
 }
 
 // sleep waits for a call of the device (true), or for wake or the end of a nap (false).
@@ -99,6 +116,9 @@ func (s *sleeper) sleep() (called bool, err error) {
 	}
 	if err == nil {
 		s.called, s.ears = true, ears{} // they are heard
+	}
+	if errors.Is(err, unix.EIO) && s.size == uioEvent {
+		err = errUIO
 	}
 	return err == nil, err
 }

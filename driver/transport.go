@@ -49,9 +49,12 @@ type transport interface {
 	// last time, as it may swallow one that was made earlier. changed: the configuration space may have changed.
 	arm() (changed bool, err error)
 	sleeper() *sleeper
-	watch(gone func(error)) error // gone is called, by another goroutine, if the device goes away; not after halt
-	halt() error                  // the device does nothing from now on; may be called again
-	close() error                 // halt, and give back all memory and descriptors
+	// watch has gone called, by another goroutine, if the device goes away, not after halt; and gpuGone with the PCI
+	// addresses of devices that do, which may be GPUs.
+	watch(gone func(error), gpuGone func(addr string)) error
+	lost() error  // the device has been found to be gone: why it is of no use
+	halt() error  // the device does nothing from now on; may be called again
+	close() error // halt, and give back all memory and descriptors
 }
 
 var errNoReset = errors.New("the queue cannot be reset")

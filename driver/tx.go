@@ -198,6 +198,9 @@ func (q *txQueue) addDevice(ranges []Range) (payload int, err error) {
 				r.Off, r.GPU,
 				maxFrame, unix.EFAULT)
 		}
+		if err := q.n.useGPU(g); err != nil {
+			return 0, err
+		}
 		q.addBuf(g.Addr+r.Off, r.Len)
 		payload += int(r.Len)
 	}

@@ -153,8 +153,8 @@ func (c *Conn) wait(op string, sig <-chan struct{}, d <-chan struct{}) error {
 
 // failure is why the connection does not work any more, given netstack's reason. A Close that came meanwhile is one.
 func (c *Conn) failure(err tcpip.Error) error {
-	if f := c.s.failure.Load(); f != nil {
-		return fmt.Errorf("%w: %w", syscall.ENETDOWN, *f)
+	if err := c.s.failed(); err != nil {
+		return err
 	}
 	if c.isClosed() {
 		return net.ErrClosed

@@ -127,6 +127,8 @@ func (l *Listener) AcceptConn() (devmem.Conn, error) {
 			select {
 			case <-ready:
 			case <-l.closed:
+			case <-l.s.down:
+				return fail(l.s.failed())
 			}
 		default:
 			if isDone(l.closed) {
@@ -172,6 +174,9 @@ func (s *Stack) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem.
 	if s.isClosed() {
 		return fail(net.ErrClosed)
 	}
+	if err := s.failed(); err != nil {
+		return fail(err)
+	}
 	wq := &waiter.Queue{}
 	ep, err := s.ns.NewEndpoint(tcp.ProtocolNumber, ether.Protocol(remote.Addr()), wq)
 	if err != nil {
@@ -195,6 +200,9 @@ func (s *Stack) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem.
 		case <-s.stop:
 			ep.Close()
 			return fail(net.ErrClosed)
+		case <-s.down:
+			ep.Close()
+			return fail(s.failed())
 		case <-ready:
 		}
 		err = ep.LastError()

@@ -38,6 +38,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -99,6 +100,7 @@ type Stack struct {
 	stop    chan struct{}
 	work    sync.WaitGroup
 	failure atomic.Pointer[error] // the NIC is gone
+	down    chan struct{}         // closed with failure
 
 	connMu    sync.Mutex
 	conns     map[*Conn]struct{}
@@ -136,7 +138,7 @@ func New(nic NIC, ctl Control, o Options) (*Stack, error) {
 	netlog.Quiet()
 	s := &Stack{
 		nic: nic, control: ctl, log: o.Log, addrs: o.Addresses, wide: o.WideWindow, repeat: o.RACK,
-		cut: o.NoGSO && !o.RACK, stop: make(chan struct{}),
+		cut: o.NoGSO && !o.RACK, stop: make(chan struct{}), down: make(chan struct{}),
 		conns: map[*Conn]struct{}{}, listeners: map[*Listener]struct{}{},
 		rules:   map[devmem.FlowID]control.FlowRule{},
 		buffers: map[*Buffer]struct{}{}, rxBinds: map[uint32]*rxBinding{}, shadows: map[int][]*shadow{},
@@ -207,16 +209,29 @@ func (s *Stack) configure(o Options) error {
 	return nil
 }
 
-// fail ends every connection: there is no NIC any more.
+// fail ends every connection, and all that waits for one: there is no NIC any more.
 func (s *Stack) fail(err error) {
 	if s.failure.CompareAndSwap(nil, &err) {
 		s.log.Error("nic stopped", "err", err)
+		close(s.down)
 		s.work.Go(func() {
 			for _, c := range s.allConns() {
 				c.ep.Abort()
 			}
 		})
 	}
+}
+
+// failed says why nothing works any more: ENODEV if the NIC has been taken away, else ENETDOWN; nil: it works.
+func (s *Stack) failed() error {
+	err := s.failure.Load()
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(*err, syscall.ENODEV):
+		return *err
+	}
+	return fmt.Errorf("%w: %w", syscall.ENETDOWN, *err)
 }
 
 func (s *Stack) allConns() []*Conn {

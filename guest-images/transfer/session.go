@@ -118,7 +118,8 @@ func (n *Node) finish(ctx context.Context, s *session) error {
 func (n *Node) release(ctx context.Context, s *session) error {
 	var errs []error
 	done := func(what string, err error) bool {
-		if err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ENOENT) { // or it is gone already
+		// Or it is gone already, if need be with the device.
+		if err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENODEV) {
 			return true
 		}
 		errs = append(errs, fmt.Errorf("%s: %w", what, err))

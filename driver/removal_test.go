@@ -1,0 +1,164 @@
+package driver
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// removedNIC waits until a NIC has stopped as something of it has been removed, which the error names.
+func removedNIC(t *testing.T, n *NIC, name string) {
+	t.Helper()
+	<-n.failed
+	is(t, "Err", n.Err(), unix.ENODEV)
+	testkit.ErrorSays(t, n.Err(), name+" has been removed")
+	frame, err := []TxFrame{{Header: tcpHeader(0)}}, error(nil)
+	for err == nil { // what it has begun when it stops it ends
+		_, err = n.Transmit(0, frame)
+	}
+	is(t, "Transmit", err, unix.ENODEV)
+	is(t, "a command", errOf(n.Control().Hello(t.Context())), unix.ENODEV)
+}
+
+// The mappings of a device go with it: who touches one then meets a fault (SIGBUS), upon which the NIC stops, and
+// touches none again. The fault is a real one: the registers' file is cut off.
+func TestNICWhoseRegistersGoStops(t *testing.T) {
+	testkit.CheckFDs(t)
+	tree := newPCITree(t)
+	dir := tree.nic(testNIC)
+	n := testkit.Must(openPCI(tree.root, fakeHugePages(), PCIOptions{}))(t)
+	defer n.Close()
+	testkit.OK(t, n.Start(newTestReceiver(nil)))
+	testkit.OK(t, os.Truncate(tree.path(dir, "resource4"), 0))
+	_, _ = n.Transmit(0, []TxFrame{{Header: tcpHeader(0)}}) // the kick faults, if nobody has met the fault before
+	removedNIC(t, n, testNIC)
+	p := n.t.(*pci)
+	for what, err := range map[string]error{"config": p.config(0, make([]byte, 2)), "arm": errOf(p.arm()),
+		"setupQueue": p.setupQueue(0, ringAddrs{}), "negotiate": errOf(p.negotiate())} {
+		is(t, what, err, unix.ENODEV)
+	}
+	if size := p.ringSize(0, 256); size != 0 {
+		t.Errorf("a ring of %d entries at a device that is gone", size)
+	}
+	p.kick(0)
+	is(t, "Close", n.Close(), nil)
+}
+
+// A fault anywhere else is not a device's.
+func TestFaultElsewhereIsAPanic(t *testing.T) {
+	f := testkit.Memfd(t, PageSize)
+	b := testkit.Must(unix.Mmap(int(f.Fd()), 0, PageSize, unix.PROT_READ, unix.MAP_SHARED))(t)
+	defer unix.Munmap(b)
+	testkit.OK(t, f.Truncate(0))
+	p := &pci{}
+	defer func() {
+		if recover() == nil || p.gone.Load() {
+			t.Error("no panic, or the device is said to be gone")
+		}
+	}()
+	_ = p.touch(func() error { regs(b).read8(0); return nil })
+}
+
+// The kernel says which device goes: the NIC, a GPU that rings point to, one that they do not, or something else.
+func TestRemovalsThatTheKernelTells(t *testing.T) {
+	const gpu = "0000:00:03.0"
+	for _, c := range []struct {
+		name, addr, want string
+		use              bool // the GPU
+	}{
+		{"the NIC", testNIC, testNIC, false},
+		{"a GPU in use", gpu, "GPU 0 (" + gpu + ")", true},
+		{"a GPU that is not used", gpu, "", false},
+		{"another device", "0000:00:09.0", "", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			testkit.CheckFDs(t)
+			tree := newPCITree(t)
+			tree.nic(testNIC)
+			tree.gpu(gpu, 1<<32, testGPUSize)
+			n := testkit.Must(openPCI(tree.root, fakeHugePages(), PCIOptions{}))(t)
+			defer n.Close()
+			testkit.OK(t, n.Start(newTestReceiver(nil)))
+			frame := []TxFrame{{Header: tcpHeader(0), Device: []Range{{0, 100, 5}}}}
+			if c.use {
+				testkit.Must(n.Transmit(0, frame))(t)
+			}
+			r, w, err := os.Pipe()
+			testkit.OK(t, err)
+			heard := make(chan struct{})
+			p := n.t.(*pci)
+			go func() {
+				defer close(heard)
+				hearRemovals(r, p.removal(n.gone, n.removeGPUAt))
+			}()
+			testkit.Must(w.Write([]byte("remove@/devices/pci0000:10/0000:10:00.0/" + c.addr + "\x00ACTION=remove\x00")))(t)
+			testkit.OK(t, w.Close())
+			<-heard
+			testkit.OK(t, r.Close())
+			if c.want != "" {
+				removedNIC(t, n, c.want)
+				return
+			}
+			testkit.OK(t, n.Err())
+			_, err = n.Transmit(0, frame)
+			if gone := c.addr == gpu; gone != errors.Is(err, unix.ENODEV) {
+				t.Errorf("a frame of the GPU's memory: %v", err)
+			}
+			testkit.Must(n.Transmit(0, []TxFrame{{Header: tcpHeader(0)}}))(t)
+		})
+	}
+}
+
+func TestRemovalEvents(t *testing.T) {
+	for event, want := range map[string]string{
+		"remove@/devices/pci0000:10/0000:11:00.0\x00ACTION=remove\x00": "0000:11:00.0",
+		"remove@/devices/x/uio/uio0":                                   "uio0",
+		"add@/devices/pci0000:10/0000:11:00.0\x00ACTION=add\x00":       "",
+		"libudev\x00\xfe\xed": "", "remove@": "", "remove@\x00": "", "": "",
+	} {
+		if name, ok := removedDevice([]byte(event)); name != want || ok != (want != "") {
+			t.Errorf("%q: %q, %v", event, name, ok)
+		}
+	}
+	events, err := listenUevents()
+	if err != nil {
+		t.Skip(err) // a sandbox without netlink
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		hearRemovals(events, func(string) {})
+	}()
+	testkit.OK(t, events.Close()) // ends it
+	<-done
+}
+
+// Of the GPUs of a NIC in a process somebody says that one has gone: a NIC that has bound it stops, and gives its pages
+// back when it is unbound.
+func TestGPUThatIsRemovedFromAProcess(t *testing.T) {
+	r := newBoundRig(t, rigOptions{})
+	r.nic.RemoveGPU(99) // none of its
+	testkit.OK(t, r.nic.Err())
+	r.nic.RemoveGPU(3)
+	removedNIC(t, r.nic, "GPU 3")
+	is(t, "BindQueue", r.nic.BindQueue(1, 3, r.gpu), unix.ENODEV)
+	is(t, "UnbindQueue", r.nic.UnbindQueue(1), nil)
+	r.gpu.whole(t)
+}
+
+// What sleeps at a device that is gone is still woken: calls are served until Close.
+func TestSleeperRests(t *testing.T) {
+	s, _ := newTestSleeper(t)
+	testkit.OK(t, s.f.Close())
+	if _, err := s.sleep(); err == nil {
+		t.Fatal("a descriptor that is closed: no error")
+	}
+	for range 3 {
+		s.wake()
+		s.rest()
+	}
+}
