@@ -33,16 +33,20 @@ var grace = time.Second // a variable for tests
 func (m *Machine) command(name string) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
-	return m.qmp.do(ctx, name)
+	return m.qmp.do(ctx, name, nil)
 }
 
 // event takes note of what QEMU reports.
 func (m *Machine) event(e qmpEvent) {
 	switch e.Event {
-	case "SHUTDOWN":
+	case eventShutdown:
 		m.shutdown = e.Data.Reason
-	case "STOP":
+	case eventStop:
 		m.checkStatus()
+	case eventDeleted:
+		m.unplugged(e.Data.Device, nil)
+	case eventKept:
+		m.unplugged(e.Data.Device, ErrKept)
 	}
 }
 
@@ -79,7 +83,7 @@ func (m *Machine) finish() {
 	<-m.qmp.done
 	_ = m.qmp.conn.Close()
 	for e := range m.qmp.events { // that were still to be taken
-		if e.Event == "SHUTDOWN" {
+		if e.Event == eventShutdown {
 			m.shutdown = e.Data.Reason
 		}
 	}

@@ -18,6 +18,12 @@ var (
 	ErrModule   = errors.New("the guest's kernel does not load module")
 )
 
+// Why a device is still there: Machine.UnplugNIC, UnplugGPU.
+var (
+	ErrFixed = errors.New("it cannot be taken out of this machine")
+	ErrKept  = errors.New("the guest did not let go of it")
+)
+
 // MemoryError says what can be done about an error of memory that lies in a file of ours, if it is
 // that there is too little of it.
 func MemoryError(what string, err error) error {

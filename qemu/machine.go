@@ -109,8 +109,9 @@ type Config struct {
 type Started func(ctx context.Context, pid int, monitor net.Conn) (signal func(syscall.Signal) error,
 	instead net.Conn, err error)
 
-// Commands are all that a Machine says to QEMU's monitor: the keys "execute" and "id", no arguments.
-var Commands = []string{commandCapabilities, commandStatus, commandQuit}
+// Commands are all that a Machine says to QEMU's monitor: the keys "execute" and "id", and of device_del the argument
+// "id", which begins with DevicePrefix.
+var Commands = []string{commandCapabilities, commandStatus, commandQuit, commandUnplug}
 
 // Machine is a running QEMU. Its methods may be called from any goroutine.
 type Machine struct {
@@ -127,6 +128,9 @@ type Machine struct {
 	qmp    *qmp
 	agent  *agent.Client
 	net    []*backendSocket
+
+	unplug  [2][]string // devices of NICs and GPUs that can be taken out; "": this one cannot
+	unplugs unplugs
 
 	ask    chan struct{} // closed by Close
 	askOne sync.Once
@@ -188,6 +192,7 @@ func launch(ctx context.Context, c *Config, accel Accel) (_ *Machine, err error)
 		conOK: make(chan struct{}), ask: make(chan struct{}), up: make(chan struct{}), done: make(chan struct{}),
 		stderr: agent.Tail{Max: 8 << 10},
 	}
+	m.unplug = c.devicesOut()
 	var in inherited
 	host := map[string]net.Conn{} // our ends
 	defer func() {

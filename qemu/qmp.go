@@ -15,7 +15,7 @@ import (
 // line. Only what a Machine needs: one command at a time, and events.
 type qmp struct {
 	conn   net.Conn
-	events chan qmpEvent // SHUTDOWN and STOP; closed at the end
+	events chan qmpEvent // those of watchedEvents; closed at the end
 	done   chan struct{} // closed when the reader has ended
 
 	replies chan qmpReply // the last one, from the reader
@@ -27,7 +27,27 @@ type qmpEvent struct {
 	Event string `json:"event"`
 	Data  struct {
 		Reason string `json:"reason"`
+		Device string `json:"device"`
 	} `json:"data"`
+}
+
+// Events that a Machine looks at.
+const (
+	eventShutdown = "SHUTDOWN"
+	eventStop     = "STOP"
+	eventDeleted  = "DEVICE_DELETED"            // of a device, when nothing of it is left
+	eventKept     = "DEVICE_UNPLUG_GUEST_ERROR" // the guest did not let go of it
+)
+
+// watched says whether a Machine looks at an event. Parts of a device are deleted, too, which have no name.
+func (e *qmpEvent) watched() bool {
+	switch e.Event {
+	case eventShutdown, eventStop:
+		return true
+	case eventDeleted, eventKept:
+		return e.Data.Device != ""
+	}
+	return false
 }
 
 type qmpReply struct {
@@ -44,7 +64,13 @@ const (
 	commandCapabilities = "qmp_capabilities"
 	commandStatus       = "query-status"
 	commandQuit         = "quit"
+	commandUnplug       = "device_del"
 )
+
+// unplugArgs are the arguments of device_del.
+type unplugArgs struct {
+	ID string `json:"id"`
+}
 
 // maxQMP bounds a line from QEMU.
 const maxQMP = 1 << 20
@@ -74,10 +100,10 @@ func (q *qmp) read() {
 			continue
 		}
 		switch {
-		case line.Event == "SHUTDOWN" || line.Event == "STOP":
+		case line.watched():
 			select {
 			case q.events <- line.qmpEvent:
-			default: // neither comes that often
+			default: // none comes that often
 			}
 		case line.Return != nil || line.Error != nil:
 			select {
@@ -89,9 +115,9 @@ func (q *qmp) read() {
 	}
 }
 
-// do runs a command and gives what it returns. Its reply is known by its id: that of a command
+// do runs a command, with arguments or nil, and gives what it returns. Its reply is known by its id: that of a command
 // which is not waited for any more is passed over.
-func (q *qmp) do(ctx context.Context, command string) (json.RawMessage, error) {
+func (q *qmp) do(ctx context.Context, command string, args any) (json.RawMessage, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.id++
@@ -103,7 +129,8 @@ func (q *qmp) do(ctx context.Context, command string) (json.RawMessage, error) {
 	b, err := json.Marshal(struct {
 		Execute string `json:"execute"`
 		ID      uint64 `json:"id"`
-	}{command, q.id})
+		Args    any    `json:"arguments,omitempty"`
+	}{command, q.id, args})
 	if err != nil {
 		return nil, err
 	}

@@ -52,16 +52,16 @@ func TestQMPCommandsAndEvents(t *testing.T) {
 		}
 		return fmt.Sprintf(`{"error": {"class": "CommandNotFound", "desc": "no"}, "id": %d}`, n)
 	})
-	if _, err := q.do(t.Context(), "qmp_capabilities"); err != nil {
+	if _, err := q.do(t.Context(), "qmp_capabilities", nil); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := q.do(t.Context(), "query-status"); string(s) != `{"status": "running", "running": true}` || err != nil {
+	if s, err := q.do(t.Context(), "query-status", nil); string(s) != `{"status": "running", "running": true}` || err != nil {
 		t.Errorf("%q, %v", s, err)
 	}
 	if e := <-q.events; e.Event != "SHUTDOWN" || e.Data.Reason != "guest-reset" {
 		t.Errorf("%+v", e)
 	}
-	if _, err := q.do(t.Context(), "bogus"); err == nil || !strings.Contains(err.Error(), "CommandNotFound") {
+	if _, err := q.do(t.Context(), "bogus", nil); err == nil || !strings.Contains(err.Error(), "CommandNotFound") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -71,13 +71,13 @@ func TestQMPGivesUp(t *testing.T) {
 	q := peerQMP(t, func(int, string) string { return "" })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	if _, err := q.do(ctx, "quit"); !errors.Is(err, context.DeadlineExceeded) &&
+	if _, err := q.do(ctx, "quit", nil); !errors.Is(err, context.DeadlineExceeded) &&
 		!strings.Contains(fmt.Sprint(err), "timeout") {
 		t.Errorf("got %v", err)
 	}
 	_ = q.conn.Close()
 	<-q.done
-	if _, err := q.do(t.Context(), "quit"); err == nil {
+	if _, err := q.do(t.Context(), "quit", nil); err == nil {
 		t.Error("a command on a closed connection: no error")
 	}
 }

@@ -10,7 +10,9 @@ import (
 
 // A machine's PCIe tree (Config.Tree): each socket is a PCI expander bus (pxb-pcie) of its NUMA node, each port a root
 // port or a switch's downstream port. QEMU's generic switch with links of any speed is the one of CXL, which without
-// -M cxl=on is an ordinary PCIe switch to its guest; x3130's ports are 2.5 GT/s, one lane. No switch of QEMU's has ACS.
+// -M cxl=on is an ordinary PCIe switch to its guest. Its ports have no power controller, without which QEMU never lets
+// go of a device that its guest has let go of (hw/pci/pcie.c, pcie_cap_slot_write_config): what can be taken out is
+// below ports of TI's XIO3130, which have one, and are 2.5 GT/s, one lane. No switch of QEMU's has ACS.
 
 const (
 	firstBus  = pcie.OwnBuses // of the first expander bus: those below are of what is on the root complex itself
@@ -64,7 +66,7 @@ func (c *Config) tree() (args []string) {
 	if c.Tree == nil {
 		return nil
 	}
-	t := trunk{tree: c.Tree, bus: firstBus}
+	t := trunk{tree: c.Tree, bus: firstBus, removable: c.removable()}
 	sockets := c.Tree.Children("")
 	slack := (pcie.MaxBuses - firstBus - c.Tree.Buses()) / len(sockets)
 	for i, s := range sockets {
@@ -78,10 +80,11 @@ func (c *Config) tree() (args []string) {
 
 // trunk is a tree that is being written.
 type trunk struct {
-	tree    *pcie.Tree
-	args    []string
-	bus     int // the next that is nobody's
-	chassis int
+	tree      *pcie.Tree
+	args      []string
+	bus       int // the next that is nobody's
+	chassis   int
+	removable map[string]bool // places of what can be taken out
 }
 
 func (t *trunk) add(format string, args ...any) {
@@ -94,10 +97,14 @@ func (t *trunk) below(above pcie.Node) {
 	for _, n := range t.tree.Children(above.Name) {
 		t.chassis++
 		t.bus++
-		if above.Kind == pcie.Socket {
-			t.add("pcie-root-port,id=%s,bus=%s,chassis=%d,slot=0,hotplug=off,io-reserve=0%s", portOf(n.Name),
-				treeID(above.Name), t.chassis, speed(n.Link))
-		} else {
+		out := t.removable[n.Name]
+		switch {
+		case above.Kind == pcie.Socket:
+			t.add("pcie-root-port,id=%s,bus=%s,chassis=%d,slot=0,hotplug=%s,io-reserve=0%s", portOf(n.Name),
+				treeID(above.Name), t.chassis, onOff(out), speed(n.Link))
+		case out:
+			t.add("xio3130-downstream,id=%s,bus=%s,chassis=%d,slot=0,hotplug=on", portOf(n.Name), treeID(above.Name), t.chassis)
+		default:
 			t.add("cxl-downstream,id=%s,bus=%s,chassis=%d,slot=0,hotplug=off%s", portOf(n.Name), treeID(above.Name), t.chassis,
 				speed(n.Link))
 		}
@@ -107,6 +114,13 @@ func (t *trunk) below(above pcie.Node) {
 			t.below(n)
 		}
 	}
+}
+
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
 }
 
 // speed are a port's options for a link, in QEMU's words: 2_5, 5, 8, 16, 32 and 64 GT/s.

@@ -103,12 +103,13 @@ func TestOnlyOwnProcessesAreSignalled(t *testing.T) {
 	testkit.ErrorIs(t, signal(unix.SIGKILL), unix.ESRCH)
 }
 
-// A QEMU's monitor gets the commands that are listed, without anything else that is in the line.
+// A QEMU's monitor gets the commands that are listed, without anything else that is in the line but the name of a
+// device that is to be taken out.
 //
 // Invariant: sandbox: A confined process gives a QEMU no command but those that vnic needs.
 func TestMonitorGetsListedCommands(t *testing.T) {
 	testkit.LeavesNothing(t)
-	k := both(t, Config{Mode: On, Monitor: []string{"quit", "query-status"}})
+	k := both(t, Config{Mode: On, Monitor: []string{"quit", "query-status", "device_del"}})
 	qemu, theirs, err := scm.Pair()
 	testkit.OK(t, err)
 	defer qemu.Close()
@@ -122,6 +123,9 @@ func TestMonitorGetsListedCommands(t *testing.T) {
 		`{"execute":"human-monitor-command","arguments":{"command-line":"quit"}}`,
 		`{"execute":"quit"}{"execute":"stop"}`,
 		`["quit"]`, `junk`, ``,
+		`{"execute":"device_del","arguments":{"id":"qmp"},"id":6}`,
+		`{"execute":"device_del","id":7}`, `{"execute":"device_del","arguments":"dev-net0","id":8}`,
+		`{"execute":"device_del","arguments":{"id":"dev-net0","force":true},"id":9}`,
 		`{"execute":"quit","arguments":{"x":1},"exec-oob":"stop","id":5}`,
 	} {
 		testkit.Must(m.Write([]byte(line + "\n")))(t)
@@ -129,11 +133,12 @@ func TestMonitorGetsListedCommands(t *testing.T) {
 	testkit.OK(t, qemu.SetDeadline(time.Now().Add(testkit.Patience)))
 	lines := bufio.NewScanner(qemu)
 	var got []string
-	for len(got) < 2 && lines.Scan() {
+	for len(got) < 3 && lines.Scan() {
 		got = append(got, lines.Text())
 	}
 	testkit.Equal(t, "commands", strings.Join(got, " "),
-		`{"execute":"query-status","id":1} {"execute":"quit","id":5}`)
+		`{"execute":"query-status","id":1} {"execute":"device_del","id":9,"arguments":{"id":"dev-net0"}} `+
+			`{"execute":"quit","id":5}`)
 	testkit.Must(qemu.Write([]byte("{\"return\": {}}\n")))(t)
 	answer := testkit.Must(bufio.NewReader(m).ReadString('\n'))(t)
 	testkit.Equal(t, "answer", answer, "{\"return\": {}}\n")

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strings"
 
 	"vnic.dev/vnic/internal/scm"
 )
@@ -38,7 +39,18 @@ func (s *server) monitor(ctx context.Context, fd int, r *reply) {
 	s.wg.Go(func() { relayCommands(c, ours, s.config.Monitor) })
 }
 
-// relayCommands has a process say those commands, without arguments, to a monitor, and hear all that it
+// unplug is the one command that has an argument: a device of those that the process has named so.
+const (
+	unplug       = "device_del"
+	devicePrefix = "dev-"
+)
+
+// unplugArgument is that of unplug.
+type unplugArgument struct {
+	ID string `json:"id"`
+}
+
+// relayCommands has a process say those commands to a monitor, without arguments but unplug's, and hear all that it
 // says (QEMU docs/interop/qmp-spec.rst). Anything else is left out.
 func relayCommands(monitor, process net.Conn, allowed []string) {
 	go func() {
@@ -47,10 +59,16 @@ func relayCommands(monitor, process net.Conn, allowed []string) {
 		lines.Buffer(nil, maxCommand)
 		for lines.Scan() {
 			var c struct { // made anew: what is in the line besides does not go on
-				Execute string `json:"execute"`
-				ID      uint64 `json:"id"`
+				Execute string          `json:"execute"`
+				ID      uint64          `json:"id"`
+				Args    *unplugArgument `json:"arguments,omitempty"`
 			}
 			if json.Unmarshal(lines.Bytes(), &c) != nil || !slices.Contains(allowed, c.Execute) {
+				continue
+			}
+			if c.Execute != unplug {
+				c.Args = nil
+			} else if c.Args == nil || !strings.HasPrefix(c.Args.ID, devicePrefix) {
 				continue
 			}
 			b, err := json.Marshal(c)
