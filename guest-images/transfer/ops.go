@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"sync"
 	"syscall"
+	"time"
 
 	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/guest-images/agent"
@@ -25,6 +26,7 @@ const (
 	OpReceive = "transfer.receive"
 	OpSend    = "transfer.send"
 	OpState   = "transfer.state"
+	OpLate    = "transfer.late"
 	OpFinish  = "transfer.finish"
 	OpClose   = "transfer.close"
 )
@@ -184,6 +186,11 @@ func op[A any](h *host, f func(ctx context.Context, n *Node, args A) (any, error
 
 type none struct{}
 
+// lateBy is the argument of OpLate.
+type lateBy struct {
+	Nanoseconds int64 `json:"nanoseconds"`
+}
+
 // ops are the operations by name.
 func (h *host) ops() map[string]agent.Op {
 	return map[string]agent.Op{
@@ -196,7 +203,10 @@ func (h *host) ops() map[string]agent.Op {
 		OpReceive: op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return n.Receive(ctx) }),
 		OpSend:    op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return n.Send(ctx) }),
 		OpState:   op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return n.State(ctx), nil }),
-		OpFinish:  op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return nil, n.Finish(ctx) }),
+		OpLate: op(h, func(ctx context.Context, n *Node, l lateBy) (any, error) {
+			return nil, n.LateTokens(ctx, time.Duration(l.Nanoseconds))
+		}),
+		OpFinish: op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return nil, n.Finish(ctx) }),
 	}
 }
 
@@ -274,6 +284,14 @@ func (r Remote) Prepare(ctx context.Context, p Prepare) error {
 		which
 		Prepare
 	}{which{r.Node}, p}, nil)
+}
+
+// LateTokens is Node.LateTokens.
+func (r Remote) LateTokens(ctx context.Context, by time.Duration) error {
+	return r.Agent.Call(ctx, OpLate, struct {
+		which
+		lateBy
+	}{which{r.Node}, lateBy{by.Nanoseconds()}}, nil)
 }
 
 // Listen is Node.Listen.

@@ -20,7 +20,11 @@ func (n *Node) Receive(ctx context.Context) (Result, error) {
 // receiveDevmem gathers fragments. Tokens go back when the fragments they stand for have been gathered.
 func (n *Node) receiveDevmem(ctx context.Context, p *pipe, s *session, r *Result) error {
 	h := &held{limit: s.conf.Hold / devmem.PageSize, wait: time.Duration(s.conf.HoldSeconds) * time.Second}
-	defer func() { r.Held, r.Stalls = h.counts() }()
+	n.late.begin()
+	defer func() {
+		r.Held, r.Stalls = h.counts()
+		r.Late = n.late.mostLate()
+	}()
 	for r.Bytes < s.conf.Len {
 		sl, err := p.take(ctx)
 		if err != nil {
@@ -35,7 +39,12 @@ func (n *Node) receiveDevmem(ctx context.Context, p *pipe, s *session, r *Result
 			if err := n.run(ctx, s, control.JobGather, sl); err != nil {
 				return err
 			}
-			if rest := h.take(tokens); rest.Len() > 0 {
+			rest := h.take(tokens)
+			if by := n.late.now(); by > 0 {
+				p.free <- sl // the engine is done with it
+				return n.late.giveBack(ctx, by, &rest, s.conn)
+			}
+			if rest.Len() > 0 {
 				if err := rest.GiveBack(s.conn); err != nil {
 					return err
 				}

@@ -52,6 +52,7 @@ type Node struct {
 	mem    Memory
 	cpu    func() CPU
 	more   bool // the device is another Node's to close
+	late   late
 
 	finishing sync.Mutex // one Finish at a time
 
@@ -153,6 +154,7 @@ type Result struct {
 	Jobs        uint64 `json:"jobs"`
 	Held        uint64 `json:"held,omitempty"`   // tokens that were kept
 	Stalls      uint64 `json:"stalls,omitempty"` // how often they were given back, as nothing came any more
+	Late        uint64 `json:"late,omitempty"`   // the most tokens at a time that were to go back later
 	Retransmits uint64 `json:"retransmits"`      // segments
 	CPU         CPU    `json:"cpu"`
 }
