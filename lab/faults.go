@@ -213,15 +213,38 @@ func LinkKeys() (keys []string) {
 
 // Change is something to be changed in a lab that runs.
 type Change struct {
-	Kind string // "link" or "nic"
-	Of   string // a NIC, as a.nic0
-	Set  [][2]string
+	Kind string      // "link", "nic" or "gpu"
+	Of   string      // a NIC, as a.nic0, or a GPU, as a.gpu0
+	Set  [][2]string // a word and its value; removal has none, and is alone
 }
 
-// changes are what each kind knows beside what SetLink does of a link.
-var changes = map[string][]string{"link": {"state"}, "nic": nicKeys}
+// Kinds of changes.
+const (
+	KindLink = "link"
+	KindNIC  = "nic"
+	KindGPU  = "gpu"
+)
 
-// ParseChange reads one, as "link a.nic0 loss=1% state=down" or "nic a.nic0 p2p=off".
+// removal is the word for what is taken away from its guest.
+const removal = "remove"
+
+// changes are what each kind knows beside what SetLink does of a link.
+var changes = map[string][]string{KindLink: {"state"}, KindNIC: append(nicKeys, removal), KindGPU: {removal}}
+
+// Faults lists what can be changed, a kind and a word each: "link loss", "nic remove".
+func Faults() (list []string) {
+	for _, key := range LinkKeys() {
+		list = append(list, KindLink+" "+key)
+	}
+	for _, kind := range []string{KindLink, KindNIC, KindGPU} {
+		for _, key := range changes[kind] {
+			list = append(list, kind+" "+key)
+		}
+	}
+	return list
+}
+
+// ParseChange reads one, as "link a.nic0 loss=1% state=down", "nic a.nic0 p2p=off" or "gpu a.gpu0 remove".
 func ParseChange(s string) (c Change, err error) {
 	words := strings.Fields(s)
 	if len(words) < 3 {
@@ -230,15 +253,23 @@ func ParseChange(s string) (c Change, err error) {
 	c.Kind, c.Of = words[0], words[1]
 	known, ok := changes[c.Kind]
 	if !ok {
-		return c, fmt.Errorf("%s: a link or a nic, as link a.nic0 loss=1%%, or nic a.nic0 p2p=off", c.Kind)
+		return c, fmt.Errorf("%s: a link, a nic or a gpu, as link a.nic0 loss=1%%, nic a.nic0 p2p=off, or gpu a.gpu0 remove",
+			c.Kind)
+	}
+	if words[2] == removal && len(words) == 3 && slices.Contains(known, removal) {
+		c.Set = [][2]string{{removal, ""}}
+		return c, nil
 	}
 	for _, w := range words[2:] {
+		if w == removal && slices.Contains(known, removal) {
+			return c, fmt.Errorf("%s: nothing is set with it, as what is removed does nothing any more", w)
+		}
 		key, value, ok := strings.Cut(w, "=")
 		if !ok {
 			return c, fmt.Errorf("%s: a word, = and a value, as loss=1%%", w)
 		}
 		if !slices.Contains(known, key) {
-			if c.Kind != "link" {
+			if c.Kind != KindLink {
 				return c, fmt.Errorf("a %s has no %q: it has %s", c.Kind, key, strings.Join(known, ", "))
 			}
 			if err := SetLink(new(wire.Impairment), key, value); err != nil {
@@ -248,7 +279,7 @@ func ParseChange(s string) (c Change, err error) {
 				return c, err
 			}
 		}
-		if c.Kind == "nic" {
+		if c.Kind != KindLink {
 			if _, err := nicChange(key, value); err != nil {
 				return c, err
 			}
@@ -264,7 +295,9 @@ func ParseChange(s string) (c Change, err error) {
 func (c Change) String() string {
 	s := c.Kind + " " + c.Of
 	for _, x := range c.Set {
-		s += " " + x[0] + "=" + x[1]
+		if s += " " + x[0]; x[0] != removal {
+			s += "=" + x[1]
+		}
 	}
 	return s
 }
@@ -273,21 +306,37 @@ func (c Change) String() string {
 func (l *Lab) Apply(c Change) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
+	if err := l.apply(c); err != nil {
+		return err
+	}
+	l.opt.Log.Info("changed", "what", c.String())
+	return nil
+}
+
+// apply is Apply; changing is held.
+func (l *Lab) apply(c Change) error {
+	removes := slices.ContainsFunc(c.Set, func(x [2]string) bool { return x[0] == removal })
+	if c.Kind == KindGPU {
+		return l.removeGPU(c.Of)
+	}
 	i := slices.IndexFunc(l.ports, func(p *Port) bool { return p.Name == c.Of })
 	if i < 0 {
 		var names []string
-		for _, p := range l.ports[:min(len(l.ports), 8)] {
+		for _, p := range l.ports {
 			names = append(names, p.Name)
 		}
-		return fmt.Errorf("%s is no NIC of the lab: there are %s", c.Of, strings.Join(names, ", "))
+		return noSuch(c.Of, "NIC", names)
 	}
 	p := l.ports[i]
+	if removes {
+		return l.removeNIC(p)
+	}
 	im := p.desc.Link.Up
-	var after []func()
+	var after []func() error
 	for _, x := range c.Set {
 		key, value := x[0], x[1]
 		switch {
-		case c.Kind == "nic":
+		case c.Kind == KindNIC:
 			change, err := nicChange(key, value)
 			if err == nil && key == "reset" && p.asksReset() == nil {
 				err = fmt.Errorf("%s: virtio-net cannot ask for a reset: the device status is QEMU's, and vhost-user has no "+
@@ -296,9 +345,9 @@ func (l *Lab) Apply(c Change) error {
 			if err != nil {
 				return err
 			}
-			after = append(after, func() { change(l, p) })
-		case c.Kind == "link" && key == "state":
-			after = append(after, func() { p.setCarrier(value == "up") })
+			after = append(after, func() error { return change(l, p) })
+		case c.Kind == KindLink && key == "state":
+			after = append(after, func() error { p.setCarrier(value == "up"); return nil })
 		default:
 			if err := SetLink(&im, key, value); err != nil {
 				return err
@@ -312,51 +361,64 @@ func (l *Lab) Apply(c Change) error {
 		return err
 	}
 	for _, f := range after {
-		f()
+		if err := f(); err != nil {
+			return err
+		}
 	}
-	l.opt.Log.Info("changed", "what", c.String())
 	return nil
 }
 
 // nicKeys are what nicChange knows.
-var nicKeys = []string{"p2p", "interrupt", "completions", "exhaust", "reset"}
+var nicKeys = []string{"p2p", "interrupt", "completions", "exhaust", "reset", "tokens"}
 
-// nicChange reads what a NIC is to do, and gives what has a port do it; changing is held.
-func nicChange(key, value string) (func(l *Lab, p *Port), error) {
-	wrong := func(want string) (func(l *Lab, p *Port), error) {
+// doChange has a port, or its guest, do something; changing is held.
+type doChange func(l *Lab, p *Port) error
+
+// nicChange reads what a NIC is to do, and gives what has a port do it.
+func nicChange(key, value string) (doChange, error) {
+	wrong := func(want string) (doChange, error) {
 		return nil, fmt.Errorf("%s is %s: %s", key, value, want)
+	}
+	does := func(f func(l *Lab, p *Port)) (doChange, error) {
+		return func(l *Lab, p *Port) error { f(l, p); return nil }, nil
 	}
 	switch key {
 	case "p2p":
 		if value != "on" && value != "off" {
 			return wrong("on or off")
 		}
-		return func(_ *Lab, p *Port) { p.NIC().SetP2P(value == "on") }, nil
+		return does(func(_ *Lab, p *Port) { p.NIC().SetP2P(value == "on") })
 	case "interrupt":
 		if value != "lost" {
 			return wrong("lost")
 		}
-		return func(_ *Lab, p *Port) { p.NIC().LoseInterrupt() }, nil
+		return does(func(_ *Lab, p *Port) { p.NIC().LoseInterrupt() })
 	case "completions":
 		d, err := ParseTime(value, nic.MaxCompletionDelay)
 		if err != nil {
 			return wrong(err.Error() + "; 0 ends it")
 		}
-		return func(l *Lab, p *Port) {
+		return does(func(l *Lab, p *Port) {
 			p.completions = d
 			p.NIC().DelayCompletions(longer(d, l.clock.Scale()))
-		}, nil
+		})
 	case "exhaust":
 		d, err := ParseTime(value, nic.MaxExhaustion)
 		if err != nil {
 			return wrong(err.Error() + "; 0 ends it")
 		}
-		return func(l *Lab, p *Port) { p.NIC().Exhaust(longer(d, max(l.clock.Scale(), 1))) }, nil
+		return does(func(l *Lab, p *Port) { p.NIC().Exhaust(longer(d, max(l.clock.Scale(), 1))) })
 	case "reset":
 		if value != "ask" {
 			return wrong("ask")
 		}
-		return func(_ *Lab, p *Port) { p.asksReset()() }, nil
+		return does(func(_ *Lab, p *Port) { p.asksReset()() })
+	case "tokens":
+		d, err := ParseTime(value, MaxLateTokens)
+		if err != nil {
+			return wrong(err.Error() + "; 0 ends it")
+		}
+		return func(l *Lab, p *Port) error { return l.lateTokens(p, d) }, nil
 	}
 	return nil, fmt.Errorf("a nic has no %q: it has %s", key, strings.Join(nicKeys, ", "))
 }

@@ -129,8 +129,9 @@ func TestNICFaults(t *testing.T) {
 	testkit.OK(t, apply("nic port1 reset=ask"))
 	for _, c := range [][2]string{{"interrupt=off", "lost"}, {"completions=2s", "1s at most"},
 		{"completions=-1ms", "1s at most"}, {"exhaust=1m", "10s at most"}, {"exhaust=50%", "10s at most"},
-		{"reset=now", "ask"}, {"p2p=no", "on or off"},
-		{"loss=1%", "it has p2p, interrupt, completions, exhaust, reset"}} {
+		{"reset=now", "ask"}, {"tokens=11s", "10s at most"}, {"tokens=late", "10s at most"},
+		{"remove p2p=off", "does nothing any more"}, {"p2p=no", "on or off"},
+		{"loss=1%", "it has p2p, interrupt, completions, exhaust, reset, tokens, remove"}} {
 		if _, err := ParseChange("nic port0 " + c[0]); err == nil || !strings.Contains(err.Error(), c[1]) {
 			t.Errorf("%v: %v", c, err)
 		}
@@ -183,7 +184,8 @@ func TestPlay(t *testing.T) {
 func FuzzParseChange(f *testing.F) {
 	for _, s := range []string{"link a.nic0 loss=1% state=down", "nic a p2p=off", "link a gemodel=1%/2%",
 		"link a drop=1,2",
-		"nic a interrupt=lost completions=5ms exhaust=200ms reset=ask"} {
+		"nic a interrupt=lost completions=5ms exhaust=200ms reset=ask tokens=1ms", "nic a remove", "gpu a.gpu0 remove",
+		"gpu a remove remove"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

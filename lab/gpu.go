@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -21,10 +22,13 @@ const GPUFilePrefix = "vnic-gpu"
 // GPUMemory is a GPU of a lab. Closing it is the lab's.
 type GPUMemory struct {
 	*gpumem.GPU
+	Name string   // as a.gpu0
 	File *os.File // its memory, to be mapped or handed on to a QEMU
 	Node bool     // its guest sees it as a NUMA node's memory; else as BAR 2 of an ivshmem device
 
 	Place string // its name in the machine's tree
+
+	removed atomic.Bool // from its guest
 
 	info control.GPUInfo // how its guest finds it, but for its place in the PCIe tree
 }

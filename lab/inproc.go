@@ -24,5 +24,11 @@ func (p *Port) InProcess(o driver.Options) (*driver.NIC, error) {
 	for _, g := range p.GPUs {
 		f.GPUs = append(f.GPUs, driver.FrontendGPU{ID: g.ID(), FD: g.FD(), Size: g.Size()})
 	}
-	return driver.Attach(f)
+	n, err := driver.Attach(f)
+	if err == nil {
+		p.lab.changing.Lock()
+		defer p.lab.changing.Unlock()
+		p.driver = n
+	}
+	return n, err
 }

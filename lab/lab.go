@@ -2,6 +2,7 @@ package lab
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -29,7 +30,9 @@ type Lab struct {
 	ports    []*Port       // of all machines, in their order
 	clock    *shape.Clock
 
-	changing sync.Mutex // held while something is changed: Apply, SetScale
+	changing sync.Mutex      // held while something is changed: Apply, SetScale
+	removals []chan struct{} // under changing: of devices that guests are to let go of; closed when that has ended
+	closing  chan struct{}   // closed by Close
 
 	edgeMu   sync.Mutex
 	edges    map[string]*Edge // under edgeMu
@@ -45,7 +48,9 @@ type Machine struct {
 	Ports []*Port
 	GPUs  []*GPUMemory
 
-	desc *Guest
+	lab    *Lab
+	desc   *Guest
+	faults GuestFaults // under lab.changing
 }
 
 // Open makes a lab. A *MemoryError says that GPU memory is not to be had.
@@ -57,7 +62,7 @@ func Open(d Description, o Options) (l *Lab, err error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	l = &Lab{desc: d.Complete(), opt: o, files: dma.NewFiles(), sw: wire.NewSwitch(o.Log),
-		edges: make(map[string]*Edge)}
+		edges: make(map[string]*Edge), closing: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			l, err = nil, errors.Join(err, l.Close())
@@ -94,7 +99,7 @@ func (l *Lab) addMachine(g *Guest) error {
 	if err != nil {
 		return err
 	}
-	m := &Machine{Name: g.Name, Tree: tree, Bare: len(g.Sockets) == 0, desc: g}
+	m := &Machine{Name: g.Name, Tree: tree, Bare: len(g.Sockets) == 0, desc: g, lab: l}
 	l.machines = append(l.machines, m)
 	nodes := max(len(g.Sockets), 1) - 1 // the last that is a socket's; GPUs that are nodes follow
 	for i := range g.GPUs {
@@ -106,7 +111,7 @@ func (l *Lab) addMachine(g *Guest) error {
 		if err != nil {
 			return err
 		}
-		gpu.Place = g.gpuInTree(&g.GPUs[i])
+		gpu.Name, gpu.Place = g.GPUs[i].Name, g.gpuInTree(&g.GPUs[i])
 		m.GPUs = append(m.GPUs, gpu)
 	}
 	for i := range g.NICs {
@@ -169,6 +174,8 @@ func (l *Lab) MTU() int {
 // Close ends what is served, then takes down services, NICs, GPUs and the switch. Nothing of the
 // lab is left.
 func (l *Lab) Close() error {
+	close(l.closing)
+	l.AwaitRemovals(context.Background())
 	var wg sync.WaitGroup
 	for _, p := range l.ports {
 		wg.Go(p.endServing)

@@ -6,9 +6,11 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/wire"
 )
@@ -32,6 +34,8 @@ type Port struct {
 	desc    *NIC
 
 	completions time.Duration // late by so much at scale 1; under lab.changing
+	driver      *driver.NIC   // in this process; nil: none; under lab.changing
+	removed     atomic.Bool   // from its guest
 
 	loadsMu sync.Mutex
 	loads   map[loadsOf][]Load // under loadsMu

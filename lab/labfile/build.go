@@ -546,8 +546,8 @@ func (b *builder) script() error {
 			return b.wrong(at.to("at"), "at is %q: %v", e.At, err)
 		}
 		c, err := lab.ParseChange(e.Set)
-		if err == nil && b.find(c.Of) == nil {
-			err = fmt.Errorf("%q is no NIC: guest and NIC, as %s", c.Of, b.out.Guests[0].NICs[0].Name)
+		if err == nil {
+			err = b.names(&c)
 		}
 		if err != nil {
 			return b.wrong(at.to("set"), "%v", err)
@@ -555,6 +555,29 @@ func (b *builder) script() error {
 		b.out.Script = append(b.out.Script, lab.Event{At: when, Change: c})
 	}
 	return nil
+}
+
+// names says what is wrong with the name of what is changed.
+func (b *builder) names(c *lab.Change) error {
+	if c.Kind != lab.KindGPU {
+		if b.find(c.Of) == nil {
+			return fmt.Errorf("%q is no NIC: guest and NIC, as %s", c.Of, b.out.Guests[0].NICs[0].Name)
+		}
+		return nil
+	}
+	some := "" // GPU
+	for i := range b.out.Guests {
+		for _, g := range b.out.Guests[i].GPUs {
+			if g.Name == c.Of {
+				return nil
+			}
+			some = cmp.Or(some, g.Name)
+		}
+	}
+	if some == "" {
+		return fmt.Errorf("%q is no GPU: the lab has none", c.Of)
+	}
+	return fmt.Errorf("%q is no GPU: guest and GPU, as %s", c.Of, some)
 }
 
 const maxScript = 24 * time.Hour

@@ -92,6 +92,7 @@ func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, 
 	if err != nil {
 		return nil, err
 	}
+	hw.SetGuest(lab.GuestFaults{RemoveNIC: m.UnplugNIC, RemoveGPU: m.UnplugGPU})
 	return &Guest{Machine: m}, nil
 }
 

@@ -305,6 +305,9 @@ func (r *rails) probe(ctx context.Context) error {
 		if err := r.run(ctx, &rep, mode, uint64(len(o.Modes)+i)); err != nil {
 			return fmt.Errorf("probe in mode %s: %w", mode, err)
 		}
+		if err := r.lost(); err != nil {
+			return fmt.Errorf("probe in mode %s: %w", mode, err)
+		}
 		rates := make([]float64, len(r.streams))
 		for i, s := range r.streams {
 			rates[i] = rep.Rails[i].Rate()

@@ -57,6 +57,9 @@ func payload(d control.DirCounters) uint64 { return d.DeviceBytes + d.GPUFileByt
 // totals are counters that are not flowCounters': of ports, as they stand now.
 type totals struct{ engine, drops uint64 }
 
+// noBuffer is how often frames found no buffer at the receiving NIC.
+func (l *runner) noBuffer() uint64 { return l.ends[1].port.Link().Counters().Busy }
+
 func (l *runner) counters() (t totals) { return countersOf(l.ends[0].port, l.ends[1].port) }
 
 func countersOf(ports ...*nic.Port) (t totals) {
@@ -101,6 +104,13 @@ func (t *round) account(r *Run) {
 			r.Hold = &Hold{}
 		}
 		r.Hold.Tokens, r.Hold.Stalls = max(r.Hold.Tokens, t.got.Held), r.Hold.Stalls+t.got.Stalls
+	}
+	if t.got.Late > 0 {
+		if r.LateTokens == nil {
+			r.LateTokens = &LateTokens{}
+		}
+		r.LateTokens.Tokens = max(r.LateTokens.Tokens, t.got.Late)
+		r.LateTokens.NoBuffer += t.l.noBuffer() - t.noBuffer
 	}
 	if r.GuestCPU != nil {
 		c := t.sent.CPU.Add(t.got.CPU)

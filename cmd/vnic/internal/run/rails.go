@@ -53,6 +53,7 @@ type stream struct {
 	is   Rail
 
 	noP2P bool                  // of the whole lab
+	lost  error                 // why the transfer has ended early, of what was removed
 	loads map[*lab.Edge]float64 // of the last transfer: see perByte
 	probe map[string]float64    // by mode, bytes a second without links' rates; nil: nobody has tried
 }
@@ -278,6 +279,9 @@ func doRails(ctx context.Context, o *Options) (rep *Report, err error) {
 	if err := r.open(ctx, im); err != nil {
 		return nil, r.blame(ctx, err)
 	}
+	for _, m := range r.lab.Machines() {
+		m.SetGuest(lateTokens(r.endsOf(m)...))
+	}
 	if o.railHook != nil {
 		o.railHook(r)
 	}
@@ -304,9 +308,25 @@ func (r *rails) transfer(ctx context.Context) (*Report, error) {
 		if err := r.run(ctx, rep, mode, uint64(i)); err != nil {
 			return nil, r.blame(ctx, fmt.Errorf("mode %s: %w", mode, err))
 		}
+		if err := r.lost(); err != nil { // the other rails have ended well, and are reported
+			r.awaitRemovals(ctx)
+			if err = errors.Join(r.blame(ctx, err), r.check(rep)); len(rep.Rails) == 0 {
+				return nil, err
+			}
+			return rep, err
+		}
 	}
 	rep.compare()
 	return rep, r.check(rep)
+}
+
+// lost is why transfers have ended early, of what was removed; nil: none has.
+func (r *rails) lost() error {
+	var errs []error
+	for _, s := range r.streams {
+		errs = append(errs, s.lost)
+	}
+	return errors.Join(errs...)
 }
 
 // blame is a runner's: the first has an end in either guest.
@@ -322,11 +342,7 @@ func newRails(o *Options) (r *rails, err error) {
 	if err := r.plan(); err != nil {
 		return nil, err
 	}
-	conf := lab.Options{Log: o.Log, Services: o.Services}
-	if !o.InProc {
-		conf.Farewell = machines.Farewell
-	}
-	if r.lab, err = lab.Open(r.desc, conf); err != nil {
+	if r.lab, err = lab.Open(r.desc, o.labOptions()); err != nil {
 		return nil, err
 	}
 	nodes := [2]int{} // so far, of each guest
@@ -529,6 +545,11 @@ func (r *rails) ends() (list []*end) {
 	return list
 }
 
+// endsOf are those in a guest.
+func (r *rails) endsOf(m *lab.Machine) []*end {
+	return slices.DeleteFunc(r.ends(), func(e *end) bool { return e.hw != m })
+}
+
 // setup has both guests take their NICs: stage setup.
 func (r *rails) setup(ctx context.Context, im *machines.Images) error {
 	if err := r.opt.stage(ctx, Step{Stage: "setup"}); err != nil {
@@ -544,7 +565,7 @@ func (r *rails) setup(ctx context.Context, im *machines.Images) error {
 
 // take has a guest take its NICs, with a Node for each end. The kernel knows their MACs, and says where they are.
 func (r *rails) take(ctx context.Context, m *lab.Machine) error {
-	ends := slices.DeleteFunc(r.ends(), func(e *end) bool { return e.hw != m })
+	ends := r.endsOf(m)
 	var c guestnet.Config
 	for _, p := range m.Ports[:r.opt.Rails] {
 		c.Interfaces = append(c.Interfaces, guestnet.Interface{MAC: net.HardwareAddr(p.MAC[:]).String(),
@@ -603,9 +624,17 @@ func (r *rails) run(ctx context.Context, rep *Report, mode string, number uint64
 		}
 		s.opt.Progress = func(_ string, n, _ uint64) { done.set(i, n) }
 		eg.Go(func() (err error) {
-			if runs[i], err = s.runMode(ctx, s.plan, mode, number); err != nil {
-				return fmt.Errorf("%s to %s: %w", s.is.From, s.is.To, err)
+			if runs[i], err = s.runMode(ctx, s.plan, mode, number); err == nil {
+				return nil
 			}
+			err = fmt.Errorf("%s to %s: %w", s.is.From, s.is.To, s.blameRemoval(err))
+			if ctx.Err() != nil || !errors.Is(err, ErrRemoved) || s.gone() {
+				return err
+			}
+			runs[i], s.lost = nil, err // the other rails go on
+			all.leave()
+			rail[s.is.Rail].leave()
+			s.abandon(ctx)
 			return nil
 		})
 	}
@@ -619,6 +648,9 @@ func (r *rails) run(ctx context.Context, rep *Report, mode string, number uint64
 		StackCopies: r.stackCopies(mode, runs)}
 	model, limits := r.model()
 	for i, s := range r.streams {
+		if runs[i] == nil {
+			continue
+		}
 		one := s.is
 		one.Run = *runs[i]
 		if model[i] < math.Inf(1) {
@@ -632,6 +664,24 @@ func (r *rails) run(ctx context.Context, rep *Report, mode string, number uint64
 	sum.DroppedPackets, sum.CopyEngineBytes = now.drops-before.drops, now.engine-before.engine+sum.BouncedBytes
 	rep.Runs = append(rep.Runs, sum)
 	return nil
+}
+
+// abandon ends what is left in the guests of a transfer that is not to go on.
+func (s *stream) abandon(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, e := range s.ends {
+		wg.Go(func() { _ = e.guest.Finish(ctx) }) // what it cannot give back went with the device
+	}
+	wg.Wait()
+}
+
+// awaitRemovals waits until what was to be removed is, for a while: it is told of then.
+func (r *rails) awaitRemovals(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	r.lab.AwaitRemovals(ctx)
 }
 
 // ports are those of all rails.
@@ -673,9 +723,9 @@ func (r *Run) add(x *Run) {
 // check holds each rail against what its mode must prove, and sees that all NICs have been given back what they had.
 func (r *rails) check(rep *Report) error {
 	var errs []error
-	n := len(r.streams)
 	for i := range rep.Rails {
-		x, s := &rep.Rails[i], r.streams[i%n]
+		x := &rep.Rails[i]
+		s := r.streams[slices.IndexFunc(r.streams, func(s *stream) bool { return s.is.From == x.From && s.is.To == x.To })]
 		if r.opt.MustShare && (x.Share == nil || x.Share.OfRate == nil) {
 			errs = append(errs, fmt.Errorf("mode %s, %s to %s: no share: %s", x.Mode, x.From, x.To, x.Share.why()))
 		}
@@ -685,8 +735,11 @@ func (r *rails) check(rep *Report) error {
 		errs = append(errs, s.wrong...)
 		s.wrong = nil
 	}
+	lost := r.lost() != nil
 	for _, s := range r.streams {
-		errs = append(errs, s.ends[0].empty(), s.ends[1].empty())
+		if !lost { // what was removed, and who had to do with it, has given nothing back
+			errs = append(errs, s.ends[0].empty(), s.ends[1].empty())
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%w:\n%w", ErrProof, err)
@@ -732,6 +785,16 @@ type barrier struct {
 
 func newBarrier(ctx context.Context, n int) *barrier {
 	return &barrier{ctx: ctx, n: n, all: make(chan struct{})}
+}
+
+// leave is of one that does not wait any more, while others do.
+func (b *barrier) leave() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.n--; b.n > 0 && b.waiting == b.n {
+		close(b.all)
+		b.waiting, b.all = 0, make(chan struct{})
+	}
 }
 
 func (b *barrier) wait() {

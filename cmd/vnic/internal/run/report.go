@@ -64,6 +64,7 @@ type Run struct {
 	BouncedBytes       uint64      `json:"bounced_bytes"`
 	Audit              *AuditCount `json:"audit,omitempty"`
 	Hold               *Hold       `json:"hold,omitempty"`
+	LateTokens         *LateTokens `json:"late_tokens,omitempty"`
 	Links              []Link      `json:"links,omitempty"` // of a lab, the most loaded one first
 	// of a lab in mode copy: beside Links, and in none of them
 	StackCopies []StackCopies `json:"stack_copies,omitempty"`
@@ -86,6 +87,13 @@ type CPU struct {
 type Hold struct {
 	Tokens uint64 `json:"tokens"` // the most that it held
 	Stalls uint64 `json:"stalls"` // how often nothing came any more, and it gave them back
+}
+
+// LateTokens is what came of tokens that a receiver gave back late, as it was told to.
+type LateTokens struct {
+	Tokens uint64 `json:"tokens"` // the most at a time that were to go back later
+	// how often frames found no buffer at the receiving NIC, from the transfer's begin to its end, whosever they were
+	NoBuffer uint64 `json:"no_buffer"`
 }
 
 // AuditCount is what a scan of the guests' RAM found: 64-byte windows of the payload, at any alignment.

@@ -28,6 +28,7 @@ type round struct {
 	start      time.Time
 	took       time.Duration
 	before     totals
+	noBuffer   uint64 // runner.noBuffer before
 	samples    *sampler
 }
 
@@ -205,7 +206,7 @@ func (t *round) move(ctx context.Context, base uint64) error {
 	defer cancel(nil)
 	done := make(chan struct{})
 	var watching sync.WaitGroup
-	t.before = t.l.counters()
+	t.before, t.noBuffer = t.l.counters(), t.l.noBuffer()
 	t.l.links.begin()
 	t.start = time.Now()
 	watching.Go(func() { t.watch(ctx, done, cancel, base) })

@@ -71,6 +71,9 @@ func (l *runner) run(ctx context.Context, p plan, im *machines.Images) (*Report,
 	if err := l.boot(ctx, im); err != nil {
 		return nil, err
 	}
+	for _, e := range l.ends {
+		e.hw.SetGuest(lateTokens(e))
+	}
 	return l.transfer(ctx, p)
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/gpumem"
@@ -31,6 +32,7 @@ type guest interface {
 	Receive(ctx context.Context) (transfer.Result, error)
 	Send(ctx context.Context) (transfer.Result, error)
 	State(ctx context.Context) string
+	LateTokens(ctx context.Context, by time.Duration) error
 	Finish(ctx context.Context) error
 }
 
@@ -95,11 +97,7 @@ func newRunner(o *Options, p plan) (*runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	conf := lab.Options{Log: o.Log, Services: o.Services}
-	if !o.InProc {
-		conf.Farewell = machines.Farewell
-	}
-	l, err := lab.Open(d, conf)
+	l, err := lab.Open(d, o.labOptions())
 	if err != nil {
 		return nil, err
 	}
@@ -135,6 +133,7 @@ func (l *runner) blame(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
+	err = l.blameRemoval(err)
 	for _, e := range l.ends {
 		if e.qemu == nil {
 			continue

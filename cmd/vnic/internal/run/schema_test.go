@@ -116,10 +116,10 @@ func sample() *Report {
 		PayloadBytesDevice: 268435456, HeaderBytes: 323680, CopyEngineBytes: 268435456, GuestCPUSeconds: &cpu,
 		GuestCPU: &CPU{User: 3, System: 1, IRQ: 0.25}, TX: Where{Device: 268435456}, RX: Where{Device: 268435456},
 		Seed: 7, Rounds: 1, Fragments: 67000, Audit: &AuditCount{BytesScanned: 1 << 30},
-		Hold: &Hold{Tokens: 16384, Stalls: 1}}
+		Hold: &Hold{Tokens: 16384, Stalls: 1}, LateTokens: &LateTokens{Tokens: 512, NoBuffer: 9}}
 	c := r
 	c.Mode, c.Seconds, c.PayloadBytesDevice, c.PayloadBytesHost, c.CopyEngineBytes = "copy", 2.1, 0, r.Bytes, 2*r.Bytes
-	c.Hold = nil
+	c.Hold, c.LateTokens = nil, nil
 	c.TX, c.RX, c.Fragments = Where{Host: r.Bytes}, Where{Host: r.Bytes}, 0
 	c.RetransmittedBytes, c.DroppedPackets = 1448, 1
 	c.Audit = &AuditCount{HitsSender: 5, HitsReceiver: 4, BytesFound: 9 << 20, BytesScanned: 1 << 30}

@@ -1,10 +1,13 @@
 package run
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
 
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/lab"
 )
 
 // StackCopies is what a guest's processors read and write in host memory for its stack in mode copy. It is a figure of
@@ -30,24 +33,30 @@ const (
 	vnicCopies  = 2 * 2
 )
 
-// stackCopies are those of either guest in a mode.
-func (r *rails) stackCopies(mode string, runs []*Run) []StackCopies {
+// stackCopies are those of the guests' stacks in a mode, by guest. A guest with NICs of both models has two.
+func (r *rails) stackCopies(mode string, runs []*Run) (list []StackCopies) {
 	if mode != transfer.Copy {
 		return nil
 	}
-	list := make([]StackCopies, len(r.desc.Guests))
-	for i, m := range r.lab.Machines() {
-		list[i] = StackCopies{Guest: m.Name, Stack: StackVNIC, PerByte: vnicCopies}
-		if m.Ports[0].Model.Node {
-			list[i].Stack, list[i].PerByte = StackLinux, linuxCopies
-		}
-	}
 	for i, s := range r.streams {
+		if runs[i] == nil { // it has ended early
+			continue
+		}
 		for _, at := range s.at {
-			c := &list[at.guest]
-			c.Bytes += runs[i].Bytes * uint64(c.PerByte)
+			g := &r.desc.Guests[at.guest]
+			c := StackCopies{Guest: g.Name, Stack: StackVNIC, PerByte: vnicCopies}
+			if m, _ := lab.LookupModel(g.NICs[at.nic].Model); m.Node {
+				c.Stack, c.PerByte = StackLinux, linuxCopies
+			}
+			n := slices.IndexFunc(list, func(x StackCopies) bool { return x.Guest == c.Guest && x.Stack == c.Stack })
+			if n < 0 {
+				n = len(list)
+				list = append(list, c)
+			}
+			list[n].Bytes += runs[i].Bytes * uint64(c.PerByte)
 		}
 	}
+	slices.SortStableFunc(list, func(a, b StackCopies) int { return cmp.Compare(a.Guest, b.Guest) })
 	return list
 }
 

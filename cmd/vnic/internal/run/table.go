@@ -188,6 +188,18 @@ func (rep *Report) table(w io.Writer) error {
 		row("tokens held", held(func(h *Hold) uint64 { return h.Tokens }))
 		row("until it stalled, times", held(func(h *Hold) uint64 { return h.Stalls }))
 	}
+	if slices.ContainsFunc(rep.Runs, func(r Run) bool { return r.LateTokens != nil }) {
+		late := func(f func(*LateTokens) uint64) func(*Run) string {
+			return func(r *Run) string {
+				if r.LateTokens == nil {
+					return ""
+				}
+				return group(f(r.LateTokens))
+			}
+		}
+		row("tokens late", late(func(l *LateTokens) uint64 { return l.Tokens }))
+		row("no buffer for, times", late(func(l *LateTokens) uint64 { return l.NoBuffer }))
+	}
 	if len(rep.Runs) > 0 && rep.Runs[0].Audit != nil {
 		row("audit: payload found in RAM of A", func(r *Run) string { return fmt.Sprint(r.Audit.HitsSender) })
 		row("in RAM of B", func(r *Run) string { return fmt.Sprint(r.Audit.HitsReceiver) })

@@ -1,0 +1,78 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/machines"
+)
+
+// ErrRemoved says that a NIC or a GPU was taken from its guest while a transfer used it (nic a.nic0 remove).
+var ErrRemoved = errors.New("removed while it was used")
+
+// labOptions are those of the lab, whose user is told what becomes of devices.
+func (o *Options) labOptions() lab.Options {
+	conf := lab.Options{Log: o.Log, Services: o.Services}
+	if !o.InProc {
+		conf.Farewell = machines.Farewell
+	}
+	if o.Note != nil {
+		conf.Note = func(name, text string) { o.Note("%s: %s", name, text) }
+	}
+	return conf
+}
+
+// removed lists the NICs and GPUs of the transfer that were taken away, or are about to be. Where there are none, these
+// are other GPUs that its NICs reach: a NIC stops when one goes that it has used for another transfer.
+func (l *runner) removed() (own []string) {
+	var others []string
+	for _, e := range l.ends {
+		if e.nic.Removed() {
+			own = append(own, e.nic.Name)
+		}
+		for _, g := range e.nic.GPUs {
+			switch {
+			case !g.Removed():
+			case g.GPU == e.gpu:
+				own = append(own, g.Name)
+			default:
+				others = append(others, g.Name)
+			}
+		}
+	}
+	if len(own) == 0 {
+		return others
+	}
+	return own
+}
+
+// blameRemoval names what has been taken away, if that is behind an error.
+func (l *runner) blameRemoval(err error) error {
+	if list := l.removed(); len(list) > 0 && !errors.Is(err, ErrRemoved) {
+		return fmt.Errorf("%s: %w: %w", strings.Join(list, ", "), ErrRemoved, err)
+	}
+	return err
+}
+
+// lateTokens has the transfers of a guest's ends, which are set up, give tokens back later.
+func lateTokens(ends ...*end) lab.GuestFaults {
+	return lab.GuestFaults{LateTokens: func(i int, by time.Duration) error {
+		ctx, cancel := context.WithTimeout(context.Background(), askTime)
+		defer cancel()
+		var errs []error
+		for _, e := range ends {
+			if e.nic == e.hw.Ports[i] {
+				errs = append(errs, e.guest.LateTokens(ctx, by))
+			}
+		}
+		return errors.Join(errs...)
+	}}
+}
+
+// askTime is how long a guest may take to answer that does nothing for it, or to have let go of a device that it does
+// not use any more.
+const askTime = 20 * time.Second

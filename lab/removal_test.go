@@ -1,0 +1,147 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// removalLab has a guest of each model, with sockets, and one without.
+func removalLab(t *testing.T, note func(name, text string)) *Lab {
+	below := func(s string) Slot { return Slot{Below: s} }
+	var d Description
+	for _, g := range []struct {
+		name, model string
+		sockets     []Socket
+	}{{"a", Virtio, []Socket{{Name: "s0"}}}, {"b", GVE, []Socket{{Name: "s0"}}}, {"c", Virtio, nil}} {
+		at := below("s0")
+		if g.sockets == nil {
+			at = Slot{}
+		}
+		d.Guests = append(d.Guests, Guest{Name: g.name, Sockets: g.sockets,
+			NICs: []NIC{{Name: g.name + ".nic0", Model: g.model, Slot: at}, {Name: g.name + ".nic1", Model: g.model, Slot: at}},
+			GPUs: []GPU{{Name: g.name + ".gpu0", Memory: 2 << 20, Slot: at}, {Name: g.name + ".gpu1", Memory: 2 << 20, Slot: at}}})
+	}
+	l := testkit.Must(Open(d, Options{Note: note}))(t)
+	t.Cleanup(func() { testkit.OK(t, l.Close()) })
+	return l
+}
+
+// What a machine's guest loses is asked of who has the machine; the end is told when it comes. What cannot be is refused
+// in one line that says why.
+func TestRemovalIsAskedOfTheGuest(t *testing.T) {
+	testkit.LeavesNothing(t)
+	var mu sync.Mutex
+	said := make(map[string]string)
+	told := make(chan string, 10)
+	l := removalLab(t, func(name, text string) {
+		mu.Lock()
+		defer mu.Unlock()
+		said[name] = text
+		told <- name
+	})
+	apply := func(s string) error { return l.Apply(testkit.Must(ParseChange(s))(t)) }
+	for what, want := range map[string]string{
+		"nic a.nic0 remove": "have its QEMU do it (device_del)", "gpu a.gpu0 remove": "have its QEMU do it (device_del)",
+		"nic a.nic0 tokens=5ms": "vnic run has one",
+	} {
+		testkit.ErrorSays(t, apply(what), want)
+	}
+	ends := make(map[string]chan error)
+	asked := func(kind string, m int) func(int) (<-chan error, error) {
+		return func(i int) (<-chan error, error) {
+			name := fmt.Sprintf("%s%d.%d", kind, m, i)
+			if name == "gpu0.1" {
+				return nil, errors.New("no power")
+			}
+			ends[name] = make(chan error, 1)
+			return ends[name], nil
+		}
+	}
+	var late []string
+	for i, m := range l.Machines() {
+		m.SetGuest(GuestFaults{RemoveNIC: asked("nic", i), RemoveGPU: asked("gpu", i)})
+		m.SetGuest(GuestFaults{LateTokens: func(nic int, by time.Duration) error {
+			late = append(late, fmt.Sprint(i, nic, by))
+			return nil
+		}})
+	}
+	for what, want := range map[string]string{
+		"nic b.nic0 remove": "link b.nic0 state=down", "gpu b.gpu0 remove": "NUMA node's",
+		"nic c.nic0 remove": "on the root complex", "gpu c.gpu0 remove": "on the root complex",
+		"gpu a.gpu9 remove": "a.gpu9 is no GPU of the lab: there are a.gpu0", "gpu a.gpu1 remove": "no power",
+		"nic a.gpu0 remove": "a.gpu0 is no NIC of the lab",
+	} {
+		testkit.ErrorSays(t, apply(what), want)
+	}
+	testkit.OK(t, apply("nic a.nic1 remove"))
+	testkit.ErrorSays(t, apply("nic a.nic1 remove"), "was removed before")
+	testkit.OK(t, apply("gpu a.gpu0 remove"))
+	p, g := l.Machine(0).Ports[1], l.Machine(0).GPUs[0]
+	if !p.Removed() || !g.Removed() || l.Machine(0).Ports[0].Removed() || l.Machine(0).GPUs[1].Removed() {
+		t.Error("others are said to be removed")
+	}
+	ends["nic0.1"] <- nil
+	testkit.Equal(t, "told of", <-told, "a.nic1")
+	ends["gpu0.0"] <- errors.New("the guest did not let go of it")
+	testkit.Equal(t, "told of", <-told, "a.gpu0")
+	if said["a.nic1"] != "has been removed" || said["a.gpu0"] != "is still there: the guest did not let go of it" {
+		t.Errorf("%v", said)
+	}
+	if !p.Removed() || g.Removed() {
+		t.Errorf("removed: NIC %v, GPU %v", p.Removed(), g.Removed())
+	}
+	testkit.OK(t, errors.Join(apply("nic a.nic0 tokens=5ms"), l.SetScale(1000), apply("nic b.nic1 tokens=1ms"),
+		apply("nic c.nic0 tokens=10s"), apply("nic a.nic0 tokens=0")))
+	testkit.Equal(t, "late tokens", fmt.Sprint(late), "[0 0 5ms 1 1 1s 2 0 10s 0 0 0s]")
+	testkit.OK(t, apply("gpu a.gpu0 remove")) // the lab's end does not wait for it
+}
+
+// A driver in this process loses its NIC as its connection ends, and its GPU as it is told: both are ENODEV. The NIC
+// beside it goes on.
+func TestRemovalFromAProcess(t *testing.T) {
+	testkit.LeavesNothing(t)
+	l := removalLab(t, func(string, string) {})
+	m := l.Machine(2)
+	var nics []*driver.NIC
+	r := receivesNothing{woken: make(chan struct{}, 1)}
+	for _, p := range m.Ports {
+		n := testkit.Must(p.InProcess(driver.Options{QueuePairs: 2, HostQueues: 1}))(t)
+		defer func() { _ = n.Close() }()
+		testkit.OK(t, n.Start(r))
+		nics = append(nics, n)
+	}
+	apply := func(s string) error { return l.Apply(testkit.Must(ParseChange(s))(t)) }
+	testkit.OK(t, apply("nic c.nic0 remove"))
+	for nics[0].Err() == nil {
+		<-r.woken
+	}
+	testkit.ErrorIs(t, nics[0].Err(), unix.ENODEV)
+	testkit.OK(t, nics[1].Err())
+	testkit.OK(t, apply("gpu c.gpu1 remove"))
+	testkit.OK(t, nics[1].Err()) // which has not used it
+	id := m.GPUs[1].ID()
+	_, err := nics[1].Transmit(0, []driver.TxFrame{{Header: make([]byte, 60), Device: []driver.Range{{GPU: id, Len: 8}}}})
+	testkit.ErrorIs(t, err, unix.ENODEV)
+	id = m.GPUs[0].ID()
+	_, err = nics[1].Transmit(0, []driver.TxFrame{{Header: make([]byte, 60), Device: []driver.Range{{GPU: id, Len: 8}}}})
+	testkit.OK(t, err)
+}
+
+type receivesNothing struct{ woken chan struct{} }
+
+func (receivesNothing) Receive([]driver.RxFrame) {}
+func (receivesNothing) Completed(int, []uint64)  {}
+func (r receivesNothing) Wake() {
+	select {
+	case r.woken <- struct{}{}:
+	default:
+	}
+}
