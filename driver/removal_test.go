@@ -118,7 +118,7 @@ func TestRemovalEvents(t *testing.T) {
 		"remove@/devices/pci0000:10/0000:11:00.0\x00ACTION=remove\x00": "0000:11:00.0",
 		"remove@/devices/x/uio/uio0":                                   "uio0",
 		"add@/devices/pci0000:10/0000:11:00.0\x00ACTION=add\x00":       "",
-		"libudev\x00\xfe\xed": "", "remove@": "", "remove@\x00": "", "": "",
+		"libudev\x00\xfe\xed":                                          "", "remove@": "", "remove@\x00": "", "": "",
 	} {
 		if name, ok := removedDevice([]byte(event)); name != want || ok != (want != "") {
 			t.Errorf("%q: %q, %v", event, name, ok)

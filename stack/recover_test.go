@@ -519,6 +519,25 @@ func TestNICStops(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(cb.Write([]byte("x"))), syscall.ENETDOWN, "write")
 }
 
+// Who waits for a connection does not wait for ever at a NIC that is gone: what it gets is ENODEV in the first place, as
+// the errno that the error is.
+func TestNICStopsWhoWaitsForConnections(t *testing.T) {
+	w := newRig(t, stacktest.Options{})
+	l := testkit.Must(w.b.Listen(netip.AddrPortFrom(w.b4, 9)))(t)
+	errs := make(chan error, 2)
+	go func() { errs <- testkit.Err(l.AcceptConn()) }()
+	w.nb.Break()
+	check := func(err error) {
+		t.Helper()
+		var no syscall.Errno
+		if !errors.As(err, &no) || no != syscall.ENODEV {
+			t.Errorf("%v is %v", err, no)
+		}
+	}
+	check(<-errs)
+	check(testkit.Err(w.b.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(w.a4, 9))))
+}
+
 // Ordinary traffic of several kinds needs no binding and no control channel.
 func TestOrdinaryTraffic(t *testing.T) {
 	t.Parallel()

@@ -222,14 +222,15 @@ func (s *Stack) fail(err error) {
 	}
 }
 
-// failed says why nothing works any more: ENODEV if the NIC has been taken away, else ENETDOWN; nil: it works.
+// failed says why nothing works any more: ENETDOWN, and first of all ENODEV if the NIC has been taken away; nil: it
+// works.
 func (s *Stack) failed() error {
 	err := s.failure.Load()
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(*err, syscall.ENODEV):
-		return *err
+		return fmt.Errorf("%w (%w)", *err, syscall.ENETDOWN)
 	}
 	return fmt.Errorf("%w: %w", syscall.ENETDOWN, *err)
 }

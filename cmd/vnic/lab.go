@@ -144,9 +144,9 @@ with the words of nvidia-smi topo. - is standard input. Presets are:
 
 func labSetCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "set [PID] link|nic NAME KEY=VALUE...",
-		Short: "Change what links and NICs of a running vnic do",
-		Long: `Change what links and NICs of a running vnic do, from now on, with all that is under way on them. What a
+		Use:   "set [PID] link|nic|gpu NAME KEY=VALUE...|remove",
+		Short: "Change what links, NICs and GPUs of a running vnic do",
+		Long: `Change what links, NICs and GPUs of a running vnic do, from now on, with all that is under way on them. What a
 link does is done to what its NIC's guest sends:
   loss=1% gemodel=0.1%/20% drop=100,101 reorder=1% duplicate=1% corrupt=0.1% ecn=on delay=10ms jitter=1ms
   rate=1Gbit limit=256K, as of lab files (docs/lab.md); 0, or off, ends it
@@ -157,10 +157,15 @@ A NIC has
   completions=5ms: it tells its driver so much later that a frame is sent, 1s at most; 0 ends it
   exhaust=200ms: for that long it takes no receive buffers, 10s at most; 0 ends it
   reset=ask: a gVNIC asks its driver to reset it, as after an error of hardware; its connections to GPUs end
+  tokens=200ms: receivers at it give devmem tokens back so much later (vnic run), 10s at most; 0 ends it
+  remove: its guest is asked to let go of it, and it is taken out of the machine (virtio, below a port)
+A GPU has
+  remove: the same, of GPU memory that is a PCI device
 Names are those of lab files (a.nic0), or as vnic stat shows them (port0).`,
 		Example: `  vnic lab set link a.nic0 loss=1% delay=10ms
   vnic lab set 1234 link a.nic0 state=down
-  vnic lab set nic a.nic0 p2p=off`,
+  vnic lab set nic a.nic0 p2p=off
+  vnic lab set gpu a.gpu0 remove`,
 		RunE: func(c *cobra.Command, args []string) error {
 			var pid []string
 			if len(args) > 0 && strings.IndexFunc(args[0], func(r rune) bool { return r < '0' || r > '9' }) < 0 {

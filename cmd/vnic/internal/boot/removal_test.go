@@ -1,0 +1,70 @@
+package boot
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labfile"
+	"vnic.dev/vnic/lab/labtest"
+)
+
+// A NIC that the kernel's own driver has is taken away while a stream goes over it: its interface vanishes, its peer
+// hears nothing any more, and the guest goes on, as does the stream over its other NIC.
+func TestStockDriverLosesItsNIC(t *testing.T) {
+	if testing.Short() || !labtest.Long() {
+		t.Skip("QEMU, half a minute: VNIC_LONG=1")
+	}
+	ignore := goleak.IgnoreCurrent()
+	dir := t.TempDir()
+	e := exampleProgram{source: testkit.Must(os.ReadFile("testdata/stock.go"))(t)}
+	testkit.OK(t, e.build(t.Context(), filepath.Join(dir, "stock")))
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	var out, errs bytes.Buffer
+	var mu sync.Mutex
+	var said strings.Builder
+	o := good()
+	file := testkit.Must(labfile.Load("testdata/rails-virtio.yaml", nil))(t)
+	remove := testkit.Must(lab.ParseChange("nic b.nic0 remove"))(t)
+	file.Script = append(file.Script, lab.Event{At: 3 * time.Second, Change: remove})
+	refused := testkit.Must(lab.ParseChange("nic a.kernel.eth0 remove"))(t)
+	file.Script = append(file.Script, lab.Event{At: time.Second, Change: refused})
+	testkit.OK(t, o.Take(file))
+	o.Stdout, o.Stderr = &out, &errs
+	o.Note = func(format string, args ...any) {
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Fprintf(&said, format+"\n", args...)
+	}
+	o.Copies, o.Command, o.NoGateway = []string{filepath.Join(dir, "stock") + ":/stock"}, []string{"/stock"}, true
+	status, err := Do(ctx, o)
+	if err != nil || status != 0 {
+		t.Errorf("status %d, %v", status, err)
+	}
+	for _, want := range []string{"[1] nic0: its interface is gone\n", "[0] nic0: nothing came any more: ", "i/o timeout",
+		"[0] nic1: whole\n", "[1] nic1: whole\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("not %q", want)
+		}
+	}
+	for _, want := range []string{"b.nic0: has been removed\n", "a.kernel.eth0 cannot be removed: it is on the root complex"} {
+		if !strings.Contains(said.String(), want) {
+			t.Errorf("not said: %q", want)
+		}
+	}
+	if t.Failed() {
+		t.Logf("stdout:\n%sstderr:\n%ssaid:\n%s", &out, &errs, &said)
+	}
+	goleak.VerifyNone(t, ignore)
+}
