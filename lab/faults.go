@@ -261,8 +261,8 @@ func ParseChange(s string) (c Change, err error) {
 		return c, nil
 	}
 	for _, w := range words[2:] {
-		if w == removal && slices.Contains(known, removal) {
-			return c, fmt.Errorf("%s: nothing is set with it, as what is removed does nothing any more", w)
+		if key, _, _ := strings.Cut(w, "="); key == removal && slices.Contains(known, removal) {
+			return c, fmt.Errorf("%s: it has no value, and nothing else is set, as what is removed does nothing any more", w)
 		}
 		key, value, ok := strings.Cut(w, "=")
 		if !ok {

@@ -41,8 +41,8 @@ func (m *Machine) SetGuest(f GuestFaults) {
 // Why something cannot be removed.
 var (
 	errNoGuest = errors.New("its guest is none of this vnic's: have its QEMU do it (device_del)")
-	errNoPort  = errors.New("it is on the root complex, where nothing can be: those of a lab file with sockets are below " +
-		"ports")
+	errNoPort  = errors.New("it is on the root complex, from which QEMU takes nothing out: those of a lab file with sockets " +
+		"are below ports")
 )
 
 // Removed says whether a NIC was taken away from its guest, or is about to be.
