@@ -33,10 +33,13 @@ func TestNICWhoseRegistersGoStops(t *testing.T) {
 	n := testkit.Must(openPCI(tree.root, fakeHugePages(), PCIOptions{}))(t)
 	defer n.Close()
 	testkit.OK(t, n.Start(newTestReceiver(nil)))
+	p := n.t.(*pci)
+	if allocs := testing.AllocsPerRun(100, func() { p.kick(0) }); allocs != 0 {
+		t.Errorf("a kick allocates %v times", allocs)
+	}
 	testkit.OK(t, os.Truncate(tree.path(dir, "resource4"), 0))
 	_, _ = n.Transmit(0, []TxFrame{{Header: tcpHeader(0)}}) // the kick faults, if nobody has met the fault before
 	removedNIC(t, n, testNIC)
-	p := n.t.(*pci)
 	for what, err := range map[string]error{"config": p.config(0, make([]byte, 2)), "arm": errOf(p.arm()),
 		"setupQueue": p.setupQueue(0, ringAddrs{}), "negotiate": errOf(p.negotiate())} {
 		is(t, what, err, unix.ENODEV)
