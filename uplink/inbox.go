@@ -81,8 +81,8 @@ func (q *inbox) add(b []byte) {
 	}
 }
 
-// errLoop is that of a frame of ours that came back.
-var errLoop = errors.New("a frame came in from a MAC of ours")
+// ErrLoop is that of a frame of ours that came back.
+var ErrLoop = errors.New("a frame came in from a MAC of ours")
 
 // Gather implements nic.TxQueue.
 func (q *inbox) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
@@ -103,7 +103,7 @@ func (q *inbox) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 			continue
 		}
 		if err = q.judge(&t.Packet); err != nil {
-			if q.u.link.GaveUp(q.worker, &t.Packet, wire.DropMAC); !errors.Is(err, errLoop) {
+			if q.u.link.GaveUp(q.worker, &t.Packet, wire.DropMAC); !errors.Is(err, ErrLoop) {
 				q.u.count.drop(ourSource, "mac", net.HardwareAddr(t.Packet.Src[:]).String(), "err", err)
 				err = nil
 			}
@@ -150,7 +150,7 @@ func (q *inbox) judge(p *wire.Packet) error {
 		return nil
 	case own && !l.Router():
 		return fmt.Errorf("%w: %s is that of %s: what the uplink leads to leads back here, or has a machine with the same "+
-			"MAC, which then needs another (mac: in its lab file)", errLoop, net.HardwareAddr(p.Src[:]), l.Name())
+			"MAC, which then needs another (mac: in its lab file)", ErrLoop, net.HardwareAddr(p.Src[:]), l.Name())
 	}
 	return fmt.Errorf("its source MAC is that of %s", l.Name())
 }

@@ -18,6 +18,8 @@ type Options struct {
 	Log *slog.Logger // nil: none
 	// Keep names the file of a socket that listens to who removes it at the end; nil: Close does.
 	Keep func(path string, dir bool) (remove func() error, err error)
+	// Failed is called once, from a goroutine of the uplink's, if it ends by itself; nil: nobody is told but Log.
+	Failed func(err error)
 }
 
 // tags are what a frame may have beyond MTU and link header: two of four bytes.
@@ -136,6 +138,9 @@ func (u *Uplink) fail(err error) {
 		u.gone = u.c.close()
 		close(u.ended)
 		u.out.wakeAll()
+		if err != nil && u.o.Failed != nil {
+			u.o.Failed(fmt.Errorf("uplink %s: %w", u.o.Name, err))
+		}
 	})
 }
 

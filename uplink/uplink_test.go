@@ -177,8 +177,9 @@ func TestLoopClosesTheUplink(t *testing.T) {
 			for range 3 { // of one more the socket may be gone
 				_, _ = peer.Write(datagram(42, plain(a.mac, broadcast, "hello")))
 			}
-			testkit.Eventually(t, "the uplink is closed", func() bool { return errors.Is(a.up.Err(), errLoop) })
+			testkit.Eventually(t, "the uplink is closed", func() bool { return errors.Is(a.up.Err(), ErrLoop) })
 			testkit.ErrorSays(t, a.up.Err(), "02:00:00:00:00:01 is that of machine1", "leads back here")
+			testkit.ErrorIs(t, <-a.end, ErrLoop, "what its owner is told")
 			testkit.Equal(t, "lines", a.log.having("ERROR"), 1)
 			testkit.Equal(t, "dropped", a.up.Link().Counters().Drops[wire.DropMAC], 1)
 			if v := a.send(packet(t, plain(a.mac, broadcast, "hello"))); v != wire.Drop(wire.DropStopped) {

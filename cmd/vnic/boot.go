@@ -69,7 +69,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 				if err != nil {
 					return err
 				}
-				ups = l.Uplinks
+				ups = l.UplinksOf("")
 				if err := gatewayOnce(c, l); err != nil {
 					return err
 				}

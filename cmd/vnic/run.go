@@ -129,7 +129,7 @@ Memory TCP.`,
 			defer look.close()
 			o.Services = look.services
 			if o.Lab != nil {
-				o.Services = append(uplinks(o.Lab.Uplinks, o.Broker), o.Services...)
+				o.Services = append(uplinks(o.Lab.UplinksOf(""), o.Broker), o.Services...)
 			}
 			stop, err := startProfile(profile)
 			if err != nil {

@@ -88,7 +88,7 @@ QEMU's conventions of backend programs.`,
 					err = gatewayOnce(c, l)
 				}
 				if err == nil {
-					ups = l.Uplinks
+					ups = l.UplinksOf("")
 					o.NIC.Model = ""
 					if err = o.Take(l, paths); err != nil {
 						err = misuse(c, err)

@@ -21,7 +21,6 @@ import (
 
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/pcie"
-	"vnic.dev/vnic/uplink"
 	"vnic.dev/vnic/wire"
 )
 
@@ -29,7 +28,7 @@ import (
 type Lab struct {
 	lab.Description
 	Machines []Machine // of the guests
-	Uplinks  []uplink.Config
+	Uplinks  []Uplinked
 	Seed     *uint64 // nil: each run draws its own
 	Script   []lab.Event
 	Gateway  string // lab.GatewayNAT and so on; "": the file says nothing of it

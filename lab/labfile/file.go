@@ -138,6 +138,9 @@ type Event struct {
 type Uplink struct {
 	// Name of the port, in counters and captures.
 	Name string `yaml:"name"`
+	// Of is the guest whose host has it, where each guest is on a host of its own (vnic run --guest). Without, each host
+	// has it, also one that runs all guests.
+	Of string `yaml:"of,omitempty"`
 	// VXLAN is a tunnel to one peer (RFC 7348).
 	VXLAN *VXLAN `yaml:"vxlan,omitempty"`
 	// Tap is the name of a tap device that is there already.

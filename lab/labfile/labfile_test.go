@@ -192,6 +192,9 @@ func TestMistakes(t *testing.T) {
 		{"name: up1,", "name: up0,", "35:12: there are two up0"},
 		{"name: up1,", "name: Up,", `"Up" is no name of an uplink`},
 		{"name: up1,", "name: gateway,", `"gateway" is no name of an uplink`},
+		{"of: b, stream", "of: a, stream", "there are two up4"},
+		{"of: b, stream", "stream", "there are two up4"},
+		{"of: b, stream", "of: c, stream", `"c" is no guest: the uplink is of the host that runs it, as of: a`},
 		{", tap: tap0", "", "an uplink is one of vxlan, tap and stream"},
 		{"tap: tap0", "tap: tap0, stream: {listen: ./x}", "an uplink is one of vxlan, tap and stream"},
 		{"tap: tap0", "tap: a-name-that-is-16", "is no name of a device: 1 to 15 bytes"},
@@ -355,4 +358,19 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+// One file serves two hosts, each with a guest: either has its own uplinks, and those that are nobody's.
+func TestUplinksOfHosts(t *testing.T) {
+	l := testkit.Must(Load("testdata/all.yaml", nil))(t)
+	for guest, want := range map[string]string{"": "", "a": "stream=listen:./up.sock", "b": "stream=connect:./up.sock"} {
+		list := l.UplinksOf(guest)
+		got := ""
+		if len(list) > 4 {
+			got = list[4].String()
+		}
+		if got != want || len(list) < 4 || list[1].Tap != "tap0" {
+			t.Errorf("%q: %+v", guest, list)
+		}
+	}
 }

@@ -19,8 +19,13 @@ func (b *builder) uplinks() error {
 		switch {
 		case !named.MatchString(f.Name) || f.Name == "gateway":
 			return b.wrong(at.to("name"), "%q is no name of an uplink: a letter, then letters, digits and dashes", f.Name)
-		case slices.ContainsFunc(b.out.Uplinks, func(c uplink.Config) bool { return c.Name == f.Name }):
+		case slices.ContainsFunc(b.out.Uplinks, func(u Uplinked) bool {
+			return u.Name == f.Name && (u.Of == f.Of || u.Of == "" || f.Of == "")
+		}):
 			return b.wrong(at.to("name"), "there are two %s", f.Name)
+		case f.Of != "" && !slices.ContainsFunc(b.out.Guests, func(g lab.Guest) bool { return g.Name == f.Of }):
+			return b.wrong(at.to("of"), "%q is no guest: the uplink is of the host that runs it, as of: %s", f.Of,
+				b.out.Guests[0].Name)
 		}
 		c := uplink.Config{Name: f.Name, Tap: f.Tap}
 		if v := f.VXLAN; v != nil {
@@ -41,18 +46,34 @@ func (b *builder) uplinks() error {
 			}
 			return b.wrong(at, "%v", err)
 		}
-		b.out.Uplinks = append(b.out.Uplinks, c)
+		b.out.Uplinks = append(b.out.Uplinks, Uplinked{c, f.Of})
 	}
 	return nil
 }
 
+// Uplinked is an uplink, and whose it is.
+type Uplinked struct {
+	uplink.Config
+	Of string // the guest whose host has it, where each guest is on a host of its own; "": any host
+}
+
+// UplinksOf are those of the host that runs a guest alone; "": that runs all.
+func (l *Lab) UplinksOf(guest string) (list []uplink.Config) {
+	for _, u := range l.Uplinks {
+		if u.Of == "" || u.Of == guest {
+			list = append(list, u.Config)
+		}
+	}
+	return list
+}
+
 // uplinkOf writes one.
-func uplinkOf(c uplink.Config) Uplink {
-	f := Uplink{Name: c.Name, Tap: c.Tap}
-	if v := c.VXLAN; v != nil {
+func uplinkOf(u Uplinked) Uplink {
+	f := Uplink{Name: u.Name, Of: u.Of, Tap: u.Tap}
+	if v := u.VXLAN; v != nil {
 		f.VXLAN = &VXLAN{v.Local.String(), v.Remote.String(), uint64(v.VNI)}
 	}
-	if s := c.Stream; s != nil {
+	if s := u.Stream; s != nil {
 		f.Stream = &Stream{s.Listen, s.Connect}
 	}
 	return f
