@@ -66,18 +66,16 @@ type side struct {
 	sw  *wire.Switch
 	up  *Uplink
 	log *lines
-	end chan error // what Failed was told
 }
 
 // newSide makes a side whose machine has the last byte n in its addresses.
 func newSide(t testing.TB, n byte, c Config, mtu int) *side {
 	t.Helper()
-	s := &side{sw: wire.NewSwitch(slog.New(slog.DiscardHandler)), log: new(lines), end: make(chan error, 2)}
+	s := &side{sw: wire.NewSwitch(slog.New(slog.DiscardHandler)), log: new(lines)}
 	t.Cleanup(func() { testkit.OK(t, s.sw.Close()) })
 	s.machine = newMachine(t, s.sw, n, wire.LinkOptions{Identity: &wire.Identity{MAC: macOf(n)}})
 	c.Name = fmt.Sprint("up", n)
-	s.up = testkit.Must(New(s.sw, Options{Config: c, MTU: mtu, Log: slog.New(s.log),
-		Failed: func(err error) { s.end <- err }}))(t)
+	s.up = testkit.Must(New(s.sw, Options{Config: c, MTU: mtu, Log: slog.New(s.log)}))(t)
 	t.Cleanup(func() { testkit.OK(t, s.up.Close()) })
 	return s
 }

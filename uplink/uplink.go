@@ -18,7 +18,7 @@ type Options struct {
 	Log *slog.Logger // nil: none
 	// Keep names the file of a socket that listens to who removes it at the end; nil: Close does.
 	Keep func(path string, dir bool) (remove func() error, err error)
-	// Failed is called once, from a goroutine of the uplink's, if it ends by itself; nil: nobody is told but Log.
+	// Failed is told once why the uplink ended by itself, from a goroutine of it; nil: Log is.
 	Failed func(err error)
 }
 
@@ -132,7 +132,7 @@ func (u *Uplink) read() {
 // fail ends the uplink: its port stays, with its counters, and drops all. err is nil if the user wants it so.
 func (u *Uplink) fail(err error) {
 	u.end.Do(func() {
-		if u.failed = err; err != nil {
+		if u.failed = err; err != nil && u.o.Failed == nil {
 			u.count.log.Error("uplink closed", "err", err)
 		}
 		u.gone = u.c.close()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"testing"
@@ -179,7 +180,6 @@ func TestLoopClosesTheUplink(t *testing.T) {
 			}
 			testkit.Eventually(t, "the uplink is closed", func() bool { return errors.Is(a.up.Err(), ErrLoop) })
 			testkit.ErrorSays(t, a.up.Err(), "02:00:00:00:00:01 is that of machine1", "leads back here")
-			testkit.ErrorIs(t, <-a.end, ErrLoop, "what its owner is told")
 			testkit.Equal(t, "lines", a.log.having("ERROR"), 1)
 			testkit.Equal(t, "dropped", a.up.Link().Counters().Drops[wire.DropMAC], 1)
 			if v := a.send(packet(t, plain(a.mac, broadcast, "hello"))); v != wire.Drop(wire.DropStopped) {
@@ -190,6 +190,24 @@ func TestLoopClosesTheUplink(t *testing.T) {
 			a.gets(plain(b.mac, a.mac, "the rest of the switch goes on"))
 		})
 	}
+}
+
+// Who wants to know why an uplink ended is told, and the log is not; Close tells nobody.
+func TestOwnerIsToldOfTheEnd(t *testing.T) {
+	testkit.LeavesNothing(t)
+	x, _ := tunnel(42)
+	a := newSide(t, 1, x, 1500)
+	y, _ := tunnel(43)
+	y.Name = "second"
+	told, log := make(chan error, 2), new(lines)
+	up := testkit.Must(New(a.sw, Options{Config: y, Log: slog.New(log), Failed: func(err error) { told <- err }}))(t)
+	testkit.Must(peerOf(t, y).Write(datagram(43, plain(a.mac, broadcast, "hello"))))(t)
+	err := <-told
+	testkit.ErrorIs(t, err, ErrLoop)
+	testkit.ErrorSays(t, err, "uplink second: ")
+	testkit.OK(t, up.Close())
+	testkit.Equal(t, "told again", len(told), 0)
+	testkit.Equal(t, "lines", log.having("ERROR"), 0)
 }
 
 // Two switches joined twice are a loop: one broadcast shows it.
