@@ -89,6 +89,7 @@ type machine struct {
 	link *wire.Link
 	w    *wire.Worker
 	got  chan []byte
+	csum atomic.Int32 // splitter.Csum of the last that came
 }
 
 func newMachine(t testing.TB, sw *wire.Switch, n byte, o wire.LinkOptions) *machine {
@@ -102,7 +103,10 @@ func (m *machine) Name() string        { return fmt.Sprint("machine", m.mac[5]) 
 func (m *machine) Limits() wire.Limits { return wire.Limits{MaxFrame: 9014} }
 
 func (m *machine) Deliver(w *wire.Worker, batch []*wire.Packet) {
-	wiretest.Take(w, batch, func(b []byte) { m.got <- b })
+	for _, p := range batch {
+		m.csum.Store(int32(p.Meta.Csum))
+		wiretest.Take(w, []*wire.Packet{p}, func(b []byte) { m.got <- b })
+	}
 }
 
 // packet makes one of a frame.

@@ -101,6 +101,33 @@ func segment(t *testing.T, b, payload []byte) {
 	}
 }
 
+// A checksum of what comes in is vouched for if it holds, and only then: who receives to memory that it cannot read
+// has nothing else.
+//
+// Invariant: uplink: Checksums of frames that come in are verified.
+func TestChecksumsAreVerified(t *testing.T) {
+	testkit.LeavesNothing(t)
+	x, _ := tunnel(42)
+	a := newSide(t, 1, x, 1500)
+	peer := peerOf(t, x)
+	good := tcp(macOf(9), a.mac, 1001)
+	var h splitter.Headers
+	testkit.OK(t, splitter.Parse(good, uint32(len(good)), &h))
+	payload := good[h.HdrLen:]
+	splitter.FixL4(&h, good[:h.HdrLen], uint32(len(payload)), dma.Fold(dma.Checksum(payload, 0)))
+	bad := bytes.Clone(good)
+	bad[len(bad)-1]++
+	other := plain(macOf(9), a.mac, "no IP")
+	for _, c := range []struct {
+		frame []byte
+		want  splitter.Csum
+	}{{good, splitter.CsumGood}, {bad, splitter.CsumNone}, {other, splitter.CsumNone}, {good, splitter.CsumGood}} {
+		testkit.Must(peer.Write(datagram(42, c.frame)))(t)
+		a.gets(c.frame)
+		testkit.Equal(t, "checksum", splitter.Csum(a.csum.Load()), c.want)
+	}
+}
+
 // What is no frame for us goes no further, is counted by why, and is told of; behind it all works as before.
 //
 // Invariant: uplink: Hostile datagrams are dropped and counted.
