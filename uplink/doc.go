@@ -12,8 +12,9 @@
 //
 // What goes out are frames of at most the MTU, with complete checksums: the wire cuts and completes
 // (Limits). What comes in has its checksums verified, so that NICs can say that they are good: who
-// receives to GPU memory cannot know it otherwise. Full frames of one flow go to the kernel as one datagram that it cuts (UDP_SEGMENT)
-// where VXLAN is the framing, and all that waits as one write where it is a stream.
+// receives to GPU memory cannot know it otherwise. Full frames of one flow go to the kernel as one
+// datagram that it cuts (UDP_SEGMENT) where VXLAN is the framing, and all that waits as one write
+// where it is a stream.
 //
 // Any source MAC may come in, but those that are ours (wire.Switch.Owner). A frame from a gateway's
 // MAC, or from one that a guest uses beside its NIC's own (--allow-mac), is dropped: two labs may

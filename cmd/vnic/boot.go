@@ -65,7 +65,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 		RunE: func(c *cobra.Command, args []string) (err error) {
 			o.Command = args
 			if labName != "" {
-				l, err := loadLab(c, labName, true, "nic", "guests", "cpus", "memory", "gpu-memory", "mtu", "seed", "uplink")
+				l, err := loadLab(c, labName, withRAM, "nic", "guests", "cpus", "memory", "gpu-memory", "mtu", "seed", "uplink")
 				if err != nil {
 					return err
 				}

@@ -33,8 +33,8 @@ func readLab(c *cobra.Command, name string) (*labfile.Lab, error) {
 	return l, err
 }
 
-// loadLab reads a lab file for a command that has flags for some of what it says; ram: its guests have RAM.
-func loadLab(c *cobra.Command, name string, ram bool, flags ...string) (*labfile.Lab, error) {
+// loadLab reads a lab file for a command that has flags for some of what it says, and takes so much memory for it.
+func loadLab(c *cobra.Command, name string, memory func(*labfile.Lab) uint64, flags ...string) (*labfile.Lab, error) {
 	for _, flag := range append(flags, impairNames...) {
 		if c.Flags().Changed(flag) {
 			return nil, usagef(c, "--lab and --%s: the lab file says that", flag)
@@ -44,7 +44,7 @@ func loadLab(c *cobra.Command, name string, ram bool, flags ...string) (*labfile
 	if err != nil {
 		return nil, err
 	}
-	return l, enough(name, l, ram)
+	return l, enough(name, memory(l))
 }
 
 // gatewayOnce sees that not both a lab file and a flag say what the gateway leads to.
@@ -57,9 +57,15 @@ func gatewayOnce(c *cobra.Command, l *labfile.Lab) error {
 	return nil
 }
 
+// withRAM is what a lab takes whose guests have RAM.
+func withRAM(l *labfile.Lab) uint64 { return l.Memory(true) }
+
+// withoutRAM is what it takes where guests are somebody else's.
+func withoutRAM(l *labfile.Lab) uint64 { return l.Memory(false) }
+
 // enough says whether there is memory for a lab.
-func enough(name string, l *labfile.Lab, ram bool) error {
-	if err := memavail.Enough(l.Memory(ram), "/"); err != nil {
+func enough(name string, memory uint64) error {
+	if err := memavail.Enough(memory, "/"); err != nil {
 		return fmt.Errorf("--lab %s: its guests and GPUs: %w", name, err)
 	}
 	return nil

@@ -19,11 +19,14 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/uplink"
 )
 
 func runCommand() *cobra.Command {
 	var (
-		mode, p2p, guest        = "both", "on", "qemu"
+		mode, p2p               = "both", "on"
+		guests                  = []string{"qemu"}
+		ups                     []uplink.Config
 		asJSON, verbose, schema bool
 		profile, labName, plot  string
 		sandbox                 = broker.On
@@ -45,6 +48,7 @@ Memory TCP.`,
   vnic run --audit                  also search both guests' RAM for pieces of the payload
   vnic run --guest inproc           the same job without QEMU, in seconds
   vnic run --pcap run.pcapng        every packet as tshark reads it, with where its payload lay
+  vnic run --lab two.yaml --guest a --seed 7   guest a of a lab file; the other one is on another host
   vnic run --lab a3-high --bidir    4 NICs and 8 GPUs a guest, in both directions
   vnic run --plot run.svg           a picture: rates over time; with --lab, loads of links
   vnic run --json                   one JSON object on stdout`,
@@ -66,28 +70,14 @@ Memory TCP.`,
 			if o.P2P = p2p == "on"; !o.P2P && p2p != "off" {
 				return usagef(c, "--p2p %s: on or off", p2p)
 			}
-			if o.InProc = guest == "inproc"; !o.InProc && guest != "qemu" {
-				return usagef(c, "--guest %s: qemu or inproc", guest)
+			if err := setGuests(&o, guests); err != nil {
+				return misuse(c, err)
 			}
+			o.Uplinks = ups
 			if labName != "" {
-				o.Lab, err = loadLab(c, labName, !o.InProc, "memory", "gpu-memory", "mtu", "p2p")
-				if err != nil {
+				if err := takeLab(c, &o, labName); err != nil {
 					return err
 				}
-				if c.Flags().Changed("nic") {
-					if err := o.Remodel(o.Lab); err != nil {
-						return misuse(c, err)
-					}
-					if err := enough(labName, o.Lab, !o.InProc); err != nil {
-						return err
-					}
-				}
-				seed := o.Seed
-				if o.Lab.Seed != nil {
-					seed = *o.Lab.Seed
-				}
-				o.Lab.Sow(seed)
-				o.Take(o.Lab, o.Rails)
 			}
 			if err := errors.Join(o.Check(), show.Check(), checkPlot(c, plot)); err != nil {
 				return misuse(c, err)
@@ -128,8 +118,10 @@ Memory TCP.`,
 			}
 			defer look.close()
 			o.Services = look.services
-			if o.Lab != nil {
-				o.Services = append(uplinks(o.Lab.UplinksOf(""), o.Broker), o.Services...)
+			if o.Half == "" {
+				o.Services = append(uplinks(o.Uplinks, o.Broker), o.Services...)
+			} else if o.Broker != nil {
+				o.Keeper = o.Broker.Keep
 			}
 			stop, err := startProfile(profile)
 			if err != nil {
@@ -160,8 +152,12 @@ Memory TCP.`,
 	f.StringVar(&o.NIC, "nic", o.NIC,
 		"virtio: our driver and TCP stack in the guests; gve: the kernel's, which needs QEMU "+assets.MinVFIOUser+
 			"; or two, with a comma: the sender's and the receiver's; with --lab, of all NICs in place of what it says")
-	f.StringVar(&guest, "guest", guest, "qemu, or inproc: guests in this process, over the same vhost-user socket")
+	f.StringSliceVar(&guests, "guest", guests, "qemu, or inproc: guests in this process, over the same vhost-user "+
+		"socket; and with --lab the name of one of its guests: that alone runs here, and the other one on another host "+
+		"(docs/uplinks.md), as --guest a or --guest a,inproc")
 	labFlag(f, &labName)
+	uplinkFlag(f, &ups)
+	f.IntVar(&o.PeerSecs, "peer-wait", o.PeerSecs, "with a guest's name: seconds that the other host has to come")
 	f.IntVar(&o.Rails, "rails", 0,
 		"NICs of each guest, each with a GPU, that transfer at the same time (default with --lab: all)")
 	f.BoolVar(&o.Bidir, "bidir", false, "each rail in both directions")
@@ -198,6 +194,60 @@ Memory TCP.`,
 	_ = f.MarkHidden("stall")
 	f.BoolVar(&schema, "json-schema", false, "print the schema of --json")
 	return c
+}
+
+// setGuests reads --guest: how guests run, and which one of a lab file's does here.
+func setGuests(o *run.Options, words []string) error {
+	how := ""
+	for _, w := range words {
+		to := &o.Half
+		if w == "qemu" || w == "inproc" {
+			to = &how
+		}
+		if w == "" || *to != "" {
+			return fmt.Errorf("--guest %s: one of qemu and inproc, and one guest of a lab file at most",
+				strings.Join(words, ","))
+		}
+		*to = w
+	}
+	o.InProc = how == "inproc"
+	return nil
+}
+
+// takeLab has the guests be those of a lab file, or of one of them that is named.
+func takeLab(c *cobra.Command, o *run.Options, name string) error {
+	said := []string{"memory", "gpu-memory", "mtu", "p2p"}
+	if o.Half == "" {
+		said = append(said, "uplink")
+	}
+	l, err := loadLab(c, name, o.LabMemory, said...)
+	if err != nil {
+		return err
+	}
+	if c.Flags().Changed("nic") {
+		if err := o.Remodel(l); err != nil {
+			return misuse(c, err)
+		}
+		if err := enough(name, o.LabMemory(l)); err != nil {
+			return err
+		}
+	}
+	if o.Half != "" && !c.Flags().Changed("seed") {
+		if l.Seed == nil {
+			return usagef(c, "--guest %s: both hosts need the same --seed, or a seed in the lab file", o.Half)
+		}
+		o.Seed = *l.Seed
+	}
+	seed := o.Seed
+	if l.Seed != nil {
+		seed = *l.Seed
+	}
+	l.Sow(seed)
+	if len(o.Uplinks) == 0 { // a half's flags are in place of the file's
+		o.Uplinks = l.UplinksOf(o.Half)
+	}
+	o.Take(l, o.Rails)
+	return nil
 }
 
 // sourceFlags say where QEMU and the kernel come from.

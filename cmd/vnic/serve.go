@@ -82,7 +82,7 @@ QEMU's conventions of backend programs.`,
 				return misuse(c, err)
 			}
 			if labName != "" {
-				l, err := loadLab(c, labName, false, "ports", "nic", "gpu-memory", "queues", "mtu", "seed",
+				l, err := loadLab(c, labName, withoutRAM, "ports", "nic", "gpu-memory", "queues", "mtu", "seed",
 					"p2p", "uplink")
 				if err == nil {
 					err = gatewayOnce(c, l)

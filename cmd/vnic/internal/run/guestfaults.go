@@ -30,7 +30,7 @@ func (o *Options) labOptions() lab.Options {
 // are other GPUs that its NICs reach: a NIC stops when one goes that it has used for another transfer.
 func (l *runner) removed() (own []string) {
 	var others []string
-	for _, e := range l.ends {
+	for _, e := range l.here() {
 		if e.nic.Removed() {
 			own = append(own, e.nic.Name)
 		}

@@ -60,8 +60,10 @@ func prepareGuests(ctx context.Context, o *Options) (*machines.Images, error) {
 func (o *Options) guestModels() (list []string, err error) {
 	if o.Rails > 0 {
 		d, err := o.describeRails()
-		for _, g := range d.Guests {
-			list = append(list, o.modelsOf(&g)...)
+		for i, g := range d.Guests {
+			if !o.away(i) {
+				list = append(list, o.modelsOf(&g)...)
+			}
 		}
 		slices.Sort(list)
 		return slices.Compact(list), err
@@ -119,6 +121,9 @@ func (l *runner) start(ctx context.Context, im *machines.Images) error {
 	l.stop = cancel
 	boot := func(e *end) func(context.Context) error {
 		return func(context.Context) error {
+			if e.away() {
+				return nil
+			}
 			err := e.boot(mctx, im, l.gate)
 			if err != nil {
 				cancel()
@@ -129,7 +134,7 @@ func (l *runner) start(ctx context.Context, im *machines.Images) error {
 	if err := both(ctx, boot(l.ends[0]), boot(l.ends[1])); err != nil {
 		return err
 	}
-	l.info.Accel = string(l.ends[0].qemu.Accel())
+	l.info.Accel = string(l.here()[0].qemu.Accel())
 	l.info.BootSeconds = time.Since(start).Seconds()
 	return nil
 }

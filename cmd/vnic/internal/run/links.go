@@ -49,7 +49,9 @@ const (
 )
 
 // shares says whether shares are measured: somebody has said a scale.
-func (o *Options) shares() bool { return o.Scale != "" || o.Lab != nil && o.Lab.Scale > 1 }
+func (o *Options) shares() bool {
+	return o.Half == "" && (o.Scale != "" || o.Lab != nil && o.Lab.Scale > 1)
+}
 
 // checkScale says what is wrong with Scale.
 func (o *Options) checkScale() error {
@@ -75,6 +77,9 @@ func gpuOf(m *lab.Machine, g *lab.GPUMemory) int { return slices.Index(m.GPUs, g
 func (s *stream) perByte(mode string) map[*lab.Edge]float64 {
 	bytes := make(map[*lab.Edge]float64)
 	for i, e := range s.ends {
+		if e.away() {
+			continue
+		}
 		way := lab.ByHost
 		if mode == transfer.Devmem {
 			g := gpuOf(e.hw, s.gpus[i])
@@ -255,8 +260,10 @@ func (r *rails) linksSince(before map[*lab.Edge]lab.Carried) (list []Link) {
 // carried is what all edges have carried so far.
 func (r *rails) carried() map[*lab.Edge]lab.Carried {
 	m := make(map[*lab.Edge]lab.Carried)
-	for _, p := range r.lab.Ports() {
-		p.Carry(m)
+	for _, of := range r.machines() {
+		for _, p := range of.Ports {
+			p.Carry(m)
+		}
 	}
 	return m
 }
@@ -338,7 +345,7 @@ func (r *rails) playScript(ctx context.Context) (end func()) {
 				return
 			}
 			wg.Go(func() {
-				r.lab.Play(ctx, r.opt.Lab.Script, func(e lab.Event, err error) {
+				r.lab.Play(ctx, r.own(r.opt.Lab.Script), func(e lab.Event, err error) {
 					r.opt.Recorder.Mark(e.Change.String())
 					r.opt.note("%s", e.Told(err))
 				})

@@ -115,7 +115,7 @@ func TestCopiesOfStacksGoByTheModel(t *testing.T) {
 	o := Defaults()
 	o.NIC, o.Rails = "gve,virtio", 2
 	testkit.OK(t, o.Check())
-	r := testkit.Must(newRails(&o))(t)
+	r := testkit.Must(newRails(&o, nil))(t)
 	defer func() { testkit.OK(t, r.lab.Close()) }()
 	runs := []*Run{{Bytes: 10}, {Bytes: 1}}
 	testkit.Equal(t, "copies", fmt.Sprint(r.stackCopies(transfer.Copy, runs)), "[{a linux 2 22} {b vnic 4 44}]")

@@ -10,33 +10,57 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// flowCounters count the measured connection, and nothing else, on both NICs.
+// flowCounters count the measured connection, and nothing else, on the NICs of the ends that are here.
 type flowCounters struct {
-	l  *runner
-	id [2]uint32
+	ends [2]*end // nil: it is not here, or not yet counted
+	id   [2]uint32
 }
 
 func (l *runner) addFlowCounters(from, to netip.AddrPort) (m *flowCounters, err error) {
-	m = &flowCounters{l: l}
-	if m.id[0], err = l.ends[0].port.AddFlowCounter(control.FlowCounter{Proto: 6, Local: from, Remote: to}); err != nil {
-		return nil, err
-	}
-	if m.id[1], err = l.ends[1].port.AddFlowCounter(control.FlowCounter{Proto: 6, Local: to, Remote: from}); err != nil {
-		_ = l.ends[0].port.DelFlowCounter(m.id[0])
-		return nil, err
+	m = &flowCounters{}
+	for i, e := range l.ends {
+		if e.away() {
+			continue
+		}
+		c := control.FlowCounter{Proto: 6, Local: from, Remote: to}
+		if i == 1 {
+			c.Local, c.Remote = to, from
+		}
+		if m.id[i], err = e.port.AddFlowCounter(c); err != nil {
+			m.remove()
+			return nil, err
+		}
+		m.ends[i] = e
 	}
 	return m, nil
 }
 
+// read gives zeros for an end that is not here.
 func (m *flowCounters) read() (tx, rx control.DirCounters, a, b control.FlowCounts) {
-	a, _ = m.l.ends[0].port.ReadFlowCounter(m.id[0])
-	b, _ = m.l.ends[1].port.ReadFlowCounter(m.id[1])
+	if e := m.ends[0]; e != nil {
+		a, _ = e.port.ReadFlowCounter(m.id[0])
+	}
+	if e := m.ends[1]; e != nil {
+		b, _ = e.port.ReadFlowCounter(m.id[1])
+	}
 	return a.Tx, b.Rx, a, b
 }
 
+// moved is what the receiver has, or what was sent if that is not here.
+func (m *flowCounters) moved() control.DirCounters {
+	tx, rx, _, _ := m.read()
+	if m.ends[1] == nil {
+		return tx
+	}
+	return rx
+}
+
 func (m *flowCounters) remove() {
-	_ = m.l.ends[0].port.DelFlowCounter(m.id[0])
-	_ = m.l.ends[1].port.DelFlowCounter(m.id[1])
+	for i, e := range m.ends {
+		if e != nil {
+			_ = e.port.DelFlowCounter(m.id[i])
+		}
+	}
 }
 
 // unsettled is how long a worker may take from what it has delivered to its count: it has only to get a processor.
@@ -46,7 +70,7 @@ const unsettled = 20 * time.Second
 func (m *flowCounters) settle(ctx context.Context, n uint64) {
 	for end := time.Now().Add(unsettled); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(time.Millisecond) {
 		tx, rx, _, _ := m.read()
-		if payload(tx) >= n && payload(rx) >= n {
+		if (m.ends[0] == nil || payload(tx) >= n) && (m.ends[1] == nil || payload(rx) >= n) {
 			return
 		}
 	}
@@ -57,10 +81,21 @@ func payload(d control.DirCounters) uint64 { return d.DeviceBytes + d.GPUFileByt
 // totals are counters that are not flowCounters': of ports, as they stand now.
 type totals struct{ engine, drops uint64 }
 
-// noBuffer is how often frames found no buffer at the receiving NIC.
-func (l *runner) noBuffer() uint64 { return l.ends[1].port.Link().Counters().Busy }
+// noBuffer is how often frames found no buffer at the receiving NIC, if it is here.
+func (l *runner) noBuffer() uint64 {
+	if l.ends[1].away() {
+		return 0
+	}
+	return l.ends[1].port.Link().Counters().Busy
+}
 
-func (l *runner) counters() (t totals) { return countersOf(l.ends[0].port, l.ends[1].port) }
+func (l *runner) counters() (t totals) {
+	var ports []*nic.Port
+	for _, e := range l.here() {
+		ports = append(ports, e.port)
+	}
+	return countersOf(ports...)
+}
 
 func countersOf(ports ...*nic.Port) (t totals) {
 	for _, p := range ports {
@@ -83,7 +118,7 @@ func countersOf(ports ...*nic.Port) (t totals) {
 func (t *round) account(r *Run) {
 	tx, rx, a, b := t.flows.read()
 	t.l.links.add(t.n, a, b)
-	t.samples.end(t.start.Add(t.took), payload(rx))
+	t.samples.end(t.start.Add(t.took), payload(t.flows.moved()))
 	now := t.l.counters()
 	r.Bytes += t.n
 	r.Seconds += t.took.Seconds()
@@ -92,7 +127,11 @@ func (t *round) account(r *Run) {
 	r.RX.Device += rx.DeviceBytes
 	r.RX.Host += rx.HostBytes + rx.GPUFileBytes
 	r.PayloadBytesDevice, r.PayloadBytesHost = r.RX.Device, r.RX.Host
-	r.HeaderBytes += a.Tx.HeaderBytes + a.Rx.HeaderBytes
+	seen := a
+	if t.l.ends[0].away() {
+		seen = b
+	}
+	r.HeaderBytes += seen.Tx.HeaderBytes + seen.Rx.HeaderBytes
 	r.RetransmittedBytes += tx.RetransBytes
 	r.BouncedBytes += tx.BouncedBytes + b.Rx.BouncedBytes
 	r.CopyEngineBytes += now.engine - t.before.engine + tx.BouncedBytes + b.Rx.BouncedBytes

@@ -14,6 +14,7 @@ import (
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/qemu"
+	"vnic.dev/vnic/uplink"
 )
 
 // Options are the flags of `vnic run`.
@@ -36,6 +37,13 @@ type Options struct {
 	Lab   *labfile.Lab
 	Rails int
 	Bidir bool
+	// Half is the guest of the lab that is here; the other one is on another host, to which Uplinks lead. "": both are
+	// here, and Uplinks are Services. Keeper is uplink.Options.Keep; PeerSecs is how many seconds the other host has to
+	// come.
+	Half     string
+	Uplinks  []uplink.Config
+	Keeper   func(path string, dir bool) (remove func() error, err error)
+	PeerSecs int
 	// Scale is how many times slower than they say the lab's links are, or auto; "": as the lab file has it. Where it is
 	// said, shares of links are measured, and with MustShare a rail without one is an error.
 	Scale     string
@@ -75,7 +83,7 @@ func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 // Defaults are the options of `vnic run` without a flag, but for a seed.
 func Defaults() Options {
 	return Options{NIC: NICVirtio, BindQueues: 1, Size: 256 << 20, Modes: []string{transfer.Devmem, transfer.Copy},
-		MTU: 1500, Family: 4, Memory: 512 << 20, GPUMemory: 512 << 20, P2P: true, StallSecs: 60,
+		MTU: 1500, Family: 4, Memory: 512 << 20, GPUMemory: 512 << 20, P2P: true, StallSecs: 60, PeerSecs: 300,
 		Digest: DigestPieces}
 }
 
@@ -207,7 +215,7 @@ func (o *Options) Check() error {
 	case o.Pause != "" && !slices.Contains(Stages, o.Pause):
 		return fmt.Errorf("--pause-at %s: none of %v", o.Pause, Stages)
 	}
-	if err := o.checkScale(); err != nil {
+	if err := errors.Join(o.checkHalf(), o.checkScale()); err != nil {
 		return err
 	}
 	if err := o.checkRails(); err != nil || o.Rails > 0 {
@@ -223,10 +231,10 @@ func (o *Options) Check() error {
 	return err
 }
 
-// loss says where segments are lost.
+// loss says where segments are lost. What is between hosts may do so.
 func (o *Options) loss() transfer.Loss {
 	switch {
-	case o.Lossy(), o.Lab != nil && (o.Lab.Lossy() || len(o.Lab.Script) > 0):
+	case o.Half != "", o.Lossy(), o.Lab != nil && (o.Lab.Lossy() || len(o.Lab.Script) > 0):
 		return transfer.LinkLoss
 	case o.HoldTokens > 0:
 		return transfer.PoolLoss

@@ -25,6 +25,9 @@ const (
 func (r *Recorder) Picture(rep *Report) *plot.Picture {
 	p := &plot.Picture{Title: r.title(rep), Subtitle: rep.subtitle(), Bars: rep.bars(),
 		Footnote: "Rates are those of an emulator on one machine, and of nothing else."}
+	if rep.Half != nil {
+		p.Footnote = "Rates are those of emulators and of the network between them, and of nothing else."
+	}
 	if rep.scaled() {
 		p.Footnote = fmt.Sprintf("Links were %s times slower than the lab file says, rates are as many times faster than "+
 			"measured. Timers of the guests, as of TCP, were not slower.", humanize.Commaf(rep.Scale))
@@ -100,9 +103,17 @@ func (rep *Report) subtitle() string {
 	} else if len(rep.Runs) > 0 {
 		size = rep.Runs[0].Bytes
 	}
-	guests := "guests in one process"
+	guests := "guests"
+	if rep.Half != nil {
+		guests = "guest " + rep.Half.Guest
+	}
 	if rep.Guest == "qemu" {
-		guests = fmt.Sprintf("guests in QEMU %s (%s)", rep.QEMU, rep.Accel)
+		guests += fmt.Sprintf(" in QEMU %s (%s)", rep.QEMU, rep.Accel)
+	} else {
+		guests += " in one process"
+	}
+	if rep.Half != nil {
+		guests += ", guest " + rep.Half.Peer + " on another host"
 	}
 	parts := []string{lab.FormatBytes(size) + each, "NIC " + rep.NIC, fmt.Sprint("MTU ", rep.MTU), guests}
 	if rep.Loss > 0 {

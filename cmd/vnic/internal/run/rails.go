@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -71,7 +74,30 @@ type rails struct {
 	desc    lab.Description
 	nodes   map[*lab.Port]*transfer.Node // of in-process guests
 	streams []*stream
-	begun   func() // called when transfers begin
+	begun   func()      // called when transfers begin
+	host    *host       // of a half: our own end on the network
+	peer    *peer       // of a half, when it has been met
+	over    atomic.Bool // it has said and heard all
+}
+
+// machines are the guests that are here.
+func (r *rails) machines() []*lab.Machine {
+	list := r.lab.Machines()
+	if r.opt.Half != "" {
+		return list[:1]
+	}
+	return list
+}
+
+// machine is that of guest i; nil: it is away.
+func (r *rails) machine(i int) *lab.Machine {
+	switch {
+	case r.opt.Half == "":
+		return r.lab.Machine(i)
+	case r.opt.away(i):
+		return nil
+	}
+	return r.lab.Machine(0)
 }
 
 // describeRails is the lab of a run over rails: the file's, or guests with a NIC and a GPU a rail.
@@ -137,7 +163,7 @@ func (o *Options) checkRails() error {
 	for i, g := range d.Guests {
 		for _, n := range g.NICs[:o.Rails] {
 			switch {
-			case o.InProc && n.Model != NICVirtio:
+			case o.InProc && n.Model != NICVirtio && !o.away(i):
 				return fmt.Errorf("--rails: %s is of model %s, and guests in this process have virtio only", n.Name, n.Model)
 			case n.GPUs != nil && len(n.GPUs) == 0 || len(g.GPUs) == 0:
 				return fmt.Errorf("--rails: %s reaches no GPU", n.Name)
@@ -184,7 +210,7 @@ func (o *Options) modelsOf(g *lab.Guest) (list []string) {
 // checkRAM sees whether guest i has RAM for all its NICs, of which each wants huge pages. Where GPUs are NUMA nodes,
 // all that runs in the guest keeps to the first socket's.
 func (o *Options) checkRAM(i int, g *lab.Guest) error {
-	if o.InProc {
+	if o.InProc || o.away(i) {
 		return nil
 	}
 	ram, _ := o.machine(i)
@@ -256,6 +282,8 @@ func (o *Options) Remodel(l *labfile.Lab) error {
 
 // doRails is Do over rails.
 func doRails(ctx context.Context, o *Options) (rep *Report, err error) {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
 	im, err := prepareGuests(ctx, o) // stage fetch
 	defer func() { _ = im.Close() }()
 	if err == nil {
@@ -264,17 +292,23 @@ func doRails(ctx context.Context, o *Options) (rep *Report, err error) {
 	if err != nil {
 		return nil, orCause(ctx, err)
 	}
-	r, err := newRails(o)
+	r, err := newRails(o, fail)
 	if err != nil {
 		return nil, orCause(ctx, err)
 	}
 	defer func() {
-		if cerr := r.close(); cerr != nil {
+		if cerr := errors.Join(r.leave(err), r.close()); cerr != nil {
 			rep, err = nil, errors.Join(err, fmt.Errorf("clearing up: %w", cerr))
 		}
 	}()
 	if o.InProc {
 		defer addProcs(2 * len(r.streams))()
+	}
+	if o.Half != "" {
+		defer addProcs(1)()
+		if err := r.meetPeer(ctx, fail); err != nil {
+			return nil, err
+		}
 	}
 	if err := r.open(ctx, im); err != nil {
 		return nil, r.blame(ctx, err)
@@ -285,7 +319,8 @@ func doRails(ctx context.Context, o *Options) (rep *Report, err error) {
 	if o.railHook != nil {
 		o.railHook(r)
 	}
-	return r.transfer(ctx)
+	rep, err = r.transfer(ctx)
+	return rep, r.conclude(ctx, rep, err)
 }
 
 // transfer transfers in each mode, and reports.
@@ -297,6 +332,9 @@ func (r *rails) transfer(ctx context.Context) (*Report, error) {
 	rep.P2P, rep.MTU, rep.NIC = !r.desc.NoP2P, r.lab.MTU(), strings.Join(o.modelsOf(&r.desc.Guests[0]), "+")
 	if other := strings.Join(o.modelsOf(&r.desc.Guests[1]), "+"); other != rep.NIC {
 		rep.NIC += "," + other
+	}
+	if own, other := o.here(); o.Half != "" {
+		rep.Half = &Half{Guest: r.desc.Guests[own].Name, Peer: r.desc.Guests[other].Name}
 	}
 	if err := r.probe(ctx); err != nil {
 		return nil, r.blame(ctx, err)
@@ -329,11 +367,20 @@ func (r *rails) lost() error {
 	return errors.Join(errs...)
 }
 
-// blame is a runner's: the first has an end in either guest.
-func (r *rails) blame(ctx context.Context, err error) error { return r.streams[0].blame(ctx, err) }
+// blame is a runner's: the first has an end in either guest. Where one is on another host, whose end may have broken
+// the connection, that has a moment to say why.
+func (r *rails) blame(ctx context.Context, err error) error {
+	if r.peer != nil && !r.streams[0].gone() {
+		select {
+		case <-ctx.Done():
+		case <-time.After(farewell):
+		}
+	}
+	return r.streams[0].blame(ctx, err)
+}
 
-// newRails makes the lab, and says what goes from where to where.
-func newRails(o *Options) (r *rails, err error) {
+// newRails makes the lab, and says what goes from where to where. fail is told what ends the run meanwhile.
+func newRails(o *Options, fail func(error)) (r *rails, err error) {
 	r = &rails{opt: o, nodes: make(map[*lab.Port]*transfer.Node), begun: func() {}}
 	if r.desc, err = o.describeRails(); err != nil {
 		return nil, err
@@ -342,7 +389,12 @@ func newRails(o *Options) (r *rails, err error) {
 	if err := r.plan(); err != nil {
 		return nil, err
 	}
-	if r.lab, err = lab.Open(r.desc, o.labOptions()); err != nil {
+	conf, opened := o.labOptions(), r.desc
+	if o.Half != "" {
+		opened = o.halve(r.desc)
+		conf.Services = append(r.uplinks(fail), conf.Services...)
+	}
+	if r.lab, err = lab.Open(opened, conf); err != nil {
 		return nil, err
 	}
 	nodes := [2]int{} // so far, of each guest
@@ -351,7 +403,9 @@ func newRails(o *Options) (r *rails, err error) {
 		s.links.edges, s.noP2P = r.lab.Edges(), r.desc.NoP2P
 		for i, e := range s.ends {
 			at := s.at[i]
-			e.hw = r.lab.Machine(at.guest)
+			if e.hw = r.machine(at.guest); e.hw == nil {
+				continue
+			}
 			e.nic, s.gpus[i] = e.hw.Ports[at.nic], e.hw.GPUs[at.gpu]
 			e.gpu, e.port, e.digest = s.gpus[i].GPU, e.nic.NIC(), e.engineDigest
 			e.number = nodes[at.guest]
@@ -359,7 +413,7 @@ func newRails(o *Options) (r *rails, err error) {
 		}
 	}
 	if o.Confine != nil && !o.InProc {
-		r.streams[0].gate = broker.NewGate(o.Broker, 2, o.Confine)
+		r.streams[0].gate = broker.NewGate(o.Broker, len(r.machines()), o.Confine)
 	}
 	return r, nil
 }
@@ -440,9 +494,12 @@ func (r *rails) add(rail int, guests [2]int, trees [2]*tree, used map[place]int)
 				at, way = other, path
 			}
 		}
-		worst, s.opt.P2P = max(worst, way.Distance), s.opt.P2P && way.P2P() && !r.desc.NoP2P
+		if worst = max(worst, way.Distance); !r.opt.away(guest) { // a host judges its own side
+			s.opt.P2P = s.opt.P2P && way.P2P() && !r.desc.NoP2P
+		}
 		ram, cpus := r.opt.machine(guest)
-		s.ends[i] = &end{name: n.Name, opt: &s.opt, log: r.opt.Log, ram: ram, cpus: cpus, base: uint64(used[at.ofGPU()])}
+		s.ends[i] = &end{name: n.Name, opt: &s.opt, log: r.opt.Log, ram: ram, cpus: cpus, base: uint64(used[at.ofGPU()]),
+			addrs: [2]netip.Prefix{n.Addr4, n.Addr6}}
 		used[at.ofGPU()]++
 		s.at[i] = at
 	}
@@ -502,7 +559,7 @@ func (r *rails) inProc(ctx context.Context) error {
 		}
 	}
 	for _, s := range r.streams {
-		for _, e := range s.ends {
+		for _, e := range s.here() {
 			if first := r.nodes[e.nic]; first != nil {
 				e.guest = first.Another()
 				continue
@@ -528,7 +585,7 @@ func (r *rails) start(ctx context.Context, im *machines.Images) error {
 		return err
 	}
 	for _, e := range r.ends() {
-		for _, booted := range first.ends {
+		for _, booted := range first.here() {
 			if e.hw == booted.hw {
 				e.qemu = booted.qemu
 			}
@@ -537,10 +594,10 @@ func (r *rails) start(ctx context.Context, im *machines.Images) error {
 	return nil
 }
 
-// ends are those of all transfers.
+// ends are those of all transfers that are here.
 func (r *rails) ends() (list []*end) {
 	for _, s := range r.streams {
-		list = append(list, s.ends[:]...)
+		list = append(list, s.here()...)
 	}
 	return list
 }
@@ -555,9 +612,11 @@ func (r *rails) setup(ctx context.Context, im *machines.Images) error {
 	if err := r.opt.stage(ctx, Step{Stage: "setup"}); err != nil {
 		return err
 	}
-	err := both(ctx, func(ctx context.Context) error { return r.take(ctx, r.lab.Machine(0)) },
-		func(ctx context.Context) error { return r.take(ctx, r.lab.Machine(1)) })
-	if err != nil {
+	eg, ctx := errgroup.WithContext(ctx)
+	for _, m := range r.machines() {
+		eg.Go(func() error { return r.take(ctx, m) })
+	}
+	if err := eg.Wait(); err != nil {
 		return im.BlameKernel(fmt.Errorf("set up its NICs: %w", err), machines.NewerKernel)
 	}
 	return nil
@@ -628,7 +687,7 @@ func (r *rails) run(ctx context.Context, rep *Report, mode string, number uint64
 				return nil
 			}
 			err = fmt.Errorf("%s to %s: %w", s.is.From, s.is.To, s.blameRemoval(err))
-			if ctx.Err() != nil || !errors.Is(err, ErrRemoved) || s.gone() {
+			if ctx.Err() != nil || !errors.Is(err, ErrRemoved) || s.gone() || r.peer != nil {
 				return err
 			}
 			runs[i], s.lost = nil, err // the other rails go on
@@ -653,7 +712,7 @@ func (r *rails) run(ctx context.Context, rep *Report, mode string, number uint64
 		}
 		one := s.is
 		one.Run = *runs[i]
-		if model[i] < math.Inf(1) {
+		if model[i] < math.Inf(1) && r.peer == nil {
 			one.Share = s.measure(runs[i], r.lab.Clock().Scale(), s.probe[mode], model[i], limits[i])
 		}
 		rep.Rails = append(rep.Rails, one)
@@ -671,7 +730,7 @@ func (s *stream) abandon(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	var wg sync.WaitGroup
-	for _, e := range s.ends {
+	for _, e := range s.here() {
 		wg.Go(func() { _ = e.guest.Finish(ctx) }) // what it cannot give back went with the device
 	}
 	wg.Wait()
@@ -686,7 +745,7 @@ func (r *rails) awaitRemovals(ctx context.Context) {
 
 // ports are those of all rails.
 func (r *rails) ports() (list []*nic.Port) {
-	for _, m := range r.lab.Machines() {
+	for _, m := range r.machines() {
 		for _, p := range m.Ports[:r.opt.Rails] {
 			list = append(list, p.NIC())
 		}
@@ -729,16 +788,16 @@ func (r *rails) check(rep *Report) error {
 		if r.opt.MustShare && (x.Share == nil || x.Share.OfRate == nil) {
 			errs = append(errs, fmt.Errorf("mode %s, %s to %s: no share: %s", x.Mode, x.From, x.To, x.Share.why()))
 		}
-		for _, wrong := range append(x.wrong(&s.opt), x.wrongAudit()...) {
+		here := [2]bool{!s.ends[0].away(), !s.ends[1].away()}
+		for _, wrong := range append(x.wrong(&s.opt, here), x.wrongAudit(here)...) {
 			errs = append(errs, fmt.Errorf("mode %s, %s to %s: %s", x.Mode, x.From, x.To, wrong))
 		}
 		errs = append(errs, s.wrong...)
 		s.wrong = nil
 	}
-	lost := r.lost() != nil
-	for _, s := range r.streams {
-		if !lost { // what was removed, and who had to do with it, has given nothing back
-			errs = append(errs, s.ends[0].empty(), s.ends[1].empty())
+	if r.lost() == nil { // else what was removed, and who had to do with it, has given nothing back
+		for _, e := range r.ends() {
+			errs = append(errs, e.empty())
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -755,11 +814,9 @@ func (r *rails) close() error {
 	var eg errgroup.Group
 	ctx, cancel := context.WithTimeout(context.Background(), r.opt.patience())
 	defer cancel()
-	for _, s := range r.streams {
-		for _, e := range s.ends {
-			if e.guest != nil {
-				eg.Go(func() error { return e.guest.Finish(ctx) })
-			}
+	for _, e := range r.ends() {
+		if e.guest != nil {
+			eg.Go(func() error { return e.guest.Finish(ctx) })
 		}
 	}
 	_ = eg.Wait() // what it cannot give back goes with the device

@@ -36,6 +36,7 @@ type Report struct {
 	Untested    []string `json:"untested,omitempty"`
 	BootSeconds float64  `json:"boot_seconds,omitempty"`
 
+	Half *Half        `json:"half,omitempty"` // one guest only was here
 	Pcap *pcap.Report `json:"pcap,omitempty"` // set by the caller, which captured
 }
 

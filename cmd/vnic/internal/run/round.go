@@ -38,8 +38,13 @@ func (l *runner) newRound(p plan, mode string, number int, n, seed uint64, port 
 		from: netip.AddrPortFrom(a.addr(l.opt.Family).Addr(), port), to: netip.AddrPortFrom(b.addr(l.opt.Family).Addr(),
 			port)}
 	stall := l.opt.StallSecs + 3 // the host's own watch comes first: it knows both ends
-	t.send = transfer.Prepare{Mode: mode, Send: true, GPU: a.gpu.ID(), Off: a.base, Bytes: up(n), Len: n, Seed: seed,
-		Local: t.from, Remote: t.to, StallSeconds: stall}
+	if !a.away() {
+		t.send = transfer.Prepare{Mode: mode, Send: true, GPU: a.gpu.ID(), Off: a.base, Bytes: up(n), Len: n, Seed: seed,
+			Local: t.from, Remote: t.to, StallSeconds: stall}
+	}
+	if b.away() {
+		return t
+	}
 	t.recv = transfer.Prepare{Mode: mode, GPU: b.gpu.ID(), Off: b.base + p.pool, Bytes: up(n), Len: n, Seed: ^seed,
 		Local: t.to, Remote: t.from, PoolOff: b.base, PoolBytes: p.pool, Queues: l.opt.bound(b.pairs()),
 		StallSeconds: stall}
@@ -85,14 +90,22 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	if err := t.stage(ctx, "connect"); err != nil {
 		return err
 	}
-	if err := l.onBoth(ctx, l.opt.patience(), nil, b.guest.Listen); err != nil {
+	listen := func(ctx context.Context) error { return b.guest.Listen(ctx) }
+	if err := l.onBoth(ctx, l.opt.patience(), nil, listen); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	if err := l.onBoth(ctx, l.opt.patience(), a.guest.Connect, b.guest.Accept); err != nil {
+	if _, err := t.step(ctx, "listen", ""); err != nil {
+		return err
+	}
+	if err := l.onBoth(ctx, l.opt.patience(), func(ctx context.Context) error { return a.guest.Connect(ctx) },
+		func(ctx context.Context) error { return b.guest.Accept(ctx) }); err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
 
 	if err := t.stage(ctx, "transfer"); err != nil {
+		return err
+	}
+	if _, err := t.step(ctx, "transfer", ""); err != nil {
 		return err
 	}
 	if err := t.move(ctx, r.Bytes); err != nil {
@@ -105,6 +118,9 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	if err := t.stage(ctx, "verify"); err != nil {
 		return err
 	}
+	if err := t.moved(ctx); err != nil {
+		return err
+	}
 	t.flows.settle(ctx, t.n)
 	t.account(r)
 	if err := t.verify(ctx, r); err != nil {
@@ -114,7 +130,8 @@ func (t *round) run(ctx context.Context, r *Run) error {
 		return err
 	}
 	// The next round, or the next mode, finds the guests as this one did.
-	if err := l.onBoth(ctx, l.opt.patience(), a.guest.Finish, b.guest.Finish); err != nil {
+	if err := l.onBoth(ctx, l.opt.patience(), func(ctx context.Context) error { return a.guest.Finish(ctx) },
+		func(ctx context.Context) error { return b.guest.Finish(ctx) }); err != nil {
 		return fmt.Errorf("finish: %w", err)
 	}
 	if l.rail {
@@ -136,13 +153,14 @@ func (t *round) stage(ctx context.Context, name string) error {
 	return t.l.opt.stage(ctx, Step{Stage: name, Mode: t.mode, Round: t.number, Rounds: t.of})
 }
 
-// onBoth has sender and receiver do something at the same time, within a limit. Either may have nothing to do.
+// onBoth has sender and receiver do something at the same time, within a limit. Either may have nothing to do, as one
+// that is away has.
 func (l *runner) onBoth(ctx context.Context, limit time.Duration, sender, receiver func(context.Context) error) error {
 	octx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	do := func(e *end, f func(context.Context) error) func(context.Context) error {
 		return func(ctx context.Context) error {
-			if f == nil {
+			if f == nil || e.away() {
 				return nil
 			}
 			err := f(ctx)
@@ -213,13 +231,28 @@ func (t *round) move(ctx context.Context, base uint64) error {
 	if t.samples = t.l.opt.Recorder.sample(t, t.start); t.samples != nil {
 		watching.Go(func() { t.samples.follow(done) })
 	}
-	err := both(ctx, func(ctx context.Context) (err error) { t.sent, err = a.guest.Send(ctx); return err },
-		func(ctx context.Context) (err error) {
-			t.got, err = b.guest.Receive(ctx)
-			t.took = time.Since(t.start)
-			t.l.links.end()
-			return err
-		})
+	ended := func() {
+		t.took = time.Since(t.start)
+		t.l.links.end()
+	}
+	err := both(ctx, func(ctx context.Context) (err error) {
+		if a.away() {
+			t.sent.Bytes = t.n // its host says so if it has not
+			return nil
+		}
+		if t.sent, err = a.guest.Send(ctx); b.away() {
+			ended()
+		}
+		return err
+	}, func(ctx context.Context) (err error) {
+		if b.away() {
+			t.got.Bytes = t.n
+			return nil
+		}
+		t.got, err = b.guest.Receive(ctx)
+		ended()
+		return err
+	})
 	close(done)
 	watching.Wait()
 	if err == nil {
@@ -250,20 +283,20 @@ func (e *stallError) Error() string {
 		e.limit, e.done, e.total, e.states)
 }
 
-// watch reports progress by what the receiving NIC has written. It ends a transfer in which nothing
-// new is written and no engine goes on, also when a guest does not answer any more.
+// watch reports progress by what the receiving NIC has written, or the sending one has read if the other is away. It
+// ends a transfer in which nothing new is written and no engine goes on, also when a guest does not answer any more.
 func (t *round) watch(ctx context.Context, done <-chan struct{}, fail context.CancelCauseFunc, base uint64) {
 	limit := t.l.opt.patience()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	var last uint64
 	for since := time.Now(); ; {
-		_, rx, _, _ := t.flows.read()
-		have := min(t.n, payload(rx))
+		at := t.flows.moved()
+		have := min(t.n, payload(at))
 		if t.l.opt.Progress != nil {
 			t.l.opt.Progress(t.mode, base+have, t.l.opt.Size)
 		}
-		if moved := payload(rx) - rx.RetransBytes + t.l.counters().engine; moved != last {
+		if moved := payload(at) - at.RetransBytes + t.l.counters().engine; moved != last {
 			last, since = moved, time.Now()
 		} else if time.Since(since) >= limit {
 			fail(&stallError{limit: limit, done: have, total: t.n, states: t.l.states(ctx)})
@@ -285,6 +318,10 @@ func (l *runner) states(ctx context.Context) string {
 	var s [2]string
 	var wg sync.WaitGroup
 	for i, e := range l.ends {
+		if e.away() {
+			s[i] = "on the other host"
+			continue
+		}
 		wg.Go(func() { s[i] = e.guest.State(ctx) })
 	}
 	wg.Wait()

@@ -50,8 +50,9 @@ type end struct {
 	port   *nic.Port
 	ram    uint64 // of the guest's machine, if it is one of QEMU's
 	cpus   int
-	device string // what the guest calls the NIC; "": it has no other
-	number int    // of the transfer.Node in the guest
+	addrs  [2]netip.Prefix // IPv4 and IPv6
+	device string          // what the guest calls the NIC; "": it has no other
+	number int             // of the transfer.Node in the guest
 	guest  guest
 	qemu   *machines.Guest // nil: an in-process guest
 	close  []func() error  // in reverse
@@ -74,6 +75,7 @@ type runner struct {
 	rail  bool               // other transfers go on at the same NICs
 	links tally              // what of links the mode has used
 	stop  context.CancelFunc // ends guests that are still about to boot
+	peer  *peer              // on the host that has the other end; nil: both are here
 }
 
 // describe is the lab of a run: two guests, sender and receiver, each with a NIC and a GPU.
@@ -113,7 +115,7 @@ func newRunner(o *Options, p plan) (*runner, error) {
 	for i, hw := range l.Machines() {
 		port := hw.Ports[0]
 		r.ends[i] = &end{name: hw.Name, opt: o, log: o.Log, hw: hw, nic: port, gpu: port.GPU().GPU, size: p.window(),
-			ram: o.Memory, port: port.NIC()}
+			ram: o.Memory, port: port.NIC(), addrs: [2]netip.Prefix{port.Addr4, port.Addr6}}
 		r.ends[i].digest = r.ends[i].engineDigest
 	}
 	return r, nil
@@ -123,9 +125,17 @@ func (e *end) onClose(f func() error) { e.close = append(e.close, f) }
 
 func (e *end) addr(family int) netip.Prefix {
 	if family == 6 {
-		return e.nic.Addr6
+		return e.addrs[1]
 	}
-	return e.nic.Addr4
+	return e.addrs[0]
+}
+
+// away says whether the end is on another host. Nothing of it is here but its name and addresses.
+func (e *end) away() bool { return e.hw == nil }
+
+// here are the ends that are not away.
+func (l *runner) here() []*end {
+	return slices.DeleteFunc(slices.Clone(l.ends[:]), (*end).away)
 }
 
 // blame finds what is behind an error: an interruption, or a guest that is gone, explains whatever came of it.

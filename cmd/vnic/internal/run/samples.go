@@ -109,8 +109,8 @@ func (r *Recorder) sample(t *round, now time.Time) *sampler {
 // lost is how many packets have been dropped so far. What the other end sends is counted with the transfer that it is,
 // if it is one.
 func (t *round) lost() uint64 {
-	if t.l.opt.Bidir {
-		return countersOf(t.l.ends[0].port).drops
+	if a := t.l.ends[0]; t.l.opt.Bidir && !a.away() {
+		return countersOf(a.port).drops
 	}
 	return t.l.counters().drops
 }
@@ -130,8 +130,8 @@ func (s *sampler) follow(done <-chan struct{}) {
 		if now.Sub(last) < every/2 { // the tick before came late
 			continue
 		}
-		_, rx, _, _ := s.t.flows.read()
-		s.flow.add(reading{at: now, bytes: s.flow.bytes + payload(rx), lost: s.flow.lost + s.t.lost() - s.lost})
+		have := payload(s.t.flows.moved())
+		s.flow.add(reading{at: now, bytes: s.flow.bytes + have, lost: s.flow.lost + s.t.lost() - s.lost})
 		if last = now; every == sampleOften && now.Sub(s.since) > sampleOftenS {
 			every = sampleLater
 			tick.Reset(every)

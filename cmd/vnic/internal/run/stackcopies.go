@@ -42,7 +42,10 @@ func (r *rails) stackCopies(mode string, runs []*Run) (list []StackCopies) {
 		if runs[i] == nil { // it has ended early
 			continue
 		}
-		for _, at := range s.at {
+		for j, at := range s.at {
+			if s.ends[j].away() {
+				continue
+			}
 			g := &r.desc.Guests[at.guest]
 			c := StackCopies{Guest: g.Name, Stack: StackVNIC, PerByte: vnicCopies}
 			if m, _ := lab.LookupModel(g.NICs[at.nic].Model); m.Node {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/dustin/go-humanize"
@@ -141,6 +142,18 @@ func (x *Share) modelShare() float64 {
 	return x.Model / x.LineRate
 }
 
+// sides says whether what is here sends and receives: of a half without Bidir, one of both.
+func (rep *Report) sides() (sends, receives bool) {
+	if rep.Half == nil {
+		return true, true
+	}
+	for i := range rep.Rails {
+		from, _, _ := strings.Cut(rep.Rails[i].From, ".")
+		sends, receives = sends || from == rep.Half.Guest, receives || from != rep.Half.Guest
+	}
+	return sends, receives
+}
+
 func (rep *Report) table(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', tabwriter.AlignRight)
 	row := func(name string, f func(*Run) string) {
@@ -160,10 +173,15 @@ func (rep *Report) table(w io.Writer) error {
 	row("bytes", func(r *Run) string { return group(r.Bytes) })
 	row("seconds", func(r *Run) string { return fmt.Sprintf("%.2f", r.Seconds) })
 	row("rate MB/s", func(r *Run) string { return fmt.Sprintf("%.1f", r.Rate()/1e6) })
-	row("sent from device memory", func(r *Run) string { return group(r.TX.Device) })
-	row("sent from host memory", func(r *Run) string { return group(r.TX.Host) })
-	row("received in device memory", func(r *Run) string { return group(r.RX.Device) })
-	row("received in host memory", func(r *Run) string { return group(r.RX.Host) })
+	sends, receives := rep.sides()
+	if sends {
+		row("sent from device memory", func(r *Run) string { return group(r.TX.Device) })
+		row("sent from host memory", func(r *Run) string { return group(r.TX.Host) })
+	}
+	if receives {
+		row("received in device memory", func(r *Run) string { return group(r.RX.Device) })
+		row("received in host memory", func(r *Run) string { return group(r.RX.Host) })
+	}
 	row("header bytes", func(r *Run) string { return group(r.HeaderBytes) })
 	row("copy engine bytes", func(r *Run) string { return group(r.CopyEngineBytes) })
 	row("retransmitted bytes", func(r *Run) string { return group(r.RetransmittedBytes) })
@@ -221,6 +239,14 @@ func (rep *Report) table(w io.Writer) error {
 		fmt.Fprintf(w, " %s (%s), kernel %s, booted in %.1f s", rep.QEMU, rep.Accel, rep.Kernel, rep.BootSeconds)
 	}
 	_, err := fmt.Fprintf(w, "; NIC: %s; seed %d\n", rep.NIC, rep.Seed)
+	if h := rep.Half; err == nil && h != nil && h.PeerProved != nil {
+		says := "proved"
+		if !*h.PeerProved {
+			says = "NOT PROVED: " + h.PeerSays
+		}
+		_, err = fmt.Fprintf(w, "this is the half of guest %s; the host of guest %s says of its own: %s\n", h.Guest, h.Peer,
+			says)
+	}
 	if err == nil && rep.Pcap != nil {
 		_, err = fmt.Fprintln(w, rep.Pcap)
 	}

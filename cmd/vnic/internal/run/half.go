@@ -1,0 +1,348 @@
+package run
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labfile"
+	"vnic.dev/vnic/stack"
+	"vnic.dev/vnic/uplink"
+)
+
+// With Options.Half only one of the lab's two guests is here; the other one is on another host, whose vnic runs it by
+// the same file, and the switches of both are joined by an uplink. Each transfer has one end here, which is counted,
+// verified and judged here. Both vnics have a port of their own on that network, by which they go from step to step
+// together, and tell each other what they found (peer).
+
+// Half is what there is to say of a half.
+type Half struct {
+	Guest string `json:"guest"` // that is here
+	Peer  string `json:"peer"`  // and the other one
+	// what the other host said of its own side; null: nothing
+	PeerProved *bool  `json:"peer_proved"`
+	PeerSays   string `json:"peer_says,omitempty"` // what its side did not prove
+}
+
+// away says whether guest i is on another host.
+func (o *Options) away(i int) bool {
+	return o.Half != "" && o.Lab != nil && i < len(o.Lab.Guests) && o.Lab.Guests[i].Name != o.Half
+}
+
+// LabMemory is how much memory a lab's guests take that are here.
+func (o *Options) LabMemory(l *labfile.Lab) uint64 {
+	part := *l
+	part.Guests, part.Machines = nil, nil
+	for i, g := range l.Guests {
+		if o.Half == "" || g.Name == o.Half {
+			part.Guests, part.Machines = append(part.Guests, g), append(part.Machines, l.Machines[i])
+		}
+	}
+	return part.Memory(!o.InProc)
+}
+
+// here is which guest is here, and which is on the other host, if one is.
+func (o *Options) here() (own, other int) {
+	if o.away(0) {
+		return 1, 0
+	}
+	return 0, 1
+}
+
+// checkHalf says what is wrong with the options of a half.
+func (o *Options) checkHalf() error {
+	if o.Half == "" {
+		return nil
+	}
+	if o.Lab == nil {
+		return fmt.Errorf("--guest %s: qemu or inproc; or a guest of a lab file, with --lab", o.Half)
+	}
+	var names []string
+	for _, g := range o.Lab.Guests {
+		names = append(names, g.Name)
+	}
+	if !slices.Contains(names, o.Half) {
+		return fmt.Errorf("--guest %s: the lab file has no such guest, but %s", o.Half, strings.Join(names, ", "))
+	}
+	own, other := o.here()
+	switch {
+	case len(names) != 2:
+		return nil // which is wrong for other reasons, too
+	case o.Scale != "" || o.MustShare:
+		return fmt.Errorf("--guest %s: --scale and --check are of links of both guests, and one is on another host", o.Half)
+	case len(o.Uplinks) == 0:
+		return fmt.Errorf("--guest %s: nothing leads to the host of guest %s: name an uplink in the lab file, or by "+
+			"--uplink (docs/uplinks.md)", names[own], names[other])
+	case o.PeerSecs < 1:
+		return fmt.Errorf("--peer-wait %d: at least 1 second", o.PeerSecs)
+	}
+	return nil
+}
+
+// hello is what the other host has to agree on. The description is the effective one.
+func (o *Options) hello() (hello, error) {
+	l := *o.Lab
+	l.Uplinks = nil // each host has its own
+	text, err := l.YAML()
+	h := hello{Protocol: protocol, Guest: o.Half, Lab: string(text)}
+	for _, s := range []struct {
+		flag  string
+		value any
+	}{{"--seed", o.Seed}, {"--size", lab.FormatBytes(o.Size)}, {"--mode", strings.Join(o.Modes, " and ")},
+		{"--rails", o.Rails}, {"--bidir", o.Bidir}, {"--family", o.Family}, {"--digest", o.Digest},
+		{"--hold-tokens", o.HoldTokens}} {
+		h.Settings = append(h.Settings, [2]string{s.flag, fmt.Sprint(s.value)})
+	}
+	return h, err
+}
+
+// Addresses of the vnics' own ports, on a subnet that no rail has; the last byte of their MACs is one that no guest
+// has.
+const (
+	hostMAC  = lab.MaxPorts // and the next one
+	hostPort = 5200
+)
+
+// hostAddr is the address of the vnic on the host of guest i.
+func hostAddr(i int) netip.Prefix {
+	b := lab.Addr4(i).Addr().As4()
+	b[2]--
+	return netip.PrefixFrom(netip.AddrFrom4(b), 24)
+}
+
+// halve cuts a complete description to what is here: the guest, and a port of our own.
+func (o *Options) halve(d lab.Description) lab.Description {
+	own, _ := o.here()
+	g := d.Guests[own]
+	mtu := slices.MinFunc(g.NICs, func(a, b lab.NIC) int { return a.MTU - b.MTU }).MTU
+	name := "host-" + g.Name
+	d.Guests = []lab.Guest{g, {Name: name, NICs: []lab.NIC{{Name: name, Model: lab.Virtio, MAC: lab.MAC(hostMAC + own),
+		Addr4: hostAddr(own), MTU: mtu, QueuePairs: 1}}}}
+	return d
+}
+
+// own has the script do what is done to NICs and GPUs that are here.
+func (r *rails) own(script []lab.Event) (list []lab.Event) {
+	for _, e := range script {
+		for _, m := range r.machines() {
+			if slices.ContainsFunc(m.Ports, func(p *lab.Port) bool { return p.Name == e.Change.Of }) ||
+				slices.ContainsFunc(m.GPUs, func(g *lab.GPUMemory) bool { return g.Name == e.Change.Of }) {
+				list = append(list, e)
+			}
+		}
+	}
+	return list
+}
+
+// uplinks are services for those of a half. The end of one is that of the run.
+func (r *rails) uplinks(fail func(error)) (list []lab.Service) {
+	own, other := r.opt.here()
+	for _, c := range r.opt.Uplinks {
+		list = append(list, lab.Uplink(uplink.Options{Config: c, Keep: r.opt.Keeper, Failed: func(err error) {
+			if r.over.Load() {
+				return
+			}
+			if errors.Is(err, uplink.ErrLoop) {
+				fail(fmt.Errorf("the other host runs guest %s, too, or the uplink leads back here: %w", r.desc.Guests[own].Name,
+					err))
+				return
+			}
+			fail(fmt.Errorf("what leads to the host of guest %s ended: %w", r.desc.Guests[other].Name, err))
+		}}))
+	}
+	return list
+}
+
+// host is the vnic's own end on the network of the guests.
+type host struct {
+	*stack.Stack
+	addr, peer netip.AddrPort
+}
+
+// newHost has our stack run on a port.
+func newHost(p *lab.Port, peer netip.Addr, o *Options) (*host, error) {
+	n, err := p.InProcess(driver.Options{QueuePairs: p.QueuePairs, HostQueues: p.QueuePairs, Log: o.Log})
+	if err != nil {
+		return nil, err
+	}
+	s, err := stack.New(n, n.Control(), stack.Options{Addresses: []netip.Prefix{p.Addr4}, MTU: p.MTU, RACK: true})
+	if err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return &host{s, netip.AddrPortFrom(p.Addr4.Addr(), hostPort), netip.AddrPortFrom(peer, hostPort)}, nil
+}
+
+// Times of meeting. The peer may have attached to the network a moment ago, or not yet.
+const (
+	dialLimit = 5 * time.Second
+	dialAgain = 200 * time.Millisecond
+)
+
+// dial connects to the peer, which may not be there yet, until ctx ends.
+func (h *host) dial(ctx context.Context) (halfCloser, error) {
+	for {
+		one, cancel := context.WithTimeout(ctx, dialLimit)
+		c, err := h.Dial(one, netip.AddrPort{}, h.peer)
+		cancel()
+		if err == nil {
+			return c, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(dialAgain):
+		}
+	}
+}
+
+// accept takes the peer's connection. Meanwhile it calls, too, which nobody takes: so a host that runs the same guest
+// hears of it.
+func (h *host) accept(ctx context.Context) (halfCloser, error) {
+	l, err := h.Listen(h.addr)
+	if err != nil {
+		return nil, err
+	}
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
+	defer func() { _ = l.Close() }()
+	calling, cancel := context.WithCancel(ctx)
+	var work sync.WaitGroup
+	work.Go(func() {
+		for calling.Err() == nil {
+			if c, err := h.dial(calling); err == nil {
+				_ = c.Close()
+			}
+		}
+	})
+	defer work.Wait()
+	defer cancel()
+	c, err := l.AcceptConn()
+	if err != nil {
+		return nil, orCause(ctx, err)
+	}
+	return c, nil
+}
+
+// silence is how long a peer that is there may say nothing.
+func (o *Options) silence() time.Duration { return o.patience() / 3 }
+
+// meetPeer finds the other host, and agrees with it on what to do.
+func (r *rails) meetPeer(ctx context.Context, fail func(error)) error {
+	o := r.opt
+	own, other := o.here()
+	ours, err := o.hello()
+	if err != nil {
+		return err
+	}
+	if r.host, err = newHost(r.lab.Machine(1).Ports[0], hostAddr(other).Addr(), o); err != nil {
+		return fmt.Errorf("a port of our own: %w", err)
+	}
+	limit := time.Duration(o.PeerSecs) * time.Second
+	guest := r.desc.Guests[other].Name
+	o.note("waiting for the host that runs guest %s, for %v at most", guest, limit)
+	wait, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no vnic that runs guest %s came in %v: start it on "+
+		"the other host with --guest %s, the same lab file and the same --seed; the uplinks have to lead to each other",
+		guest, limit, guest))
+	defer cancel()
+	find := r.host.accept
+	if own == 1 {
+		find = r.host.dial
+	}
+	for {
+		conn, err := find(wait)
+		if err != nil {
+			return err
+		}
+		r.over.Store(false)
+		p := newPeer(conn, guest, o.silence(), &r.over)
+		theirs, err := p.greet(wait, ours)
+		if err != nil && wait.Err() == nil { // that was nobody
+			p.close(nil)
+			continue
+		}
+		if err == nil {
+			err = ours.differs(&theirs)
+		}
+		if err != nil {
+			p.close(nil)
+			return err
+		}
+		p.watch(fail)
+		r.peer = p
+		for _, s := range r.streams {
+			s.peer = p
+		}
+		o.note("met the host that runs guest %s", guest)
+		return nil
+	}
+}
+
+// step has both hosts go on together, and exchanges what there is to say of a transfer. Where both ends are here there
+// is nobody to wait for.
+func (t *round) step(ctx context.Context, what, ours string) (theirs string, err error) {
+	p := t.l.peer
+	if p == nil {
+		return "", nil
+	}
+	from, to := t.l.ends[0].name, t.l.ends[1].name
+	return p.meet(ctx, fmt.Sprintf("%s %s to %s, round %d, %s", t.mode, from, to, t.number, what), ours)
+}
+
+// moved has both hosts have moved all bytes. The one that receives learns the digest of what was sent.
+func (t *round) moved(ctx context.Context) error {
+	ours := ""
+	if !t.l.ends[0].away() {
+		ours = hex.EncodeToString(t.source[:])
+	}
+	theirs, err := t.step(ctx, "moved", ours)
+	if err != nil || !t.l.ends[0].away() {
+		return err
+	}
+	b, err := hex.DecodeString(theirs)
+	if err != nil || len(b) != len(t.source) {
+		return fmt.Errorf("what the other host says is no digest: %s", printable(theirs))
+	}
+	t.source = sum(b)
+	return nil
+}
+
+// conclude exchanges verdicts with the other host, and says what is wrong on either.
+func (r *rails) conclude(ctx context.Context, rep *Report, err error) error {
+	if r.peer == nil || err != nil && !errors.Is(err, ErrProof) {
+		return err
+	}
+	ours := verdict{OK: err == nil}
+	if err != nil {
+		ours.Text = reason(err)
+	}
+	theirs, perr := r.peer.conclude(ctx, ours)
+	if perr != nil {
+		return errors.Join(err, perr)
+	}
+	rep.Half.PeerProved, rep.Half.PeerSays = &theirs.OK, theirs.Text
+	if !theirs.OK {
+		err = errors.Join(err, fmt.Errorf("%w, says %s: %s", ErrProof, r.peer.host(), theirs.Text))
+	}
+	return err
+}
+
+// leave ends what is said to the other host; err is why, if it is before the end.
+func (r *rails) leave(err error) error {
+	if r.peer != nil {
+		if errors.Is(err, ErrProof) {
+			err = nil // it knows
+		}
+		r.peer.close(err)
+	}
+	if r.host == nil {
+		return nil
+	}
+	return r.host.Close()
+}
