@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -263,14 +264,17 @@ func (r *rails) meetPeer(ctx context.Context, fail func(error)) error {
 		r.over.Store(false)
 		p := newPeer(conn, guest, o.silence(), &r.over)
 		theirs, err := p.greet(wait, ours)
-		if err != nil && wait.Err() == nil { // that was nobody
+		differs := error(nil)
+		if err == nil {
+			if differs = ours.differs(&theirs); differs == nil {
+				_, err = p.meet(wait, "met", "") // it has heard us, too
+			}
+		}
+		if err != nil && wait.Err() == nil { // that was nobody, or did not hear us: it calls again
 			p.close(nil)
 			continue
 		}
-		if err == nil {
-			err = ours.differs(&theirs)
-		}
-		if err != nil {
+		if err = cmp.Or(differs, err); err != nil {
 			p.close(nil)
 			return err
 		}
