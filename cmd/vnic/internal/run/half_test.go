@@ -2,6 +2,7 @@ package run
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
 )
 
@@ -382,4 +384,43 @@ func TestHalfOfTooLongPackets(t *testing.T) {
 	h := newHosts(t, file(t, "nics: [{name: nic0, mtu: 65521}], gpus: [{name: gpu0}]", fmt.Sprintf(
 		"uplinks: [{name: up0, vxlan: {local: \"%s:4787\", remote: \"%s:4787\", vni: 42}}]", x, y)), 1)
 	testkit.ErrorSays(t, testkit.Err(Do(t.Context(), h.o[0])), "uplink up0: it carries packets of ", "an MTU of 65521")
+}
+
+// Who calls and hangs up, or says nothing that a vnic would, was nobody: the host waits on, for the one that it needs.
+func TestHalfWaitsOnBehindStrangers(t *testing.T) {
+	testkit.LeavesNothing(t)
+	up := t.TempDir() + "/up"
+	h := newHosts(t, aFile(t, aGuest, "", up, up), 1)
+	listens := make(chan struct{})
+	var once sync.Once
+	h.o[0].Note = func(string, ...any) { once.Do(func() { close(listens) }) }
+	type result struct {
+		rep *Report
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		rep, err := Do(t.Context(), h.o[0])
+		once.Do(func() { close(listens) })
+		done <- result{rep, err}
+	}()
+	<-listens
+	b := &h.o[1]
+	d := b.halve(b.Lab.Complete())
+	l := testkit.Must(lab.Open(lab.Description{Guests: d.Guests[1:]}, lab.Options{Services: lab.Uplinks(b.Uplinks, nil)}))(t)
+	stranger := testkit.Must(newHost(l.Port(0), hostAddr(0).Addr(), b))(t)
+	ours := testkit.Must(b.hello())(t)
+	text := string(testkit.Must(json.Marshal(message{Say: sayHello, Hello: &ours}))(t))
+	for _, says := range []string{"", "GET / HTTP/1.1\n", text + "\n"} {
+		c := testkit.Must(stranger.dial(t.Context()))(t)
+		testkit.Must(c.Write([]byte(says)))(t)
+		testkit.OK(t, c.Close())
+	}
+	testkit.OK(t, errors.Join(stranger.Close(), l.Close()))
+	_, err := Do(t.Context(), *b)
+	r := <-done
+	testkit.OK(t, errors.Join(err, r.err))
+	if !*r.rep.Half.PeerProved {
+		t.Errorf("%+v", r.rep.Half)
+	}
 }
