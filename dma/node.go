@@ -19,6 +19,9 @@ func (s *Space) SetNodes(n int) {
 	s.tellNodes()
 }
 
+// Nodes is what SetNodes said, 0 at first.
+func (s *Space) Nodes() int { return int(s.nodes.Load()) }
+
 // tellNodes notes of files which node's RAM they are, once all are there. Under mu.
 func (s *Space) tellNodes() {
 	n := int(s.nodes.Load())

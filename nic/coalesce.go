@@ -210,7 +210,7 @@ func (m *merger) put(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) b
 		p.Payload = dma.Cut(p.Payload, batch[i].Payload, 0, uint64(batch[i].PayloadLen))
 	}
 	r := &g.route
-	rq.mover.byMem, rq.mover.at = bytesByMem{}, nil
+	rq.mover.begin()
 	rq.frame = Frame{Packet: p, Split: r.split, HeaderLen: r.hlen, Merged: true, Hashed: r.hashed, Hash: r.hash}
 	if rq.q.Put(&rq.mover, &rq.frame) != PutTaken {
 		return false

@@ -32,12 +32,24 @@ func (c *counter) add(n uint64) { c.v.Store(c.v.Load() + n) }
 type bytesByMem struct {
 	device, gpuFile, host, bounced uint64
 
-	gpu, second int32  // 1 + the GPU of the first byte that is a GPU's, and of the first that is another's; 0: none
-	seconds     uint64 // bytes that are not the first one's
+	buffers uint32 // pieces of memory
+	nodes   bool   // NUMA nodes are noted
+	gpu     int32  // 1 + the GPU of the first byte that is a GPU's; 0: none is
+	node    int32  // 1 + the NUMA node of the first byte of host memory; 0: not known
 
-	node, other  int32  // 1 + the NUMA node of the first byte of host memory, and of the first that is another's; 0: not known
+	// Only where gpu is not 0.
+	second  int32  // 1 + the GPU of the first byte that is another's; 0: none
+	seconds uint64 // bytes that are not the first one's
+
+	// Only where node is not 0.
+	other        int32  // 1 + the node of the first byte that is another's; 0: none
 	here, others uint64 // bytes of theirs
-	buffers      uint32 // pieces of memory
+}
+
+// reset makes it that of a frame of which nothing has been looked at, at the least cost: there is one for each.
+func (w *bytesByMem) reset(nodes bool) {
+	w.device, w.gpuFile, w.host, w.bounced = 0, 0, 0, 0
+	w.buffers, w.nodes, w.gpu, w.node = 0, nodes, 0, 0
 }
 
 // locate adds up segs by kind of memory, and returns how many bytes they are.
@@ -58,7 +70,9 @@ func (w *bytesByMem) locate(segs []dma.Segment) (total uint64) {
 				w.gpuBytes(&s, n)
 			default:
 				w.host += uint64(n)
-				w.nodeBytes(s.Node(), uint64(n))
+				if w.nodes {
+					w.nodeBytes(s.Node(), uint64(n))
+				}
 			}
 			s.Off, s.Len = s.Off+uint64(n), s.Len-n
 		}
@@ -71,7 +85,7 @@ func (w *bytesByMem) locate(segs []dma.Segment) (total uint64) {
 func (w *bytesByMem) gpuBytes(s *dma.Segment, n uint32) {
 	switch g := int32(s.GPU() + 1); {
 	case w.gpu == 0:
-		w.gpu = g
+		w.gpu, w.second, w.seconds = g, 0, 0
 	case g == w.gpu:
 	default:
 		if w.second == 0 {
@@ -86,8 +100,9 @@ func (w *bytesByMem) gpuBytes(s *dma.Segment, n uint32) {
 func (w *bytesByMem) nodeBytes(node int, n uint64) {
 	switch at := int32(node + 1); {
 	case at == 0:
-	case w.node == 0, at == w.node:
-		w.node = at
+	case w.node == 0:
+		w.node, w.here, w.other, w.others = at, n, 0, 0
+	case at == w.node:
 		w.here += n
 	default:
 		if w.other == 0 {
@@ -99,9 +114,10 @@ func (w *bytesByMem) nodeBytes(node int, n uint64) {
 
 // nodesOf takes over of which nodes host memory is.
 func (t *bytesByMem) nodesOf(w *bytesByMem) {
-	if w.node != 0 {
-		t.nodeBytes(int(w.node-1), w.here)
+	if w.node == 0 {
+		return
 	}
+	t.nodeBytes(int(w.node-1), w.here)
 	if w.other != 0 {
 		t.nodeBytes(int(w.other-1), w.others)
 	}
@@ -109,14 +125,17 @@ func (t *bytesByMem) nodesOf(w *bytesByMem) {
 
 // placed takes over whose memory it is and in how many pieces.
 func (t *bytesByMem) placed(w *bytesByMem) {
+	t.buffers += w.buffers
+	if w.gpu == 0 {
+		return
+	}
 	if t.gpu == 0 {
-		t.gpu = w.gpu
+		t.gpu, t.second, t.seconds = w.gpu, 0, 0
 	}
 	if w.second != 0 {
 		t.second = w.second
 	}
 	t.seconds += w.seconds
-	t.buffers += w.buffers
 }
 
 // addTo adds the delta, and empties it, where a lock is held that readers take too: that is cheaper than flush.

@@ -117,7 +117,7 @@ type delivery struct {
 func (rq *rxQueue) fill(d *delivery, batch []*wire.Packet, r *route) (n int, call bool) {
 	rq.q.Lock()
 	defer rq.q.Unlock()
-	rq.mover.c = d.w.Copier
+	rq.mover.c, rq.mover.nodes = d.w.Copier, d.port.space.Nodes() > 0
 	m := rq.merging(d.port, batch)
 	for q := r.q; r.q == q; {
 		if d.gate.shape != nil && !rq.arrives(d, batch[n]) {
@@ -162,7 +162,7 @@ func (rq *rxQueue) one(d *delivery, pkt *wire.Packet, r *route) {
 }
 
 func (rq *rxQueue) put(s *steering, pkt *wire.Packet, r *route) Result {
-	rq.mover.byMem, rq.mover.at = bytesByMem{}, nil
+	rq.mover.begin()
 	// One by one: a processor waits for narrow writes to be done before it reads them at once, to copy a whole Frame.
 	f := &rq.frame
 	f.Packet, f.Split, f.HeaderLen, f.Unsplit, f.Merged = pkt, r.split, r.hlen, r.unsplit, false

@@ -13,6 +13,8 @@ type Mover struct {
 	c      *dma.Copier // the sender's, for the time of a Deliver
 	port   *Port
 	byMem  bytesByMem
+	nodes  bool          // NUMA nodes are noted; for the time of a Deliver
+	parts  bytesByMem    // scratch of payload
 	at     []dma.Segment // where the payload of this frame went to, behind skip bytes of something else
 	skip   uint64
 	shown  []dma.Segment // scratch of placed
@@ -25,6 +27,12 @@ type Mover struct {
 
 // bounceSize is the most that is bounced in one step.
 const bounceSize = 64 << 10
+
+// begin forgets the frame before.
+func (m *Mover) begin() {
+	m.byMem.reset(m.nodes)
+	m.at = nil
+}
 
 // Header writes bytes that are not payload.
 func (m *Mover) Header(dst []dma.Segment, b []byte) error {
@@ -51,7 +59,9 @@ func (m *Mover) Whole(dst []dma.Segment, b []byte, src []dma.Segment) error {
 	m.at, m.skip = dst, uint64(len(b))
 	k, err := m.c.CopyBehind(dst, b, src)
 	m.byMem.host += n - uint64(len(b))
-	m.behind(dst, uint64(len(b)))
+	if m.nodes {
+		m.behind(dst, uint64(len(b)))
+	}
 	m.byMem.buffers += uint32(len(dst))
 	return short(err, k, n)
 }
@@ -82,13 +92,14 @@ func (m *Mover) PayloadSum(dst, src []dma.Segment) (sum uint16, err error) {
 }
 
 func (m *Mover) payload(dst, src []dma.Segment, summed bool) (sum uint16, err error) {
-	var w bytesByMem
+	w := &m.parts
+	w.reset(m.nodes)
 	n := w.locate(dst)
 	if n == 0 {
 		return 0, nil
 	}
 	m.at, m.skip = dst, 0
-	m.byMem.placed(&w)
+	m.byMem.placed(w)
 	m.byMem.buffers += uint32(len(dst))
 	if w.device+w.gpuFile > 0 && !m.port.direct(dst) {
 		if sum, err = m.bounced(dst, src, n, summed); err != nil {
@@ -105,7 +116,7 @@ func (m *Mover) payload(dst, src []dma.Segment, summed bool) (sum uint16, err er
 	m.byMem.device += w.device
 	m.byMem.gpuFile += w.gpuFile
 	m.byMem.host += w.host
-	m.byMem.nodesOf(&w)
+	m.byMem.nodesOf(w)
 	return sum, nil
 }
 

@@ -49,10 +49,11 @@ func (p *Port) NewTransmitter(batch int) *Transmitter {
 func (t *Transmitter) Send(batch []*wire.Packet) {
 	bounced := uint32(0)
 	run := t.run[:0]
-	g := gate{shape: t.port.conf.Shape}
+	g, nodes := gate{shape: t.port.conf.Shape}, t.port.space.Nodes() > 0
 	for i, p := range batch {
 		m := &t.marks[i]
-		*m = mark{header: uint32(len(p.Header))}
+		m.byMem.reset(nodes)
+		m.skip, m.header = false, uint32(len(p.Header))
 		if isControl(p) {
 			m.skip = true
 			t.command(p)
