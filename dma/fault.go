@@ -47,16 +47,26 @@ func Recover(err *error) {
 	if v == nil {
 		return
 	}
-	if e, ok := v.(interface {
-		runtime.Error
-		Addr() uintptr
-	}); ok {
-		if f, off := fileAt(e.Addr()); f != nil {
+	if addr, ok := FaultAddr(v); ok {
+		if f, off := fileAt(addr); f != nil {
 			*err = f.markDead(off)
 			return
 		}
 	}
 	panic(v)
+}
+
+// FaultAddr is the address of the fault in mapped memory that has panicked with v, as recover returns it, on a goroutine
+// as Recover has it; false: v is something else.
+func FaultAddr(v any) (addr uintptr, ok bool) {
+	e, ok := v.(interface {
+		runtime.Error
+		Addr() uintptr
+	})
+	if !ok {
+		return 0, false
+	}
+	return e.Addr(), true
 }
 
 // markDead marks the file dead for a fault at off and tells the spaces that have it. All callers get

@@ -6,12 +6,13 @@ import (
 	"log/slog"
 	"os"
 	"reflect"
-	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/dma"
 )
 
 // pci is the transport of a guest: a virtio-net PCI device, taken from the kernel (specs: virtio 1.3, 4.1).
@@ -198,10 +199,7 @@ func (p *pci) caught(err *error) {
 	if v == nil {
 		return
 	}
-	if e, ok := v.(interface {
-		runtime.Error
-		Addr() uintptr
-	}); !ok || !p.inBAR(e.Addr()) {
+	if addr, ok := dma.FaultAddr(v); !ok || !p.inBAR(addr) {
 		panic(v)
 	}
 	p.lose()
