@@ -8,7 +8,7 @@
 # It takes a minute and a half. The kernel's own driver is the go test TestStockDriverLosesItsNIC's, with VNIC_LONG.
 . "$(dirname "$0")/lib.sh"
 
-# lab RATE SCRIPT: a lab file of two rails; the first is as slow as said.
+# lab RATE SCRIPT [OPTION]: a lab file of two rails; the first is as slow as said, and its NICs have that option.
 lab() {
   cat <<YAML
 guests:
@@ -16,7 +16,7 @@ guests:
     memory: 320M
     sockets: [{name: s0}]
     switches: [{name: sw0, below: s0}]
-    nics: [{name: nic0, below: sw0, rate: $1}, {name: nic1, below: sw0, rate: 16Mbit}]
+    nics: [{name: nic0, below: sw0, rate: $1${3:+, $3}}, {name: nic1, below: sw0, rate: 16Mbit}]
     gpus: [{name: gpu0, below: sw0, memory: 64M}, {name: gpu1, below: sw0, memory: 64M}]
   b: *host
 script: [$2]
@@ -64,7 +64,7 @@ for guest in inproc qemu; do
 done
 
 # In a running vnic.
-lab 2Mbit "" > "$work/lab.yaml"
+lab 2Mbit "" "hotplug: true" > "$work/lab.yaml"
 timeout 180 "${run[@]}" --lab "$work/lab.yaml" > "$work/json" 2> "$work/log" &
 pid=$!
 vnic_pid() { pgrep -P "$pid" -x vnic | head -n 1; } # timeout's child
@@ -75,6 +75,11 @@ for _ in $(seq 600); do # refused until the guests are set up
 done
 "$vnic" lab set "$p" gpu b.gpu9 remove 2> "$work/set" && fail "a GPU that is not there was removed"
 says "$work/set" "b.gpu9 is no GPU of the lab: there are a.gpu0"
+while read -r kind name; do # which have no such port
+  "$vnic" lab set "$p" "$kind" "$name" remove 2> "$work/set" && fail "$name: its port cannot let go of it"
+  says "$work/set" "$name cannot be removed: the port above it cannot let go of it: give it hotplug: true"
+  [ "$(wc -l < "$work/set")" = 1 ] || { cat "$work/set" >&"$said"; fail "not in one line"; }
+done <<< $'nic a.nic1\ngpu a.gpu0'
 "$vnic" lab set "$p" nic a.nic0 remove || fail "vnic lab set nic a.nic0 remove"
 "$vnic" lab set "$p" nic a.nic0 remove 2> "$work/set" && fail "it was removed twice"
 says "$work/set" "a.nic0 was removed before"

@@ -89,6 +89,9 @@ type NIC struct {
 	QueuePairs int          // 0: the model's
 	GPUs       []int        // which of the guest's GPUs it may address, by number; nil: all of them
 	Slot       Slot         // of a guest with sockets; zero of one that may address no GPU: none, on the root complex
+	// Hotplug says that it can be removed while the guest runs, also where it is below a switch: QEMU's guest then sees a
+	// link of 2.5 GT/s and one lane there, whatever Slot says. Of Virtio, and of a guest with sockets.
+	Hotplug bool
 	// Link is impairment, in either direction, and which source addresses the guest's frames may have. Its Identity is
 	// completed: nil stands for MAC alone.
 	Link wire.LinkOptions
@@ -100,6 +103,8 @@ type GPU struct {
 	Name   string // "": that of the first NIC that may address it
 	Memory uint64 // bytes: a power of two from 4 KiB; where it is a NUMA node, a multiple of 2 MiB
 	Slot   Slot   // of a guest with sockets
+	// Hotplug is as a NIC's, of a GPU that is no NUMA node.
+	Hotplug bool
 }
 
 // Uniform describes n guests of one NIC each, and one GPU each unless gpuMemory is 0.
@@ -170,6 +175,11 @@ func (d *Description) Check() error {
 		return fmt.Errorf("%d ports with GPU memory: %d at most: fewer ports, or --gpu-memory 0", gpus, MaxGPUs)
 	}
 	for _, g := range d.Guests {
+		for _, n := range g.NICs {
+			if n.Hotplug && (len(g.Sockets) == 0 || !g.inside(&n)) {
+				return fmt.Errorf("NIC %s cannot be hotplug: %w", n.Name, errNoPort)
+			}
+		}
 		if err := g.checkGPUs(); err != nil {
 			return err
 		}
@@ -192,6 +202,8 @@ func (n *NIC) check(gpus int) error {
 		return fmt.Errorf("--mtu %d: %d to %d with --nic %s", n.MTU, MinMTU, m.MaxMTU, n.Model)
 	case n.QueuePairs < 0 || n.QueuePairs > MaxQueuePairs:
 		return fmt.Errorf("%d queue pairs: 1 to %d", n.QueuePairs, MaxQueuePairs)
+	case n.Hotplug && m.VFIOUser:
+		return fmt.Errorf("NIC %s: a gVNIC cannot be hotplug: %s", n.Name, whyNoGVNIC)
 	}
 	reached := gpus
 	if n.GPUs != nil {
@@ -229,6 +241,10 @@ func (g *Guest) checkGPUs() error {
 			return &GPUError{Index: i, Size: FormatBytes(gpu.Memory), Text: "not a power of two from 4K, as a PCI BAR must be"}
 		case m.Node && (gpu.Memory == 0 || gpu.Memory%hugePage != 0):
 			return &GPUError{Index: i, Size: FormatBytes(gpu.Memory), Text: "not a multiple of 2M, as a NUMA node must be"}
+		case gpu.Hotplug && m.Node:
+			return &GPUError{Index: i, Hotplug: true, guest: g.Name, Text: "it cannot be hotplug: " + whyNoNode}
+		case gpu.Hotplug && len(g.Sockets) == 0:
+			return &GPUError{Index: i, Hotplug: true, guest: g.Name, Text: "it cannot be hotplug: " + errNoPort.Error()}
 		}
 	}
 	return nil
@@ -279,9 +295,10 @@ func (d *Description) Complete() (c Description) {
 
 // GPUError says what is wrong with a GPU of a guest.
 type GPUError struct {
-	Index int    // of the guest's
-	Size  string // of its memory, which is wrong; "": something else is
-	Text  string
+	Index   int    // of the guest's
+	Size    string // of its memory, which is wrong; "": something else is
+	Hotplug bool   // it is Hotplug that is wrong
+	Text    string
 
 	guest string
 }

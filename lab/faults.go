@@ -225,6 +225,11 @@ const (
 	KindGPU  = "gpu"
 )
 
+// removes says whether it takes something away from its guest.
+func (c *Change) removes() bool {
+	return slices.ContainsFunc(c.Set, func(x [2]string) bool { return x[0] == removal })
+}
+
 // removal is the word for what is taken away from its guest.
 const removal = "remove"
 
@@ -315,7 +320,6 @@ func (l *Lab) Apply(c Change) error {
 
 // apply is Apply; changing is held.
 func (l *Lab) apply(c Change) error {
-	removes := slices.ContainsFunc(c.Set, func(x [2]string) bool { return x[0] == removal })
 	if c.Kind == KindGPU {
 		return l.removeGPU(c.Of)
 	}
@@ -328,7 +332,7 @@ func (l *Lab) apply(c Change) error {
 		return noSuch(c.Of, "NIC", names)
 	}
 	p := l.ports[i]
-	if removes {
+	if c.removes() {
 		return l.removeNIC(p)
 	}
 	im := p.desc.Link.Up

@@ -26,7 +26,8 @@ type GPUMemory struct {
 	File *os.File // its memory, to be mapped or handed on to a QEMU
 	Node bool     // its guest sees it as a NUMA node's memory; else as BAR 2 of an ivshmem device
 
-	Place string // its name in the machine's tree
+	Place   string // its name in the machine's tree
+	Hotplug bool   // its guest's QEMU can let go of it while it runs
 
 	removed atomic.Bool // from its guest
 

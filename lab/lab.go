@@ -112,6 +112,7 @@ func (l *Lab) addMachine(g *Guest) error {
 			return err
 		}
 		gpu.Name, gpu.Place = g.GPUs[i].Name, g.gpuInTree(&g.GPUs[i])
+		gpu.Hotplug = !gpu.Node && g.letsGo(g.GPUs[i].Slot, g.GPUs[i].Hotplug)
 		m.GPUs = append(m.GPUs, gpu)
 	}
 	for i := range g.NICs {
@@ -142,6 +143,7 @@ func (l *Lab) addMachine(g *Guest) error {
 		}
 		p, err := l.newPort(n, gpus, reached, m, place)
 		if p != nil {
+			p.Hotplug = !p.Model.VFIOUser && g.letsGo(n.Slot, n.Hotplug)
 			l.ports, m.Ports = append(l.ports, p), append(m.Ports, p)
 		}
 		if err != nil {

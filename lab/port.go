@@ -26,6 +26,7 @@ type Port struct {
 	QueuePairs   int
 	GPUs         []*GPUMemory // that it may address, the nearest in the tree first
 	Place        string       // its name in the machine's tree
+	Hotplug      bool         // its guest's QEMU can let go of it while it runs
 
 	lab *Lab
 	dev device

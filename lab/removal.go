@@ -43,7 +43,48 @@ var (
 	errNoGuest = errors.New("its guest is none of this vnic's: have its QEMU do it (device_del)")
 	errNoPort  = errors.New("it is on the root complex, from which QEMU takes nothing out: those of a lab file with sockets " +
 		"are below ports")
+	errFixed = errors.New("the port above it cannot let go of it: give it hotplug: true in the lab file")
 )
+
+const (
+	whyNoGVNIC = "QEMU aborts at device_del of vfio-user"
+	whyNoNode  = "its memory is a NUMA node's, as gve has it, which its guest's kernel uses as RAM"
+)
+
+// letsGo says whether a port lets go of what is below it while the guest runs: root ports do, those of switches where it
+// has been said.
+func (g *Guest) letsGo(s Slot, hotplug bool) bool {
+	return hotplug || slices.ContainsFunc(g.Sockets, func(x Socket) bool { return x.Name == s.Below })
+}
+
+// HotplugFor has everything that a script removes be Hotplug, but for what cannot be: of that the script's own error
+// tells.
+func (d *Description) HotplugFor(script []Event) {
+	for i := range d.Guests {
+		g := &d.Guests[i]
+		if len(g.Sockets) == 0 {
+			continue
+		}
+		removed := func(kind, name string) bool {
+			return slices.ContainsFunc(script, func(e Event) bool {
+				return e.Change.Kind == kind && e.Change.Of == name && e.Change.removes()
+			})
+		}
+		for j := range g.NICs {
+			n := &g.NICs[j]
+			m, _ := LookupModel(n.Model)
+			n.Hotplug = n.Hotplug || removed(KindNIC, n.Name) && !m.VFIOUser && g.inside(n)
+		}
+		for j := range g.GPUs {
+			owner := g.owner(j)
+			if owner < 0 {
+				continue // which Check refuses
+			}
+			m, _ := LookupModel(g.NICs[owner].Model)
+			g.GPUs[j].Hotplug = g.GPUs[j].Hotplug || removed(KindGPU, g.GPUs[j].Name) && !m.Node
+		}
+	}
+}
 
 // Removed says whether a NIC was taken away from its guest, or is about to be.
 func (p *Port) Removed() bool { return p.removed.Load() }
@@ -58,8 +99,8 @@ func (l *Lab) removeNIC(p *Port) error {
 	case p.Removed():
 		return fmt.Errorf("%s was removed before", p.Name)
 	case p.Model.VFIOUser:
-		return fmt.Errorf("%s: a gVNIC cannot be removed from outside, as QEMU aborts at device_del of vfio-user: take its "+
-			"link down (link %s state=down), or in the guest: echo 1 > /sys/class/net/INTERFACE/device/remove", p.Name, p.Name)
+		return fmt.Errorf("%s: a gVNIC cannot be removed from outside, as %s: take its link down (link %s state=down), or in the "+
+			"guest: echo 1 > /sys/class/net/INTERFACE/device/remove", p.Name, whyNoGVNIC, p.Name)
 	case p.driver != nil:
 		p.removed.Store(true)
 		p.end(errRemoved) // its driver sees the connection end
@@ -69,6 +110,8 @@ func (l *Lab) removeNIC(p *Port) error {
 		return fmt.Errorf("%s cannot be removed: %w", p.Name, errNoGuest)
 	case m.Bare || p.Place == "":
 		return fmt.Errorf("%s cannot be removed: %w", p.Name, errNoPort)
+	case !p.Hotplug:
+		return fmt.Errorf("%s cannot be removed: %w", p.Name, errFixed)
 	}
 	done, err := m.faults.RemoveNIC(slices.Index(m.Ports, p))
 	return l.removing(p.Name, &p.removed, done, err)
@@ -89,8 +132,7 @@ func (l *Lab) removeGPU(name string) error {
 	case g.Removed():
 		return fmt.Errorf("%s was removed before", name)
 	case g.Node:
-		return fmt.Errorf("%s cannot be removed: its memory is a NUMA node's, as gve has it, which its guest's kernel uses "+
-			"as RAM", name)
+		return fmt.Errorf("%s cannot be removed: %s", name, whyNoNode)
 	case drivers:
 		g.removed.Store(true)
 		for _, p := range m.Ports {
@@ -104,6 +146,8 @@ func (l *Lab) removeGPU(name string) error {
 		return fmt.Errorf("%s cannot be removed: %w", name, errNoGuest)
 	case m.Bare:
 		return fmt.Errorf("%s cannot be removed: %w", name, errNoPort)
+	case !g.Hotplug:
+		return fmt.Errorf("%s cannot be removed: %w", name, errFixed)
 	}
 	done, err := m.faults.RemoveGPU(i)
 	return l.removing(name, &g.removed, done, err)

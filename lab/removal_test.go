@@ -13,10 +13,16 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// removalLab has a guest of each model, with sockets, and one without.
+// removalLab has a guest of each model, with sockets, and one without, and one of which all is below a switch, and half
+// is hotplug.
 func removalLab(t *testing.T, note func(name, text string)) *Lab {
+	l := testkit.Must(Open(removalDescription(), Options{Note: note}))(t)
+	t.Cleanup(func() { testkit.OK(t, l.Close()) })
+	return l
+}
+
+func removalDescription() (d Description) {
 	below := func(s string) Slot { return Slot{Below: s} }
-	var d Description
 	for _, g := range []struct {
 		name, model string
 		sockets     []Socket
@@ -29,9 +35,13 @@ func removalLab(t *testing.T, note func(name, text string)) *Lab {
 			NICs: []NIC{{Name: g.name + ".nic0", Model: g.model, Slot: at}, {Name: g.name + ".nic1", Model: g.model, Slot: at}},
 			GPUs: []GPU{{Name: g.name + ".gpu0", Memory: 2 << 20, Slot: at}, {Name: g.name + ".gpu1", Memory: 2 << 20, Slot: at}}})
 	}
-	l := testkit.Must(Open(d, Options{Note: note}))(t)
-	t.Cleanup(func() { testkit.OK(t, l.Close()) })
-	return l
+	at := below("sw0")
+	d.Guests = append(d.Guests, Guest{Name: "d", Sockets: []Socket{{Name: "s0"}},
+		Switches: []Switch{{Name: "sw0", Slot: below("s0")}},
+		NICs:     []NIC{{Name: "d.nic0", Model: Virtio, Slot: at}, {Name: "d.nic1", Model: Virtio, Slot: at, Hotplug: true}},
+		GPUs: []GPU{{Name: "d.gpu0", Memory: 2 << 20, Slot: at},
+			{Name: "d.gpu1", Memory: 2 << 20, Slot: at, Hotplug: true}}})
+	return d
 }
 
 // What a machine's guest loses is asked of who has the machine; the end is told when it comes. What cannot be is refused
@@ -78,9 +88,12 @@ func TestRemovalIsAskedOfTheGuest(t *testing.T) {
 		"nic c.nic0 remove": "on the root complex", "gpu c.gpu0 remove": "on the root complex",
 		"gpu a.gpu9 remove": "a.gpu9 is no GPU of the lab: there are a.gpu0", "gpu a.gpu1 remove": "no power",
 		"nic a.gpu0 remove": "a.gpu0 is no NIC of the lab",
+		"nic d.nic0 remove": "d.nic0 cannot be removed: the port above it cannot let go of it: give it hotplug: true",
+		"gpu d.gpu0 remove": "d.gpu0 cannot be removed: the port above it cannot let go of it: give it hotplug: true",
 	} {
 		testkit.ErrorSays(t, apply(what), want)
 	}
+	testkit.OK(t, errors.Join(apply("nic d.nic1 remove"), apply("gpu d.gpu1 remove")))
 	testkit.OK(t, apply("nic a.nic1 remove"))
 	testkit.ErrorSays(t, apply("nic a.nic1 remove"), "was removed before")
 	testkit.OK(t, apply("gpu a.gpu0 remove"))
@@ -102,6 +115,42 @@ func TestRemovalIsAskedOfTheGuest(t *testing.T) {
 		apply("nic c.nic0 tokens=10s"), apply("nic a.nic0 tokens=0")))
 	testkit.Equal(t, "late tokens", fmt.Sprint(late), "[0 0 5ms 1 1 1s 2 0 10s 0 0 0s]")
 	testkit.OK(t, apply("gpu a.gpu0 remove")) // the lab's end does not wait for it
+}
+
+// What a script removes is hotplug, and nothing else; but what cannot be is not, and who says so is refused.
+func TestWhatAScriptRemovesIsHotplug(t *testing.T) {
+	d := removalDescription()
+	var script []Event
+	for _, s := range []string{"nic a.nic0 remove", "gpu a.gpu1 remove", "nic a.nic1 p2p=off", "nic b.nic0 remove",
+		"gpu b.gpu0 remove", "nic c.nic0 remove", "gpu c.gpu0 remove", "link d.nic0 state=down"} {
+		script = append(script, Event{Change: testkit.Must(ParseChange(s))(t)})
+	}
+	d.HotplugFor(script)
+	testkit.OK(t, d.Check())
+	var got []string
+	for _, g := range d.Guests {
+		for _, n := range g.NICs {
+			if n.Hotplug {
+				got = append(got, n.Name)
+			}
+		}
+		for _, m := range g.GPUs {
+			if m.Hotplug {
+				got = append(got, m.Name)
+			}
+		}
+	}
+	testkit.Equal(t, "hotplug", fmt.Sprint(got), "[a.nic0 a.gpu1 d.nic1 d.gpu1]")
+	for want, change := range map[string]func(d *Description){
+		"NIC b.nic1: a gVNIC cannot be hotplug":                   func(d *Description) { d.Guests[1].NICs[1].Hotplug = true },
+		"a NUMA node's":                                           func(d *Description) { d.Guests[1].GPUs[1].Hotplug = true },
+		"NIC c.nic1 cannot be hotplug: it is on the root complex": func(d *Description) { d.Guests[2].NICs[1].Hotplug = true },
+		"hotplug: it is on the root complex":                      func(d *Description) { d.Guests[2].GPUs[1].Hotplug = true },
+	} {
+		d := removalDescription()
+		change(&d)
+		testkit.ErrorSays(t, d.Check(), want)
+	}
 }
 
 // A driver in this process loses its NIC as its connection ends, and its GPU as it is told: both are ENODEV. The NIC

@@ -321,6 +321,9 @@ func (c *Config) complete() error {
 	if err := c.checkTree(); err != nil {
 		return err
 	}
+	if err := c.checkHotplug(); err != nil {
+		return err
+	}
 	c.Netdevs = slices.Clone(c.Netdevs) // the caller's stays as it is
 	for i := range c.Netdevs {
 		n := &c.Netdevs[i]

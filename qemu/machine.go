@@ -46,8 +46,9 @@ type GPU struct {
 	// Node makes it the memory of a NUMA node without CPUs. Guest RAM and all CPUs are node 0 then;
 	// the GPUs that are nodes follow, in their order, from 1; with a Tree, its sockets are nodes 0, 1 and
 	// so on, and the GPUs follow these.
-	Node  bool
-	Place string // its name in Config.Tree
+	Node    bool
+	Place   string // its name in Config.Tree
+	Hotplug bool   // it can be taken out while the guest runs (UnplugGPU): of one that has a Place and is no Node
 }
 
 // Netdev is a network device on a backend in this process (Connected) or elsewhere (Path): a
@@ -60,6 +61,7 @@ type Netdev struct {
 	Listens   bool   // with Path: QEMU listens there, and waits until the backend has connected; vhost-user only
 	VFIOUser  bool   // vfio-user-pci: QEMU 10.1 or newer, and nothing of what follows but Place
 	Place     string // its name in Config.Tree
+	Hotplug   bool   // it can be taken out while the guest runs (UnplugNIC): of one that has a Place
 
 	// Of a virtio-net-pci.
 	Queues  int              // queue pairs; 0 = 1

@@ -11,8 +11,9 @@ import (
 // A machine's PCIe tree (Config.Tree): each socket is a PCI expander bus (pxb-pcie) of its NUMA node, each port a root
 // port or a switch's downstream port. QEMU's generic switch with links of any speed is the one of CXL, which without
 // -M cxl=on is an ordinary PCIe switch to its guest. Its ports have no power controller, without which QEMU never lets
-// go of a device that its guest has let go of (hw/pci/pcie.c, pcie_cap_slot_write_config): what can be taken out is
-// below ports of TI's XIO3130, which have one, and are 2.5 GT/s, one lane. No switch of QEMU's has ACS.
+// go of a device that its guest has let go of (hw/pci/pcie.c, pcie_cap_slot_write_config): below a switch, what can be
+// taken out (Hotplug) is at ports of TI's XIO3130, which have one, and are 2.5 GT/s, one lane. Root ports have both. No
+// switch of QEMU's has ACS.
 
 const (
 	firstBus  = pcie.OwnBuses // of the first expander bus: those below are of what is on the root complex itself
@@ -66,7 +67,7 @@ func (c *Config) tree() (args []string) {
 	if c.Tree == nil {
 		return nil
 	}
-	t := trunk{tree: c.Tree, bus: firstBus, removable: c.removable()}
+	t := trunk{tree: c.Tree, bus: firstBus, hotplug: c.hotplug()}
 	sockets := c.Tree.Children("")
 	slack := (pcie.MaxBuses - firstBus - c.Tree.Buses()) / len(sockets)
 	for i, s := range sockets {
@@ -80,11 +81,11 @@ func (c *Config) tree() (args []string) {
 
 // trunk is a tree that is being written.
 type trunk struct {
-	tree      *pcie.Tree
-	args      []string
-	bus       int // the next that is nobody's
-	chassis   int
-	removable map[string]bool // places of what can be taken out
+	tree    *pcie.Tree
+	args    []string
+	bus     int // the next that is nobody's
+	chassis int
+	hotplug map[string]bool // places of what can be taken out
 }
 
 func (t *trunk) add(format string, args ...any) {
@@ -97,7 +98,7 @@ func (t *trunk) below(above pcie.Node) {
 	for _, n := range t.tree.Children(above.Name) {
 		t.chassis++
 		t.bus++
-		out := t.removable[n.Name]
+		out := t.hotplug[n.Name]
 		switch {
 		case above.Kind == pcie.Socket:
 			t.add("pcie-root-port,id=%s,bus=%s,chassis=%d,slot=0,hotplug=%s,io-reserve=0%s", portOf(n.Name),

@@ -2,6 +2,7 @@ package qemu
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -13,8 +14,8 @@ import (
 	"vnic.dev/vnic/pcie"
 )
 
-// treeConfig is a machine with two sockets: below the first a switch with a NIC of each model and a GPU, below the
-// second a GPU that is a NUMA node.
+// treeConfig is a machine with two sockets: below the first a switch with a NIC of each model and a GPU that can be taken
+// out, below the second a GPU that is a NUMA node.
 func treeConfig(t *testing.T) Config {
 	link := pcie.Link{Gen: 4, Width: 16}
 	tree := testkit.Must(pcie.New([]pcie.Node{
@@ -27,7 +28,7 @@ func treeConfig(t *testing.T) Config {
 	}))(t)
 	return Config{QEMU: assets.Binary{Args: []string{"qemu"}, Version: "11.1.2"}, Kernel: assets.Kernel{Image: "/k"},
 		RAMSize: 6 << 20, CPUs: 2, Tree: tree,
-		GPUs: []GPU{{File: sized(t, 4096), Size: 4096, Place: "gpu0"},
+		GPUs: []GPU{{File: sized(t, 4096), Size: 4096, Place: "gpu0", Hotplug: true},
 			{File: sized(t, 6<<20), Size: 6 << 20, Node: true, Place: "gpu1"}},
 		Netdevs: []Netdev{{Path: "/s", Place: "nic0"}, {Path: "/t", VFIOUser: true, Place: "nic1"}}}
 }
@@ -51,7 +52,7 @@ func TestArgumentsOfATree(t *testing.T) {
 		"pxb-pcie,id=pcie.s0,bus=pcie.0,bus_nr=16,numa_node=0,addr=0x10",
 		"pcie-root-port,id=pcie-port.sw0,bus=pcie.s0,chassis=1,slot=0,hotplug=off,io-reserve=0,x-speed=32,x-width=16",
 		"cxl-upstream,id=pcie.sw0,bus=pcie-port.sw0,x-speed=32,x-width=16",
-		"xio3130-downstream,id=pcie-port.nic0,bus=pcie.sw0,chassis=2,slot=0,hotplug=on",
+		"cxl-downstream,id=pcie-port.nic0,bus=pcie.sw0,chassis=2,slot=0,hotplug=off,x-speed=16,x-width=16",
 		"cxl-downstream,id=pcie-port.nic1,bus=pcie.sw0,chassis=3,slot=0,hotplug=off,x-speed=2_5,x-width=1",
 		"xio3130-downstream,id=pcie-port.gpu0,bus=pcie.sw0,chassis=4,slot=0,hotplug=on",
 		"pxb-pcie,id=pcie.s1,bus=pcie.0,bus_nr=138,numa_node=1,addr=0x11",
@@ -107,8 +108,12 @@ func TestTreesThatNoMachineHas(t *testing.T) {
 	for want, change := range map[string]func(c *Config){
 		`nothing in the PCIe tree has the name "nic9"`: func(c *Config) { c.Netdevs[0].Place = "nic9" },
 		`the name "nic1", or two devices have it`:      func(c *Config) { c.Netdevs[0].Place = "nic1" },
-		`the name "sw0"`:                     func(c *Config) { c.GPUs[0].Place = "sw0" },
-		"RAM of 2097152 bytes for 2 sockets": func(c *Config) { c.RAMSize = 2 << 20 },
+		`the name "sw0"`:                       func(c *Config) { c.GPUs[0].Place = "sw0" },
+		"network device 1 cannot be taken out": func(c *Config) { c.Netdevs[1].Hotplug = true },
+		"network device 0 cannot be taken out": func(c *Config) { c.Netdevs[0].Hotplug, c.Netdevs[0].Place = true, "" },
+		"GPU 1 cannot be taken out":            func(c *Config) { c.GPUs[1].Hotplug = true },
+		"GPU 0 cannot be taken out":            func(c *Config) { c.Tree, c.GPUs[0].Place = nil, "" },
+		"RAM of 2097152 bytes for 2 sockets":   func(c *Config) { c.RAMSize = 2 << 20 },
 		"t6: more than 8 sockets": func(c *Config) {
 			nodes := c.Tree.Nodes()
 			for i := range 7 {
@@ -142,4 +147,23 @@ func TestDeviceBesideATree(t *testing.T) {
 	if !strings.HasPrefix(last, "virtio-net-pci,id=dev-net2") || !strings.HasSuffix(last, ",bus=pcie.0") {
 		t.Error(last)
 	}
+}
+
+// What can be taken out is at a port that lets go of it; a root port that does keeps its link.
+func TestPortsThatLetGo(t *testing.T) {
+	c := treeConfig(t)
+	c.Tree = testkit.Must(pcie.New([]pcie.Node{{Name: "s0"}, {Name: "sw0", Kind: pcie.Switch, Below: "s0"},
+		{Name: "nic0", Kind: pcie.Endpoint, Below: "s0", Link: pcie.Link{Gen: 4, Width: 8}},
+		{Name: "nic1", Kind: pcie.Endpoint, Below: "sw0"}, {Name: "gpu0", Kind: pcie.Endpoint, Below: "s0"},
+		{Name: "gpu1", Kind: pcie.Endpoint, Below: "s0"}}))(t)
+	c.Netdevs[0].Hotplug, c.GPUs[0].Hotplug = true, false
+	testkit.OK(t, c.complete())
+	args := strings.Join(c.tree(), " ")
+	for _, want := range []string{"id=pcie-port.nic0,bus=pcie.s0,chassis=3,slot=0,hotplug=on,io-reserve=0,x-speed=16,x-width=8",
+		"id=pcie-port.gpu0,bus=pcie.s0,chassis=4,slot=0,hotplug=off"} {
+		if !strings.Contains(args, want) {
+			t.Errorf("no %s in %s", want, args)
+		}
+	}
+	testkit.Equal(t, "devices", fmt.Sprintf("%q", c.devicesOut()), `[["dev-net0" ""] ["" ""]]`)
 }

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// A device below a port of a Tree can be taken out while the guest runs: a virtio-net-pci, or GPU memory that is a BAR.
-// It is the orderly way (native PCIe hotplug): QEMU presses the port's attention button, the guest's kernel blinks for
-// five seconds, takes the device from its driver, and turns the slot off, upon which QEMU removes the device. A
-// vfio-user-pci cannot be taken out: QEMU 11.1 aborts. GPU memory that is a NUMA node's is RAM to its guest.
+// A device with Hotplug, below a port of a Tree, can be taken out while the guest runs: a virtio-net-pci, or GPU memory
+// that is a BAR. It is the orderly way (native PCIe hotplug): QEMU presses the port's attention button, the guest's
+// kernel blinks for five seconds, takes the device from its driver, and turns the slot off, upon which QEMU removes the
+// device. A vfio-user-pci cannot be taken out: QEMU 11.1 aborts. GPU memory that is a NUMA node's is RAM to its guest.
 
 // DevicePrefix begins the names of all devices that a Machine can take out.
 const DevicePrefix = "dev-"
@@ -30,32 +30,46 @@ const (
 
 // devicesOut are the devices of NICs and GPUs that can be taken out.
 func (c *Config) devicesOut() (list [2][]string) {
-	names := func(n int, name func(int) string, out func(i int) bool) (list []string) {
-		for i := range n {
-			if !out(i) {
-				list = append(list, "")
-				continue
-			}
-			list = append(list, name(i))
+	add := func(kind int, hotplug bool, name string) {
+		if !hotplug {
+			name = ""
 		}
-		return list
+		list[kind] = append(list[kind], name)
 	}
-	in := func(place string) bool { return c.Tree != nil && place != "" }
-	list[outNICs] = names(len(c.Netdevs), nicDevice, func(i int) bool { return in(c.Netdevs[i].Place) && !c.Netdevs[i].VFIOUser })
-	list[outGPUs] = names(len(c.GPUs), gpuDevice, func(i int) bool { return in(c.GPUs[i].Place) && !c.GPUs[i].Node })
+	for i, n := range c.Netdevs {
+		add(outNICs, n.Hotplug, nicDevice(i))
+	}
+	for i, g := range c.GPUs {
+		add(outGPUs, g.Hotplug, gpuDevice(i))
+	}
 	return list
 }
 
-// removable are the places of what can be taken out.
-func (c *Config) removable() map[string]bool {
-	places, out := make(map[string]bool), c.devicesOut()
-	for i, n := range c.Netdevs {
-		places[n.Place] = out[outNICs][i] != ""
+// hotplug are the places of what can be taken out.
+func (c *Config) hotplug() map[string]bool {
+	places := make(map[string]bool)
+	for _, n := range c.Netdevs {
+		places[n.Place] = n.Hotplug
 	}
-	for i, g := range c.GPUs {
-		places[g.Place] = out[outGPUs][i] != ""
+	for _, g := range c.GPUs {
+		places[g.Place] = g.Hotplug
 	}
 	return places
+}
+
+// checkHotplug refuses Hotplug of what no QEMU lets go of.
+func (c *Config) checkHotplug() error {
+	for i, n := range c.Netdevs {
+		if n.Hotplug && (c.Tree == nil || n.Place == "" || n.VFIOUser) {
+			return fmt.Errorf("config: network device %d cannot be taken out: only a virtio-net-pci with a Place in Tree can", i)
+		}
+	}
+	for i, g := range c.GPUs {
+		if g.Hotplug && (c.Tree == nil || g.Place == "" || g.Node) {
+			return fmt.Errorf("config: GPU %d cannot be taken out: only one with a Place in Tree that is no NUMA node can", i)
+		}
+	}
+	return nil
 }
 
 // unplugs are devices that are on their way out.

@@ -164,7 +164,8 @@ A NIC has
   exhaust=200ms: for that long it takes no receive buffers, 10s at most; 0 ends it
   reset=ask: a gVNIC asks its driver to reset it, as after an error of hardware; its connections to GPUs end
   tokens=200ms: receivers at it give devmem tokens back so much later (vnic run), 10s at most; 0 ends it
-  remove: its guest is asked to let go of it, and it is taken out of the machine (virtio, below a port)
+  remove: its guest is asked to let go of it, and it is taken out of the machine (virtio; below a switch
+    with hotplug: true in the lab file)
 A GPU has
   remove: the same, of GPU memory that is a PCI device
 Names are those of lab files (a.nic0), or as vnic stat shows them (port0).`,

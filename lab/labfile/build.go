@@ -239,6 +239,7 @@ func (b *builder) build() error {
 	if err := b.script(); err != nil {
 		return err
 	}
+	b.out.HotplugFor(b.out.Script)
 	if err := b.uplinks(); err != nil {
 		return err
 	}
@@ -313,7 +314,7 @@ func (b *builder) guest(name string) error {
 		if err != nil {
 			return err
 		}
-		g.GPUs = append(g.GPUs, lab.GPU{Name: name + "." + p.Name, Memory: mem, Slot: slot})
+		g.GPUs = append(g.GPUs, lab.GPU{Name: name + "." + p.Name, Memory: mem, Slot: slot, Hotplug: p.Hotplug})
 	}
 	b.out.Guests, b.out.Machines = append(b.out.Guests, g), append(b.out.Machines, m)
 	return b.reaches(at, &g)
@@ -340,10 +341,14 @@ func (b *builder) reaches(at path, g *lab.Guest) error {
 		}
 	}
 	if bad := (*lab.GPUError)(nil); errors.As(err, &bad) {
+		where := at.to("gpus", bad.Index)
 		if bad.Size != "" {
-			return b.wrong(at.to("gpus", bad.Index, "memory"), "memory of %s: %s", bad.Size, bad.Text)
+			return b.wrong(where.to("memory"), "memory of %s: %s", bad.Size, bad.Text)
 		}
-		return b.wrong(at.to("gpus", bad.Index), "%s: %s", g.GPUs[bad.Index].Name, bad.Text)
+		if bad.Hotplug {
+			where = where.to("hotplug")
+		}
+		return b.wrong(where, "%s: %s", g.GPUs[bad.Index].Name, bad.Text)
 	}
 	if err != nil {
 		return b.wrong(at, "%v", err)
@@ -450,7 +455,13 @@ func (b *builder) nic(at path, f *Guest, n *NIC, guest string) (out lab.NIC, err
 		return out, b.wrong(at.to("mtu"), "an MTU of %d: %d to %d with model %s", n.MTU, lab.MinMTU, model.MaxMTU, model.Name)
 	case n.Queues < 0 || n.Queues > lab.MaxQueuePairs:
 		return out, b.wrong(at.to("queues"), "%d pairs of queues: 1 to %d", n.Queues, lab.MaxQueuePairs)
+	case n.Hotplug && model.VFIOUser:
+		return out, b.wrong(at.to("hotplug"), "a gVNIC cannot be hotplug, as QEMU aborts at device_del of vfio-user: leave it "+
+			"out, and take the link down instead (link %s state=down)", out.Name)
+	case n.Hotplug && len(f.Sockets) == 0:
+		return out, b.wrong(at.to("hotplug"), "hotplug is of a guest with sockets: name them, as sockets: [{name: s0}]")
 	}
+	out.Hotplug = n.Hotplug
 	if out.Slot, err = b.slot(at, f, n.Slot); err != nil {
 		return out, err
 	}

@@ -87,6 +87,9 @@ type NIC struct {
 	IPv6 string `yaml:"ipv6,omitempty"`
 	// GPUs are the names of the guest's GPUs that it can reach; without, all of them.
 	GPUs *[]string `yaml:"gpus,omitempty"`
+	// Hotplug says that it can be removed while its guest runs, also where it is below a switch: its guest then sees a link
+	// of 2.5 GT/s and one lane there. What the file's script removes has it.
+	Hotplug bool `yaml:"hotplug,omitempty"`
 }
 
 // GPU is memory that is neither RAM nor the CPUs'.
@@ -95,6 +98,9 @@ type GPU struct {
 	Slot `yaml:",inline"`
 	// Memory is its size, as 64M.
 	Memory Quantity `yaml:"memory,omitempty"`
+	// Hotplug says that it can be removed while its guest runs, also where it is below a switch: its guest then sees a link
+	// of 2.5 GT/s and one lane there. What the file's script removes has it.
+	Hotplug bool `yaml:"hotplug,omitempty"`
 }
 
 // Link is a NIC's link to the switch.

@@ -125,9 +125,9 @@ func TestMistakes(t *testing.T) {
 		{"cpus: 2", "cpu: 2", "cpus is meant?"},
 		{"scale: 1000", "scale: 0", "scale is 0: 1 to 1000000"},
 		{"scale: 1000", "scale: fast", "scale is fast: 1 to 1000000"},
-		{"rate: 200Gbit}", "rate: 0}", "0 is no rate here: not a rate, as 100Gbit or 300GB/s"},
-		{"rate: 200Gbit}", "rate: 1000000000000000000}", "no rate here: not a rate"},
-		{"rate: 200Gbit}", "rate: 1000000000Tbit}", "1kbit to 8000Tbit"},
+		{"rate: 200Gbit", "rate: 0", "0 is no rate here: not a rate, as 100Gbit or 300GB/s"},
+		{"rate: 200Gbit", "rate: 1000000000000000000", "no rate here: not a rate"},
+		{"rate: 200Gbit", "rate: 1000000000Tbit", "1kbit to 8000Tbit"},
 		{"dram: 300GB/s", "dram: 1e-3kbit", "is no rate here: 1kbit to 8000Tbit"},
 		{"{s0-s1: 60.5GB/s}", "{s0-s2: 60GB/s}", "s0-s2 is not between two sockets of the guest"},
 		{"{s0-s1: 60.5GB/s}", "{s0-s1: 60GB/s, s1-s0: 60GB/s}", "the link between s1 and s0 is there twice"},
@@ -150,6 +150,16 @@ func TestMistakes(t *testing.T) {
 		{"link a.nic0 loss=0 delay=1ms", "link a.nic0 remove", "remove: a word, = and a value"},
 		{"link a.nic0 loss=0 delay=1ms", "nic a.nic0 remove p2p=off", "remove: it has no value, and nothing else is set"},
 		{"link a.nic0 loss=0 delay=1ms", "gpu a.gpu0 remove=now", "remove=now: it has no value"},
+		{"hotplug: true", "hotplug: 1", "this is not true or false"},
+		{"hotplug: true", "hotplog: true", "hotplug is meant?"},
+		{"hotplug: true", "hotplug: true, model: gve", "14:95: a gVNIC cannot be hotplug, as QEMU aborts at device_del of " +
+			"vfio-user: leave it out, and take the link down instead (link a.nic0 state=down)"},
+		{"model: gve}", "model: gve, hotplug: true}", "21:43: a gVNIC cannot be hotplug"},
+		{"model: gve}", "model: gve, hotplug: false}", ""},
+		{"gpus: []}", "gpus: [], hotplug: true}", "22:56: hotplug is of a guest with sockets"},
+		{"memory: 96M", "memory: 96M, hotplug: true", "24:44: b.gpu0: it cannot be hotplug: its memory is a NUMA node's"},
+		{text, "guests: {a: {nics: [{name: n}], gpus: [{name: p, hotplug: true}]}}",
+			"1:59: a.p: it cannot be hotplug: it is on the root complex"},
 		{"nic a.nic1 p2p=off", "nic a.nic1 p2p=no", "p2p is no: on or off"},
 		{"p2p: same-bridge", "p2p: same", "none, same-bridge or any"},
 		{"{name: s1,", "{name: s0,", "there are two s0"},
@@ -189,7 +199,7 @@ func TestMistakes(t *testing.T) {
 		{"of: a.nic0", "of: nic0", `"nic0" is no NIC: guest and NIC, as a.nic0`},
 		{"of: b.nic0", "of: a.nic0", "the link of a.nic0 is there twice"},
 		{"loss: 1%", "loss: 100%", "loss is 100%: not a part"},
-		{"name: up1,", "name: up0,", "35:12: there are two up0"},
+		{"name: up1,", "name: up0,", "36:12: there are two up0"},
 		{"name: up1,", "name: Up,", `"Up" is no name of an uplink`},
 		{"name: up1,", "name: gateway,", `"gateway" is no name of an uplink`},
 		{"of: b, stream", "of: a, stream", "there are two up4"},
@@ -227,6 +237,15 @@ func TestMistakes(t *testing.T) {
 			t.Errorf("%s instead of %s: %v, want %s", c.new, c.old, err, c.want)
 		}
 	}
+}
+
+// What a file's script removes is hotplug without being called so.
+func TestHotplug(t *testing.T) {
+	l := testkit.Must(Load("testdata/all.yaml", nil))(t)
+	a, b := l.Guests[0], l.Guests[1]
+	testkit.Equal(t, "hotplug", fmt.Sprint(a.NICs[0].Hotplug, a.NICs[1].Hotplug, a.GPUs[0].Hotplug, a.GPUs[1].Hotplug,
+		b.NICs[0].Hotplug, b.NICs[1].Hotplug, b.GPUs[0].Hotplug), "true false true true false false false")
+	testkit.Equal(t, "times in the completed file", strings.Count(string(testkit.Must(l.YAML())(t)), "hotplug: true\n"), 3)
 }
 
 // 65 guests with a GPU each are one too many, whatever else.

@@ -65,12 +65,12 @@ func (l *Lab) guest(i int, g *lab.Guest) Guest {
 		f.Switches = append(f.Switches, Switch{s.Name, slotOf(s.Slot)})
 	}
 	for _, m := range g.GPUs {
-		f.GPUs = append(f.GPUs, GPU{g.Local(m.Name), slotOf(m.Slot), Quantity(lab.FormatBytes(m.Memory))})
+		f.GPUs = append(f.GPUs, GPU{g.Local(m.Name), slotOf(m.Slot), Quantity(lab.FormatBytes(m.Memory)), m.Hotplug})
 	}
 	for _, n := range g.NICs {
 		nic := NIC{Name: g.Local(n.Name), Model: n.Model, Slot: slotOf(n.Slot), MTU: n.MTU, Queues: n.QueuePairs,
-			Rate: rateOf(n.Rate, lab.FormatBitRate),
-			MAC:  net.HardwareAddr(n.MAC[:]).String(), IPv4: n.Addr4.String(), IPv6: n.Addr6.String()}
+			Rate: rateOf(n.Rate, lab.FormatBitRate), Hotplug: n.Hotplug,
+			MAC: net.HardwareAddr(n.MAC[:]).String(), IPv4: n.Addr4.String(), IPv6: n.Addr6.String()}
 		reached := []string{}
 		for j := range g.GPUs {
 			if n.Reaches(j) {

@@ -102,11 +102,12 @@ func Attach(c *qemu.Config, hw *lab.Machine) {
 		c.Tree = hw.Tree
 	}
 	for _, g := range hw.GPUs {
-		c.GPUs = append(c.GPUs, qemu.GPU{File: g.File, Size: g.Size(), Node: g.Node, Place: g.Place})
+		c.GPUs = append(c.GPUs, qemu.GPU{File: g.File, Size: g.Size(), Node: g.Node, Place: g.Place,
+			Hotplug: g.Hotplug})
 	}
 	for _, p := range hw.Ports {
 		c.Netdevs = append(c.Netdevs, qemu.Netdev{Connected: p.Connected, VFIOUser: p.Model.VFIOUser, Queues: p.QueuePairs,
-			MAC: net.HardwareAddr(p.MAC[:]), MTU: p.MTU, Place: p.Place})
+			MAC: net.HardwareAddr(p.MAC[:]), MTU: p.MTU, Place: p.Place, Hotplug: p.Hotplug})
 	}
 }
 

@@ -12,5 +12,12 @@ type Seen struct {
 	Nodes []pcie.Node
 	NICs  map[string]string // endpoints, by MAC
 	GPUs  map[uint64]string // endpoints, by the number that is at the beginning of most pages of their memory
+	Ports map[string]Port   // above endpoints, by endpoint
 	NUMA  []int             // nodes
+}
+
+// Port is what sysfs says of a port's link, as 16.0 GT/s PCIe x16.
+type Port struct {
+	Current string // that port and device have come to
+	Max     string // the port's own
 }

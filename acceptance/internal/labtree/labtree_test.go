@@ -3,6 +3,7 @@ package labtree
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -22,9 +23,10 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// A guest's kernel finds the tree that the lab file describes: what is below what, NUMA nodes, the links of gve's NICs,
-// each with the words of the file, and which NIC and which GPU is which. Of peer to peer it finds what it can see of
-// QEMU's ports and CPU.
+// A guest's kernel finds the tree that the lab file describes: what is below what, NUMA nodes, the links of ports above
+// NICs and GPUs, and of gve's NICs, each with the words of the file, and which NIC and which GPU is which. Of peer to peer
+// it finds what it can see of QEMU's ports and CPU. A port of a switch that lets go says nothing of the file's link; and
+// what a port has come to is less above a virtio NIC, whose own link is the slowest there is.
 func TestKernelFindsTheTree(t *testing.T) {
 	for _, model := range []string{lab.Virtio, lab.GVE} {
 		t.Run(model, func(t *testing.T) {
@@ -38,6 +40,9 @@ func TestKernelFindsTheTree(t *testing.T) {
 			}
 			slow := &d.Guests[0].NICs[3].Slot.Link // unlike the others', and what a slot has of which nothing is said
 			*slow = testkit.Must(pcie.ParseLink("gen2x4"))(t)
+			if model == lab.Virtio { // which have links of gen4x16 in the file
+				d.Guests[0].NICs[2].Hotplug, d.Guests[0].GPUs[1].Hotplug = true, true
+			}
 			l := machinetest.Lab(t, d.Description, nil)
 			hw := l.Machine(0)
 			for i, g := range hw.GPUs {
@@ -87,6 +92,8 @@ func compare(t *testing.T, hw *lab.Machine, s *Seen) {
 		}
 		numa := described[hw.Tree.SocketOf(p.Place)].NUMA
 		testkit.Equal(t, p.Name+": NUMA node", nodes[seen.SocketOf(nic)].NUMA, numa)
+		testkit.Equal(t, p.Name+": port", s.Ports[nic],
+			shown(described[p.Place].Link, p.Hotplug, p.Model.Name == lab.Virtio))
 		if p.Model.Name == lab.GVE {
 			testkit.Equal(t, p.Name+": link", nodes[nic].Link, described[p.Place].Link)
 			testkit.Equal(t, p.Name+": switch's link", nodes[nodes[nic].Below].Link, described[described[p.Place].Below].Link)
@@ -105,6 +112,9 @@ func compare(t *testing.T, hw *lab.Machine, s *Seen) {
 			}
 		}
 	}
+	for i, g := range hw.GPUs {
+		testkit.Equal(t, g.Name+": port", s.Ports[s.GPUs[uint64(i+1)]], shown(described[g.Place].Link, g.Hotplug, false))
+	}
 	if t.Failed() {
 		var b strings.Builder
 		for _, n := range s.Nodes {
@@ -112,4 +122,18 @@ func compare(t *testing.T, hw *lab.Machine, s *Seen) {
 		}
 		t.Log(b.String())
 	}
+}
+
+// shown is what sysfs says of a port that should have this link, in its words; hotplug: it is one of a switch that lets
+// go; express: what is below is PCI Express of QEMU's, the slowest there is.
+func shown(l pcie.Link, hotplug, express bool) Port {
+	text := fmt.Sprintf("%.1f GT/s PCIe x%d", l.Transfers(), l.Width)
+	p := Port{Current: text, Max: text}
+	if hotplug {
+		p.Max = "Unknown x0"
+	}
+	if hotplug || express {
+		p.Current = "2.5 GT/s PCIe x1"
+	}
+	return p
 }

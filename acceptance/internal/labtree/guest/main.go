@@ -25,13 +25,17 @@ func seen(context.Context, *struct{}) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := labtree.Seen{Nodes: m.Tree.Nodes(), NICs: make(map[string]string), GPUs: make(map[uint64]string)}
+	s := labtree.Seen{Nodes: m.Tree.Nodes(), NICs: make(map[string]string), GPUs: make(map[uint64]string),
+		Ports: make(map[string]labtree.Port)}
 	for _, n := range m.NICs {
 		mac, err := os.ReadFile(filepath.Join("/sys/class/net", n.Interface, "address"))
 		if err != nil {
 			return nil, err
 		}
 		s.NICs[strings.TrimSpace(string(mac))] = n.Name
+		if s.Ports[n.Name], err = port(n.Name); err != nil {
+			return nil, err
+		}
 	}
 	for _, g := range m.GPUs {
 		id, err := number(g.Name)
@@ -39,6 +43,9 @@ func seen(context.Context, *struct{}) (any, error) {
 			return nil, err
 		}
 		s.GPUs[id] = g.Name
+		if s.Ports[g.Name], err = port(g.Name); err != nil {
+			return nil, err
+		}
 	}
 	nodes, err := filepath.Glob("/sys/devices/system/node/node*")
 	if err != nil {
@@ -52,6 +59,26 @@ func seen(context.Context, *struct{}) (any, error) {
 		s.NUMA = append(s.NUMA, i)
 	}
 	return s, nil
+}
+
+// port is the port above an endpoint.
+func port(name string) (p labtree.Port, err error) {
+	dir, err := filepath.EvalSymlinks(filepath.Join("/sys/bus/pci/devices", name))
+	if err != nil {
+		return p, err
+	}
+	for which, to := range map[string]*string{"current": &p.Current, "max": &p.Max} {
+		var words []string
+		for _, what := range []string{"speed", "width"} {
+			b, err := os.ReadFile(filepath.Join(filepath.Dir(dir), which+"_link_"+what))
+			if err != nil {
+				return p, err
+			}
+			words = append(words, strings.TrimSpace(string(b)))
+		}
+		*to = strings.Join(words, " x")
+	}
+	return p, nil
 }
 
 // number is what the first eight bytes of most pages of a GPU's memory say, BAR 2 of its device. Where the memory is a

@@ -36,6 +36,7 @@ func TestStockDriverLosesItsNIC(t *testing.T) {
 	var said strings.Builder
 	o := good()
 	file := testkit.Must(labfile.Load("testdata/rails-virtio.yaml", nil))(t)
+	file.Guests[1].NICs[0].Hotplug = true
 	remove := testkit.Must(lab.ParseChange("nic b.nic0 remove"))(t)
 	file.Script = append(file.Script, lab.Event{At: 3 * time.Second, Change: remove})
 	refused := testkit.Must(lab.ParseChange("nic a.kernel.eth0 remove"))(t)

@@ -70,17 +70,24 @@ func guestView(l *labfile.Lab, d *lab.Description, i int) *view {
 			pcie.SameBridge: "between its ports", pcie.AnyBridge: "between its ports and those of others"}[s.Routing]
 	}
 	for j, n := range g.NICs {
-		v.about[v.nics[j]] = fmt.Sprintf("%s, MTU %d, %d queues", n.Model, n.MTU, n.QueuePairs)
+		v.about[v.nics[j]] = fmt.Sprintf("%s, MTU %d, %d queues", n.Model, n.MTU, n.QueuePairs) + hotplug(n.Hotplug)
 	}
 	v.apart = make(map[[2]string]bool)
 	for j, m := range g.GPUs {
-		v.about[v.gpus[j]] = lab.FormatBytes(m.Memory)
+		v.about[v.gpus[j]] = lab.FormatBytes(m.Memory) + hotplug(m.Hotplug)
 		for k := range g.NICs {
 			v.apart[[2]string{v.nics[k], v.gpus[j]}] = !g.NICs[k].Reaches(j)
 		}
 	}
 	v.linux = d.Differences(i, lab.SeenByLinux(v.tree).Path)
 	return v
+}
+
+func hotplug(on bool) string {
+	if on {
+		return ", hotplug"
+	}
+	return ""
 }
 
 // print writes the tree, the matrix of NICs and GPUs, and why it is so.

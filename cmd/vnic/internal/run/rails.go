@@ -263,20 +263,22 @@ func (o *Options) Take(l *labfile.Lab, n int) {
 const nodeMemory = 128 << 20
 
 // Remodel has all NICs of a lab file be of NIC's models, the first guest's and the other's. GPUs whose memory is then a
-// NUMA node grow to what those should have.
+// NUMA node grow to what those should have; what cannot be hotplug any more is not.
 func (o *Options) Remodel(l *labfile.Lab) error {
 	models, err := o.models()
 	for i := range l.Guests {
 		g, m := &l.Guests[i], models[min(i, 1)]
 		for j := range g.NICs {
 			g.NICs[j].Model = m.Name
+			g.NICs[j].Hotplug = g.NICs[j].Hotplug && !m.VFIOUser
 		}
 		for j := range g.GPUs {
 			if m.Node {
-				g.GPUs[j].Memory = max(g.GPUs[j].Memory, nodeMemory)
+				g.GPUs[j].Memory, g.GPUs[j].Hotplug = max(g.GPUs[j].Memory, nodeMemory), false
 			}
 		}
 	}
+	l.HotplugFor(l.Script)
 	return err
 }
 

@@ -425,19 +425,27 @@ func TestRailsThatCannotBe(t *testing.T) {
 	}
 }
 
-// All NICs of a file can be of another model: GPUs whose memory is then a NUMA node have as much as those should have.
+// All NICs of a file can be of another model: GPUs whose memory is then a NUMA node have as much as those should have,
+// and what can be removed then is hotplug, if the script removes it or the file says so.
 func TestLabOfAnotherModel(t *testing.T) {
 	for nic, want := range map[string]string{
-		"gve": "gve 128M gve 128M", "virtio": "virtio 64M virtio 64M", "gve,virtio": "gve 128M virtio 64M",
+		"gve": "gve 128M false false gve 128M false false", "virtio": "virtio 64M true true virtio 64M true true",
+		"gve,virtio": "gve 128M false false virtio 64M true true",
 	} {
 		o, got := Defaults(), []string{}
 		o.NIC = nic
 		l := testkit.Must(labfile.Load("a3-high", nil))(t)
+		for i := range l.Guests {
+			l.Guests[i].NICs[3].Hotplug = true
+			remove := testkit.Must(lab.ParseChange("gpu " + l.Guests[i].GPUs[7].Name + " remove"))(t)
+			l.Script = append(l.Script, lab.Event{Change: remove})
+		}
 		testkit.OK(t, o.Remodel(l))
 		o.Take(l, 0)
 		testkit.OK(t, o.Check())
 		for _, g := range l.Guests {
-			got = append(got, g.NICs[3].Model, lab.FormatBytes(g.GPUs[7].Memory))
+			got = append(got, g.NICs[3].Model, lab.FormatBytes(g.GPUs[7].Memory),
+				fmt.Sprint(g.NICs[3].Hotplug, " ", g.GPUs[7].Hotplug))
 		}
 		testkit.Equal(t, "models and memory", strings.Join(got, " "), want)
 	}
