@@ -15,7 +15,8 @@ import (
 //
 // So the link layer keeps the last segment of each flow until it is acknowledged, and sends it once
 // more when the flow has sent nothing for a while. A segment that comes twice is nothing new to a
-// peer, and its answer sets netstack going again.
+// peer, and its answer sets netstack going again. The answer to a FIN alone does not, where data
+// before it is missing, as no SACK tells of a FIN: so the last data is kept beside it.
 
 const (
 	repeatTick  = 250 * time.Millisecond
@@ -23,9 +24,10 @@ const (
 	repeatMost  = 32 // ticks: each repetition doubles them up to here
 )
 
-// tail is the last segment of a flow that the peer has not acknowledged.
+// tail is what a flow has sent last and the peer has not acknowledged: a segment, and the FIN behind it.
 type tail struct {
 	pkt    *stack.PacketBuffer // nil: all is acknowledged
+	fin    *stack.PacketBuffer // a FIN without data behind pkt; nil: none
 	end    uint64              // of the segment, a FIN included
 	silent int                 // ticks without data or FIN, or without progress
 	wait   int                 // ticks
@@ -46,19 +48,37 @@ func (f *flow) remember(pkt *stack.PacketBuffer, tcp header.TCP, n int) {
 	if f.ended || tcp.Flags().Contains(header.TCPFlagSyn) {
 		return
 	}
-	f.tail.silent = 0
-	if pkt == f.tail.pkt || end < int64(f.tail.end) || end <= int64(f.una) {
+	t := &f.tail
+	t.silent = 0
+	if pkt == t.pkt || pkt == t.fin || end < int64(t.end) || end <= int64(f.una) {
 		return
 	}
-	f.dropTail()
-	f.tail.pkt, f.tail.end, f.tail.wait = pkt.IncRef(), uint64(end), repeatAfter
+	switch {
+	case n > 0 || t.pkt == nil:
+		f.dropTail()
+		t.pkt = pkt.IncRef()
+	case t.fin == nil && uint64(end) == t.end: // the FIN that is kept, anew
+		t.pkt.DecRef()
+		t.pkt = pkt.IncRef()
+	default:
+		if t.fin != nil {
+			t.fin.DecRef()
+		}
+		t.fin = pkt.IncRef()
+	}
+	t.end, t.wait = uint64(end), repeatAfter
 }
 
 // dropTail is called when the last segment needs no repetition any more. Under the flow's lock.
 func (f *flow) dropTail() {
-	if f.tail.pkt != nil {
-		f.tail.pkt.DecRef()
-		f.tail.pkt = nil
+	t := &f.tail
+	if t.pkt != nil {
+		t.pkt.DecRef()
+		t.pkt = nil
+	}
+	if t.fin != nil {
+		t.fin.DecRef()
+		t.fin = nil
 	}
 }
 
@@ -79,19 +99,23 @@ func (f *flow) refresh(tcp header.TCP) {
 	}
 }
 
-// silence counts a tick, and returns the segment that is to be sent again, if that is now.
-func (f *flow) silence() *stack.PacketBuffer {
+// silence counts a tick, and adds what is to be sent again to list, if that is now.
+func (f *flow) silence(list []*stack.PacketBuffer) []*stack.PacketBuffer {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	t := &f.tail
 	if t.pkt == nil {
-		return nil
+		return list
 	}
 	if t.silent++; t.silent < t.wait {
-		return nil
+		return list
 	}
 	t.silent, t.wait = 0, min(2*t.wait, repeatMost)
-	return t.pkt.IncRef()
+	list = append(list, t.pkt.IncRef())
+	if t.fin != nil {
+		list = append(list, t.fin.IncRef())
+	}
+	return list
 }
 
 // repeater sends tails again.
@@ -108,9 +132,7 @@ func (fs *flows) repeater(stop <-chan struct{}) {
 		again = again[:0]
 		fs.mu.RLock()
 		for _, f := range fs.m {
-			if pkt := f.silence(); pkt != nil {
-				again = append(again, pkt)
-			}
+			again = f.silence(again)
 		}
 		fs.mu.RUnlock()
 		for i, pkt := range again {

@@ -20,7 +20,7 @@ import (
 func TestLastSegmentIsSentUntilItArrives(t *testing.T) { // not beside others: a busy processor makes long time outs
 	const total = 12 * 1448
 	for _, withRACK := range []bool{true, false} {
-		for _, last := range []string{"FIN", "data"} {
+		for _, last := range []string{"FIN", "data", "data and FIN"} {
 			t.Run(fmt.Sprintf("RACK=%v/%s", withRACK, last), func(t *testing.T) {
 				t.Parallel()
 				w := newRig(t, stacktest.Options{Cut: true}, func(o *stack.Options) { o.RACK = withRACK })
@@ -33,7 +33,7 @@ func TestLastSegmentIsSentUntilItArrives(t *testing.T) { // not beside others: a
 				completed(t, ca)
 				var mu sync.Mutex
 				var first, end uint32
-				seen, lost := 0, 0 // of the first segment; of what comes last
+				seen, lost, finLost := 0, 0, 0 // of the first segment; of what comes last; of a FIN behind it
 				recovering, queued := make(chan struct{}), make(chan struct{})
 				w.na.Filter(func(h *splitter.Headers, payload int) bool {
 					mu.Lock()
@@ -53,21 +53,25 @@ func TestLastSegmentIsSentUntilItArrives(t *testing.T) { // not beside others: a
 					case h.Seq == end && lost < 2:
 						lost++
 						return false
+					case h.TCPFlags&splitter.FIN != 0 && h.Seq == end+100 && finLost < 2:
+						finLost++
+						return false
 					}
 					return true
 				})
 				send(t, ca, tx, 0, total)
 				<-recovering
 				want := total
-				if last == "data" {
+				if last != "FIN" {
 					send(t, ca, tx, 0, 100)
 					want += 100
-				} else {
+				}
+				if last != "data" {
 					testkit.OK(t, ca.CloseWrite())
 				}
 				close(queued)
 				skip(t, cb, want)
-				if last == "FIN" {
+				if last != "data" {
 					if _, _, _, err := cb.RecvDevmem(nil, make([]byte, 1), devmem.Trunc); err != io.EOF {
 						t.Fatalf("%v\na: %s", err, ca.State())
 					}

@@ -366,15 +366,61 @@ func TestLateSegmentIsBroughtUpToDate(t *testing.T) {
 		iss := uint32(testISS)
 		f.acknowledge(iss+1+1499, 1)
 		for i := range repeatAfter {
-			p := f.silence()
-			if (p != nil) != (i == repeatAfter-1) {
-				t.Errorf("tick %d: %v", i, p)
-			} else if p != nil {
+			list := f.silence(nil)
+			if (len(list) > 0) != (i == repeatAfter-1) {
+				t.Errorf("tick %d: %v", i, list)
+			}
+			for _, p := range list {
 				p.DecRef()
 			}
 		}
 		if f.acknowledge(iss+1+1500, 1); f.tail.pkt != nil {
 			t.Error("an acknowledged tail is kept")
 		}
+	}
+}
+
+// The last data is repeated beside a FIN that follows it alone: a peer that lacks both says nothing that is of use of
+// the FIN. Both are kept until both are acknowledged.
+func TestLastDataIsRepeatedBesideTheFIN(t *testing.T) {
+	q, _, f := newTxRig(false, 0, 0, 500)
+	q.s.repeat = true
+	data, fin, again := testPacket(false, 0, 500, nil), testPacket(false, 500, 0, nil), testPacket(false, 500, 0, nil)
+	for _, p := range []*stack.PacketBuffer{fin, again} {
+		header.TCP(p.TransportHeader().Slice()).SetFlags(uint8(header.TCPFlagAck | header.TCPFlagFin))
+	}
+	f.finSent = true
+	iss := uint32(testISS)
+	repeated := func() (list []*stack.PacketBuffer) {
+		for range repeatMost {
+			if list = f.silence(nil); list != nil {
+				break
+			}
+		}
+		for _, p := range list {
+			p.DecRef()
+		}
+		return list
+	}
+	remember := func(p *stack.PacketBuffer, n int) { f.remember(p, header.TCP(p.TransportHeader().Slice()), n) }
+	remember(data, 500)
+	for _, p := range []*stack.PacketBuffer{fin, again, again} {
+		remember(p, 0)
+		if got := repeated(); len(got) != 2 || got[0] != data || got[1] != p {
+			t.Fatalf("%d segments are repeated, not the data and the FIN", len(got))
+		}
+	}
+	f.acknowledge(iss+1+500, 1)
+	if got := repeated(); len(got) == 0 || got[len(got)-1] != again {
+		t.Errorf("the FIN is not repeated behind data that has arrived: %d segments", len(got))
+	}
+	if f.acknowledge(iss+1+501, 1); len(repeated()) != 0 {
+		t.Error("what is acknowledged is repeated")
+	}
+	for _, p := range []*stack.PacketBuffer{data, fin, again} {
+		if n := p.ReadRefs(); n != 1 {
+			t.Errorf("%d references are left", n)
+		}
+		p.DecRef()
 	}
 }
