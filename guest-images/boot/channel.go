@@ -13,7 +13,11 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 )
 
-// openResults opens the results channel that the configuration wants.
+// openResults opens the results channel that the configuration wants, for process 1, which writes to it: a file that
+// blocks, and that Go's poller does not know. The agent's process, which has it too, is the only one that may poll it
+// (agentChannel). With two pollers messages stay unseen: whoever polls takes a message from the port's queue, and the
+// message's interrupt, which comes later, finds nothing there and wakes nobody (Linux drivers/char/virtio_console.c,
+// port_has_data, and drivers/virtio/virtio_ring.c, vring_interrupt).
 func openResults(c *agent.Config) (*os.File, error) {
 	if c.Port {
 		f, err := openPort("/", agent.PortName)
@@ -59,7 +63,7 @@ func connected(path string, end time.Time) (*os.File, error) {
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case err == nil && n > 0 && fds[0].Revents&unix.POLLOUT != 0:
-			return os.NewFile(uintptr(fd), path), nil
+			return blocking(fd, path)
 		case err != nil || !time.Now().Before(end):
 			_ = unix.Close(fd)
 			return nil, fmt.Errorf("%s: not connected: %w", path, errors.Join(err, os.ErrDeadlineExceeded))
@@ -94,5 +98,22 @@ func openChannel(path string) (*os.File, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("results channel %s: %w", path, err)
 	}
+	return blocking(fd, path)
+}
+
+// blocking takes a descriptor over.
+func blocking(fd int, path string) (*os.File, error) {
+	if err := unix.SetNonblock(fd, false); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("results channel %s: %w", path, err)
+	}
 	return os.NewFile(uintptr(fd), path), nil
+}
+
+// agentChannel is the results channel in the agent's process.
+func agentChannel() (*os.File, error) {
+	if err := unix.SetNonblock(channelFD, true); err != nil {
+		return nil, fmt.Errorf("results channel: %w", err)
+	}
+	return os.NewFile(channelFD, "results channel"), nil
 }

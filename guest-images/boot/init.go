@@ -66,7 +66,11 @@ func runInit() {
 // report tells the host, and the console, that there is no agent any more. The console has had output already.
 func report(channel *os.File, status, output string) {
 	fmt.Fprintf(os.Stderr, "vnic-guest: agent ended (%s)\n", status)
-	if err := agent.WriteEvent(channel, agent.EventPanic, agent.Panic{Status: status, Output: output}); err != nil {
+	err := unix.SetNonblock(int(channel.Fd()), false) // as it was before the agent had it, too
+	if err == nil {
+		err = agent.WriteEvent(channel, agent.EventPanic, agent.Panic{Status: status, Output: output})
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "vnic-guest: init:", err)
 	}
 }
@@ -213,6 +217,9 @@ func runAgent() error {
 	if err != nil {
 		return fmt.Errorf("env: %w", err)
 	}
-	channel := os.NewFile(channelFD, "results channel")
+	channel, err := agentChannel()
+	if err != nil {
+		return err
+	}
 	return agent.Serve(context.Background(), channel, env)
 }
