@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -133,8 +134,13 @@ func TestGuestsOfALabUseAllTheirNICs(t *testing.T) {
 			var said strings.Builder
 			o := good()
 			testkit.OK(t, o.Take(testkit.Must(labfile.Load("testdata/rails-"+model+".yaml", nil))(t)))
-			o.Stdout, o.Stderr = &out, &errs
-			o.Note = func(format string, args ...any) { fmt.Fprintf(&said, format+"\n", args...) }
+			o.Stdout, o.Stderr, o.LogDir = &out, &errs, t.TempDir()
+			var mu sync.Mutex // two guests boot at the same time
+			o.Note = func(format string, args ...any) {
+				mu.Lock()
+				defer mu.Unlock()
+				fmt.Fprintf(&said, format+"\n", args...)
+			}
 			o.Copies, o.Command, o.NoGateway = []string{filepath.Join(dir, "rails") + ":/rails"}, []string{"/rails"}, true
 			count := new(counted)
 			o.Services = []lab.Service{count.open}
@@ -162,7 +168,11 @@ func TestGuestsOfALabUseAllTheirNICs(t *testing.T) {
 				t.Errorf("interfaces answer for each other: %s", s)
 			}
 			if t.Failed() {
-				t.Logf("stdout:\n%sstderr:\n%s", &out, &errs)
+				t.Logf("said:\n%sstdout:\n%sstderr:\n%s", &said, &out, &errs)
+				for _, f := range testkit.Must(filepath.Glob(filepath.Join(o.LogDir, "*")))(t) {
+					b := testkit.Must(os.ReadFile(f))(t)
+					t.Logf("the end of %s:\n%s", filepath.Base(f), b[max(0, len(b)-4096):])
+				}
 			}
 			goleak.VerifyNone(t, ignore)
 		})

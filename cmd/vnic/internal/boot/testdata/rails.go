@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -19,7 +20,12 @@ import (
 
 const size = 1 << 20
 
+// stuckAfter is when the program says where it stands, and ends: DialGuest gives up before.
+const stuckAfter = 2 * time.Minute
+
 func main() {
+	debug.SetTraceback("all")
+	time.AfterFunc(stuckAfter, func() { panic(fmt.Sprintf("nothing has ended in %v", stuckAfter)) })
 	names, err := guest.Devices()
 	if err != nil {
 		fmt.Println(err)
