@@ -113,7 +113,7 @@ func (rq *rxQueue) arrives(d *delivery, p *wire.Packet) bool {
 		rq.way.Take(shape.Now(), use(p, rq.pieces))
 		return true
 	}
-	return d.gate.passes(p, &p.Progress.Arrives, rq.way, use(p, rq.pieces), d.w.Cutting())
+	return d.gate.passes(p, p.Progress.Arrives(), rq.way, use(p, rq.pieces), d.w.Cutting())
 }
 
 // took notes by which links a packet came.

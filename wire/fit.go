@@ -45,8 +45,9 @@ func (p *Packet) begun(l *Link) bool {
 
 // at gives the progress on a level below a link; what another link has got does not count.
 func (p *Packet) at(lv int, l *Link) *level {
+	p.Progress.begun = true
 	if p.Progress.link != l.serial {
-		p.Progress.link, p.Progress.Arrives = l.serial, 0
+		p.Progress.link, p.Progress.arrives = l.serial, 0
 		p.Progress.level[levelDown], p.Progress.level[levelFit] = level{}, level{}
 	}
 	return &p.Progress.level[lv]
@@ -94,7 +95,7 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 				break
 			}
 			if n == 0 {
-				x.Progress.Arrives, p.Progress.Arrives = p.Progress.Arrives, 0
+				*x.Progress.Arrives(), p.Progress.arrives = p.Progress.arrives, 0
 			}
 			end += size
 		}
@@ -106,7 +107,7 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 				switch w.pieces[i].Verdict.Kind {
 				case Busy:
 					w.setBusy(l, v)
-					p.Verdict, p.Progress.Arrives = v, w.pieces[i].Progress.Arrives
+					p.Verdict, p.Progress.arrives = v, w.pieces[i].Progress.arrives
 					return
 				case Taken:
 					at.taken, took = true, w.pieces[i].Verdict.Queue
@@ -142,7 +143,7 @@ func (l *Link) complete(w *Worker, lim *Limits, p *Packet) {
 	}
 	all := cursor{segs: p.Payload}
 	reason := x.cut(&w.cutter, p, &all, 0, p.PayloadLen)
-	x.Progress.Arrives = p.Progress.Arrives
+	*x.Progress.Arrives() = p.Progress.arrives
 	if reason == DropNone {
 		reason = x.finish(w)
 	}
@@ -153,5 +154,5 @@ func (l *Link) complete(w *Worker, lim *Limits, p *Packet) {
 	if v, busy := l.deliver(w, w.run[:1]); busy {
 		w.setBusy(l, v)
 	}
-	p.Verdict, p.Progress.Arrives = x.Verdict, x.Progress.Arrives
+	p.Verdict, *p.Progress.Arrives() = x.Verdict, x.Progress.arrives
 }

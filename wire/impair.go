@@ -116,7 +116,7 @@ func (im *impaired) pass(w *Worker, batch []*Packet) {
 		if r := admit(p); r != DropNone && r != unplaced {
 			continue // forward drops it, and does not count it as a segment
 		}
-		at := &p.Progress.level[levelUp]
+		at := p.Progress.up()
 		if im.lv == levelDown {
 			at = p.at(levelDown, im.link)
 		}
@@ -260,14 +260,14 @@ func (x *piece) resume(p *Packet, lv int) {
 // suspend notes the progress of a piece that met a busy port.
 func (p *Packet) suspend(x *Packet, lv int) {
 	p.Verdict = x.Verdict
-	p.Progress.link, p.Progress.Arrives = x.Progress.link, x.Progress.Arrives
+	p.Progress.link, p.Progress.arrives = x.Progress.link, x.Progress.arrives
 	copy(p.Progress.level[lv+1:], x.Progress.level[lv+1:])
 }
 
 // finished forgets the progress below lv: a piece is disposed of.
 func (p *Packet) finished(lv int) {
 	clear(p.Progress.level[lv+1:])
-	p.Progress.Arrives = 0
+	p.Progress.arrives = 0
 }
 
 // release lets go of what is due before segment seq passes.

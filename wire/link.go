@@ -221,7 +221,7 @@ func (l *Link) flood(w *Worker, ports *ports, run []*Packet) {
 			continue
 		}
 		for _, p := range run {
-			p.Verdict, p.Progress.link, p.Progress.Arrives = Verdict{}, 0, 0
+			p.Verdict, p.Progress.link, p.Progress.arrives = Verdict{}, 0, 0
 		}
 		if !to.receive(w, run) {
 			continue

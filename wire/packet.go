@@ -47,9 +47,9 @@ type Packet struct {
 func (p *Packet) Prepare() {
 	// One by one: in an assignment of several each value is written twice, and read before the first write is done.
 	p.Verdict = Verdict{}
-	p.Progress = Progress{}
+	p.Progress.reset()
 	p.Leaves = 0
-	p.fault = fault{}
+	p.fault.kind = passes
 	if len(p.Header) >= splitter.EthLen {
 		p.Dst = MAC(p.Header[0:6])
 		p.Src = MAC(p.Header[6:12])
@@ -108,13 +108,31 @@ func (p *Packet) WireLen() uint32 {
 // Progress remembers what became of the parts of a packet that had to be cut, so that a retry repeats nothing. The zero
 // value is a new packet's. A sender that builds new Packets for a retry carries it over.
 type Progress struct {
-	// Arrives is the receiver's own, 0 at first: from when on the part that is to be delivered next has its links, of
-	// shape.Now.
-	Arrives int64
-
+	begun   bool                 // what follows may be set: most packets meet no link that would
 	link    uint32               // link that met the packet last, on levels down and fit
+	arrives int64                // see Arrives
 	dropped [maxNoted / 8]uint64 // segments that were lost by their number on the way up, for taps
 	level   [levels]level
+}
+
+// Arrives is where the receiver notes from when on, of shape.Now, the part that is to be delivered next has its links;
+// 0 at first.
+func (g *Progress) Arrives() *int64 {
+	g.begun = true
+	return &g.arrives
+}
+
+// reset makes it a new packet's, at no cost where it is.
+func (g *Progress) reset() {
+	if g.begun {
+		*g = Progress{}
+	}
+}
+
+// up is where the sender's link notes what it has let pass.
+func (g *Progress) up() *level {
+	g.begun = true
+	return &g.level[levelUp]
 }
 
 // maxNoted: of so many segments, by eight, of a packet it is remembered which were lost by their number.
