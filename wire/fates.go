@@ -118,6 +118,8 @@ type chances struct {
 	depth uint64
 	burst *burst // nil: none
 	drop  *drops // nil: none
+
+	onlyLoses bool // by Loss; Drop, which needs to see the segment, comes on top
 }
 
 // newChances compiles an impairment from segment number from on; what old, nil or what the link did before, knows of
@@ -139,11 +141,28 @@ func newChances(im Impairment, lv int, from uint64, old *chances) *chances {
 	} else if len(im.Drop) > 0 {
 		c.drop = &drops{list: slices.Clone(im.Drop)}
 	}
+	c.onlyLoses = c.burst == nil && c.hold|c.dup|c.flip == 0
 	return c
 }
 
 // draw is the k-th number of segment seq, of 64 bits.
 func (c *chances) draw(seq, k uint64) uint64 { return mix64(mix64(c.seed+seq*0x9e3779b97f4a7c15) + k) }
+
+// passing is how many segments pass, from segment seq on, of n.
+func (c *chances) passing(seq, n uint64) (i uint64) {
+	if c.onlyLoses {
+		for h := c.seed + seq*0x9e3779b97f4a7c15; i < n && mix64(h)>>11 >= c.loss; i++ {
+			h += 0x9e3779b97f4a7c15
+		}
+		return i
+	}
+	for ; i < n; i++ {
+		if f, _ := c.fate(seq + i); f != passes {
+			break
+		}
+	}
+	return i
+}
 
 // fate tells what happens to a segment, and before which later one it is let go if it is held.
 func (c *chances) fate(seq uint64) (f fate, due uint64) {

@@ -75,17 +75,12 @@ func mix64(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// clear says whether segments [seq, seq+n) all pass, and no held one has to be let go among them.
-func (im *impaired) clear(c *chances, seq, n uint64) bool {
-	if im.line.due.Load() < seq+n {
-		return false
+// clear is how many segments, from seq on and of n, all pass, with no held one to be let go among them.
+func (im *impaired) clear(c *chances, seq, n uint64) uint64 {
+	if due := im.line.due.Load(); due < seq+n {
+		n = due - min(seq, due)
 	}
-	for i := range n {
-		if f, _ := c.fate(seq + i); f != passes {
-			return false
-		}
-	}
-	return true
+	return c.passing(seq, n)
 }
 
 // on sends packets on to what lies behind the link, or into the delay line on the way to it.
@@ -124,7 +119,7 @@ func (im *impaired) pass(w *Worker, batch []*Packet) {
 		if !at.known {
 			at.known, at.seq = true, im.next.Add(n)-n
 		}
-		if at.done == 0 && (c.drop == nil || p.Meta.Headers.Class != splitter.TCP) && im.clear(c, at.seq, n) {
+		if at.done == 0 && (c.drop == nil || p.Meta.Headers.Class != splitter.TCP) && im.clear(c, at.seq, n) == n {
 			continue
 		}
 		im.on(w, c, batch[start:i])
@@ -173,8 +168,12 @@ func (im *impaired) cut(w *Worker, c *chances, one []*Packet, at *level, segment
 			f = lost
 		}
 		j := i + 1
-		for f == passes && j < segments && im.clear(c, at.seq+j, 1) && !drops(j) {
-			j++
+		if f == passes && c.drop == nil {
+			j += im.clear(c, at.seq+j, segments-j)
+		} else if f == passes {
+			for j < segments && im.clear(c, at.seq+j, 1) == 1 && !drops(j) {
+				j++
+			}
 		}
 		end := uint32(min(j*mss, uint64(p.PayloadLen)))
 		switch {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -84,6 +85,25 @@ func (o *Options) checkHalf() error {
 			"--uplink (docs/uplinks.md)", names[own], names[other])
 	case o.PeerSecs < 1:
 		return fmt.Errorf("--peer-wait %d: at least 1 second", o.PeerSecs)
+	}
+	return o.checkOwn()
+}
+
+// checkOwn says which NIC of the file has an address that is one of the hosts' own.
+func (o *Options) checkOwn() error {
+	for _, g := range o.Lab.Guests {
+		for _, n := range g.NICs {
+			for i := range 2 {
+				switch {
+				case n.Addr4.IsValid() && n.Addr4.Overlaps(hostAddr(i)):
+					return fmt.Errorf("--guest %s: NIC %s is in %v, and the two hosts meet in %v: give it another ipv4", o.Half,
+						n.Name, n.Addr4.Masked(), hostAddr(i).Masked())
+				case n.MAC == lab.MAC(hostMAC+i):
+					return fmt.Errorf("--guest %s: NIC %s has the mac %v, which is a host's own: give it another", o.Half, n.Name,
+						net.HardwareAddr(n.MAC[:]))
+				}
+			}
+		}
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"sync"
@@ -357,7 +358,7 @@ func (n *cable) cut(breaks bool) {
 
 // What makes no half is one line.
 func TestHalfChecks(t *testing.T) {
-	up := t.TempDir() + "/up"
+	up, mac := t.TempDir()+"/up", lab.MAC(hostMAC+1)
 	for want, change := range map[string]func(o *Options){
 		"--guest c: the lab file has no such guest, but a, b":             func(o *Options) { o.Half = "c" },
 		"--guest a: nothing leads to the host of guest b: name an uplink": func(o *Options) { o.Uplinks = nil },
@@ -366,6 +367,12 @@ func TestHalfChecks(t *testing.T) {
 		"--peer-wait 0: at least 1 second":                                func(o *Options) { o.PeerSecs = 0 },
 		"a.nic0 is of model gve, and guests in this process have virtio only": func(o *Options) {
 			o.Lab.Guests[0].NICs[0].Model = NICGVE
+		},
+		"NIC b.nic0 is in 10.118.0.0/16, and the two hosts meet in 10.118.109.0/24: give it another ipv4": func(o *Options) {
+			o.Lab.Guests[1].NICs[0].Addr4 = netip.MustParsePrefix("10.118.0.9/16")
+		},
+		"NIC a.nic0 has the mac " + net.HardwareAddr(mac[:]).String() + ", which is a host's own": func(o *Options) {
+			o.Lab.Guests[0].NICs[0].MAC = mac
 		},
 	} {
 		h := newHosts(t, aFile(t, aGuest, "", up, up), 1)
