@@ -220,7 +220,7 @@ func (m *merger) put(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) b
 	off := uint32(0)
 	for i, n := g.first, g.Frames(); n > 0; i, n = m.next[i], n-1 {
 		pkt := batch[i]
-		pkt.Verdict = PutTaken.verdict(rq.wait)
+		PutTaken.verdict(&pkt.Verdict, rq.wait)
 		rq.delta.count(1, uint64(len(pkt.Header)), &bytesByMem{})
 		for _, mt := range d.s.meters {
 			if mt.rx.flow == pkt.Meta.Headers.Flow {
@@ -236,7 +236,9 @@ func (m *merger) put(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) b
 		off += pkt.PayloadLen
 	}
 	rq.delta.add(&rq.mover.byMem)
-	rq.took()
+	if d.gate.shape != nil {
+		rq.took(d.gate.shape)
+	}
 	rq.merged.add(uint64(g.Frames()))
 	rq.merges.add(1)
 	return true

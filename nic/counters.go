@@ -160,13 +160,12 @@ func (t *delta) addTo(c *control.DirCounters) {
 // a small copy, so there is one for a batch and not for a packet.
 type delta struct {
 	packets, segments, header, drops, dropped uint64
-	device, gpuFile, host, bounced            uint64
+	device, gpuFile, host, bounced, buffers   uint64
 
 	to      *Traffic // nil: of a flow counter
 	gpu     int32    // 1 + the one that these are of
 	direct  uint64
 	through uint64 // host memory
-	buffers uint64
 
 	node int32 // 1 + the one that these are of
 	here uint64
@@ -205,13 +204,20 @@ func (t *delta) add(w *bytesByMem) {
 	t.host += w.host
 	t.bounced += w.bounced
 	t.buffers += uint64(w.buffers)
-	if w.gpu != 0 && t.to != nil {
+	if w.gpu|w.node != 0 && t.to != nil {
+		t.places(w)
+	}
+}
+
+// places adds whose memory it is.
+func (t *delta) places(w *bytesByMem) {
+	if w.gpu != 0 {
 		t.of(w.gpu, w, w.device+w.gpuFile+w.bounced-w.seconds)
 		if w.second != 0 {
 			t.of(w.second, w, w.seconds)
 		}
 	}
-	if w.node != 0 && t.to != nil {
+	if w.node != 0 {
 		t.on(w.node, w.here)
 		if w.other != 0 {
 			t.on(w.other, w.others)

@@ -153,7 +153,10 @@ func (rq *rxQueue) one(d *delivery, pkt *wire.Packet, r *route) {
 		return
 	}
 	res := rq.put(d.s, pkt, r)
-	pkt.Verdict = res.verdict(rq.wait)
+	res.verdict(&pkt.Verdict, rq.wait)
+	if res == PutTaken && d.gate.shape != nil {
+		rq.took(d.gate.shape)
+	}
 	if res == PutNoBuffer {
 		d.blocked.add(r, rq.wait)
 	} else if d.tap != nil {
@@ -178,7 +181,6 @@ func (rq *rxQueue) put(s *steering, pkt *wire.Packet, r *route) Result {
 	segs, head := uint64(pkt.Segments()), uint64(len(pkt.Header))
 	if res == PutTaken {
 		rq.delta.count(segs, head, &rq.mover.byMem)
-		rq.took()
 	} else {
 		rq.delta.drop(n)
 	}

@@ -12,11 +12,11 @@ import (
 type Mover struct {
 	c      *dma.Copier // the sender's, for the time of a Deliver
 	port   *Port
-	byMem  bytesByMem
-	nodes  bool          // NUMA nodes are noted; for the time of a Deliver
-	parts  bytesByMem    // scratch of payload
 	at     []dma.Segment // where the payload of this frame went to, behind skip bytes of something else
 	skip   uint64
+	nodes  bool // NUMA nodes are noted; for the time of a Deliver
+	byMem  bytesByMem
+	parts  bytesByMem    // scratch of payload
 	shown  []dma.Segment // scratch of placed
 	step   []dma.Segment // scratch of a bounce
 	rest   []dma.Segment // likewise

@@ -59,20 +59,26 @@ const (
 	PutFault           // the sender's memory went away; nothing was published
 )
 
-var verdicts = [...]wire.Verdict{
-	PutDisabled: wire.Drop(wire.DropDisabled),
-	PutStopped:  wire.Drop(wire.DropStopped),
-	PutTooBig:   wire.Drop(wire.DropTooBig),
-	PutUnsplit:  wire.Drop(wire.DropUnsplit),
-	PutFault:    wire.Drop(wire.DropFault),
+var reasons = [...]wire.DropReason{
+	PutDisabled: wire.DropDisabled,
+	PutStopped:  wire.DropStopped,
+	PutTooBig:   wire.DropTooBig,
+	PutUnsplit:  wire.DropUnsplit,
+	PutFault:    wire.DropFault,
 }
 
-func (r Result) verdict(q wire.Waitable) wire.Verdict {
+// verdict gives a packet the verdict of queue q. It sets its fields one by one: a processor waits for narrow writes to
+// be done before it reads them at once, to copy a whole Verdict.
+func (r Result) verdict(v *wire.Verdict, q wire.Waitable) {
+	v.Until = 0
+	v.Reason = wire.DropNone
+	v.Queue = q
 	switch r {
 	case PutTaken:
-		return wire.Verdict{Kind: wire.Taken, Queue: q}
+		v.Kind = wire.Taken
 	case PutNoBuffer:
-		return wire.Verdict{Kind: wire.Busy, Queue: q}
+		v.Kind = wire.Busy
+	default:
+		v.Kind, v.Reason, v.Queue = wire.Dropped, reasons[r], nil
 	}
-	return verdicts[r]
 }

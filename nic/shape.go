@@ -117,9 +117,7 @@ func (rq *rxQueue) arrives(d *delivery, p *wire.Packet) bool {
 }
 
 // took notes by which links a packet came.
-func (rq *rxQueue) took() {
-	if s := rq.mover.port.conf.Shape; s != nil {
-		w := &rq.mover.byMem
-		rq.way, rq.pieces = s.Rx.of(w, w.bounced > 0), w.buffers
-	}
+func (rq *rxQueue) took(s *Shape) {
+	w := &rq.mover.byMem
+	rq.way, rq.pieces = s.Rx.of(w, w.bounced > 0), w.buffers
 }

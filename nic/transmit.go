@@ -26,9 +26,9 @@ type Transmitter struct {
 
 // mark remembers where the payload of a packet of the batch lies, before a port may change it.
 type mark struct {
-	byMem  bytesByMem
-	skip   bool // the control channel's, or the packet stays for a link that is taken
 	header uint32
+	skip   bool // the control channel's, or the packet stays for a link that is taken
+	byMem  bytesByMem
 }
 
 // NewTransmitter makes a Transmitter for batches of at most batch packets. The port keeps it, for

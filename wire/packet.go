@@ -30,16 +30,19 @@ type Packet struct {
 	PayloadLen uint32        // the frame's bytes behind Header
 	Meta       splitter.Meta // a GSO packet is CsumPartial; of CsumPartial, CsumAllowed holds
 	Verdict    Verdict
-	Progress   Progress // how much of it was disposed of before it met a busy port
-	Tag        uint64   // the sender's own; the wire never looks
-	Src, Dst   MAC      // from Header, by Prepare
-	From       uint32   // Link.Serial of the port that sent it: the wire says so, whatever the frame claims
-	Leaves     int64    // the sender's own, 0 at first: from when on it has its sender's links, of shape.Now
+	Src, Dst   MAC    // from Header, by Prepare
+	From       uint32 // Link.Serial of the port that sent it: the wire says so, whatever the frame claims
+	Tag        uint64 // the sender's own; the wire never looks
+	Leaves     int64  // the sender's own, 0 at first: from when on it has its sender's links, of shape.Now
 
 	taken  bool       // flood: some receiver has it
 	reason DropReason // flood: why the last one that has not
-	mark   uint64     // of the sender's tap
 	fault  fault      // what an impaired link does to it behind forwarding
+	mark   uint64     // of the sender's tap
+
+	// Progress is how much of it was disposed of before it met a busy port. It is last, as most packets have none, and
+	// what is before it is in four lines of the processor's cache.
+	Progress Progress
 }
 
 // Prepare makes a new packet ready for Deliver: it clears verdict and progress, takes the addresses from the header and
