@@ -195,7 +195,7 @@ func BenchmarkDeliver(b *testing.B) {
 			for b.Loop() {
 				if c.up.does() || c.s.mss != 0 {
 					for _, p := range batch {
-						p.Progress = Progress{}
+						p.Progress.reset() // as Prepare does
 					}
 				}
 				a.link.Deliver(a.w, batch)

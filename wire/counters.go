@@ -129,15 +129,18 @@ func addMore(c *atomic.Uint64, n uint64) {
 // deliveredAll counts what a port made of a run, and gives the first busy one's verdict.
 func (c *counters) deliveredAll(run []*Packet) (v Verdict, busy bool) {
 	var n, bytes, segments, waits uint64
+	var first *Packet
 	for _, p := range run {
-		switch p.Verdict.Kind {
-		case Taken:
+		if p.Verdict.Kind == Taken {
 			n++
 			bytes += uint64(p.Len())
 			segments += uint64(p.Segments())
+			continue
+		}
+		switch p.Verdict.Kind {
 		case Busy:
-			if !busy {
-				v, busy = p.Verdict, true
+			if first == nil {
+				first = p
 			}
 			if p.Verdict.Until == 0 {
 				waits++
@@ -156,5 +159,8 @@ func (c *counters) deliveredAll(run []*Packet) (v Verdict, busy bool) {
 	if waits > 0 {
 		c.busy.Add(waits)
 	}
-	return v, busy
+	if first == nil {
+		return Verdict{}, false
+	}
+	return first.Verdict, true
 }

@@ -40,7 +40,7 @@ func (l *Link) deliver(w *Worker, run []*Packet) (v Verdict, busy bool) {
 
 // begun says whether the link has already got a part of the packet.
 func (p *Packet) begun(l *Link) bool {
-	return p.Progress.level[levelFit].done != 0 && p.Progress.link == l.serial
+	return p.Progress.begun && p.Progress.level[levelFit].done != 0 && p.Progress.link == l.serial
 }
 
 // at gives the progress on a level below a link; what another link has got does not count.

@@ -111,11 +111,11 @@ func (p *Packet) WireLen() uint32 {
 // Progress remembers what became of the parts of a packet that had to be cut, so that a retry repeats nothing. The zero
 // value is a new packet's. A sender that builds new Packets for a retry carries it over.
 type Progress struct {
-	begun   bool                 // what follows may be set: most packets meet no link that would
-	link    uint32               // link that met the packet last, on levels down and fit
+	begun   bool   // what follows may be set: most packets meet no link that would
+	link    uint32 // link that met the packet last, on levels down and fit
+	level   [levels]level
 	arrives int64                // see Arrives
 	dropped [maxNoted / 8]uint64 // segments that were lost by their number on the way up, for taps
-	level   [levels]level
 }
 
 // Arrives is where the receiver notes from when on, of shape.Now, the part that is to be delivered next has its links;
