@@ -128,7 +128,8 @@ func (d *document) undecoded(err error) error {
 		want = kindOf(other.DstType)
 	}
 	if other := (*yaml.UnexpectedNodeTypeError)(nil); errors.As(err, &other) {
-		want = map[ast.NodeType]string{ast.MappingType: "a mapping", ast.SequenceType: "a list"}[other.Expected]
+		want = map[ast.NodeType]string{ast.MappingType: "a mapping (as guests: {a: ...}: names without a dash before them)",
+			ast.SequenceType: "a list (as nics: [{name: nic0}]: each begins with a dash, or all are in brackets)"}[other.Expected]
 	}
 	if want != "" {
 		bad.Text = "this is not " + want + ", as it has to be"

@@ -280,7 +280,9 @@ func syntax(name string, err error) error {
 	if !errors.As(err, &placed) {
 		return e
 	}
-	e.Text = placed.GetMessage()
+	if e.Text = placed.GetMessage(); strings.Contains(e.Text, "'\t' that cannot start any token") {
+		e.Text = "a tab: YAML is indented with spaces"
+	}
 	if t := placed.GetToken(); t != nil && t.Position != nil {
 		e.Line, e.Column = t.Position.Line, t.Position.Column
 		_, e.Source, _ = strings.Cut(strings.TrimRight(yaml.FormatError(err, false, true), "\n "), "\n")

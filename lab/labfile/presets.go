@@ -53,6 +53,9 @@ func read(name string, stdin io.Reader) ([]byte, error) {
 		r = f
 	}
 	b, err := io.ReadAll(io.LimitReader(r, MaxSize+1))
+	if path := (*fs.PathError)(nil); errors.As(err, &path) {
+		err = path.Err // it has the name, too
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}

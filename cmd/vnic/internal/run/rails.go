@@ -109,7 +109,8 @@ func (o *Options) describeRails() (d lab.Description, err error) {
 		}
 		for _, g := range d.Guests {
 			if len(g.NICs) < o.Rails {
-				return d, fmt.Errorf("--rails %d: guest %s of the lab file has %d NICs", o.Rails, g.Name, len(g.NICs))
+				return d, fmt.Errorf("--rails %d: guest %s of the lab file has %d NIC%s", o.Rails, g.Name,
+					len(g.NICs), map[bool]string{true: "s"}[len(g.NICs) != 1])
 			}
 		}
 		d.NoP2P = d.NoP2P || !o.P2P
