@@ -5,15 +5,18 @@
 #   the process, and in QEMU on gve; at the scale that auto finds;
 # - the same with NICs below gen3x16: about 57 % of line rate in one direction, 55 % in both, as the model has it, and
 #   the NIC's PCIe link is named;
-# - seven trees, each with another bottleneck: each direction within 3 % of the model.
-# It takes a minute, on a machine with nothing else to do.
+# - seven trees, each with another bottleneck, within 3 % of the model: each direction has no less, and all together,
+#   until the last one has ended, no more.
+# Directions that share a link get up to 6 % more of it than others, by chance, as a thread that wakes up late loses a
+# turn; they end earlier, and the others have all of the link then. So one alone may be above the model.
+# It takes two minutes, on a machine with nothing else to do.
 . "$(dirname "$0")/lib.sh"
 
 cat > "$work/judge.py" <<'PY'
 import json, sys
 what, least, limit = sys.argv[1], float(sys.argv[2]), sys.argv[3]
 report = json.load(sys.stdin)
-bad, rates = [], []
+bad, rates, longest, limits = [], [], 0, 0
 for r in report["rails"]:
     s, name = r["share"], "%s to %s" % (r["from"], r["to"])
     rates.append(r["bytes"] / r["seconds"])
@@ -25,7 +28,8 @@ for r in report["rails"]:
           % (what, name, s["of_rate"] * 100, s["of_possible"] * 100, model * 100, s["model_limit"], s["limit"]))
     if least and s["of_possible"] < least:
         bad.append("%s: %.1f %% of the possible" % (name, s["of_possible"] * 100))
-    if not least and abs(s["of_rate"] / model - 1) > 0.03:
+    longest, limits = max(longest, r["seconds"]), limits + model * s["line_rate"]
+    if not least and s["of_rate"] < 0.97 * model:
         bad.append("%s: %.1f %% of rate, and the model says %.1f %%" % (name, s["of_rate"] * 100, model * 100))
     if limit not in s["model_limit"]:
         bad.append("%s: limited by %s, not by %s" % (name, s["model_limit"], limit))
@@ -35,6 +39,9 @@ for r in report["rails"]:
         bad.append("%s: the digest does not match" % name)
 jain = sum(rates) ** 2 / (len(rates) * sum(x * x for x in rates))
 print("%-16s scale %g, Jain's fairness %.4f" % (what, report["scale"], jain))
+together = sum(r["bytes"] for r in report["rails"]) / longest * report["scale"] / max(limits, 1)
+if not least and together > 1.03:
+    bad.append("all together, until the last one ended: %.3f of what the model says" % together)
 if jain < 0.99:
     bad.append("Jain's fairness %.4f" % jain)
 sys.exit("\n".join(bad) or 0)

@@ -44,6 +44,7 @@ const (
 	busyLeast  = 0.95                              // of the time the link was taken
 	probeLeast = 1.5                               // times as fast the transfer was without links' rates
 	shareLeast = 100 * float64(shape.Credit) / 1e9 // seconds
+	autoLeast  = 8 * shareLeast                    // of what auto chooses: a hundredth is as long as a late start or turn
 	probePart  = 4                                 // of the bytes, in the probe: a fourth
 	scaleAuto  = "auto"
 )
@@ -150,13 +151,13 @@ func scales() (list []float64) {
 }
 
 // autoScale is the smallest at which each transfer of a probe was twice as much faster than its links as it has to be
-// for a share, as one that waits for links takes more of a processor; and at which so many bytes take twice as long.
+// for a share, as one that waits for links takes more of a processor; and at which so many bytes take autoLeast.
 func autoScale(model, probe []float64, size uint64) (float64, error) {
 	for _, scale := range scales() {
 		fits := true
 		for i, rate := range model {
 			fits = fits && (math.IsInf(rate, 1) ||
-				rate/scale*2*probeLeast <= probe[i] && float64(size) >= 2*shareLeast*rate/scale)
+				rate/scale*2*probeLeast <= probe[i] && float64(size) >= autoLeast*rate/scale)
 		}
 		if fits {
 			return scale, nil

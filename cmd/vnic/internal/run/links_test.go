@@ -205,7 +205,7 @@ func TestAutoScale(t *testing.T) {
 		{[]float64{15e9, 25e9}, []float64{1e9, 1e9}, 1 << 40, 100}, // 25e9 / 100 * 3 is less than 1e9
 		{[]float64{15e9, 25e9}, []float64{1e9, 0.7e9}, 1 << 40, 200},
 		{[]float64{1e6}, []float64{1e9}, 1 << 40, 1},
-		{[]float64{1e9}, []float64{1e12}, 1 << 20, 1000}, // a second takes a thousandth of the bytes
+		{[]float64{1e9}, []float64{1e12}, 1 << 20, 5000}, // four seconds take 4e9 / 5000 bytes
 		{[]float64{math.Inf(1)}, []float64{1}, 0, 1},
 		{[]float64{1e15}, []float64{1}, 1, 0},
 	} {
