@@ -125,7 +125,7 @@ of() {
   there setpriv --reuid=65534 --regid=65534 --groups="$group" env -C / TERM=dumb PATH=/usr/local/bin:/usr/bin:/bin \
     timeout 200 "$@"
 }
-kvm=$(getent group kvm | cut -d: -f3)
+kvm=$(there getent group kvm | cut -d: -f3)
 for i in 0 1; do
   of "$kvm" sh -c "$(flags port$i) -nographic -vga none -nic none -no-reboot -accel tcg,thread=multi -cpu max \
     -kernel $work/guest/kernel -initrd $work/guest/initrd -append \"\$(cat $work/guest/append)\"" \
