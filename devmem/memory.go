@@ -1,6 +1,11 @@
 package devmem
 
-import "context"
+import (
+	"context"
+	"fmt"
+	"math/bits"
+	"syscall"
+)
 
 // Memory is what a program has the owner of device memory do with it: a few bytes looked at, as the heads of
 // protocols, which lie in device memory with all else of a connection that is steered there; the fragments of a message
@@ -12,8 +17,8 @@ import "context"
 // overlapping memory at the same time has any order. Who calls sees what a [Conn] has received; what was written is
 // sent by a later SendDevmem.
 //
-// Errors: EFAULT (outside of the buffer; nothing beyond it was touched, what lies before may have been), EBADF (the
-// buffer is closed), EXDEV, and those named below.
+// Errors: EFAULT (outside of the buffer; nothing beyond it was touched, what lies before may have been; also a buffer
+// that is closed, where the owner knows), EXDEV, and those named below.
 type Memory interface {
 	// Look copies ranges of a buffer to dst, one behind the other. It is for what a CPU has to see: Stats tells how many
 	// bytes that were. EINVAL: dst is not as long as the ranges are together.
@@ -46,6 +51,39 @@ type Strided struct {
 	Len, Count  int
 }
 
+// Check says what is wrong with the pieces where n bytes are to hold them: EINVAL, or EFAULT for pieces that lie beyond
+// all memory.
+func (s Strided) Check(n int) error {
+	if s.Len < 0 || s.Count < 0 || s.Len > 0 && s.Count > n/s.Len || s.Len*s.Count != n {
+		return fmt.Errorf("%d pieces of %d bytes with room for %d: %w", s.Count, s.Len, n, syscall.EINVAL)
+	}
+	if n == 0 {
+		return nil
+	}
+	over, last := bits.Mul64(s.Stride, uint64(s.Count-1))
+	end, carry := bits.Add64(s.Off, last, 0)
+	if _, more := bits.Add64(end, uint64(s.Len), 0); over != 0 || carry != 0 || more != 0 {
+		return fmt.Errorf("%d pieces each %#x from %#x: beyond all memory: %w", s.Count, s.Stride, s.Off, syscall.EFAULT)
+	}
+	return nil
+}
+
+// CheckRanges says what is wrong with ranges where n bytes are to hold them: EINVAL.
+func CheckRanges(n int, ranges []Range) error {
+	all := uint64(0)
+	for _, r := range ranges {
+		sum, carry := bits.Add64(all, r.Len, 0)
+		if carry != 0 || sum > uint64(n) {
+			return fmt.Errorf("more than %d bytes with room for no more: %w", n, syscall.EINVAL)
+		}
+		all = sum
+	}
+	if all != uint64(n) {
+		return fmt.Errorf("%d bytes with room for %d: %w", all, n, syscall.EINVAL)
+	}
+	return nil
+}
+
 // Move is a piece to copy, of Len bytes.
 type Move struct{ Src, Dst, Len uint64 }
 
@@ -69,6 +107,20 @@ func (t Type) Size() uint64 {
 		return 2
 	}
 	return 0
+}
+
+// Check says what is wrong with n elements from two offsets on: EINVAL, or EFAULT for more than there is of any memory.
+func (t Type) Check(dst, src, n uint64) error {
+	size := t.Size()
+	switch {
+	case size == 0:
+		return fmt.Errorf("elements of type %d: %w", uint8(t), syscall.EINVAL)
+	case dst%size != 0 || src%size != 0:
+		return fmt.Errorf("%v elements from %#x and from %#x: not multiples of %d: %w", t, dst, src, size, syscall.EINVAL)
+	case n > 1<<60:
+		return fmt.Errorf("%d elements: %w", n, syscall.EFAULT)
+	}
+	return nil
 }
 
 // String is the type's name in nccl-tests' terms.
