@@ -13,6 +13,7 @@ const (
 	JobToGuest   JobOp = 4 // D2H. Table: Src is a GPU offset, Dst an IOVA
 	JobFromGuest JobOp = 5 // H2D. Table: Src is an IOVA, Dst a GPU offset
 	JobSHA256    JobOp = 6 // hash [Off, Off+Len)
+	JobReduce    JobOp = 7 // table: what is at Src is added to what is at Dst, both GPU offsets, as elements of type Seed
 )
 
 // Job is work for an engine.

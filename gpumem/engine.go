@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/elements"
 	"vnic.dev/vnic/shape"
 )
 
@@ -56,7 +57,7 @@ type Engine struct {
 	ended map[uint64]Status   // under mu
 	order []uint64            // under mu: of ended, oldest first
 
-	count, failed, gathered, toGuest, fromGuest, filled, hashed, tables atomic.Uint64
+	count, failed, gathered, toGuest, fromGuest, filled, hashed, tables, reduced atomic.Uint64
 
 	copies [dma.MaxGPUs]struct{ to, from byNode } // toGuest and fromGuest, by GPU
 }
@@ -77,6 +78,7 @@ type EngineStats struct {
 	Jobs, Failed                 uint64 // jobs ended, and of these, with an error
 	Gathered, ToGuest, FromGuest uint64
 	Filled, Hashed, TableBytes   uint64
+	Reduced                      uint64 // of sums
 }
 
 // NewEngine returns an engine that reaches the buffers of r and the guest memory of space.
@@ -93,8 +95,10 @@ func NewEngine(r *Registry, space *dma.Space, o EngineOptions) *Engine {
 func (e *Engine) Submit(j Job) (uint64, error) {
 	g := e.registry.GPU(j.GPU)
 	switch {
-	case j.Op < Fill || j.Op > SHA256:
+	case j.Op < Fill || j.Op > Reduce:
 		return 0, fmt.Errorf("job: no operation %d: %w", j.Op, syscall.EINVAL)
+	case j.Op == Reduce && (j.Seed > 255 || elements.Type(j.Seed).Size() == 0):
+		return 0, fmt.Errorf("job: no elements of type %d: %w", j.Seed, syscall.EINVAL)
 	case j.Entries > MaxEntries:
 		return 0, fmt.Errorf("job: table of %d entries, more than %d: %w", j.Entries, MaxEntries, syscall.EINVAL)
 	case g == nil:
@@ -225,6 +229,6 @@ func (e *Engine) Copied(gpu, node int) (toGuest, fromGuest uint64) {
 func (e *Engine) Stats() EngineStats {
 	return EngineStats{
 		Jobs: e.count.Load(), Failed: e.failed.Load(), Gathered: e.gathered.Load(), ToGuest: e.toGuest.Load(),
-		FromGuest: e.fromGuest.Load(), Filled: e.filled.Load(), Hashed: e.hashed.Load(), TableBytes: e.tables.Load(),
+		FromGuest: e.fromGuest.Load(), Filled: e.filled.Load(), Hashed: e.hashed.Load(), TableBytes: e.tables.Load(), Reduced: e.reduced.Load(),
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/elements"
 	"vnic.dev/vnic/shape"
 )
 
@@ -23,6 +24,7 @@ const (
 	CopyToGuest   Op = 4 // D2H. Table: Src is a GPU offset, Dst an IOVA
 	CopyFromGuest Op = 5 // H2D. Table: Src is an IOVA, Dst a GPU offset
 	SHA256        Op = 6 // hash [Off, Off+Len)
+	Reduce        Op = 7 // table: what is at Src is added to what is at Dst, both GPU offsets, as elements of type Seed
 )
 
 // Bounds of a job.
@@ -39,7 +41,7 @@ type Job struct {
 	Op         Op
 	GPU        int    // whose memory all GPU offsets of the job are in
 	Off, Len   uint64 // Fill, Poison, SHA256
-	Seed       uint64 // Fill, Poison
+	Seed       uint64 // Fill, Poison; Reduce: the elements' type, of which Src, Dst and Len are whole ones
 	Stream     uint64 // Fill: byte position in the pattern's stream
 	Table      uint64 // the others: address of the entries, EntryLen bytes each
 	TableInGPU bool   // Table is a GPU offset, not an IOVA
@@ -96,6 +98,8 @@ func (w *work) run() error {
 		return w.inPlace(&w.e.hashed, func(b []byte, _ uint64) { w.hash.Write(b) })
 	case Gather:
 		return w.list(&w.e.gathered)
+	case Reduce:
+		return w.list(&w.e.reduced)
 	case CopyToGuest:
 		return w.list(&w.e.toGuest)
 	default: // CopyFromGuest: Submit knows no other
@@ -258,7 +262,12 @@ func (w *work) batch(bufs *buffers) (copied uint64, err error) {
 			first, part = first+1, 0
 		}
 	}
-	if copied, err = w.copier.Copy(w.dst, w.src); err == nil && copied != uint64(total) {
+	if w.job.Op == Reduce {
+		copied, err = w.reduce()
+	} else {
+		copied, err = w.copier.Copy(w.dst, w.src)
+	}
+	if err == nil && copied != uint64(total) {
 		err = fmt.Errorf("%d of %d bytes copied: %w", copied, total, syscall.EIO)
 	}
 	if err != nil {
@@ -276,12 +285,33 @@ func (w *work) add(bufs *buffers, e *entry, part, n uint64) (err error) {
 	if src < e.src || dst < e.dst {
 		return fmt.Errorf("entry [%#x -> %#x, %d bytes] goes beyond all memory: %w", e.src, e.dst, e.len, syscall.EFAULT)
 	}
+	if w.job.Op == Reduce && (e.src|e.dst|uint64(e.len))%uint64(elements.Type(w.job.Seed).Size()) != 0 {
+		return fmt.Errorf("entry [%#x -> %#x, %d bytes]: not whole elements of %d bytes: %w", e.src, e.dst, e.len,
+			elements.Type(w.job.Seed).Size(), syscall.EINVAL)
+	}
 	if w.src, err = w.segments(bufs, w.src, src, n, w.job.Op == CopyFromGuest, dma.Read); err != nil {
 		return err
 	}
 	// Without a destination w.src is longer than w.dst: Copy ends with the shorter list.
 	w.dst, err = w.segments(bufs, w.dst, dst, n, w.job.Op == CopyToGuest, dma.Write)
 	return err
+}
+
+// reduce adds w.src to w.dst, which have one segment each for a part of an entry.
+func (w *work) reduce() (done uint64, err error) {
+	for i := range w.dst {
+		err := w.copier.View(w.dst[i], pieceLen, func(dst []byte) error {
+			return w.copier.View(w.src[i], pieceLen, func(src []byte) error {
+				elements.Add(elements.Type(w.job.Seed), dst, src)
+				return nil
+			})
+		})
+		if err != nil {
+			return done, err
+		}
+		done += uint64(w.dst[i].Len)
+	}
+	return done, nil
 }
 
 // segments appends n bytes of the guest's memory, or else of the GPU's, to segs, or leaves it with an error.

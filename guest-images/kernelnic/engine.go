@@ -53,7 +53,7 @@ func (e *Engine) RunJob(ctx context.Context, j control.Job) (control.JobStatus, 
 	switch j.Op {
 	case control.JobFill, control.JobPoison, control.JobSHA256:
 		return e.onRange(ctx, j)
-	case control.JobGather, control.JobToGuest, control.JobFromGuest:
+	case control.JobGather, control.JobToGuest, control.JobFromGuest, control.JobReduce:
 		return e.onTable(ctx, j)
 	}
 	return control.JobStatus{}, fmt.Errorf("job operation %d: %w", j.Op, unix.EINVAL)

@@ -73,6 +73,7 @@ var engineCounters = []counter[EngineCounters]{
 	{"from_guest_bytes", "", descEngine, []string{"from_guest"}, func(e *EngineCounters) *uint64 { return &e.FromGuest }},
 	{"filled_bytes", "", descEngine, []string{"fill"}, func(e *EngineCounters) *uint64 { return &e.Filled }},
 	{"hashed_bytes", "", descEngine, []string{"hash"}, func(e *EngineCounters) *uint64 { return &e.Hashed }},
+	{"reduced_bytes", "", descEngine, []string{"reduce"}, func(e *EngineCounters) *uint64 { return &e.Reduced }},
 }
 
 // MarshalJSON implements json.Marshaler.
