@@ -97,5 +97,4 @@ type EngineCounters struct {
 	Filled     uint64 // bytes written by fill and poison
 	Hashed     uint64 // bytes read by SHA-256
 	TableBytes uint64 // bytes of tables read
-	Reduced    uint64 // bytes of sums
 }

@@ -78,7 +78,6 @@ type EngineStats struct {
 	Jobs, Failed                 uint64 // jobs ended, and of these, with an error
 	Gathered, ToGuest, FromGuest uint64
 	Filled, Hashed, TableBytes   uint64
-	Reduced                      uint64 // of sums
 }
 
 // NewEngine returns an engine that reaches the buffers of r and the guest memory of space.
@@ -225,10 +224,13 @@ func (e *Engine) Copied(gpu, node int) (toGuest, fromGuest uint64) {
 	return c.to[node+1].Load(), c.from[node+1].Load()
 }
 
+// Reduced is how many bytes of sums there were, which Stats does not have: its form is the control protocol's.
+func (e *Engine) Reduced() uint64 { return e.reduced.Load() }
+
 // Stats returns the counters.
 func (e *Engine) Stats() EngineStats {
 	return EngineStats{
 		Jobs: e.count.Load(), Failed: e.failed.Load(), Gathered: e.gathered.Load(), ToGuest: e.toGuest.Load(),
-		FromGuest: e.fromGuest.Load(), Filled: e.filled.Load(), Hashed: e.hashed.Load(), TableBytes: e.tables.Load(), Reduced: e.reduced.Load(),
+		FromGuest: e.fromGuest.Load(), Filled: e.filled.Load(), Hashed: e.hashed.Load(), TableBytes: e.tables.Load(),
 	}
 }

@@ -249,7 +249,8 @@ func TestRefusedJobs(t *testing.T) {
 		job  Job
 		want error
 	}{
-		{Job{}, syscall.EINVAL}, {Job{Op: SHA256 + 1}, syscall.EINVAL}, {Job{Op: Fill, GPU: 1}, syscall.ENODEV},
+		{Job{}, syscall.EINVAL}, {Job{Op: Reduce + 1}, syscall.EINVAL}, {Job{Op: Reduce}, syscall.EINVAL},
+		{Job{Op: Reduce, Seed: 4}, syscall.EINVAL}, {Job{Op: Reduce, Seed: 1 << 32}, syscall.EINVAL}, {Job{Op: Fill, GPU: 1}, syscall.ENODEV},
 		{Job{Op: Fill, GPU: -1}, syscall.ENODEV}, {Job{Op: Gather, Entries: MaxEntries + 1}, syscall.EINVAL},
 	} {
 		is(t, fmt.Sprintf("%+v", tc.job), errOf(b.e.Submit(tc.job)), tc.want)

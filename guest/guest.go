@@ -57,8 +57,8 @@ type Device struct {
 	peers *[]netip.Addr // of guests, by their number; nil: they count up
 
 	mu     sync.Mutex
-	memory devmemtool.Memory // under mu: one call at a time
-	used   uint64            // of Size, by Alloc; under mu
+	memory devmem.Memory
+	used   uint64 // of Size, by Alloc; under mu
 
 	once     sync.Once
 	closeErr error // of once

@@ -14,27 +14,13 @@ import (
 	"go.uber.org/goleak"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/devmem/plain"
 	"vnic.dev/vnic/guest-images/devmemtool"
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/stack"
 	"vnic.dev/vnic/stack/stacktest"
 )
-
-// plain is a GPU's memory that tests see.
-type plain []byte
-
-func (m plain) WriteGPU(_ context.Context, _ int, off uint64, b []byte) error {
-	copy(m[off:], b)
-	return nil
-}
-
-func (m plain) ReadGPU(_ context.Context, _ int, pieces []devmem.Range, b []byte) error {
-	for _, p := range pieces {
-		b = b[copy(b, m[p.Off:p.Off+p.Len]):]
-	}
-	return nil
-}
 
 // pair is the devices of two guests, on a wire in memory.
 func pair(t *testing.T) (a, b *Device) {
@@ -47,7 +33,9 @@ func pair(t *testing.T) (a, b *Device) {
 		s := testkit.Must(stack.New(n, n, stack.Options{Addresses: []netip.Prefix{netip.PrefixFrom(addr, 24)}}))(t)
 		d := &Device{Index: i, Guests: 2}
 		testkit.OK(t, d.take(&devmemtool.Device{Device: s, Queues: 4, GPUs: []devmemtool.GPU{{Size: 4 << 20}},
-			Memory: plain(n.Memory())}, addr))
+			Memory: plain.MapMemory(func(_ int, off, size uint64) ([]byte, error) {
+				return n.Memory()[off:][:size], nil
+			})}, addr))
 		list = append(list, d)
 	}
 	t.Cleanup(func() {

@@ -16,6 +16,10 @@ type Memory struct {
 	d      *Device
 }
 
+// Engines are what GPU memory is worked on with where no CPU is to see it, and looked at a few bytes at a time: with
+// --nic virtio the engines of vnic's GPU, with --nic gve this process, which has the memory mapped.
+func (d *Device) Engines() devmem.Memory { return d.memory }
+
 // Alloc registers a part of the GPU's memory that no other Alloc has given, of size bytes, a
 // multiple of devmem.PageSize. It is the program's as long as the device is open. A program that
 // divides the memory itself calls Register. There are Size bytes: more is ENOMEM.
@@ -38,18 +42,18 @@ func (d *Device) Alloc(size uint64) (*Memory, error) {
 // (SendDevmem).
 func (m *Memory) WriteAt(b []byte, off int64) (int, error) {
 	return m.access(b, off, io.ErrShortWrite, func(b []byte, at uint64) error {
-		return m.d.memory.WriteGPU(context.Background(), m.Buffer.GPU(), at, b)
+		return m.d.memory.Put(context.Background(), m.Buffer, at, b)
 	})
 }
 
 // ReadAt gets bytes from there, as io.ReaderAt: those of a frag, which starts at its Off, as long as its token is held.
 func (m *Memory) ReadAt(b []byte, off int64) (int, error) {
 	return m.access(b, off, io.EOF, func(b []byte, at uint64) error {
-		return m.d.memory.ReadGPU(context.Background(), m.Buffer.GPU(), []devmem.Range{{Off: at, Len: uint64(len(b))}}, b)
+		return m.d.memory.Get(context.Background(), b, m.Buffer, at)
 	})
 }
 
-// access calls f with as much of b as is in the memory at off, and where in the GPU that is. If it is not all of b,
+// access calls f with as much of b as is in the memory at off. If it is not all of b,
 // the error is short.
 func (m *Memory) access(b []byte, off int64, short error, f func(b []byte, at uint64) error) (int, error) {
 	size := m.Buffer.Size()
@@ -57,9 +61,7 @@ func (m *Memory) access(b []byte, off int64, short error, f func(b []byte, at ui
 		return 0, fmt.Errorf("offset %d in %d bytes of GPU memory: %w", off, size, syscall.EINVAL)
 	}
 	n := int(min(uint64(len(b)), size-uint64(off)))
-	m.d.mu.Lock()
-	defer m.d.mu.Unlock()
-	if err := f(b[:n], m.Buffer.Offset()+uint64(off)); err != nil {
+	if err := f(b[:n], uint64(off)); err != nil {
 		return 0, err
 	}
 	if n < len(b) {

@@ -262,6 +262,9 @@ func (p *Port) QueueTraffic(i int) (rx, tx Traffic) {
 	return rx, tx
 }
 
+// Reduced is how many bytes of sums the port's engines have made.
+func (p *Port) Reduced() uint64 { return p.engine.Reduced() }
+
 // Copied is how many bytes of a GPU the port's engines brought to guest memory of a NUMA node, and from there; -1: of
 // those of which it is not known.
 func (p *Port) Copied(gpu, node int) (toGuest, fromGuest uint64) { return p.engine.Copied(gpu, node) }

@@ -20,23 +20,91 @@ type Memory struct {
 
 var _ devmem.Memory = (*Memory)(nil)
 
-// MapMemory makes a Memory of what a function finds: size bytes of a GPU's memory from off on, as the CPU sees them,
-// such as of a dma-buf that is mapped. It is asked for each piece, from many goroutines; the bytes are used until the
-// next call at most.
+// NewMemory makes a Memory of GPUs, which are numbered in this order, as a Device's.
+func NewMemory(gpus ...*GPU) *Memory {
+	return MapMemory(func(gpu int, off, size uint64) ([]byte, error) {
+		if gpu < 0 || gpu >= len(gpus) {
+			return nil, fmt.Errorf("gpu %d: %w", gpu, syscall.ENODEV)
+		}
+		all := gpus[gpu].Bytes()
+		if n := uint64(len(all)); off > n || size > n-off {
+			return nil, fmt.Errorf("[%#x, +%#x) of gpu %d: %w", off, size, gpu, syscall.EFAULT)
+		}
+		return all[off : off+size : off+size], nil
+	})
+}
+
+// MapMemory makes a Memory of what a function finds: bytes of a GPU's memory from off on, as the CPU sees them, such as
+// of a dma-buf that is mapped; size of them, or as many as lie together, which are whole pages but for the end. It is
+// asked from many goroutines; the bytes are used until the call of Memory that asked returns.
 func MapMemory(bytes func(gpu int, off, size uint64) ([]byte, error)) *Memory {
 	return &Memory{bytes: bytes}
 }
 
-// step is how much is done without a look at the context.
+// step is how much is done without a look at the context: whole elements of any type.
 const step = 1 << 20
 
-// open gives [off, off+n) of a buffer.
-func (m *Memory) open(b devmem.Buffer, off, n uint64) ([]byte, error) {
-	if size := b.Size(); off > size || n > size-off {
-		return nil, fmt.Errorf("[%#x, +%#x) of a buffer of %#x bytes: %w", off, n, size, syscall.EFAULT)
-	}
-	return m.bytes(b.GPU(), b.Offset()+off, n)
+// part is a part of a buffer, from which pieces are taken one after the other.
+type part struct {
+	m        *Memory
+	gpu      int
+	at, left uint64
+	now      []byte // of it
 }
+
+// open gives [off, off+n) of a buffer.
+func (m *Memory) open(b devmem.Buffer, off, n uint64) (part, error) {
+	if size := b.Size(); off > size || n > size-off {
+		return part{}, fmt.Errorf("[%#x, +%#x) of a buffer of %#x bytes: %w", off, n, size, syscall.EFAULT)
+	}
+	return part{m: m, gpu: b.GPU(), at: b.Offset() + off, left: n}, nil
+}
+
+// look says which bytes come next.
+func (p *part) look() ([]byte, error) {
+	if len(p.now) > 0 || p.left == 0 {
+		return p.now, nil
+	}
+	b, err := p.m.bytes(p.gpu, p.at, p.left)
+	if err == nil && len(b) == 0 {
+		err = fmt.Errorf("%#x of gpu %d: no memory is there: %w", p.at, p.gpu, syscall.EFAULT)
+	}
+	p.now = b
+	return b, err
+}
+
+// skip leaves out n bytes of those that come next.
+func (p *part) skip(n int) {
+	p.now, p.at, p.left = p.now[n:], p.at+uint64(n), p.left-uint64(n)
+}
+
+// pairs has f work on bytes of two parts, of the same length, piece by piece, and counts them.
+func pairs(ctx context.Context, dst, src *part, count *atomic.Uint64, f func(dst, src []byte)) error {
+	for dst.left > 0 {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		to, err := dst.look()
+		if err != nil {
+			return err
+		}
+		from, err := src.look()
+		if err != nil {
+			return err
+		}
+		n := min(len(to), len(from), step)
+		f(to[:n], from[:n])
+		count.Add(uint64(n))
+		dst.skip(n)
+		src.skip(n)
+	}
+	return nil
+}
+
+// host is a part of the host's memory.
+func host(b []byte) part { return part{now: b, left: uint64(len(b))} }
+
+func move(dst, src []byte) { copy(dst, src) }
 
 // Look implements devmem.Memory.
 func (m *Memory) Look(ctx context.Context, dst []byte, b devmem.Buffer, ranges ...devmem.Range) error {
@@ -78,30 +146,19 @@ func (m *Memory) get(ctx context.Context, dst []byte, b devmem.Buffer, off uint6
 	if err != nil {
 		return err
 	}
-	return m.copy(ctx, dst, src, count)
+	to := host(dst)
+	return pairs(ctx, &to, &src, count, move)
 }
 
 // Put implements devmem.Memory.
 func (m *Memory) Put(ctx context.Context, b devmem.Buffer, off uint64, src []byte) error {
 	dst, err := m.open(b, off, uint64(len(src)))
 	if err == nil {
-		err = m.copy(ctx, dst, src, &m.put)
+		from := host(src)
+		err = pairs(ctx, &dst, &from, &m.put, move)
 	}
 	if err != nil {
 		return fmt.Errorf("put: %w", err)
-	}
-	return nil
-}
-
-// copy copies src to dst, of the same length.
-func (m *Memory) copy(ctx context.Context, dst, src []byte, count *atomic.Uint64) error {
-	for len(src) > 0 {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		n := copy(dst, src[:min(len(src), step)])
-		count.Add(uint64(n))
-		dst, src = dst[n:], src[n:]
 	}
 	return nil
 }
@@ -112,14 +169,7 @@ func (m *Memory) Gather(ctx context.Context, dst, src devmem.Buffer, moves []dev
 		return fmt.Errorf("gather: %w", err)
 	}
 	for i, v := range moves {
-		to, err := m.open(dst, v.Dst, v.Len)
-		if err == nil {
-			var from []byte
-			if from, err = m.open(src, v.Src, v.Len); err == nil {
-				err = m.copy(ctx, to, from, &m.gathered)
-			}
-		}
-		if err != nil {
+		if err := m.both(ctx, dst, v.Dst, src, v.Src, v.Len, &m.gathered, move); err != nil {
 			return fmt.Errorf("gather, move %d: %w", i, err)
 		}
 	}
@@ -136,25 +186,27 @@ func (m *Memory) Reduce(ctx context.Context, t devmem.Type, dst devmem.Buffer, d
 	if err != nil {
 		return fmt.Errorf("reduce: %w", err)
 	}
-	n *= t.Size()
-	to, err := m.open(dst, dstOff, n)
+	err = m.both(ctx, dst, dstOff, src, srcOff, n*t.Size(), &m.reduced, func(dst, src []byte) {
+		elements.Add(elements.Type(t), dst, src)
+	})
 	if err != nil {
 		return fmt.Errorf("reduce: %w", err)
+	}
+	return nil
+}
+
+// both has f work on n bytes of two buffers.
+func (m *Memory) both(ctx context.Context, dst devmem.Buffer, dstOff uint64, src devmem.Buffer, srcOff, n uint64,
+	count *atomic.Uint64, f func(dst, src []byte)) error {
+	to, err := m.open(dst, dstOff, n)
+	if err != nil {
+		return err
 	}
 	from, err := m.open(src, srcOff, n)
 	if err != nil {
-		return fmt.Errorf("reduce: %w", err)
+		return err
 	}
-	for len(to) > 0 {
-		if ctx.Err() != nil {
-			return fmt.Errorf("reduce: %w", context.Cause(ctx))
-		}
-		k := min(len(to), step)
-		elements.Add(elements.Type(t), to[:k], from[:k])
-		m.reduced.Add(uint64(k))
-		to, from = to[k:], from[k:]
-	}
-	return nil
+	return pairs(ctx, &to, &from, count, f)
 }
 
 // together says what is wrong with two buffers for work on both.

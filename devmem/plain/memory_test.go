@@ -6,36 +6,45 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/devmem/devmemtest"
+	"vnic.dev/vnic/internal/testkit"
 )
 
-// part is a devmem.Buffer.
-type part struct {
+// piece is a devmem.Buffer.
+type piece struct {
 	gpu       int
 	off, size uint64
 }
 
-func (p part) GPU() int       { return p.gpu }
-func (p part) Offset() uint64 { return p.off }
-func (p part) Size() uint64   { return p.size }
-func (p part) Close() error   { return nil }
+func (p piece) GPU() int       { return p.gpu }
+func (p piece) Offset() uint64 { return p.off }
+func (p piece) Size() uint64   { return p.size }
+func (p piece) Close() error   { return nil }
 
 func TestMemory(t *testing.T) {
-	for _, c := range devmemtest.MemoryCases() {
-		t.Run(c.Name, func(t *testing.T) {
-			all := make([]byte, 2*devmemtest.MemorySize)
-			m := MapMemory(func(gpu int, off, size uint64) ([]byte, error) {
-				if n := uint64(len(all)); off > n || size > n-off {
-					return nil, fmt.Errorf("%#x of gpu %d: %w", off, gpu, syscall.EFAULT)
+	for _, plain := range []bool{false, true} {
+		for _, c := range devmemtest.MemoryCases() {
+			t.Run(fmt.Sprintf("%s/%v", c.Name, plain), func(t *testing.T) {
+				all := make([]byte, 2*devmemtest.MemorySize)
+				m := MapMemory(func(gpu int, off, size uint64) ([]byte, error) {
+					if n := uint64(len(all)); off > n || size > n-off {
+						return nil, fmt.Errorf("%#x of gpu %d: %w", off, gpu, syscall.EFAULT)
+					}
+					size = min(size, 64<<10-off%(64<<10)) // so much lies together
+					return all[off : off+size : off+size], nil
+				})
+				if plain {
+					g := testkit.Must(NewGPU(uint64(len(all))))(t)
+					defer func() { testkit.OK(t, g.Close()) }()
+					m, all = NewMemory(g, g), g.Bytes()
 				}
-				return all[off : off+size : off+size], nil
+				w := &devmemtest.MemoryWorld{Memory: m, Other: piece{1, 0, 4096}}
+				for i := range w.Buffers {
+					off := uint64(i) * devmemtest.MemorySize
+					w.Buffers[i] = piece{0, off, devmemtest.MemorySize}
+					w.Contents[i] = devmemtest.Bytes(all[off : off+devmemtest.MemorySize])
+				}
+				c.Run(t, w)
 			})
-			w := &devmemtest.MemoryWorld{Memory: m, Other: part{1, 0, 4096}}
-			for i := range w.Buffers {
-				off := uint64(i) * devmemtest.MemorySize
-				w.Buffers[i] = part{0, off, devmemtest.MemorySize}
-				w.Contents[i] = devmemtest.Bytes(all[off : off+devmemtest.MemorySize])
-			}
-			c.Run(t, w)
-		})
+		}
 	}
 }

@@ -26,14 +26,6 @@ type GPU struct {
 	Size uint64
 }
 
-// Memory is the way of the tool's own bytes into GPU memory and out of it. Offsets are in the GPU, and must lie in
-// registered buffers. Calls come from one goroutine.
-type Memory interface {
-	WriteGPU(ctx context.Context, gpu int, off uint64, b []byte) error
-	// ReadGPU reads pieces, one after the other, into b, which has their length.
-	ReadGPU(ctx context.Context, gpu int, pieces []devmem.Range, b []byte) error
-}
-
 // Device is an opened device.
 type Device struct {
 	devmem.Device
@@ -42,7 +34,7 @@ type Device struct {
 	// Shared says that RSS spreads over all of them, and those that are to be bound must be taken out of it.
 	Shared bool
 	GPUs   []GPU
-	Memory Memory
+	Memory devmem.Memory // of all GPUs: the tool's own bytes go to GPU memory, and out of it, by it
 }
 
 // Request says which device to open, and as whom.

@@ -19,7 +19,7 @@ const (
 // receiveAll is the server: one connection, until its end.
 func (t *tool) receiveAll(ctx context.Context) error {
 	local := netip.AddrPortFrom(t.server.Addr(), t.port)
-	base, err := t.bindQueues(local)
+	buf, err := t.bindQueues(local)
 	if err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func (t *tool) receiveAll(ctx context.Context) error {
 	var whole bool
 	t.using(ctx, c, &whole)
 	t.say("Got connection from %s", c.RemoteAddr())
-	r := &receiver{tool: t, conn: c, base: base, frags: make([]devmem.Frag, recvFrags), linear: make([]byte, recvBytes),
+	r := &receiver{tool: t, conn: c, buffer: buf, frags: make([]devmem.Frag, recvFrags), linear: make([]byte, recvBytes),
 		buf: make([]byte, recvBytes)}
 	var check *validator
 	r.out = t.std.Out
@@ -83,13 +83,13 @@ func (t *tool) accept(l devmem.Listener) (devmem.Conn, error) {
 
 // bindQueues gives device memory to receive queues and steers the flow to the first of them. What
 // no rule matches goes to the queues before them: of our own stack to queue 0, so there is no RSS
-// to change. It returns where in the GPU the memory begins.
-func (t *tool) bindQueues(local netip.AddrPort) (base uint64, err error) {
+// to change. It returns the memory.
+func (t *tool) bindQueues(local netip.AddrPort) (devmem.Buffer, error) {
 	if t.first < 0 {
 		t.first, t.queues = t.dev.Queues-1, 1
 	}
 	if t.first < 1 || t.queues > t.dev.Queues-t.first {
-		return 0, usageError{fmt.Errorf("-t %d -q %d: %s has receive queues 1 to %d to bind", t.first, t.queues, t.dev.Name,
+		return nil, usageError{fmt.Errorf("-t %d -q %d: %s has receive queues 1 to %d to bind", t.first, t.queues, t.dev.Name,
 			t.dev.Queues-1)}
 	}
 	var queues []int
@@ -99,16 +99,16 @@ func (t *tool) bindQueues(local netip.AddrPort) (base uint64, err error) {
 	t.say("using queues %d..%d", queues[0], queues[len(queues)-1])
 	if t.dev.Shared {
 		if err := t.dev.SetRSS(t.first); err != nil {
-			return 0, err
+			return nil, err
 		}
 	}
 	buf, err := t.register()
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	b, err := t.dev.BindRX(buf, queues...)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	t.bound(b)
 	f := devmem.Flow{Dst: local, Queue: t.first}
@@ -117,17 +117,17 @@ func (t *tool) bindQueues(local netip.AddrPort) (base uint64, err error) {
 	}
 	id, err := t.dev.AddFlow(f)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	t.later("flow rule", func() error { return t.dev.DelFlow(id) })
-	return buf.Offset(), nil
+	return buf, nil
 }
 
 // receiver takes a stream out of device memory.
 type receiver struct {
 	*tool
 	conn   devmem.Conn
-	base   uint64 // of the buffer, in the GPU
+	buffer devmem.Buffer
 	out    io.Writer
 	frags  []devmem.Frag
 	linear []byte
@@ -186,13 +186,13 @@ func (r *receiver) take(ctx context.Context, frags []devmem.Frag, linear []byte)
 		} else {
 			r.unaligned++
 		}
-		r.pieces = append(r.pieces, devmem.Range{Off: r.base + f.Off, Len: uint64(f.Size)})
+		r.pieces = append(r.pieces, devmem.Range{Off: f.Off, Len: uint64(f.Size)})
 		r.tokens.Add(f.Token)
 		n += int(f.Size)
 	}
 	device := r.buf[:n]
 	if n > 0 {
-		if err := r.dev.Memory.ReadGPU(ctx, r.gpu, r.pieces, device); err != nil {
+		if err := r.dev.Memory.Look(ctx, device, r.buffer, r.pieces...); err != nil {
 			return fmt.Errorf("read device memory: %w", err)
 		}
 	}

@@ -37,7 +37,7 @@ func (t *tool) sendAll(ctx context.Context) error {
 	}
 	var whole bool
 	t.using(ctx, c, &whole)
-	s := &sender{tool: t, conn: c, binding: b.ID(), base: buf.Offset(), size: sendSize}
+	s := &sender{tool: t, conn: c, binding: b.ID(), buffer: buf, size: sendSize}
 	if t.chunk > 0 {
 		s.size = min(s.size, t.chunk*maxIOV)
 	}
@@ -89,7 +89,7 @@ type sender struct {
 	*tool
 	conn    devmem.Conn
 	binding uint32
-	base    uint64 // of the buffer, in the GPU
+	buffer  devmem.Buffer
 	size    uint64 // of a slot
 	slots   uint32
 	calls   uint32 // that sent something
@@ -123,7 +123,7 @@ func (s *sender) loop(ctx context.Context, in io.Reader) error {
 // put sends b.
 func (s *sender) put(ctx context.Context, b []byte) error {
 	off := uint64(s.calls%s.slots) * s.size
-	if err := s.dev.Memory.WriteGPU(ctx, s.gpu, s.base+off, b); err != nil {
+	if err := s.dev.Memory.Put(ctx, s.buffer, off, b); err != nil {
 		return fmt.Errorf("write device memory: %w", err)
 	}
 	s.ranges = s.ranges[:0]

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/devmem/plain"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -302,16 +303,16 @@ func (d *dialing) Dial(ctx context.Context, local, remote netip.AddrPort) (devme
 
 // slow calls then after some reads.
 type slow struct {
-	Memory
+	devmem.Memory
 	after int
 	then  func()
 }
 
-func (s *slow) ReadGPU(ctx context.Context, gpu int, pieces []devmem.Range, b []byte) error {
+func (s *slow) Look(ctx context.Context, dst []byte, b devmem.Buffer, ranges ...devmem.Range) error {
 	if s.after--; s.after == 0 {
 		s.then()
 	}
-	return s.Memory.ReadGPU(ctx, gpu, pieces, b)
+	return s.Memory.Look(ctx, dst, b, ranges...)
 }
 
 // TestLinearBytes has a call bring bytes of both kinds: they are in their places, or too many with -L.
@@ -323,8 +324,8 @@ func TestLinearBytes(t *testing.T) {
 	}
 	conn := &countingConn{}
 	var out, say bytes.Buffer
-	r := &receiver{tool: &tool{options: &options{}, std: Stdio{Err: &say}, dev: &Device{Memory: sliceMemory(gpu)}},
-		conn: conn, out: &out, buf: make([]byte, 100)}
+	r := &receiver{tool: &tool{options: &options{}, std: Stdio{Err: &say}, dev: &Device{Memory: whole(gpu).memory()}},
+		buffer: whole(gpu), conn: conn, out: &out, buf: make([]byte, 100)}
 	if err := r.take(t.Context(), frags, []byte("hello ,")); err != nil || out.String() != "hello world,!" {
 		t.Errorf("%q, %v", out.String(), err)
 	}
@@ -350,15 +351,16 @@ func TestLinearBytes(t *testing.T) {
 	}
 }
 
-type sliceMemory []byte
+// whole is a devmem.Buffer of all of a slice.
+type whole []byte
 
-func (m sliceMemory) WriteGPU(context.Context, int, uint64, []byte) error { return nil }
+func (w whole) GPU() int       { return 0 }
+func (w whole) Offset() uint64 { return 0 }
+func (w whole) Size() uint64   { return uint64(len(w)) }
+func (w whole) Close() error   { return nil }
 
-func (m sliceMemory) ReadGPU(_ context.Context, _ int, pieces []devmem.Range, b []byte) error {
-	for _, p := range pieces {
-		b = b[copy(b, m[p.Off:][:p.Len]):]
-	}
-	return nil
+func (w whole) memory() devmem.Memory {
+	return plain.MapMemory(func(_ int, off, size uint64) ([]byte, error) { return w[off:][:size], nil })
 }
 
 type countingConn struct {

@@ -247,6 +247,19 @@ func (w *Window) page(off uint64) []byte {
 	return w.mem[p*hugePage+off%hugePage : (p+1)*hugePage]
 }
 
+// Bytes is the CPU's view of the window from off on, size bytes at most: as many as lie together. It is for
+// plain.MapMemory.
+func (w *Window) Bytes(gpu int, off, size uint64) ([]byte, error) {
+	if gpu != w.gpu {
+		return nil, fmt.Errorf("gpu %d: %w", gpu, unix.ENODEV)
+	}
+	if off > w.Size() || size > w.Size()-off {
+		return nil, fmt.Errorf("[%#x, +%#x) is outside the window of %d bytes: %w", off, size, w.Size(), unix.EFAULT)
+	}
+	b := w.page(off)
+	return b[:min(size, uint64(len(b)))], nil
+}
+
 // ReadAt reads the window by CPU (io.ReaderAt).
 func (w *Window) ReadAt(b []byte, off int64) (n int, err error) {
 	if _, err := w.pieces(uint64(off), uint64(len(b))); err != nil {

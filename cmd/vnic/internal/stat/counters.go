@@ -61,7 +61,10 @@ func (d *Direction) bytes() uint64 {
 }
 
 // EngineCounters are those of a NIC's GPU engines.
-type EngineCounters control.EngineCounters
+type EngineCounters struct {
+	control.EngineCounters
+	Reduced uint64
+}
 
 var engineCounters = []counter[EngineCounters]{
 	{"jobs", "", desc("engine_jobs_total", "Jobs of the GPU engines that have ended.", "port"), nil,

@@ -19,9 +19,10 @@ func undeclared[T any](t *testing.T, list []counter[T]) (left []string) {
 	t.Helper()
 	var v T
 	names := map[uint64]string{}
-	for i := range reflect.ValueOf(v).NumField() {
-		names[uint64(i+1)] = reflect.TypeOf(v).Field(i).Name
-		reflect.ValueOf(&v).Elem().Field(i).SetUint(uint64(i + 1))
+	for i, f := range slices.DeleteFunc(reflect.VisibleFields(reflect.TypeOf(v)),
+		func(f reflect.StructField) bool { return f.Anonymous }) {
+		names[uint64(i+1)] = f.Name
+		reflect.ValueOf(&v).Elem().FieldByIndex(f.Index).SetUint(uint64(i + 1))
 	}
 	keys := map[string]bool{}
 	for _, c := range list {

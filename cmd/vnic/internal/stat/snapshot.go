@@ -178,7 +178,7 @@ func (c *PortCounters) readNIC(p *nic.Port) {
 		c.Faults = &f
 	}
 	all, _ := p.PortCounters()
-	c.Engine = (*EngineCounters)(&all.Engine)
+	c.Engine = &EngineCounters{all.Engine, p.Reduced()}
 	state := p.State()
 	c.Rules = len(state.Rules)
 	gpus, _ := p.GPUs()

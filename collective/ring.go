@@ -1,0 +1,301 @@
+package collective
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// DefaultTimeout is Config.Timeout where that is 0.
+const DefaultTimeout = 5 * time.Second
+
+// Config says who a rank is.
+type Config struct {
+	Rank, Ranks int // 0 to Ranks-1; 1 to 1024
+
+	Device devmem.Device
+	Memory devmem.Memory // of the Device's GPUs
+	GPU    int           // whose memory is reduced
+
+	Queue   int           // a receive queue that can be bound, which the Ring takes
+	Pool    devmem.Buffer // where what comes lands: of GPU, bound by the Ring
+	Scratch devmem.Buffer // of GPU: for a chunk; a longer chunk is ENOSPC
+
+	Listen netip.AddrPort // where the rank before connects
+	Next   netip.AddrPort // where the next rank listens
+
+	// Timeout is for how long there may be neither byte nor acknowledgment from a neighbour that owes one; 0 means
+	// DefaultTimeout.
+	Timeout time.Duration
+}
+
+// Error says what went wrong with a neighbour.
+type Error struct {
+	Rank int    // the neighbour's
+	Step string // in which, as "all-reduce, step 2 of 6"
+	Err  error
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("rank %d: %s: %v", e.Rank, e.Step, e.Err) }
+
+// Unwrap is what the connection said.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Ring is a rank's place in a ring. One operation is under way at a time.
+type Ring struct {
+	c          Config
+	prev, next int
+
+	rx   devmem.Binding
+	flow devmem.FlowID
+	in   devmem.Conn // from prev; nil with one rank
+	out  devmem.Conn // to next
+
+	frags  []devmem.Frag
+	linear []byte
+	moves  []devmem.Move
+	tokens devmem.Tokens
+
+	sent      uint32 // calls of SendDevmem that went well
+	completed uint32 // of these
+
+	stats Stats
+
+	once sync.Once
+	err  error // of once
+}
+
+// Stats counts bytes of payload.
+type Stats struct {
+	Sent, Received uint64
+	Linear         uint64 // of Received: in host memory
+	Looked         uint64 // of the heads
+}
+
+// maxRanks bounds what a Config costs.
+const maxRanks = 1024
+
+func (c *Config) check() error {
+	switch {
+	case c.Ranks < 1 || c.Ranks > maxRanks:
+		return fmt.Errorf("%d ranks: 1 to %d: %w", c.Ranks, maxRanks, syscall.EINVAL)
+	case c.Rank < 0 || c.Rank >= c.Ranks:
+		return fmt.Errorf("rank %d of %d: %w", c.Rank, c.Ranks, syscall.EINVAL)
+	case c.Timeout < 0:
+		return fmt.Errorf("a timeout of %v: %w", c.Timeout, syscall.EINVAL)
+	case c.Device == nil || c.Memory == nil || c.Pool == nil || c.Scratch == nil:
+		return fmt.Errorf("a ring needs Device, Memory, Pool and Scratch: %w", syscall.EINVAL)
+	case c.Pool.GPU() != c.GPU || c.Scratch.GPU() != c.GPU:
+		return fmt.Errorf("pool of gpu %d and scratch of gpu %d for memory of gpu %d: %w", c.Pool.GPU(), c.Scratch.GPU(), c.GPU,
+			syscall.EXDEV)
+	}
+	return nil
+}
+
+// Join takes a rank's place: it binds the pool, listens, and connects to the next rank, which may come later. It returns
+// when both neighbours are there, or ctx ends.
+func Join(ctx context.Context, c Config) (_ *Ring, err error) {
+	if c.Timeout == 0 {
+		c.Timeout = DefaultTimeout
+	}
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("ring: %w", err)
+	}
+	r := &Ring{c: c, prev: (c.Rank + c.Ranks - 1) % c.Ranks, next: (c.Rank + 1) % c.Ranks}
+	if c.Ranks == 1 {
+		return r, nil
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("ring: %w", err), r.Close())
+		}
+	}()
+	r.frags, r.linear = make([]devmem.Frag, maxFrags), make([]byte, maxLinear)
+	if r.rx, err = c.Device.BindRX(c.Pool, c.Queue); err != nil {
+		return nil, err
+	}
+	// Before anybody connects: the first byte is device memory's already.
+	if r.flow, err = c.Device.AddFlow(devmem.Flow{Dst: c.Listen, Queue: c.Queue}); err != nil {
+		return nil, err
+	}
+	l, err := c.Device.Listen(c.Listen)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer func() {
+		if stop() {
+			_ = l.Close()
+		}
+	}()
+	var work sync.WaitGroup
+	var failed [2]error
+	for i, f := range []func() error{func() error { return r.dial(ctx) }, func() error { return r.accept(ctx, l) }} {
+		work.Go(func() {
+			if failed[i] = f(); failed[i] != nil {
+				cancel(failed[i])
+			}
+		})
+	}
+	work.Wait()
+	if err := errors.Join(failed[:]...); err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		return nil, err
+	}
+	return r, nil
+}
+
+// redial is how long a rank that is not there yet is left alone.
+const redial = 20 * time.Millisecond
+
+// dial connects to the next rank, and says who we are.
+func (r *Ring) dial(ctx context.Context) error {
+	for {
+		c, err := r.c.Device.Dial(ctx, netip.AddrPort{}, r.c.Next)
+		if err == nil {
+			r.out = c
+			c.SetStallLimit(r.c.Timeout)
+			h := hello{Rank: uint32(r.c.Rank), Ranks: uint32(r.c.Ranks)}
+			if _, err := c.Write(h.bytes()); err != nil {
+				return r.fault(r.next, "join", err)
+			}
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("rank %d at %v: %w", r.next, r.c.Next, errors.Join(context.Cause(ctx), err))
+		case <-time.After(redial):
+		}
+	}
+}
+
+// accept takes the connection of the rank before. Others are turned away.
+func (r *Ring) accept(ctx context.Context, l devmem.Listener) error {
+	for {
+		c, err := l.AcceptConn()
+		if err != nil {
+			if ctx.Err() != nil {
+				err = context.Cause(ctx)
+			}
+			return fmt.Errorf("rank %d, which connects to %v: %w", r.prev, r.c.Listen, err)
+		}
+		c.SetStallLimit(r.c.Timeout)
+		h, err := r.head(ctx, c)
+		if err == nil && h.Rank == uint32(r.prev) && h.Ranks == uint32(r.c.Ranks) {
+			r.in = c
+			return nil
+		}
+		_ = c.SetLinger(0)
+		_ = c.Close()
+		if err == nil && h.Ranks != uint32(r.c.Ranks) {
+			return fmt.Errorf("rank %d of %d connects to rank %d of %d: %w", h.Rank, h.Ranks, r.c.Rank, r.c.Ranks,
+				syscall.EPROTO)
+		}
+	}
+}
+
+// hello is what a connection begins with, 16 bytes, little endian: magic u64, rank u32, ranks u32.
+type hello struct{ Rank, Ranks uint32 }
+
+const (
+	helloLen = 16
+	magic    = 0x31676e6972636e76 // "vncring1"
+)
+
+func (h hello) bytes() []byte {
+	b := binary.LittleEndian.AppendUint64(nil, magic)
+	b = binary.LittleEndian.AppendUint32(b, h.Rank)
+	return binary.LittleEndian.AppendUint32(b, h.Ranks)
+}
+
+// head receives a hello, which lies in device memory.
+func (r *Ring) head(ctx context.Context, c devmem.Conn) (h hello, err error) {
+	var b []byte
+	for len(b) < helloLen {
+		n, nf, nl, err := c.RecvDevmem(r.frags, r.linear[:helloLen-len(b)], 0)
+		if err != nil {
+			return h, err
+		}
+		if n == 0 {
+			return h, net.ErrClosed
+		}
+		b, err = r.look(ctx, b, r.frags[:nf], r.linear[:nl])
+		if err != nil {
+			return h, err
+		}
+		if err := r.tokens.GiveBack(c); err != nil {
+			return h, err
+		}
+	}
+	if binary.LittleEndian.Uint64(b) != magic {
+		return h, fmt.Errorf("it is none of a ring: %w", syscall.EPROTO)
+	}
+	return hello{binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:])}, nil
+}
+
+// look appends what frags and linear bytes have, and notes the tokens.
+func (r *Ring) look(ctx context.Context, b []byte, frags []devmem.Frag, linear []byte) ([]byte, error) {
+	if len(frags) == 0 {
+		return append(b, linear...), nil
+	}
+	for _, f := range frags {
+		if f.Kind == devmem.Linear {
+			b, linear = append(b, linear[:f.Size]...), linear[f.Size:]
+			continue
+		}
+		r.tokens.Add(f.Token)
+		at := len(b)
+		b = append(b, make([]byte, f.Size)...)
+		if err := r.c.Memory.Look(ctx, b[at:], r.c.Pool, devmem.Range{Off: f.Off, Len: uint64(f.Size)}); err != nil {
+			return b, err
+		}
+		r.stats.Looked += uint64(f.Size)
+	}
+	return b, nil
+}
+
+// fault is an Error.
+func (r *Ring) fault(rank int, step string, err error) error {
+	if e := (*Error)(nil); errors.As(err, &e) {
+		return err
+	}
+	return &Error{Rank: rank, Step: step, Err: err}
+}
+
+// Stats is a snapshot, between operations.
+func (r *Ring) Stats() Stats { return r.stats }
+
+// Close leaves the ring, idempotent. Buffers stay the caller's; the pool's binding is closed, and is done soon.
+func (r *Ring) Close() error {
+	r.once.Do(func() {
+		var errs []error
+		for _, c := range []devmem.Conn{r.in, r.out} {
+			if c != nil {
+				if err := c.Close(); !errors.Is(err, net.ErrClosed) {
+					errs = append(errs, err)
+				}
+			}
+		}
+		if r.flow != 0 {
+			errs = append(errs, r.c.Device.DelFlow(r.flow))
+		}
+		if r.rx != nil {
+			errs = append(errs, r.rx.Close())
+			<-r.rx.Done()
+		}
+		r.err = errors.Join(errs...)
+	})
+	return r.err
+}

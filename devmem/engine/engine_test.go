@@ -1,0 +1,53 @@
+package engine_test
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/devmem/devmemtest"
+	"vnic.dev/vnic/devmem/engine"
+	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
+	"vnic.dev/vnic/stack"
+)
+
+// file is a part of a GPU's memory, by its file.
+type file struct {
+	fd  int
+	off int64
+}
+
+func (f file) ReadAt(b []byte, off int64) (int, error)  { return unix.Pread(f.fd, b, f.off+off) }
+func (f file) WriteAt(b []byte, off int64) (int, error) { return unix.Pwrite(f.fd, b, f.off+off) }
+
+// Invariant: devmem/engine: GPUs' engines do what package devmem says of a Memory, and touch no byte besides.
+func TestMemory(t *testing.T) {
+	testkit.LeavesNothing(t)
+	for _, c := range devmemtest.MemoryCases() {
+		t.Run(c.Name, func(t *testing.T) {
+			d := lab.Uniform(1, lab.NIC{Model: lab.Virtio, QueuePairs: 2}, 16<<20)
+			d.Guests[0].GPUs = append(d.Guests[0].GPUs, lab.GPU{Name: "other", Memory: 16 << 20})
+			l := testkit.Must(lab.Open(d, lab.Options{Log: labtest.Log(t)}))(t)
+			defer func() { testkit.OK(t, l.Close()) }()
+			n := testkit.Must(l.Port(0).InProcess(driver.Options{QueuePairs: 2, HostQueues: 1}))(t)
+			s := testkit.Must(stack.New(n, n.Control(), stack.Options{}))(t)
+			defer func() { testkit.OK(t, s.Close()) }()
+			w := &devmemtest.MemoryWorld{Memory: engine.New(n.Control(), n)}
+			register := func(gpu int, off uint64) devmem.Buffer {
+				return testkit.Must(s.Register(gpu, off, devmemtest.MemorySize))(t)
+			}
+			fd := l.Port(0).GPU().GPU.FD()
+			for i := range w.Buffers {
+				off := uint64(i+1) * devmemtest.MemorySize
+				w.Buffers[i] = register(0, off)
+				w.Contents[i] = file{fd, int64(off)}
+			}
+			w.Other = register(1, 0)
+			c.Run(t, w)
+		})
+	}
+}

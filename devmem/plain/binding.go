@@ -1,0 +1,269 @@
+package plain
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"syscall"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// buffer is a devmem.Buffer.
+type buffer struct {
+	d         *Device
+	gpu       int
+	off, size uint64
+	mem       []byte
+
+	bound  int // under d.mu
+	closed bool
+}
+
+func (b *buffer) GPU() int       { return b.gpu }
+func (b *buffer) Offset() uint64 { return b.off }
+func (b *buffer) Size() uint64   { return b.size }
+
+// Close implements devmem.Buffer.
+func (b *buffer) Close() error {
+	b.d.mu.Lock()
+	defer b.d.mu.Unlock()
+	if b.bound > 0 {
+		return fmt.Errorf("buffer [%#x, +%#x) of gpu %d is bound: %w", b.off, b.size, b.gpu, syscall.EBUSY)
+	}
+	b.closed = true
+	return nil
+}
+
+// Register implements devmem.Device.
+func (d *Device) Register(gpu int, off, size uint64) (devmem.Buffer, error) {
+	fail := func(why string, errno syscall.Errno) (devmem.Buffer, error) {
+		return nil, fmt.Errorf("register %#x+%#x of gpu %d: %s: %w", off, size, gpu, why, errno)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.use(); err != nil {
+		return nil, err
+	}
+	switch {
+	case gpu < 0 || gpu >= len(d.gpus):
+		return fail(fmt.Sprintf("there are %d", len(d.gpus)), syscall.ENODEV)
+	case size == 0 || size%devmem.PageSize != 0 || off%devmem.PageSize != 0:
+		return fail("not whole pages", syscall.EINVAL)
+	case off > d.gpus[gpu].Size() || size > d.gpus[gpu].Size()-off:
+		return fail(fmt.Sprintf("beyond its %#x bytes", d.gpus[gpu].Size()), syscall.EINVAL)
+	}
+	return &buffer{d: d, gpu: gpu, off: off, size: size, mem: d.gpus[gpu].Bytes()[off : off+size : off+size]}, nil
+}
+
+// binding is a devmem.Binding.
+type binding struct {
+	d      *Device
+	id     uint32
+	buf    *buffer
+	tx     bool
+	queues []int
+	done   chan struct{}
+
+	mu     sync.Mutex
+	closed bool
+	gone   bool
+	// Receive: pages that are free; of the others, how often each is queued, and how many tokens name it.
+	free         []uint32
+	queued, held []uint32
+	nq, nh       int           // pages that are queued; that are held, and not queued
+	room         chan struct{} // closed when pages come back, or the binding is closed; nil: nobody waits
+	sends        int           // transmit: under way
+}
+
+// bind is called under d.mu.
+func (d *Device) bind(b devmem.Buffer, tx bool, queues []int) (*binding, error) {
+	x, ok := b.(*buffer)
+	if !ok || x.d != d {
+		return nil, fmt.Errorf("bind: the buffer is another device's: %w", syscall.EINVAL)
+	}
+	if x.closed {
+		return nil, fmt.Errorf("bind: the buffer is closed: %w", syscall.EBADF)
+	}
+	d.lastID++
+	n := &binding{d: d, id: d.lastID, buf: x, tx: tx, queues: queues, done: make(chan struct{})}
+	x.bound++
+	d.bindings[n.id] = n
+	return n, nil
+}
+
+// BindTX implements devmem.Device.
+func (d *Device) BindTX(b devmem.Buffer) (devmem.Binding, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.use(); err != nil {
+		return nil, err
+	}
+	x, err := d.bind(b, true, nil)
+	if err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// BindRX implements devmem.Device.
+func (d *Device) BindRX(b devmem.Buffer, queues ...int) (devmem.Binding, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.use(); err != nil {
+		return nil, err
+	}
+	queues = slices.Compact(slices.Sorted(slices.Values(queues)))
+	if len(queues) == 0 {
+		return nil, fmt.Errorf("bind: no queue: %w", syscall.EINVAL)
+	}
+	for _, q := range queues {
+		switch {
+		case q < 0 || q >= len(d.queues):
+			return nil, fmt.Errorf("bind queue %d: there are %d: %w", q, len(d.queues), syscall.EINVAL)
+		case q == 0:
+			return nil, fmt.Errorf("bind queue 0, which is host memory's: %w", syscall.ERANGE)
+		case d.queues[q] != nil:
+			return nil, fmt.Errorf("bind queue %d, which is bound: %w", q, syscall.EEXIST)
+		}
+	}
+	if x, ok := b.(*buffer); ok {
+		for _, o := range d.bindings {
+			if !o.tx && o.buf.gpu == x.gpu && o.buf.off < x.off+x.size && x.off < o.buf.off+o.buf.size {
+				return nil, fmt.Errorf("bind [%#x, +%#x) of gpu %d: binding %d has some of it: %w", x.off, x.size, x.gpu, o.id,
+					syscall.EBUSY)
+			}
+		}
+		if n := int(x.size / devmem.PageSize); n < minPages*len(queues) && !x.closed {
+			return nil, fmt.Errorf("bind %d pages to %d queues: %d at least for each: %w", n, len(queues), minPages,
+				syscall.ENOSPC)
+		}
+	}
+	x, err := d.bind(b, false, queues)
+	if err != nil {
+		return nil, err
+	}
+	pages := int(x.buf.size / devmem.PageSize)
+	x.queued, x.held = make([]uint32, pages), make([]uint32, pages)
+	for i := range pages {
+		x.free = append(x.free, uint32(pages-1-i))
+	}
+	for _, q := range queues {
+		d.queues[q] = x
+	}
+	return x, nil
+}
+
+// ID implements devmem.Binding.
+func (b *binding) ID() uint32 { return b.id }
+
+// Done implements devmem.Binding.
+func (b *binding) Done() <-chan struct{} { return b.done }
+
+// Close implements devmem.Binding.
+func (b *binding) Close() error {
+	b.d.mu.Lock()
+	for _, q := range b.queues {
+		if b.d.queues[q] == b {
+			b.d.queues[q] = nil
+		}
+	}
+	b.d.mu.Unlock()
+	b.mu.Lock()
+	b.closed = true
+	b.wake()
+	b.mu.Unlock()
+	b.settle()
+	return nil
+}
+
+// wake is called under b.mu.
+func (b *binding) wake() {
+	if b.room != nil {
+		close(b.room)
+		b.room = nil
+	}
+}
+
+// settle ends the binding if it is closed and nothing uses its memory.
+func (b *binding) settle() {
+	b.d.mu.Lock()
+	defer b.d.mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed && !b.gone && b.nq == 0 && b.nh == 0 && b.sends == 0 {
+		b.gone = true
+		b.buf.bound--
+		delete(b.d.bindings, b.id)
+		close(b.done)
+	}
+}
+
+// take gives pages for payload, n at most. Without any it gives what to wait for; closed: the binding takes no more.
+func (b *binding) take(pages []uint32, n int) (got []uint32, room <-chan struct{}, closed bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return pages, nil, true
+	}
+	if len(b.free) == 0 {
+		if b.room == nil {
+			b.room = make(chan struct{})
+		}
+		return pages, b.room, false
+	}
+	for range min(n, len(b.free)) {
+		k := len(b.free) - 1
+		pages = append(pages, b.free[k])
+		b.queued[b.free[k]]++
+		b.free = b.free[:k]
+		b.nq++
+	}
+	return pages, nil, false
+}
+
+// page is a page's memory.
+func (b *binding) page(i uint32) []byte { return b.buf.mem[int(i)*devmem.PageSize:][:devmem.PageSize] }
+
+// hold has one more token name a page.
+func (b *binding) hold(i uint32) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.held[i]++; b.held[i] == 1 && b.queued[i] == 0 {
+		b.nh++
+	}
+}
+
+// unhold takes a token back, unqueue a page out of a queue.
+func (b *binding) unhold(i uint32) { b.drop(i, b.held, b.queued, &b.nh) }
+
+func (b *binding) unqueue(i uint32) { b.drop(i, b.queued, b.held, &b.nq) }
+
+func (b *binding) drop(i uint32, of, other []uint32, n *int) {
+	b.mu.Lock()
+	of[i]--
+	switch {
+	case of[i] > 0:
+	case other[i] > 0 && n == &b.nq: // held, from now on
+		b.nq--
+		b.nh++
+	case other[i] > 0: // still queued
+	default:
+		*n--
+		b.free = append(b.free, i)
+		b.wake()
+	}
+	idle := b.closed && b.nq == 0 && b.nh == 0
+	b.mu.Unlock()
+	if idle {
+		b.settle()
+	}
+}
+
+// stats is called under d.mu.
+func (b *binding) stats() devmem.BindingStats {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return devmem.BindingStats{ID: b.id, TX: b.tx, Closed: b.closed, Pages: int(b.buf.size / devmem.PageSize),
+		Posted: len(b.free), Queued: b.nq, Held: b.nh, Sends: b.sends}
+}

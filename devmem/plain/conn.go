@@ -1,0 +1,531 @@
+package plain
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/devmem"
+)
+
+const (
+	// maxQueued is how much of a connection lies in its queue at most, read from the socket and not received: then it
+	// is not read on, and TCP's window closes.
+	maxQueued = 1 << 20
+	batch     = 32       // pages that are filled in one go
+	linearMax = 64 << 10 // bytes of host memory likewise
+)
+
+// chunk is a piece of the stream that was read from the socket.
+type chunk struct {
+	b    *binding // nil: in host memory
+	page uint32
+	off  int // in the page, or in host
+	n    int
+	host []byte
+}
+
+// token is what a user holds; b is nil where it holds none.
+type token struct {
+	b    *binding
+	page uint32
+}
+
+// conn is a devmem.Conn. A goroutine reads the socket, as a NIC would: what comes is steered by the rules of that
+// moment.
+type conn struct {
+	*net.TCPConn // addresses, SetLinger
+	d            *Device
+	raw          syscall.RawConn
+	src, dst     netip.AddrPort // as in received packets
+
+	mu     sync.Mutex
+	closed bool
+	queue  []chunk // queue[first:] has bytes
+	first  int
+	bytes  int
+	err    error         // of the socket, behind what is queued; io.EOF: its end
+	news   chan struct{} // closed when there is something new for whoever receives; never nil
+	room   chan struct{} // closed when the queue has room again; nil: the reader does not wait
+	tokens []token       // the one of number i at i-1
+	low    int           // no free number is below
+	stall  time.Duration
+	moved  time.Time // when a byte came last
+
+	readDeadline deadline
+
+	sending sync.Mutex // one call at a time, Write included
+	sends   sends
+	ended   chan struct{} // closed by Close
+}
+
+// open makes a conn of a socket, which it owns.
+func (d *Device) open(t *net.TCPConn) (devmem.Conn, error) {
+	raw, err := t.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	c := &conn{TCPConn: t, d: d, raw: raw, src: addrOf(t.RemoteAddr()), dst: addrOf(t.LocalAddr()),
+		news: make(chan struct{}), ended: make(chan struct{}), moved: time.Now()}
+	c.readDeadline.init()
+	d.mu.Lock()
+	if err = d.use(); err == nil {
+		d.ends[c] = struct{}{}
+		d.work.Go(c.read)
+	}
+	d.mu.Unlock()
+	if err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return c, nil
+}
+
+func addrOf(a net.Addr) netip.AddrPort {
+	t, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.AddrPort{}
+	}
+	return unmapped(t.AddrPort())
+}
+
+// tell wakes who waits for something new; under c.mu.
+func (c *conn) tell() {
+	close(c.news)
+	c.news = make(chan struct{})
+}
+
+// read is the goroutine that fills the queue.
+func (c *conn) read() {
+	for {
+		c.mu.Lock()
+		for c.bytes >= maxQueued && !c.closed {
+			c.room = make(chan struct{})
+			room := c.room
+			c.mu.Unlock()
+			select {
+			case <-room:
+			case <-c.ended:
+			}
+			c.mu.Lock()
+		}
+		closed := c.closed
+		c.mu.Unlock()
+		if closed {
+			return
+		}
+		more, err := c.fill()
+		c.mu.Lock()
+		if c.closed {
+			c.mu.Unlock()
+			release(more)
+			return
+		}
+		for _, m := range more {
+			c.bytes += m.n
+		}
+		c.queue = append(c.queue, more...)
+		c.moved = time.Now()
+		c.err = err
+		c.tell()
+		c.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// release gives back the pages of chunks.
+func release(list []chunk) {
+	for _, x := range list {
+		if x.b != nil {
+			x.b.unqueue(x.page)
+		}
+	}
+}
+
+// fill waits until the socket has bytes, and reads some of them to where they are steered.
+func (c *conn) fill() (list []chunk, err error) {
+	var pages []uint32
+	for {
+		var b *binding
+		var room <-chan struct{}
+		n := 0
+		failed := error(nil)
+		err := c.raw.Read(func(fd uintptr) bool {
+			// Bytes, or the end, have to be there: who waits must hold no pages.
+			var one [1]byte
+			_, _, e := unix.Recvfrom(int(fd), one[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			if e == unix.EAGAIN || e == unix.EINTR {
+				return false
+			} else if e != nil { // which the socket tells once
+				failed = os.NewSyscallError("recvfrom", e)
+				return true
+			}
+			pages, room = pages[:0], nil
+			var to [][]byte
+			if b = c.d.steered(c.src, c.dst); b != nil {
+				var closed bool
+				if pages, room, closed = b.take(pages, batch); closed {
+					b = nil
+				} else if room != nil {
+					return true
+				}
+				for _, p := range pages {
+					to = append(to, b.page(p))
+				}
+			}
+			var host []byte
+			if b == nil {
+				host = make([]byte, linearMax)
+				to = [][]byte{host}
+			}
+			if n, e = unix.Readv(int(fd), to); e != nil {
+				n = 0
+				failed = os.NewSyscallError("readv", e)
+			}
+			if b == nil && n > 0 {
+				list = append(list, chunk{n: n, host: append([]byte(nil), host[:n]...)})
+			}
+			return true
+		})
+		switch {
+		case err != nil:
+			return nil, err
+		case room != nil: // as a NIC without buffers drops, and TCP sends again
+			c.d.drops.Add(1)
+			select {
+			case <-room:
+			case <-c.ended:
+				return nil, net.ErrClosed
+			}
+			continue
+		}
+		left := n
+		for _, p := range pages {
+			k := min(left, devmem.PageSize)
+			if k == 0 {
+				b.unqueue(p)
+				continue
+			}
+			list = append(list, chunk{b: b, page: p, n: k})
+			left -= k
+		}
+		if failed == nil && n == 0 {
+			failed = io.EOF
+		}
+		return list, failed
+	}
+}
+
+// wait waits for something new since news was taken.
+func (c *conn) wait(news <-chan struct{}, op string) error {
+	var stall <-chan time.Time
+	c.mu.Lock()
+	if c.stall > 0 {
+		t := time.NewTimer(c.stall)
+		defer t.Stop()
+		stall = t.C
+	}
+	limit := c.stall
+	c.mu.Unlock()
+	select {
+	case <-news:
+		return nil
+	case <-c.ended:
+		return c.wrap(op, net.ErrClosed)
+	case <-c.readDeadline.passed():
+		return c.wrap(op, os.ErrDeadlineExceeded)
+	case <-stall:
+		return &devmem.StallError{Op: op, Idle: limit, State: c.State()}
+	}
+}
+
+func (c *conn) wrap(op string, err error) error {
+	return &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
+}
+
+// there says what can be received now: nil, or why not, and what to wait for where it is EAGAIN. Under c.mu.
+func (c *conn) there(op string) error {
+	switch {
+	case c.closed:
+		return c.wrap(op, net.ErrClosed)
+	case c.readDeadline.over():
+		return c.wrap(op, os.ErrDeadlineExceeded)
+	case c.first < len(c.queue):
+		return nil
+	case errors.Is(c.err, io.EOF):
+		return io.EOF
+	case c.err != nil:
+		return c.wrap(op, c.err)
+	}
+	return syscall.EAGAIN
+}
+
+// await waits until something can be received, and holds c.mu then.
+func (c *conn) await(op string, dontWait bool) error {
+	c.mu.Lock()
+	for {
+		err := c.there(op)
+		if err == nil {
+			return nil
+		}
+		news := c.news
+		c.mu.Unlock()
+		if err != syscall.EAGAIN || dontWait { //nolint:errorlint // there gives it as it is
+			return err
+		}
+		if err := c.wait(news, op); err != nil {
+			return err
+		}
+		c.mu.Lock()
+	}
+}
+
+// Read implements net.Conn.
+func (c *conn) Read(b []byte) (n int, err error) {
+	if err := c.await("read", false); err != nil {
+		return 0, err
+	}
+	defer c.mu.Unlock()
+	for n < len(b) && c.first < len(c.queue) && c.queue[c.first].b == nil {
+		n += c.took(copy(b[n:], c.queue[c.first].host[c.queue[c.first].off:][:c.queue[c.first].n]))
+	}
+	if n == 0 && len(b) > 0 {
+		return 0, c.wrap("read", syscall.EFAULT)
+	}
+	c.d.rxLinear.Add(uint64(n))
+	return n, nil
+}
+
+// took takes n bytes out of the first chunk. Under c.mu.
+func (c *conn) took(n int) int {
+	x := &c.queue[c.first]
+	x.off, x.n, c.bytes = x.off+n, x.n-n, c.bytes-n
+	if x.n == 0 {
+		if x.b != nil {
+			x.b.unqueue(x.page)
+		}
+		*x = chunk{}
+		if c.first++; c.first == len(c.queue) {
+			c.queue, c.first = c.queue[:0], 0
+		}
+	}
+	if c.room != nil && c.bytes < maxQueued {
+		close(c.room)
+		c.room = nil
+	}
+	return n
+}
+
+// RecvDevmem implements devmem.Conn.
+func (c *conn) RecvDevmem(frags []devmem.Frag, linear []byte, flags devmem.RecvFlags) (n, nfrags, nlinear int, err error) {
+	if len(linear) == 0 {
+		return 0, 0, 0, nil
+	}
+	if err := c.await("recv", flags&devmem.DontWait != 0); err != nil {
+		return 0, 0, 0, err
+	}
+	defer c.mu.Unlock()
+	peek, trunc := flags&devmem.Peek != 0, flags&devmem.Trunc != 0
+	device := c.queue[c.first].b != nil
+	at := c.first
+	for at < len(c.queue) && n < len(linear) {
+		x := c.queue[at]
+		k := min(x.n, len(linear)-n)
+		switch {
+		case trunc: // of either kind
+		case (x.b != nil) != device:
+			return n, nfrags, nlinear, nil
+		case x.b == nil:
+			nlinear += copy(linear[nlinear:], x.host[x.off:][:k])
+		case nfrags == len(frags):
+			if n == 0 {
+				return 0, 0, 0, devmem.ErrTooSmall
+			}
+			return n, nfrags, nlinear, nil
+		default:
+			frags[nfrags] = devmem.Frag{Off: uint64(x.page)*devmem.PageSize + uint64(x.off), Size: uint32(k),
+				Token: c.token(x.b, x.page), Binding: x.b.id, Kind: devmem.Dmabuf}
+			nfrags++
+		}
+		n += k
+		if peek {
+			at++
+			continue
+		}
+		if !trunc && x.b != nil {
+			c.d.rxDevice.Add(uint64(k))
+		} else if !trunc {
+			c.d.rxLinear.Add(uint64(k))
+		}
+		c.took(k)
+		at = c.first
+	}
+	return n, nfrags, nlinear, nil
+}
+
+// token gives out the lowest free number. Under c.mu.
+func (c *conn) token(b *binding, page uint32) uint32 {
+	for c.low < len(c.tokens) && c.tokens[c.low].b != nil {
+		c.low++
+	}
+	if c.low == len(c.tokens) {
+		c.tokens = append(c.tokens, token{})
+	}
+	c.tokens[c.low] = token{b, page}
+	b.hold(page)
+	c.low++
+	return uint32(c.low)
+}
+
+// DontNeed implements devmem.Conn.
+func (c *conn) DontNeed(ranges []devmem.TokenRange) (freed int, err error) {
+	if len(ranges) == 0 || len(ranges) > devmem.MaxTokenRanges {
+		return 0, fmt.Errorf("%d ranges of tokens: 1 to %d: %w", len(ranges), devmem.MaxTokenRanges, syscall.EINVAL)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return 0, c.wrap("dontneed", net.ErrClosed)
+	}
+	looked := uint32(0)
+	for _, r := range ranges {
+		for i := uint32(0); i < r.Count && looked < devmem.MaxFrags; i++ {
+			looked++
+			if at := uint64(r.Start) + uint64(i); at >= 1 && at <= uint64(len(c.tokens)) && c.tokens[at-1].b != nil {
+				c.free(int(at - 1))
+				freed++
+			}
+		}
+	}
+	return freed, nil
+}
+
+// free takes a token back. Under c.mu.
+func (c *conn) free(i int) {
+	t := c.tokens[i]
+	c.tokens[i], c.low = token{}, min(c.low, i)
+	t.b.unhold(t.page)
+}
+
+// Close implements net.Conn. What was written still goes out.
+func (c *conn) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return c.wrap("close", net.ErrClosed)
+	}
+	c.closed = true
+	rest := c.queue[c.first:]
+	c.queue, c.first, c.bytes = nil, 0, 0
+	for i := range c.tokens {
+		if c.tokens[i].b != nil {
+			c.free(i)
+		}
+	}
+	close(c.ended)
+	c.tell()
+	c.mu.Unlock()
+	release(rest)
+	err := c.TCPConn.Close()
+	c.d.remove(c)
+	return err
+}
+
+// SetDeadline implements net.Conn.
+func (c *conn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
+// SetReadDeadline implements net.Conn. The socket itself has none, as it is read all the time.
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.wrap("set", net.ErrClosed)
+	}
+	c.readDeadline.set(t)
+	return nil
+}
+
+// SetStallLimit implements devmem.Conn.
+func (c *conn) SetStallLimit(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stall = d
+}
+
+// State implements devmem.Conn.
+func (c *conn) State() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	held := 0
+	for _, t := range c.tokens {
+		if t.b != nil {
+			held++
+		}
+	}
+	return fmt.Sprintf("%v to %v: %d bytes queued, %d tokens held, %d bytes not acknowledged, error %v", c.dst, c.src, c.bytes,
+		held, c.unacknowledged(), c.err)
+}
+
+// ReadFrom hides net.TCPConn's, which would go past Write.
+func (c *conn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(struct{ io.Writer }{c}, r) }
+
+// WriteTo hides net.TCPConn's, which would read the socket.
+func (c *conn) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, struct{ io.Reader }{c}) }
+
+// deadline is a time that may change while others wait for it.
+type deadline struct {
+	mu     sync.Mutex
+	timer  *time.Timer
+	expire chan struct{}
+}
+
+func (d *deadline) init() { d.expire = make(chan struct{}) }
+
+func (d *deadline) set(t time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.timer != nil && !d.timer.Stop() {
+		<-d.expire // it has expired, or is about to
+	}
+	d.timer = nil
+	select {
+	case <-d.expire:
+		d.expire = make(chan struct{})
+	default:
+	}
+	if t.IsZero() {
+		return
+	}
+	expire := d.expire
+	if left := time.Until(t); left > 0 {
+		d.timer = time.AfterFunc(left, func() { close(expire) })
+		return
+	}
+	close(expire)
+}
+
+func (d *deadline) passed() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.expire
+}
+
+func (d *deadline) over() bool {
+	select {
+	case <-d.passed():
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,281 @@
+package plain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// Bounds of a Device.
+const (
+	maxQueues = 256
+	maxRules  = 1024
+	minPages  = 16 // of a receive binding, for each queue
+)
+
+// Options of New.
+type Options struct {
+	GPUs   []*GPU // numbered in this order; they stay the caller's
+	Queues int    // receive queues, 0 included: 2 to 256; 0 means 16
+}
+
+// Device is a devmem.Device over the operating system's TCP.
+type Device struct {
+	gpus []*GPU
+
+	mu       sync.Mutex
+	closed   bool
+	queues   []*binding // nil: host memory
+	rules    map[devmem.FlowID]devmem.Flow
+	lastRule devmem.FlowID
+	bindings map[uint32]*binding
+	lastID   uint32
+	ends     map[interface{ Close() error }]struct{} // connections and listeners
+	work     sync.WaitGroup                          // goroutines of connections
+
+	rxDevice, rxLinear, txDevice, txLinear, drops atomic.Uint64
+}
+
+var _ devmem.Device = (*Device)(nil)
+
+// New makes a Device.
+func New(o Options) (*Device, error) {
+	if o.Queues == 0 {
+		o.Queues = 16
+	}
+	if o.Queues < 2 || o.Queues > maxQueues {
+		return nil, fmt.Errorf("%d receive queues: 2 to %d: %w", o.Queues, maxQueues, syscall.EINVAL)
+	}
+	return &Device{gpus: slices.Clone(o.GPUs), queues: make([]*binding, o.Queues),
+		rules: make(map[devmem.FlowID]devmem.Flow), bindings: make(map[uint32]*binding),
+		ends: make(map[interface{ Close() error }]struct{})}, nil
+}
+
+// use is called under d.mu.
+func (d *Device) use() error {
+	if d.closed {
+		return fmt.Errorf("device: %w", net.ErrClosed)
+	}
+	return nil
+}
+
+// AddFlow implements devmem.Device.
+func (d *Device) AddFlow(f devmem.Flow) (devmem.FlowID, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	fail := func(why string, errno syscall.Errno) (devmem.FlowID, error) {
+		return 0, fmt.Errorf("flow rule %+v: %s: %w", f, why, errno)
+	}
+	if err := d.use(); err != nil {
+		return 0, err
+	}
+	f.Src, f.Dst = unmapped(f.Src), unmapped(f.Dst)
+	src, dst := f.Src.Addr(), f.Dst.Addr()
+	switch {
+	case f.Queue < 0 || f.Queue >= len(d.queues):
+		return fail(fmt.Sprintf("queues are 0 to %d", len(d.queues)-1), syscall.EINVAL)
+	case !src.IsValid() && !dst.IsValid():
+		return fail("it needs an address", syscall.EINVAL)
+	case src.IsValid() && dst.IsValid() && src.Is4() != dst.Is4():
+		return fail("addresses of two families", syscall.EINVAL)
+	case len(d.rules) >= maxRules:
+		return fail(fmt.Sprintf("%d rules are all there can be", maxRules), syscall.ENOSPC)
+	}
+	for _, r := range d.rules {
+		if r.Src == f.Src && r.Dst == f.Dst {
+			return fail("there is such a rule", syscall.EEXIST)
+		}
+	}
+	d.lastRule++
+	d.rules[d.lastRule] = f
+	return d.lastRule, nil
+}
+
+func unmapped(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
+
+// DelFlow implements devmem.Device.
+func (d *Device) DelFlow(id devmem.FlowID) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, ok := d.rules[id]; !ok {
+		return fmt.Errorf("flow rule %d: %w", id, syscall.ENOENT)
+	}
+	delete(d.rules, id)
+	return nil
+}
+
+// SetRSS implements devmem.Device. Nothing is spread here: what no rule matches is in host memory.
+func (d *Device) SetRSS(n int) error {
+	if n < 1 || n > len(d.queues) {
+		return fmt.Errorf("rss over %d queues: 1 to %d: %w", n, len(d.queues), syscall.EINVAL)
+	}
+	return nil
+}
+
+// steered is the binding that payload of a flow goes to now, as it stands in received packets; nil: host memory. Of
+// several rules that match, the one with most fields counts, and of these the oldest.
+func (d *Device) steered(src, dst netip.AddrPort) *binding {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var best devmem.FlowID
+	most, queue := -1, 0
+	for id, r := range d.rules {
+		n, ok := matches(r, src, dst)
+		if ok && (n > most || n == most && id < best) {
+			best, most, queue = id, n, r.Queue
+		}
+	}
+	if most < 0 {
+		return nil
+	}
+	return d.queues[queue]
+}
+
+// matches says whether a rule matches, and how many of its fields.
+func matches(r devmem.Flow, src, dst netip.AddrPort) (fields int, ok bool) {
+	for _, x := range []struct{ rule, is netip.AddrPort }{{r.Src, src}, {r.Dst, dst}} {
+		if a := x.rule.Addr(); a.IsValid() && !a.IsUnspecified() {
+			if a != x.is.Addr() {
+				return 0, false
+			}
+			fields++
+		}
+		if p := x.rule.Port(); p != 0 {
+			if p != x.is.Port() {
+				return 0, false
+			}
+			fields++
+		}
+	}
+	return fields, true
+}
+
+// Listen implements devmem.Device.
+func (d *Device) Listen(local netip.AddrPort) (devmem.Listener, error) {
+	addr := net.TCPAddrFromAddrPort(local)
+	network := "tcp4"
+	if local.Addr().Is6() && !local.Addr().Is4In6() {
+		network = "tcp6"
+	}
+	l, err := net.ListenTCP(network, addr)
+	if err != nil {
+		return nil, err
+	}
+	x := &listener{TCPListener: l, d: d}
+	if err := d.add(x); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return x, nil
+}
+
+// Dial implements devmem.Device.
+func (d *Device) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem.Conn, error) {
+	dialer := net.Dialer{}
+	if local.Addr().IsValid() || local.Port() != 0 {
+		dialer.LocalAddr = net.TCPAddrFromAddrPort(local)
+	}
+	c, err := dialer.DialContext(ctx, "tcp", remote.String())
+	if err != nil {
+		return nil, err
+	}
+	return d.open(c.(*net.TCPConn))
+}
+
+// listener is a devmem.Listener.
+type listener struct {
+	*net.TCPListener
+	d *Device
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) { return l.AcceptConn() }
+
+// AcceptConn implements devmem.Listener.
+func (l *listener) AcceptConn() (devmem.Conn, error) {
+	c, err := l.AcceptTCP()
+	if err != nil {
+		return nil, err
+	}
+	return l.d.open(c)
+}
+
+// Close implements net.Listener.
+func (l *listener) Close() error {
+	l.d.remove(l)
+	return l.TCPListener.Close()
+}
+
+// add remembers what Close has to close.
+func (d *Device) add(x interface{ Close() error }) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.use(); err != nil {
+		return err
+	}
+	d.ends[x] = struct{}{}
+	return nil
+}
+
+func (d *Device) remove(x interface{ Close() error }) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.ends, x)
+}
+
+// Stats implements devmem.Device. Segments are the operating system's, and are not counted here.
+func (d *Device) Stats() devmem.Stats {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := devmem.Stats{RxDevmemBytes: d.rxDevice.Load(), RxLinearBytes: d.rxLinear.Load(),
+		TxDevmemBytes: d.txDevice.Load(), TxLinearBytes: d.txLinear.Load(), NICDrops: d.drops.Load()}
+	for i, b := range d.queues {
+		q := devmem.QueueStats{Queue: i}
+		if b != nil {
+			q.Binding = b.id
+		}
+		s.Queues = append(s.Queues, q)
+	}
+	for _, b := range d.bindings {
+		s.Bindings = append(s.Bindings, b.stats())
+	}
+	slices.SortFunc(s.Bindings, func(a, b devmem.BindingStats) int { return int(a.ID) - int(b.ID) })
+	return s
+}
+
+// Close implements devmem.Device.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	d.closed = true
+	var ends []interface{ Close() error }
+	for x := range d.ends {
+		ends = append(ends, x)
+	}
+	var bindings []*binding
+	for _, b := range d.bindings {
+		bindings = append(bindings, b)
+	}
+	clear(d.rules)
+	d.mu.Unlock()
+	var errs []error
+	for _, x := range ends {
+		if c, ok := x.(*conn); ok {
+			_ = c.SetLinger(0)
+		}
+		if err := x.Close(); !errors.Is(err, net.ErrClosed) { // its owner may have been first
+			errs = append(errs, err)
+		}
+	}
+	for _, b := range bindings {
+		errs = append(errs, b.Close())
+	}
+	d.work.Wait()
+	return errors.Join(errs...)
+}

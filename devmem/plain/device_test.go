@@ -1,0 +1,194 @@
+package plain
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/devmem/devmemtest"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// peerHost is the operating system's TCP.
+type peerHost struct{ addr netip.Addr }
+
+func (h peerHost) Addr() netip.Addr { return h.addr }
+
+func (h peerHost) Listen(a netip.AddrPort) (net.Listener, error) {
+	return net.ListenTCP("tcp", net.TCPAddrFromAddrPort(a))
+}
+
+func (h peerHost) Dial(ctx context.Context, l, r netip.AddrPort) (net.Conn, error) {
+	d := net.Dialer{}
+	if l.IsValid() {
+		d.LocalAddr = net.TCPAddrFromAddrPort(l)
+	}
+	return d.DialContext(ctx, "tcp", r.String())
+}
+
+// newDevice makes a device with a GPU of 4 MiB, which the test takes down.
+func newDevice(t *testing.T) (*Device, *GPU) {
+	t.Helper()
+	testkit.LeavesNothing(t)
+	g := testkit.Must(NewGPU(4 << 20))(t)
+	d := testkit.Must(New(Options{GPUs: []*GPU{g}}))(t)
+	t.Cleanup(func() {
+		testkit.OK(t, d.Close())
+		testkit.OK(t, g.Close())
+	})
+	return d, g
+}
+
+// Invariant: devmem/plain: ordinary sockets have the semantics that package devmemtest checks.
+func TestConformance(t *testing.T) {
+	for _, c := range devmemtest.Cases() {
+		t.Run(c.Name, func(t *testing.T) {
+			d, g := newDevice(t)
+			x, y := testkit.Loopback()
+			c.Run(t, &devmemtest.World{Dev: d, Addr: x, Queues: []int{1, 2}, Memory: devmemtest.Bytes(g.Bytes()),
+				Host: peerHost{y}, Strict: true, Pages: true})
+		})
+	}
+}
+
+// pair is a connection whose payload goes to a receive binding, and its other end.
+func pair(t *testing.T, d *Device) (devmem.Binding, devmem.Conn, net.Conn) {
+	t.Helper()
+	b := testkit.Must(d.BindRX(testkit.Must(d.Register(0, 0, 256<<10))(t), 1))(t)
+	x, _ := testkit.Loopback()
+	l := testkit.Must(d.Listen(netip.AddrPortFrom(x, 0)))(t)
+	at := addrOf(l.Addr())
+	testkit.Must(d.AddFlow(devmem.Flow{Dst: at, Queue: 1}))(t)
+	peer := testkit.Must(net.Dial("tcp", at.String()))(t)
+	t.Cleanup(func() { _ = peer.Close() })
+	c := testkit.Must(l.AcceptConn())(t)
+	testkit.OK(t, l.Close())
+	testkit.OK(t, c.SetDeadline(time.Now().Add(time.Minute)))
+	return b, c, peer
+}
+
+// The other end may write no more than fits: what nobody receives is not read from the socket without end.
+func TestQueueIsBounded(t *testing.T) {
+	d, _ := newDevice(t)
+	x, _ := testkit.Loopback()
+	l := testkit.Must(d.Listen(netip.AddrPortFrom(x, 0)))(t)
+	peer := testkit.Must(net.Dial("tcp", l.Addr().String()))(t)
+	defer func() { _ = peer.Close() }()
+	c := testkit.Must(l.AcceptConn())(t)
+	sent := make(chan int, 1)
+	go func() {
+		n := 0
+		for b := make([]byte, 64<<10); ; {
+			k, err := peer.Write(b)
+			if n += k; err != nil {
+				sent <- n
+				return
+			}
+		}
+	}()
+	for full := false; !full; {
+		c.(*conn).mu.Lock()
+		full = c.(*conn).room != nil
+		c.(*conn).mu.Unlock()
+	}
+	if n := c.(*conn).bytes; n < maxQueued || n > maxQueued+linearMax {
+		t.Errorf("%d bytes are queued", n)
+	}
+	testkit.OK(t, peer.(*net.TCPConn).SetWriteDeadline(time.Now()))
+	want := <-sent
+	testkit.OK(t, peer.(*net.TCPConn).CloseWrite())
+	got := testkit.Must(io.Copy(io.Discard, c))(t)
+	testkit.Equal(t, "bytes", int(got), want)
+}
+
+// One who waits for pages gets those that another connection gives back, and ends by Close.
+func TestWaitsForPages(t *testing.T) {
+	d, _ := newDevice(t)
+	_, c, peer := pair(t, d)
+	wrote := make(chan error, 1)
+	go func() {
+		_, err := peer.Write(make([]byte, 600<<10))
+		wrote <- err
+	}()
+	frags, room := make([]devmem.Frag, 256), make([]byte, 1<<20)
+	got := 0
+	var tokens devmem.Tokens
+	for d.drops.Load() == 0 {
+		n, nf, _, err := c.RecvDevmem(frags, room, devmem.DontWait)
+		if err == nil {
+			got += n
+			for _, f := range frags[:nf] {
+				tokens.Add(f.Token)
+			}
+		}
+	}
+	c.SetStallLimit(50 * time.Millisecond)
+	for {
+		n, nf, _, err := c.RecvDevmem(frags, room, 0)
+		if err != nil {
+			testkit.ErrorSays(t, err, "no progress for 50ms", "tokens held")
+			break
+		}
+		got += n
+		for _, f := range frags[:nf] {
+			tokens.Add(f.Token)
+		}
+	}
+	if got >= 600<<10 {
+		t.Fatalf("%d bytes came to 256 KiB of pages", got)
+	}
+	c.SetStallLimit(0)
+	testkit.OK(t, tokens.GiveBack(c))
+	for got < 600<<10 {
+		n, nf, _, err := c.RecvDevmem(frags, room, 0)
+		testkit.OK(t, err)
+		got += n
+		for _, f := range frags[:nf] {
+			tokens.Add(f.Token)
+		}
+		testkit.OK(t, tokens.GiveBack(c))
+	}
+	testkit.OK(t, <-wrote)
+}
+
+// A deadline that is moved wakes and delays who waits.
+func TestDeadlineMoves(t *testing.T) {
+	d, _ := newDevice(t)
+	_, c, peer := pair(t, d)
+	testkit.OK(t, c.SetReadDeadline(time.Now().Add(-time.Second)))
+	_, err := c.Read(make([]byte, 1))
+	testkit.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	testkit.OK(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
+	testkit.Must(peer.Write([]byte("x")))(t)
+	frags := make([]devmem.Frag, 1)
+	n, _, _, err := c.RecvDevmem(frags, make([]byte, 1), 0)
+	if n != 1 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, _, _, err := c.RecvDevmem(frags, make([]byte, 1), 0)
+		done <- err
+	}()
+	testkit.OK(t, c.SetReadDeadline(time.Now()))
+	testkit.OK(t, peer.Close()) // either ends it
+	if err := <-done; err == nil {
+		t.Error("received")
+	}
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	for _, n := range []int{-1, 1, 257} {
+		testkit.ErrorSays(t, testkit.Err(New(Options{Queues: n})), "2 to 256")
+	}
+	for _, n := range []uint64{0, 4095, 1 << 47} {
+		testkit.ErrorSays(t, testkit.Err(NewGPU(n)), "not whole pages")
+	}
+}

@@ -1,0 +1,43 @@
+package plain
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// GPU is memory that passes for a GPU's.
+type GPU struct {
+	mem  []byte
+	once sync.Once
+	err  error
+}
+
+// NewGPU allocates size bytes, whole pages (EINVAL); they are zero. A page costs memory when it is first written.
+func NewGPU(size uint64) (*GPU, error) {
+	if size == 0 || size%devmem.PageSize != 0 || size > 1<<46 {
+		return nil, fmt.Errorf("gpu of %#x bytes: not whole pages, or beyond all memory: %w", size, syscall.EINVAL)
+	}
+	b, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, fmt.Errorf("gpu of %#x bytes: %w", size, os.NewSyscallError("mmap", err))
+	}
+	return &GPU{mem: b}, nil
+}
+
+// Bytes is the memory, until Close.
+func (g *GPU) Bytes() []byte { return g.mem }
+
+// Size is how long it is, in bytes.
+func (g *GPU) Size() uint64 { return uint64(len(g.mem)) }
+
+// Close gives the memory back. Devices and Memories that use it are closed, or not used any more, before.
+func (g *GPU) Close() error {
+	g.once.Do(func() { g.err = os.NewSyscallError("munmap", unix.Munmap(g.mem)) })
+	return g.err
+}

@@ -1,0 +1,189 @@
+package plain
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// sends remembers which calls of SendDevmem are not complete.
+type sends struct {
+	mu     sync.Mutex
+	total  uint64   // bytes given to the socket
+	next   uint32   // number of the next call
+	done   uint32   // calls before it were told of
+	ends   []uint64 // where in the stream calls from done on end
+	failed error    // the socket's
+}
+
+// writable turns the socket's error for a write into the Conn's.
+func (c *conn) writable(err error) error {
+	select {
+	case <-c.ended:
+		return c.wrap("send", net.ErrClosed)
+	default:
+	}
+	return err
+}
+
+// Write implements net.Conn.
+func (c *conn) Write(b []byte) (int, error) {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	n, err := c.TCPConn.Write(b)
+	c.wrote(n, err, false)
+	c.d.txLinear.Add(uint64(n))
+	return n, c.writable(err)
+}
+
+// wrote notes what the socket took.
+func (c *conn) wrote(n int, err error, call bool) {
+	s := &c.sends
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.total += uint64(n)
+	if call && n > 0 {
+		s.ends = append(s.ends, s.total)
+		s.next++
+	}
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		s.failed = err
+	}
+}
+
+// SendDevmem implements devmem.Conn.
+func (c *conn) SendDevmem(id uint32, ranges []devmem.Range) (n int, err error) {
+	c.d.mu.Lock()
+	b := c.d.bindings[id]
+	c.d.mu.Unlock()
+	fail := func(why string, errno syscall.Errno) (int, error) {
+		return 0, fmt.Errorf("send from binding %d: %s: %w", id, why, errno)
+	}
+	if len(ranges) == 0 || slices.ContainsFunc(ranges, func(r devmem.Range) bool { return r.Len == 0 }) {
+		return fail("no range, or an empty one", syscall.EINVAL)
+	}
+	if b == nil || !b.tx || !b.begin() {
+		return fail("no binding for transmit", syscall.EINVAL)
+	}
+	defer b.end()
+	var parts net.Buffers
+	for _, r := range ranges {
+		if size := b.buf.size; r.Off > size || r.Len > size-r.Off {
+			if len(parts) == 0 {
+				return fail(fmt.Sprintf("[%#x, +%#x) of a buffer of %#x bytes", r.Off, r.Len, size), syscall.EFAULT)
+			}
+			break
+		}
+		parts = append(parts, b.buf.mem[r.Off:][:r.Len])
+	}
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	k, err := parts.WriteTo(c.TCPConn)
+	c.wrote(int(k), err, true)
+	c.d.txDevice.Add(uint64(k))
+	if k > 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+		err = nil // the next call says so
+	}
+	return int(k), c.writable(err)
+}
+
+// begin notes a send; false: the binding is closed.
+func (b *binding) begin() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return false
+	}
+	b.sends++
+	return true
+}
+
+// end notes that a send has been copied to the socket.
+func (b *binding) end() {
+	b.mu.Lock()
+	b.sends--
+	idle := b.closed && b.sends == 0
+	b.mu.Unlock()
+	if idle {
+		b.settle()
+	}
+}
+
+// unacknowledged is how many bytes the peer has not acknowledged (SIOCOUTQ, tcp(7)).
+func (c *conn) unacknowledged() (n int) {
+	_ = c.raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
+	return n
+}
+
+// Bounds of how often ReadCompletion looks while it waits.
+const (
+	lookSoon = 100 * time.Microsecond
+	lookLate = 10 * time.Millisecond
+)
+
+// ReadCompletion implements devmem.Conn. It asks the socket again and again while it waits, as nothing tells of
+// acknowledgments.
+func (c *conn) ReadCompletion(deadline time.Time) (lo, hi uint32, err error) {
+	since := time.Now()
+	for pause := lookSoon; ; pause = min(2*pause, lookLate) {
+		lo, hi, ok, err := c.complete()
+		if ok || err != nil {
+			return lo, hi, err
+		}
+		left := pause
+		if !deadline.IsZero() {
+			if left = min(left, time.Until(deadline)); left <= 0 {
+				return 0, 0, c.wrap("read completion", os.ErrDeadlineExceeded)
+			}
+		}
+		c.mu.Lock()
+		stall := c.stall
+		c.mu.Unlock()
+		if stall > 0 && time.Since(since) > stall {
+			return 0, 0, &devmem.StallError{Op: "read completion", Idle: stall, State: c.State()}
+		}
+		select {
+		case <-time.After(left):
+		case <-c.ended:
+		}
+	}
+}
+
+// complete tells of calls whose bytes were acknowledged, or that the connection has failed.
+func (c *conn) complete() (lo, hi uint32, ok bool, err error) {
+	waiting := uint64(c.unacknowledged())
+	c.mu.Lock()
+	closed, bad := c.closed, c.err
+	c.mu.Unlock()
+	s := &c.sends
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if closed {
+		return 0, 0, false, c.wrap("read completion", net.ErrClosed)
+	}
+	failed := s.failed
+	if failed == nil && bad != nil && !errors.Is(bad, io.EOF) {
+		failed = bad
+	}
+	n := 0
+	for n < len(s.ends) && (failed != nil || s.ends[n] <= s.total-min(waiting, s.total)) {
+		n++
+	}
+	if n == 0 {
+		return 0, 0, false, failed
+	}
+	lo = s.done
+	s.done += uint32(n)
+	s.ends = s.ends[n:]
+	return lo, s.done - 1, true, nil
+}
