@@ -107,13 +107,13 @@ func (r *Ring) do(ctx context.Context, o *operation, f func(context.Context) err
 	if o.tx, err = r.c.Device.BindTX(o.b); err != nil {
 		return fmt.Errorf("%s: %w", o.name, err)
 	}
-	stop := context.AfterFunc(ctx, func() { _ = r.Close() })
+	stop := context.AfterFunc(ctx, r.abort)
 	err = f(ctx)
 	if !stop() && ctx.Err() != nil {
 		err = fmt.Errorf("%s: %w", o.where(), context.Cause(ctx))
 	}
 	if err != nil {
-		_ = r.Close()
+		r.abort()
 	}
 	if e := o.tx.Close(); err == nil {
 		err = e
@@ -133,13 +133,13 @@ func (o *operation) step(ctx context.Context, send, receive int, add bool) error
 	work.Go(func() {
 		if sent = o.send(o.list[send]); sent != nil {
 			sent = r.fault(r.next, o.where(), sent)
-			_ = r.Close() // so the other half does not wait for a rank that may wait for us
+			r.abort() // so the other half does not wait for a rank that may wait for us
 		}
 	})
 	err := o.receive(ctx, o.list[receive], add)
 	if err != nil {
 		err = r.fault(r.prev, o.where(), err)
-		_ = r.Close()
+		r.abort()
 	}
 	work.Wait()
 	switch {

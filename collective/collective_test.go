@@ -238,33 +238,46 @@ func TestSabotageIsSeen(t *testing.T) {
 	}
 }
 
-// A rank that is gone, and one that is silent: the others end, and its neighbours name it and the step.
-func TestRankThatDies(t *testing.T) {
-	for _, silent := range []bool{false, true} {
-		t.Run(fmt.Sprint(silent), func(t *testing.T) {
-			list := newRanks(t, 4)
-			for _, r := range list {
-				r.conf.Timeout = time.Second
-			}
-			join(t, list)
-			if !silent {
-				testkit.OK(t, list[2].ring.Close())
-			}
-			errs := all(list, func(i int, r *rank) error {
-				if i == 2 {
-					return nil
-				}
-				return r.ring.AllReduce(t.Context(), devmem.Float32, r.data, 0, 1000)
-			})
-			for _, i := range []int{0, 1, 3} {
-				e := (*Error)(nil)
-				if !errors.As(errs[i], &e) {
-					t.Fatalf("rank %d: %v", i, errs[i])
-				}
-				t.Logf("rank %d: %v", i, errs[i])
-			}
-			testkit.ErrorSays(t, errs[3], "rank 2: all-reduce, step 1 of 6: ")
-		})
+// A rank that has left the ring: the others end, and its neighbours name it and the step.
+func TestRankThatLeaves(t *testing.T) {
+	list := newRanks(t, 4)
+	join(t, list)
+	testkit.OK(t, list[2].ring.Close())
+	errs := all(list, func(i int, r *rank) error {
+		if i == 2 {
+			return nil
+		}
+		return r.ring.AllReduce(t.Context(), devmem.Float32, r.data, 0, 1000)
+	})
+	for _, i := range []int{0, 1, 3} {
+		e := (*Error)(nil)
+		if !errors.As(errs[i], &e) {
+			t.Fatalf("rank %d: %v", i, errs[i])
+		}
+	}
+	testkit.ErrorSays(t, errs[3], "rank 2: all-reduce, step 1 of 6: ")
+}
+
+// A rank that takes its time is waited for, beyond Timeout, as it is there; who waits may give up all the same.
+func TestRankThatIsLate(t *testing.T) {
+	list := newRanks(t, 3)
+	for _, r := range list {
+		r.conf.Timeout = 2 * time.Second
+	}
+	join(t, list)
+	late := errors.New("late")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	var work sync.WaitGroup
+	errs := make([]error, 2)
+	for i := range errs {
+		work.Go(func() { errs[i] = list[i].ring.AllReduce(ctx, devmem.Int32, list[i].data, 0, dataSize/4) })
+	}
+	// Eight heartbeats are one Timeout.
+	testkit.Eventually(t, "heartbeats", func() bool { return list[0].ring.beats.Load() > 12 })
+	cancel(late)
+	work.Wait()
+	for i := range errs {
+		testkit.ErrorIs(t, errs[i], late)
 	}
 }
 

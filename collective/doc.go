@@ -15,7 +15,7 @@
 // Errors name the rank that they are about and the step. After one the Ring is closed, whose connections end: so the
 // other ranks learn of it. Neither byte nor acknowledgment from a neighbour for Config.Timeout is an error.
 //
-// Cost: a chunk of scratch memory, beside the pool; 1024 fragments' descriptions; two goroutines in a step.
+// Cost: a chunk of scratch memory, beside the pool; 1024 fragments' descriptions; two goroutines in a step, and two for heartbeats.
 //
 // The package is API (README, Stability).
 package collective

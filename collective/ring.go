@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -31,9 +32,10 @@ type Config struct {
 
 	Listen netip.AddrPort // where the rank before connects
 	Next   netip.AddrPort // where the next rank listens
+	From   netip.AddrPort // what the connection to it is from; zero: the Device chooses
 
-	// Timeout is for how long there may be neither byte nor acknowledgment from a neighbour that owes one; 0 means
-	// DefaultTimeout.
+	// Timeout is for how long there may be neither byte nor acknowledgment from a neighbour; 0 means DefaultTimeout. A
+	// neighbour whose host is there is waited for, whatever its program does, as long as the operation's context.
 	Timeout time.Duration
 }
 
@@ -68,6 +70,10 @@ type Ring struct {
 	completed uint32 // of these
 
 	stats Stats
+	beats atomic.Uint64
+
+	left chan struct{} // closed by Close
+	work sync.WaitGroup
 
 	once sync.Once
 	err  error // of once
@@ -78,6 +84,7 @@ type Stats struct {
 	Sent, Received uint64
 	Linear         uint64 // of Received: in host memory
 	Looked         uint64 // of the heads
+	Beats          uint64 // heartbeats sent, of a byte each, beside payload
 }
 
 // maxRanks bounds what a Config costs.
@@ -109,7 +116,7 @@ func Join(ctx context.Context, c Config) (_ *Ring, err error) {
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("ring: %w", err)
 	}
-	r := &Ring{c: c, prev: (c.Rank + c.Ranks - 1) % c.Ranks, next: (c.Rank + 1) % c.Ranks}
+	r := &Ring{c: c, left: make(chan struct{}), prev: (c.Rank + c.Ranks - 1) % c.Ranks, next: (c.Rank + 1) % c.Ranks}
 	if c.Ranks == 1 {
 		return r, nil
 	}
@@ -163,7 +170,7 @@ const redial = 20 * time.Millisecond
 // dial connects to the next rank, and says who we are.
 func (r *Ring) dial(ctx context.Context) error {
 	for {
-		c, err := r.c.Device.Dial(ctx, netip.AddrPort{}, r.c.Next)
+		c, err := r.c.Device.Dial(ctx, r.c.From, r.c.Next)
 		if err == nil {
 			r.out = c
 			c.SetStallLimit(r.c.Timeout)
@@ -171,6 +178,7 @@ func (r *Ring) dial(ctx context.Context) error {
 			if _, err := c.Write(h.bytes()); err != nil {
 				return r.fault(r.next, "join", err)
 			}
+			r.work.Go(r.hear)
 			return nil
 		}
 		select {
@@ -195,6 +203,7 @@ func (r *Ring) accept(ctx context.Context, l devmem.Listener) error {
 		h, err := r.head(ctx, c)
 		if err == nil && h.Rank == uint32(r.prev) && h.Ranks == uint32(r.c.Ranks) {
 			r.in = c
+			r.work.Go(r.beat)
 			return nil
 		}
 		_ = c.SetLinger(0)
@@ -275,11 +284,25 @@ func (r *Ring) fault(rank int, step string, err error) error {
 }
 
 // Stats is a snapshot, between operations.
-func (r *Ring) Stats() Stats { return r.stats }
+func (r *Ring) Stats() Stats {
+	s := r.stats
+	s.Beats = r.beats.Load()
+	return s
+}
+
+// abort is Close after an error: what was sent and not acknowledged would go out from the buffer for as long as a rank
+// that is gone is called.
+func (r *Ring) abort() {
+	for _, c := range []devmem.Conn{r.in, r.out} {
+		_ = c.SetLinger(0) // of one that is closed
+	}
+	_ = r.Close()
+}
 
 // Close leaves the ring, idempotent. Buffers stay the caller's; the pool's binding is closed, and is done soon.
 func (r *Ring) Close() error {
 	r.once.Do(func() {
+		close(r.left)
 		var errs []error
 		for _, c := range []devmem.Conn{r.in, r.out} {
 			if c != nil {
@@ -288,6 +311,7 @@ func (r *Ring) Close() error {
 				}
 			}
 		}
+		r.work.Wait()
 		if r.flow != 0 {
 			errs = append(errs, r.c.Device.DelFlow(r.flow))
 		}

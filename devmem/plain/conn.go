@@ -57,8 +57,9 @@ type conn struct {
 	room   chan struct{} // closed when the queue has room again; nil: the reader does not wait
 	tokens []token       // the one of number i at i-1
 	low    int           // no free number is below
-	stall  time.Duration
-	moved  time.Time // when a byte came last
+
+	stallLimit    time.Duration
+	writeDeadline time.Time
 
 	readDeadline deadline
 
@@ -74,7 +75,7 @@ func (d *Device) open(t *net.TCPConn) (devmem.Conn, error) {
 		return nil, errors.Join(err, t.Close())
 	}
 	c := &conn{TCPConn: t, d: d, raw: raw, src: addrOf(t.RemoteAddr()), dst: addrOf(t.LocalAddr()),
-		news: make(chan struct{}), ended: make(chan struct{}), moved: time.Now()}
+		news: make(chan struct{}), ended: make(chan struct{})}
 	c.readDeadline.init()
 	d.mu.Lock()
 	if err = d.use(); err == nil {
@@ -132,7 +133,6 @@ func (c *conn) read() {
 			c.bytes += m.n
 		}
 		c.queue = append(c.queue, more...)
-		c.moved = time.Now()
 		c.err = err
 		c.tell()
 		c.mu.Unlock()
@@ -227,24 +227,26 @@ func (c *conn) fill() (list []chunk, err error) {
 
 // wait waits for something new since news was taken.
 func (c *conn) wait(news <-chan struct{}, op string) error {
-	var stall <-chan time.Time
-	c.mu.Lock()
-	if c.stall > 0 {
-		t := time.NewTimer(c.stall)
+	var tick <-chan time.Time
+	s := c.watch()
+	if s.limit > 0 {
+		t := time.NewTicker(s.every())
 		defer t.Stop()
-		stall = t.C
+		tick = t.C
 	}
-	limit := c.stall
-	c.mu.Unlock()
-	select {
-	case <-news:
-		return nil
-	case <-c.ended:
-		return c.wrap(op, net.ErrClosed)
-	case <-c.readDeadline.passed():
-		return c.wrap(op, os.ErrDeadlineExceeded)
-	case <-stall:
-		return &devmem.StallError{Op: op, Idle: limit, State: c.State()}
+	for {
+		select {
+		case <-news:
+			return nil
+		case <-c.ended:
+			return c.wrap(op, net.ErrClosed)
+		case <-c.readDeadline.passed():
+			return c.wrap(op, os.ErrDeadlineExceeded)
+		case <-tick:
+			if err := s.look(op); err != nil {
+				return err
+			}
+		}
 	}
 }
 
@@ -454,13 +456,6 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 	}
 	c.readDeadline.set(t)
 	return nil
-}
-
-// SetStallLimit implements devmem.Conn.
-func (c *conn) SetStallLimit(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.stall = d
 }
 
 // State implements devmem.Conn.

@@ -2,10 +2,12 @@ package plain
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -191,4 +193,53 @@ func TestOptionsAreChecked(t *testing.T) {
 	for _, n := range []uint64{0, 4095, 1 << 47} {
 		testkit.ErrorSays(t, testkit.Err(NewGPU(n)), "not whole pages")
 	}
+}
+
+// A peer that takes nothing ends a send at the stall limit, and that is the end of that call alone.
+func TestSendStalls(t *testing.T) {
+	d, gpu := newDevice(t)
+	_, c, peer := pair(t, d)
+	b := testkit.Must(d.Register(0, 0, uint64(len(gpu.Bytes()))))(t)
+	tx := testkit.Must(d.BindTX(b))(t)
+	c.SetStallLimit(100 * time.Millisecond)
+	sent, stall := 0, (*devmem.StallError)(nil)
+	for {
+		n, err := c.SendDevmem(tx.ID(), []devmem.Range{{Len: b.Size()}})
+		sent += n
+		if err != nil {
+			if !errors.As(err, &stall) || stall.Op != "send" {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	c.SetStallLimit(0)
+	got := make(chan error, 1)
+	go func() {
+		_, err := io.CopyN(io.Discard, peer, int64(sent)+1)
+		got <- err
+	}()
+	testkit.Must(c.Write([]byte("x")))(t)
+	testkit.OK(t, <-got)
+	testkit.OK(t, tx.Close())
+}
+
+// A reset that comes behind a FIN ends who waits for acknowledgments.
+func TestResetBehindFIN(t *testing.T) {
+	d, _ := newDevice(t)
+	_, c, peer := pair(t, d)
+	testkit.OK(t, peer.Close())
+	testkit.ErrorIs(t, testkit.Err(c.Read(make([]byte, 1))), io.EOF)
+	b := testkit.Must(d.Register(0, 0, devmem.PageSize))(t)
+	tx := testkit.Must(d.BindTX(b))(t)
+	testkit.Must(c.SendDevmem(tx.ID(), []devmem.Range{{Len: 100}}))(t)
+	_, hi, err := c.ReadCompletion(time.Time{})
+	if hi != 0 || err != nil {
+		t.Errorf("%d, %v: a send of a connection that has failed is complete", hi, err)
+	}
+	_, _, err = c.ReadCompletion(time.Time{})
+	if !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
+		t.Error(err)
+	}
+	testkit.OK(t, tx.Close())
 }

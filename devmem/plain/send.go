@@ -40,10 +40,13 @@ func (c *conn) writable(err error) error {
 func (c *conn) Write(b []byte) (int, error) {
 	c.sending.Lock()
 	defer c.sending.Unlock()
-	n, err := c.TCPConn.Write(b)
-	c.wrote(n, err, false)
+	n, err := c.send(func() (int64, error) {
+		n, err := c.TCPConn.Write(b)
+		return int64(n), err
+	})
+	c.wrote(int(n), err, false)
 	c.d.txLinear.Add(uint64(n))
-	return n, c.writable(err)
+	return int(n), c.writable(err)
 }
 
 // wrote notes what the socket took.
@@ -56,9 +59,15 @@ func (c *conn) wrote(n int, err error, call bool) {
 		s.ends = append(s.ends, s.total)
 		s.next++
 	}
-	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err != nil && !passing(err) {
 		s.failed = err
 	}
+}
+
+// passing says that an error is not the connection's end.
+func passing(err error) bool {
+	stalled := (*devmem.StallError)(nil)
+	return errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &stalled)
 }
 
 // SendDevmem implements devmem.Conn.
@@ -88,10 +97,10 @@ func (c *conn) SendDevmem(id uint32, ranges []devmem.Range) (n int, err error) {
 	}
 	c.sending.Lock()
 	defer c.sending.Unlock()
-	k, err := parts.WriteTo(c.TCPConn)
+	k, err := c.send(func() (int64, error) { return parts.WriteTo(c.TCPConn) })
 	c.wrote(int(k), err, true)
 	c.d.txDevice.Add(uint64(k))
-	if k > 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+	if k > 0 && passing(err) {
 		err = nil // the next call says so
 	}
 	return int(k), c.writable(err)
@@ -125,6 +134,21 @@ func (c *conn) unacknowledged() (n int) {
 	return n
 }
 
+// reset says that the connection has failed; behind a FIN nobody who reads learns of it.
+func (c *conn) reset() (err error) {
+	_ = c.raw.Control(func(fd uintptr) {
+		if n, e := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); e == nil && n != 0 {
+			err = syscall.Errno(n)
+			return
+		}
+		const tcpClose = 7 // include/net/tcp_states.h
+		if i, e := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); e == nil && i.State == tcpClose {
+			err = syscall.ECONNRESET
+		}
+	})
+	return err
+}
+
 // Bounds of how often ReadCompletion looks while it waits.
 const (
 	lookSoon = 100 * time.Microsecond
@@ -134,7 +158,7 @@ const (
 // ReadCompletion implements devmem.Conn. It asks the socket again and again while it waits, as nothing tells of
 // acknowledgments.
 func (c *conn) ReadCompletion(deadline time.Time) (lo, hi uint32, err error) {
-	since := time.Now()
+	s := c.watch()
 	for pause := lookSoon; ; pause = min(2*pause, lookLate) {
 		lo, hi, ok, err := c.complete()
 		if ok || err != nil {
@@ -146,11 +170,8 @@ func (c *conn) ReadCompletion(deadline time.Time) (lo, hi uint32, err error) {
 				return 0, 0, c.wrap("read completion", os.ErrDeadlineExceeded)
 			}
 		}
-		c.mu.Lock()
-		stall := c.stall
-		c.mu.Unlock()
-		if stall > 0 && time.Since(since) > stall {
-			return 0, 0, &devmem.StallError{Op: "read completion", Idle: stall, State: c.State()}
+		if err := s.look("read completion"); err != nil {
+			return 0, 0, err
 		}
 		select {
 		case <-time.After(left):
@@ -161,7 +182,10 @@ func (c *conn) ReadCompletion(deadline time.Time) (lo, hi uint32, err error) {
 
 // complete tells of calls whose bytes were acknowledged, or that the connection has failed.
 func (c *conn) complete() (lo, hi uint32, ok bool, err error) {
-	waiting := uint64(c.unacknowledged())
+	waiting, reset := uint64(c.unacknowledged()), error(nil)
+	if waiting > 0 {
+		reset = c.reset()
+	}
 	c.mu.Lock()
 	closed, bad := c.closed, c.err
 	c.mu.Unlock()
@@ -174,6 +198,10 @@ func (c *conn) complete() (lo, hi uint32, ok bool, err error) {
 	failed := s.failed
 	if failed == nil && bad != nil && !errors.Is(bad, io.EOF) {
 		failed = bad
+	}
+	if failed == nil && reset != nil {
+		failed = c.wrap("send", reset)
+		s.failed = failed
 	}
 	n := 0
 	for n < len(s.ends) && (failed != nil || s.ends[n] <= s.total-min(waiting, s.total)) {
