@@ -10,8 +10,8 @@ import (
 // Payload goes to the next rank alone, so a rank whose neighbour is gone and one whose neighbour waits for such a rank
 // look the same: nothing comes. Heartbeats tell them apart. From when it has come each rank sends a byte to the rank
 // before it, against the way of payload, eight times in Timeout. Its acknowledgment says that the rank before is there,
-// and its arrival says so of the next rank: both are progress of a connection (devmem.Conn, SetStallLimit), so that only
-// the neighbours of a rank that is gone see none.
+// and its arrival says so of the next rank: both are progress of a connection (devmem.Conn, SetStallLimit), so that
+// only the neighbours of a rank that is gone see none.
 
 // beat sends heartbeats.
 func (r *Ring) beat() {

@@ -220,6 +220,89 @@ func TestAllReduce(t *testing.T) {
 	}
 }
 
+// Invariant: collective: reduce-scatter and all-gather are the halves of an all-reduce; parts are all elements, once.
+func TestHalves(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 5} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			list := newRanks(t, n)
+			join(t, list)
+			for _, count := range []uint64{0, 1, uint64(n + 1), 1e5 + 1} {
+				want := make([]byte, 4*count)
+				for i, r := range list {
+					numbers(devmem.Int32, r.gpu.Bytes()[:4*count], count+uint64(i))
+					for at := 0; at < len(want); at += 4 {
+						binary.LittleEndian.PutUint32(want[at:], binary.LittleEndian.Uint32(want[at:])+
+							binary.LittleEndian.Uint32(r.gpu.Bytes()[at:]))
+					}
+				}
+				for _, err := range all(list, func(_ int, r *rank) error {
+					return r.ring.ReduceScatter(t.Context(), devmem.Int32, r.data, 0, count)
+				}) {
+					testkit.OK(t, err)
+				}
+				next := uint64(0)
+				for i, r := range list {
+					first, k := Part(i, n, count)
+					testkit.Equal(t, "the part's first element", first, next)
+					next += k
+					part := r.gpu.Bytes()[4*first:][:4*k]
+					if bad := wrong(devmem.Int32, part, want[4*first:][:4*k]); bad > 0 {
+						t.Errorf("%d elements: rank %d: %d of its part are wrong", count, i, bad)
+					}
+					keep := append([]byte(nil), part...)
+					clear(r.gpu.Bytes()[:4*count]) // or what the others left would do
+					copy(part, keep)
+				}
+				testkit.Equal(t, "elements of all parts", next, count)
+				for _, err := range all(list, func(_ int, r *rank) error {
+					return r.ring.AllGather(t.Context(), devmem.Int32, r.data, 0, count)
+				}) {
+					testkit.OK(t, err)
+				}
+				for i, r := range list {
+					if bad := wrong(devmem.Int32, r.gpu.Bytes()[:4*count], want); bad > 0 {
+						t.Errorf("%d elements: rank %d: %d are wrong", count, i, bad)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Invariant: collective: a broadcast from any rank comes to all others, and to no other place.
+func TestBroadcast(t *testing.T) {
+	list := newRanks(t, 3)
+	join(t, list)
+	const off = 8
+	for root := range list {
+		for _, n := range []uint64{0, 2, pieceLen - 2, pieceLen, 3*pieceLen + 2} {
+			for i, r := range list {
+				numbers(devmem.BFloat16, r.gpu.Bytes()[:off+n+off], n+uint64(i))
+			}
+			want := append([]byte(nil), list[root].gpu.Bytes()[off:][:n]...)
+			around := make([]string, len(list))
+			edges := func(r *rank) string {
+				return string(r.gpu.Bytes()[:off]) + string(r.gpu.Bytes()[off+n:][:off])
+			}
+			for i, r := range list {
+				around[i] = edges(r)
+			}
+			for _, err := range all(list, func(_ int, r *rank) error {
+				return r.ring.Broadcast(t.Context(), devmem.BFloat16, r.data, off, n/2, root)
+			}) {
+				testkit.OK(t, err)
+			}
+			for i, r := range list {
+				if bad := wrong(devmem.BFloat16, r.gpu.Bytes()[off:][:n], want); bad > 0 || edges(r) != around[i] {
+					t.Errorf("%d bytes from rank %d: rank %d: %d are wrong, or some beside them", n, root, i, bad)
+				}
+			}
+		}
+	}
+	testkit.ErrorIs(t, list[0].ring.Broadcast(t.Context(), devmem.Int32, list[0].data, 0, 1, 3), syscall.EINVAL)
+	testkit.ErrorIs(t, list[0].ring.AllGather(t.Context(), 9, list[0].data, 0, 1), syscall.EINVAL)
+}
+
 // sabotaged adds one time too often.
 type sabotaged struct{ devmem.Memory }
 

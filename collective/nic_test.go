@@ -50,14 +50,15 @@ func newMembers(t *testing.T, n int, lossy bool, timeout time.Duration) (*lab.La
 	for i := range list {
 		p := l.Port(i)
 		nic := testkit.Must(p.InProcess(driver.Options{QueuePairs: 2, HostQueues: 1}))(t)
-		s := testkit.Must(stack.New(nic, nic.Control(), stack.Options{Addresses: []netip.Prefix{p.Addr4}, RACK: lossy}))(t)
+		o := stack.Options{Addresses: []netip.Prefix{p.Addr4}, RACK: lossy}
+		s := testkit.Must(stack.New(nic, nic.Control(), o))(t)
 		t.Cleanup(func() { testkit.OK(t, s.Close()) })
 		register := func(off, size uint64) devmem.Buffer { return testkit.Must(s.Register(p.GPU().ID(), off, size))(t) }
 		m := &member{port: p, stack: s, data: register(0, data)}
 		next, prev := (i+1)%n, (i+n-1)%n
-		confs[i] = collective.Config{Rank: i, Ranks: n, Device: s, Memory: engine.New(nic.Control(), nic), GPU: p.GPU().ID(), Queue: 1,
-			Pool: register(data, pool), Scratch: register(data+pool, scratch), Listen: to(i), Next: to(next), From: from(i),
-			Timeout: timeout}
+		confs[i] = collective.Config{Rank: i, Ranks: n, Device: s, Memory: engine.New(nic.Control(), nic), GPU: p.GPU().ID(),
+			Queue: 1, Pool: register(data, pool), Scratch: register(data+pool, scratch), Listen: to(i), Next: to(next),
+			From: from(i), Timeout: timeout}
 		m.out = testkit.Must(p.NIC().AddFlowCounter(control.FlowCounter{Proto: 6, Local: from(i), Remote: to(next)}))(t)
 		m.in = testkit.Must(p.NIC().AddFlowCounter(control.FlowCounter{Proto: 6, Local: to(i), Remote: from(prev)}))(t)
 		list[i] = m
@@ -185,7 +186,8 @@ func TestMeters(t *testing.T) {
 				off, lossy := c.name == "one without peer to peer" && i == 1, c.name == "loss"
 				switch {
 				case off && (out.bounced != out.host-helloBytes || in.bounced != in.host || in.device != helloBytes),
-					!off && (out.bounced > 0 || in.host > 0), !off && !lossy && out.host != helloBytes, lossy && out.again == 0:
+					!off && (out.bounced > 0 || in.host > 0), !off && !lossy && out.host != helloBytes,
+					lossy && out.again == 0:
 					t.Errorf("rank %d: out %+v, in %+v", i, out, in)
 				}
 			}

@@ -1,0 +1,42 @@
+package collective
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// pieceLen is what a broadcast sends at a time, in bytes: the rank behind sends one on while the next comes.
+const pieceLen = 1 << 20
+
+// Broadcast takes count elements of the root's buffer, from offset off on, to the same place of all others, from rank
+// to rank. It needs no scratch memory. Errors are AllReduce's, but ENOSPC; EINVAL for a root that is none of the ranks.
+func (r *Ring) Broadcast(ctx context.Context, t devmem.Type, b devmem.Buffer, off, count uint64, root int) error {
+	if root < 0 || root >= r.c.Ranks {
+		return fmt.Errorf("broadcast: from rank %d of %d: %w", root, r.c.Ranks, syscall.EINVAL)
+	}
+	o, err := r.begin("broadcast", t, b, off, count)
+	if err != nil {
+		return err
+	}
+	all := count * t.Size()
+	pieces := (all + pieceLen - 1) / pieceLen
+	piece := func(k uint64, has bool) chunk {
+		if !has || k >= pieces {
+			return chunk{}
+		}
+		return chunk{k * pieceLen, min(pieceLen, all-k*pieceLen)}
+	}
+	o.steps = int(pieces) + 1
+	receives, sends := r.c.Rank != root, r.next != root
+	return r.do(ctx, o, func(ctx context.Context) error {
+		for k := range pieces + 1 {
+			if err := o.step(ctx, piece(k-1, sends && k > 0), piece(k, receives), false); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

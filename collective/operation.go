@@ -1,0 +1,238 @@
+package collective
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/bits"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"vnic.dev/vnic/devmem"
+)
+
+const (
+	maxFrags  = 1024      // in a call; so many tokens go back at once
+	maxLinear = 256 << 10 // bytes of a call, of either kind
+)
+
+// chunk is a part of a buffer, in bytes.
+type chunk struct{ off, n uint64 }
+
+// chunks cuts count elements of size bytes in n parts.
+func chunks(count, size uint64, n int) []chunk {
+	list := make([]chunk, n)
+	for i := range list {
+		first, k := Part(i, n, count)
+		list[i] = chunk{first * size, k * size}
+	}
+	return list
+}
+
+func (r *Ring) mod(i int) int { return (i%r.c.Ranks + r.c.Ranks) % r.c.Ranks }
+
+// operation is one under way.
+type operation struct {
+	r     *Ring
+	name  string
+	t     devmem.Type
+	b     devmem.Buffer
+	tx    devmem.Binding
+	list  []chunk
+	off   uint64
+	now   int // which step
+	steps int
+}
+
+// begin checks what an operation is to do.
+func (r *Ring) begin(name string, t devmem.Type, b devmem.Buffer, off, count uint64) (*operation, error) {
+	fail := func(err error) (*operation, error) { return nil, fmt.Errorf("%s: %w", name, err) }
+	if err := t.Check(off, 0, count); err != nil {
+		return fail(err)
+	}
+	over, n := bits.Mul64(count, t.Size())
+	if size := b.Size(); over != 0 || off > size || n > size-off {
+		return fail(fmt.Errorf("%d elements from %#x of a buffer of %#x bytes: %w", count, off, size, syscall.EFAULT))
+	}
+	if b.GPU() != r.c.GPU {
+		return fail(fmt.Errorf("memory of gpu %d in a ring of gpu %d: %w", b.GPU(), r.c.GPU, syscall.EXDEV))
+	}
+	o := &operation{r: r, name: name, t: t, b: b, off: off, list: chunks(count, t.Size(), r.c.Ranks)}
+	return o, nil
+}
+
+// reduces is begin for an operation that adds.
+func (r *Ring) reduces(name string, t devmem.Type, b devmem.Buffer, off, count uint64) (*operation, error) {
+	o, err := r.begin(name, t, b, off, count)
+	if err != nil {
+		return nil, err
+	}
+	if long := o.list[0].n; r.c.Ranks > 1 && long > r.c.Scratch.Size() {
+		return nil, fmt.Errorf("%s: a chunk of %d bytes, and scratch memory of %d: %w", name, long, r.c.Scratch.Size(),
+			syscall.ENOSPC)
+	}
+	return o, nil
+}
+
+// reduce is the first half of an all-reduce: this rank ends with the sum of chunk last.
+func (o *operation) reduce(ctx context.Context, last int) error {
+	r := o.r
+	for s := range r.c.Ranks - 1 {
+		if err := o.step(ctx, o.list[r.mod(last-1-s)], o.list[r.mod(last-2-s)], true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// gather is the second half: this rank has chunk first, and ends with all.
+func (o *operation) gather(ctx context.Context, first int) error {
+	r := o.r
+	for s := range r.c.Ranks - 1 {
+		if err := o.step(ctx, o.list[r.mod(first-s)], o.list[r.mod(first-1-s)], false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// do runs an operation, which ends early when ctx does: then, as after each error, the ring is closed.
+func (r *Ring) do(ctx context.Context, o *operation, f func(context.Context) error) (err error) {
+	if r.c.Ranks == 1 {
+		return nil
+	}
+	if o.tx, err = r.c.Device.BindTX(o.b); err != nil {
+		return fmt.Errorf("%s: %w", o.name, err)
+	}
+	stop := context.AfterFunc(ctx, r.abort)
+	err = f(ctx)
+	if !stop() && ctx.Err() != nil {
+		err = fmt.Errorf("%s: %w", o.where(), context.Cause(ctx))
+	}
+	if err != nil {
+		r.abort()
+	}
+	if e := o.tx.Close(); err == nil {
+		err = e
+	}
+	<-o.tx.Done()
+	return err
+}
+
+func (o *operation) where() string { return fmt.Sprintf("%s, step %d of %d", o.name, o.now, o.steps) }
+
+// step sends a chunk and receives another: add adds it to what is there, else it takes its place.
+func (o *operation) step(ctx context.Context, send, receive chunk, add bool) error {
+	o.now++
+	r := o.r
+	var work sync.WaitGroup
+	var sent error
+	work.Go(func() {
+		if sent = o.send(send); sent != nil {
+			sent = r.fault(r.next, o.where(), sent)
+			r.abort() // so the other half does not wait for a rank that may wait for us
+		}
+	})
+	err := o.receive(ctx, receive, add)
+	if err != nil {
+		err = r.fault(r.prev, o.where(), err)
+		r.abort()
+	}
+	work.Wait()
+	switch {
+	case sent == nil:
+		return err
+	case err == nil || errors.Is(err, net.ErrClosed):
+		return sent
+	case errors.Is(sent, net.ErrClosed):
+		return err
+	}
+	return errors.Join(err, sent)
+}
+
+// send sends a chunk, and returns when the next rank has acknowledged it.
+func (o *operation) send(c chunk) error {
+	r := o.r
+	for at := uint64(0); at < c.n; {
+		n, err := r.out.SendDevmem(o.tx.ID(), []devmem.Range{{Off: o.off + c.off + at, Len: c.n - at}})
+		if n > 0 {
+			at, r.stats.Sent, r.sent = at+uint64(n), r.stats.Sent+uint64(n), r.sent+1
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for done := r.completed; done < r.sent; done = r.completed {
+		_, hi, err := r.out.ReadCompletion(time.Time{})
+		if err != nil {
+			return err
+		}
+		r.completed = hi + 1
+	}
+	return nil
+}
+
+// receive receives a chunk: to scratch memory, from where it is added, or to its place.
+func (o *operation) receive(ctx context.Context, c chunk, add bool) error {
+	r := o.r
+	to, base := o.b, o.off+c.off
+	if add {
+		to, base = r.c.Scratch, 0
+	}
+	for at := uint64(0); at < c.n; {
+		n, nf, nl, err := r.in.RecvDevmem(r.frags, r.linear[:min(maxLinear, c.n-at)], 0)
+		if err == nil && n == 0 {
+			err = io.ErrUnexpectedEOF
+		}
+		if errors.Is(err, io.EOF) {
+			err = fmt.Errorf("it has left the ring: %w", io.ErrUnexpectedEOF)
+		}
+		if err != nil {
+			return err
+		}
+		if err := o.place(ctx, to, base+at, r.frags[:nf], r.linear[:nl]); err != nil {
+			return err
+		}
+		at += uint64(n)
+		r.stats.Received += uint64(n)
+	}
+	if !add || c.n == 0 {
+		return nil
+	}
+	return r.c.Memory.Reduce(ctx, o.t, o.b, o.off+c.off, r.c.Scratch, 0, c.n/o.t.Size())
+}
+
+// place brings what a call received to its place, and gives the tokens back.
+func (o *operation) place(ctx context.Context, to devmem.Buffer, at uint64, frags []devmem.Frag, linear []byte) error {
+	r := o.r
+	r.moves = r.moves[:0]
+	host := func(n uint32) error {
+		err := r.c.Memory.Put(ctx, to, at, linear[:n])
+		linear, at, r.stats.Linear = linear[n:], at+uint64(n), r.stats.Linear+uint64(n)
+		return err
+	}
+	if len(frags) == 0 {
+		return host(uint32(len(linear)))
+	}
+	for _, f := range frags {
+		if f.Kind == devmem.Linear {
+			if err := host(f.Size); err != nil {
+				return err
+			}
+			continue
+		}
+		r.moves = append(r.moves, devmem.Move{Src: f.Off, Dst: at, Len: uint64(f.Size)})
+		r.tokens.Add(f.Token)
+		at += uint64(f.Size)
+	}
+	if err := r.c.Memory.Gather(ctx, to, r.c.Pool, r.moves); err != nil {
+		return err
+	}
+	if r.tokens.Len() == 0 {
+		return nil
+	}
+	return r.tokens.GiveBack(r.in)
+}
