@@ -32,7 +32,9 @@ type Config struct {
 
 	Listen netip.AddrPort // where the rank before connects
 	Next   netip.AddrPort // where the next rank listens
-	From   netip.AddrPort // what the connection to it is from; zero: the Device chooses
+	// From is what the connection to it is from; zero: the Device chooses. The same one can be joined from again when
+	// TCP lets go of it (TIME_WAIT), and Join waits for that.
+	From netip.AddrPort
 
 	// Timeout is for how long there may be neither byte nor acknowledgment from a neighbour; 0 means DefaultTimeout. A
 	// neighbour whose host is there is waited for, whatever its program does, as long as the operation's context.

@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -57,7 +58,7 @@ func Open(n *driver.NIC, addrs []netip.Prefix, mtu int, loss Loss, cpu func() (C
 func (n *Node) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanTime)
 	defer cancel()
-	err := n.Finish(ctx)
+	err := errors.Join(n.Leave(), n.Finish(ctx))
 	if n.more {
 		return err
 	}

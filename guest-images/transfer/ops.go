@@ -29,6 +29,10 @@ const (
 	OpLate    = "transfer.late"
 	OpFinish  = "transfer.finish"
 	OpClose   = "transfer.close"
+
+	OpJoin       = "transfer.join"
+	OpCollective = "transfer.collective"
+	OpLeave      = "transfer.leave"
 )
 
 // Modules are the kernel modules that a guest needs for its NIC, and HugePages the 2 MiB pages.
@@ -206,6 +210,11 @@ func (h *host) ops() map[string]agent.Op {
 		OpLate: op(h, func(ctx context.Context, n *Node, l lateBy) (any, error) {
 			return nil, n.LateTokens(ctx, time.Duration(l.Nanoseconds))
 		}),
+		OpJoin: op(h, func(ctx context.Context, n *Node, r Rank) (any, error) { return nil, n.Join(ctx, r) }),
+		OpCollective: op(h, func(ctx context.Context, n *Node, c Collective) (any, error) {
+			return n.Collective(ctx, c)
+		}),
+		OpLeave:  op(h, func(_ context.Context, n *Node, _ none) (any, error) { return nil, n.Leave() }),
 		OpFinish: op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return nil, n.Finish(ctx) }),
 	}
 }
@@ -325,6 +334,26 @@ func (r Remote) State(ctx context.Context) (s string) {
 
 // Finish is Node.Finish.
 func (r Remote) Finish(ctx context.Context) error { return r.call(ctx, OpFinish, nil) }
+
+// Join is Node.Join.
+func (r Remote) Join(ctx context.Context, x Rank) error {
+	return r.Agent.Call(ctx, OpJoin, struct {
+		which
+		Rank
+	}{which{r.Node}, x}, nil)
+}
+
+// Collective is Node.Collective.
+func (r Remote) Collective(ctx context.Context, c Collective) (res CollectiveResult, err error) {
+	err = r.Agent.Call(ctx, OpCollective, struct {
+		which
+		Collective
+	}{which{r.Node}, c}, &res)
+	return res, err
+}
+
+// Leave is Node.Leave.
+func (r Remote) Leave(ctx context.Context) error { return r.call(ctx, OpLeave, nil) }
 
 // Close is Node.Close. The guest's NIC can be set up again after.
 func (r Remote) Close(ctx context.Context) error { return r.call(ctx, OpClose, nil) }

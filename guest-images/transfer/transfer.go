@@ -14,6 +14,8 @@
 // and waits for it before it gives anything back: memory is let go of when neither the NIC nor an
 // engine nor a socket uses it. It can be called at any time, and again. The package does not know
 // what goes on at the other end: who compares both is the orchestrator.
+//
+// A Node can also take a place in a ring of guests, and do collective operations there (Join, Collective, Leave).
 package transfer
 
 import (
@@ -56,8 +58,12 @@ type Node struct {
 
 	finishing sync.Mutex // one Finish at a time
 
-	mu  sync.Mutex // guards what follows, and what session says
-	now *session   // nil: nothing is prepared
+	joining sync.Mutex // one Join or Leave at a time
+
+	mu     sync.Mutex // guards what follows, and what session says
+	now    *session   // nil: nothing is prepared
+	member *member    // nil: in no ring
+	memory devmem.Memory
 
 	// For the life of the Node, as DMA memory is not given back; used by the session's Prepare, then
 	// by its Receive or Send.

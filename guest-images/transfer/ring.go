@@ -1,0 +1,182 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"vnic.dev/vnic/collective"
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/devmem/engine"
+)
+
+// Area is a part of the GPU's memory, or of what the guest has of it: whole pages.
+type Area struct {
+	Off   uint64 `json:"off"`
+	Bytes uint64 `json:"bytes"`
+}
+
+// Rank is a guest's place in a ring of guests (package collective), and what of its GPU's memory that uses.
+type Rank struct {
+	Rank    int            `json:"rank"`
+	Ranks   int            `json:"ranks"`
+	GPU     int            `json:"gpu"`
+	Data    Area           `json:"data"`    // what is reduced
+	Pool    Area           `json:"pool"`    // where what comes lands
+	Scratch Area           `json:"scratch"` // room for a chunk
+	Queue   int            `json:"queue"`
+	Listen  netip.AddrPort `json:"listen"`
+	From    netip.AddrPort `json:"from"`
+	Next    netip.AddrPort `json:"next"`
+	Timeout time.Duration  `json:"timeout"` // nanoseconds; 0: collective.DefaultTimeout
+}
+
+// Names of collective operations, as nccl-tests has them.
+const (
+	AllReduce     = "all_reduce"
+	ReduceScatter = "reduce_scatter"
+	AllGather     = "all_gather"
+	Broadcast     = "broadcast"
+)
+
+// Collective is an operation of all ranks.
+type Collective struct {
+	Op    string      `json:"op"`
+	Type  devmem.Type `json:"type"`
+	Off   uint64      `json:"off"` // in Rank.Data
+	Count uint64      `json:"count"`
+	Root  int         `json:"root,omitempty"`  // of a Broadcast
+	Times int         `json:"times,omitempty"` // one behind the other; 0: once
+}
+
+// CollectiveResult is what it cost this rank.
+type CollectiveResult struct {
+	Seconds     float64          `json:"seconds"` // all of the times
+	Stats       collective.Stats `json:"stats"`
+	Retransmits uint64           `json:"retransmits"` // segments
+	CPU         CPU              `json:"cpu"`
+}
+
+// member is a Node's place in a ring.
+type member struct {
+	*collective.Ring
+	data    devmem.Buffer
+	buffers []devmem.Buffer
+	busy    sync.Mutex // one Collective at a time, and Leave behind it
+}
+
+// Join takes a place in a ring, and returns when both neighbours are there. After an error nothing of it is left.
+func (n *Node) Join(ctx context.Context, r Rank) (err error) {
+	n.joining.Lock()
+	defer n.joining.Unlock()
+	n.mu.Lock()
+	had := n.member != nil
+	if n.memory == nil {
+		n.memory = engine.New(n.engine, n.mem) // for the life of the Node, as DMA memory is not given back
+	}
+	n.mu.Unlock()
+	if had {
+		return fmt.Errorf("join: in a ring already: %w", syscall.EALREADY)
+	}
+	m := &member{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("join: %w", err), m.free())
+		}
+	}()
+	c := collective.Config{Rank: r.Rank, Ranks: r.Ranks, Device: n.dev, Memory: n.memory, GPU: r.GPU, Queue: r.Queue,
+		Listen: r.Listen, From: r.From, Next: r.Next, Timeout: r.Timeout}
+	for _, x := range []struct {
+		to   *devmem.Buffer
+		name string
+		Area
+	}{{&m.data, "data", r.Data}, {&c.Pool, "pool", r.Pool}, {&c.Scratch, "scratch", r.Scratch}} {
+		if *x.to, err = n.dev.Register(r.GPU, x.Off, x.Bytes); err != nil {
+			return fmt.Errorf("%s [%#x, +%#x) of GPU %d: %w", x.name, x.Off, x.Bytes, r.GPU, err)
+		}
+		m.buffers = append(m.buffers, *x.to)
+	}
+	if m.Ring, err = collective.Join(ctx, c); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	n.member = m
+	n.mu.Unlock()
+	return nil
+}
+
+// Collective does an operation, which ends early when ctx does or Leave comes.
+func (n *Node) Collective(ctx context.Context, c Collective) (res CollectiveResult, err error) {
+	n.mu.Lock()
+	m := n.member
+	n.mu.Unlock()
+	if m == nil {
+		return res, fmt.Errorf("%s: in no ring: %w", c.Op, syscall.EINVAL)
+	}
+	m.busy.Lock()
+	defer m.busy.Unlock()
+	f, err := m.operation(c)
+	if err != nil {
+		return res, err
+	}
+	var cost Result
+	before := m.Stats()
+	err = n.measure(&cost, func() error {
+		start := time.Now()
+		defer func() { res.Seconds = time.Since(start).Seconds() }()
+		for range max(1, c.Times) {
+			if err := f(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	now := m.Stats()
+	res.Retransmits, res.CPU = cost.Retransmits, cost.CPU
+	res.Stats = collective.Stats{Sent: now.Sent - before.Sent, Received: now.Received - before.Received,
+		Linear: now.Linear - before.Linear, Looked: now.Looked - before.Looked, Beats: now.Beats - before.Beats}
+	return res, err
+}
+
+func (m *member) operation(c Collective) (func(ctx context.Context) error, error) {
+	switch c.Op {
+	case AllReduce:
+		return func(ctx context.Context) error { return m.AllReduce(ctx, c.Type, m.data, c.Off, c.Count) }, nil
+	case ReduceScatter:
+		return func(ctx context.Context) error { return m.ReduceScatter(ctx, c.Type, m.data, c.Off, c.Count) }, nil
+	case AllGather:
+		return func(ctx context.Context) error { return m.AllGather(ctx, c.Type, m.data, c.Off, c.Count) }, nil
+	case Broadcast:
+		return func(ctx context.Context) error { return m.Broadcast(ctx, c.Type, m.data, c.Off, c.Count, c.Root) }, nil
+	}
+	return nil, fmt.Errorf("operation %q: %w", c.Op, syscall.EINVAL)
+}
+
+// Leave leaves the ring, if the Node is in one, and ends what it does there.
+func (n *Node) Leave() error {
+	n.joining.Lock()
+	defer n.joining.Unlock()
+	n.mu.Lock()
+	m := n.member
+	n.member = nil
+	n.mu.Unlock()
+	if m == nil {
+		return nil
+	}
+	err := m.Close()
+	m.busy.Lock()
+	defer m.busy.Unlock()
+	return errors.Join(err, m.free())
+}
+
+func (m *member) free() error {
+	var errs []error
+	for _, b := range m.buffers {
+		errs = append(errs, b.Close())
+	}
+	return errors.Join(errs...)
+}
