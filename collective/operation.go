@@ -9,14 +9,8 @@ import (
 	"net"
 	"sync"
 	"syscall"
-	"time"
 
 	"vnic.dev/vnic/devmem"
-)
-
-const (
-	maxFrags  = 1024      // in a call; so many tokens go back at once
-	maxLinear = 256 << 10 // bytes of a call, of either kind
 )
 
 // chunk is a part of a buffer, in bytes.
@@ -131,7 +125,7 @@ func (o *operation) step(ctx context.Context, send, receive chunk, add bool) err
 	var work sync.WaitGroup
 	var sent error
 	work.Go(func() {
-		if sent = o.send(send); sent != nil {
+		if sent = o.send(ctx, send); sent != nil {
 			sent = r.fault(r.next, o.where(), sent)
 			r.abort() // so the other half does not wait for a rank that may wait for us
 		}
@@ -154,25 +148,12 @@ func (o *operation) step(ctx context.Context, send, receive chunk, add bool) err
 }
 
 // send sends a chunk, and returns when the next rank has acknowledged it.
-func (o *operation) send(c chunk) error {
-	r := o.r
-	for at := uint64(0); at < c.n; {
-		n, err := r.out.SendDevmem(o.tx.ID(), []devmem.Range{{Off: o.off + c.off + at, Len: c.n - at}})
-		if n > 0 {
-			at, r.stats.Sent, r.sent = at+uint64(n), r.stats.Sent+uint64(n), r.sent+1
-		}
-		if err != nil {
-			return err
-		}
+func (o *operation) send(ctx context.Context, c chunk) error {
+	if err := o.r.sender.Send(ctx, o.b, o.tx, o.off+c.off, c.n); err != nil {
+		return err
 	}
-	for done := r.completed; done < r.sent; done = r.completed {
-		_, hi, err := r.out.ReadCompletion(time.Time{})
-		if err != nil {
-			return err
-		}
-		r.completed = hi + 1
-	}
-	return nil
+	o.r.stats.Sent += c.n
+	return o.r.sender.Wait()
 }
 
 // receive receives a chunk: to scratch memory, from where it is added, or to its place.
@@ -182,57 +163,18 @@ func (o *operation) receive(ctx context.Context, c chunk, add bool) error {
 	if add {
 		to, base = r.c.Scratch, 0
 	}
-	for at := uint64(0); at < c.n; {
-		n, nf, nl, err := r.in.RecvDevmem(r.frags, r.linear[:min(maxLinear, c.n-at)], 0)
-		if err == nil && n == 0 {
-			err = io.ErrUnexpectedEOF
-		}
-		if errors.Is(err, io.EOF) {
-			err = fmt.Errorf("it has left the ring: %w", io.ErrUnexpectedEOF)
-		}
-		if err != nil {
-			return err
-		}
-		if err := o.place(ctx, to, base+at, r.frags[:nf], r.linear[:nl]); err != nil {
-			return err
-		}
-		at += uint64(n)
-		r.stats.Received += uint64(n)
+	host := r.stream.HostBytes()
+	err := r.stream.Receive(ctx, to, base, c.n)
+	r.stats.Linear += r.stream.HostBytes() - host
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = fmt.Errorf("it has left the ring: %w", err)
 	}
+	if err != nil {
+		return err
+	}
+	r.stats.Received += c.n
 	if !add || c.n == 0 {
 		return nil
 	}
 	return r.c.Memory.Reduce(ctx, o.t, o.b, o.off+c.off, r.c.Scratch, 0, c.n/o.t.Size())
-}
-
-// place brings what a call received to its place, and gives the tokens back.
-func (o *operation) place(ctx context.Context, to devmem.Buffer, at uint64, frags []devmem.Frag, linear []byte) error {
-	r := o.r
-	r.moves = r.moves[:0]
-	host := func(n uint32) error {
-		err := r.c.Memory.Put(ctx, to, at, linear[:n])
-		linear, at, r.stats.Linear = linear[n:], at+uint64(n), r.stats.Linear+uint64(n)
-		return err
-	}
-	if len(frags) == 0 {
-		return host(uint32(len(linear)))
-	}
-	for _, f := range frags {
-		if f.Kind == devmem.Linear {
-			if err := host(f.Size); err != nil {
-				return err
-			}
-			continue
-		}
-		r.moves = append(r.moves, devmem.Move{Src: f.Off, Dst: at, Len: uint64(f.Size)})
-		r.tokens.Add(f.Token)
-		at += uint64(f.Size)
-	}
-	if err := r.c.Memory.Gather(ctx, to, r.c.Pool, r.moves); err != nil {
-		return err
-	}
-	if r.tokens.Len() == 0 {
-		return nil
-	}
-	return r.tokens.GiveBack(r.in)
 }

@@ -63,13 +63,8 @@ type Ring struct {
 	in   devmem.Conn // from prev; nil with one rank
 	out  devmem.Conn // to next
 
-	frags  []devmem.Frag
-	linear []byte
-	moves  []devmem.Move
-	tokens devmem.Tokens
-
-	sent      uint32 // calls of SendDevmem that went well
-	completed uint32 // of these
+	stream *devmem.Stream // of in
+	sender *devmem.Sender // of out
 
 	stats Stats
 	beats atomic.Uint64
@@ -127,7 +122,6 @@ func Join(ctx context.Context, c Config) (_ *Ring, err error) {
 			err = errors.Join(fmt.Errorf("ring: %w", err), r.Close())
 		}
 	}()
-	r.frags, r.linear = make([]devmem.Frag, maxFrags), make([]byte, maxLinear)
 	if r.rx, err = c.Device.BindRX(c.Pool, c.Queue); err != nil {
 		return nil, err
 	}
@@ -174,7 +168,7 @@ func (r *Ring) dial(ctx context.Context) error {
 	for {
 		c, err := r.c.Device.Dial(ctx, r.c.From, r.c.Next)
 		if err == nil {
-			r.out = c
+			r.out, r.sender = c, devmem.NewSender(c, r.c.Memory)
 			c.SetStallLimit(r.c.Timeout)
 			h := hello{Rank: uint32(r.c.Rank), Ranks: uint32(r.c.Ranks)}
 			if _, err := c.Write(h.bytes()); err != nil {
@@ -202,9 +196,10 @@ func (r *Ring) accept(ctx context.Context, l devmem.Listener) error {
 			return fmt.Errorf("rank %d, which connects to %v: %w", r.prev, r.c.Listen, err)
 		}
 		c.SetStallLimit(r.c.Timeout)
-		h, err := r.head(ctx, c)
+		s := devmem.NewStream(c, r.c.Memory, r.c.Pool)
+		h, err := r.head(ctx, s)
 		if err == nil && h.Rank == uint32(r.prev) && h.Ranks == uint32(r.c.Ranks) {
-			r.in = c
+			r.in, r.stream = c, s
 			r.work.Go(r.beat)
 			return nil
 		}
@@ -232,49 +227,19 @@ func (h hello) bytes() []byte {
 }
 
 // head receives a hello, which lies in device memory.
-func (r *Ring) head(ctx context.Context, c devmem.Conn) (h hello, err error) {
-	var b []byte
-	for len(b) < helloLen {
-		n, nf, nl, err := c.RecvDevmem(r.frags, r.linear[:helloLen-len(b)], 0)
-		if err != nil {
-			return h, err
-		}
-		if n == 0 {
-			return h, net.ErrClosed
-		}
-		b, err = r.look(ctx, b, r.frags[:nf], r.linear[:nl])
-		if err != nil {
-			return h, err
-		}
-		if err := r.tokens.GiveBack(c); err != nil {
-			return h, err
-		}
+func (r *Ring) head(ctx context.Context, s *devmem.Stream) (h hello, err error) {
+	var b [helloLen]byte
+	if err := s.Fill(ctx, helloLen); err != nil {
+		return h, err
 	}
-	if binary.LittleEndian.Uint64(b) != magic {
+	if err := errors.Join(s.Look(ctx, b[:], 0), s.Skip(helloLen), s.Flush(ctx)); err != nil {
+		return h, err
+	}
+	r.stats.Looked += helloLen
+	if binary.LittleEndian.Uint64(b[:]) != magic {
 		return h, fmt.Errorf("it is none of a ring: %w", syscall.EPROTO)
 	}
 	return hello{binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:])}, nil
-}
-
-// look appends what frags and linear bytes have, and notes the tokens.
-func (r *Ring) look(ctx context.Context, b []byte, frags []devmem.Frag, linear []byte) ([]byte, error) {
-	if len(frags) == 0 {
-		return append(b, linear...), nil
-	}
-	for _, f := range frags {
-		if f.Kind == devmem.Linear {
-			b, linear = append(b, linear[:f.Size]...), linear[f.Size:]
-			continue
-		}
-		r.tokens.Add(f.Token)
-		at := len(b)
-		b = append(b, make([]byte, f.Size)...)
-		if err := r.c.Memory.Look(ctx, b[at:], r.c.Pool, devmem.Range{Off: f.Off, Len: uint64(f.Size)}); err != nil {
-			return b, err
-		}
-		r.stats.Looked += uint64(f.Size)
-	}
-	return b, nil
 }
 
 // fault is an Error.
