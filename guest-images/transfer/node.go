@@ -58,7 +58,7 @@ func Open(n *driver.NIC, addrs []netip.Prefix, mtu int, loss Loss, cpu func() (C
 func (n *Node) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanTime)
 	defer cancel()
-	err := errors.Join(n.Leave(), n.Finish(ctx))
+	err := errors.Join(n.Leave(ctx), n.Finish(ctx))
 	if n.more {
 		return err
 	}

@@ -214,7 +214,7 @@ func (h *host) ops() map[string]agent.Op {
 		OpCollective: op(h, func(ctx context.Context, n *Node, c Collective) (any, error) {
 			return n.Collective(ctx, c)
 		}),
-		OpLeave:  op(h, func(_ context.Context, n *Node, _ none) (any, error) { return nil, n.Leave() }),
+		OpLeave:  op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return nil, n.Leave(ctx) }),
 		OpFinish: op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return nil, n.Finish(ctx) }),
 	}
 }

@@ -51,11 +51,14 @@ type Collective struct {
 	Count uint64      `json:"count"`
 	Root  int         `json:"root,omitempty"`  // of a Broadcast
 	Times int         `json:"times,omitempty"` // one behind the other; 0: once
+	Warm  int         `json:"warm,omitempty"`  // operations before, which are not measured
+	// From is where in Rank.Data the elements are copied from before each operation (out of place); nil: they are at Off.
+	From *uint64 `json:"from,omitempty"`
 }
 
 // CollectiveResult is what it cost this rank.
 type CollectiveResult struct {
-	Seconds     float64          `json:"seconds"` // all of the times
+	Seconds     float64          `json:"seconds"` // all of the times; the copies of Collective.From are part of it
 	Stats       collective.Stats `json:"stats"`
 	Retransmits uint64           `json:"retransmits"` // segments
 	CPU         CPU              `json:"cpu"`
@@ -64,6 +67,7 @@ type CollectiveResult struct {
 // member is a Node's place in a ring.
 type member struct {
 	*collective.Ring
+	memory  devmem.Memory
 	data    devmem.Buffer
 	buffers []devmem.Buffer
 	busy    sync.Mutex // one Collective at a time, and Leave behind it
@@ -82,7 +86,7 @@ func (n *Node) Join(ctx context.Context, r Rank) (err error) {
 	if had {
 		return fmt.Errorf("join: in a ring already: %w", syscall.EALREADY)
 	}
-	m := &member{}
+	m := &member{memory: n.memory}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("join: %w", err), m.free())
@@ -123,6 +127,21 @@ func (n *Node) Collective(ctx context.Context, c Collective) (res CollectiveResu
 	if err != nil {
 		return res, err
 	}
+	if c.From != nil {
+		in := f
+		f = func(ctx context.Context) error {
+			if err := m.memory.Gather(ctx, m.data, m.data, []devmem.Move{{Src: *c.From, Dst: c.Off,
+				Len: c.Count * c.Type.Size()}}); err != nil {
+				return err
+			}
+			return in(ctx)
+		}
+	}
+	for range c.Warm {
+		if err := f(ctx); err != nil {
+			return res, err
+		}
+	}
 	var cost Result
 	before := m.Stats()
 	err = n.measure(&cost, func() error {
@@ -157,7 +176,7 @@ func (m *member) operation(c Collective) (func(ctx context.Context) error, error
 }
 
 // Leave leaves the ring, if the Node is in one, and ends what it does there.
-func (n *Node) Leave() error {
+func (n *Node) Leave(context.Context) error {
 	n.joining.Lock()
 	defer n.joining.Unlock()
 	n.mu.Lock()

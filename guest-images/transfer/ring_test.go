@@ -119,7 +119,7 @@ func TestRingEnds(t *testing.T) {
 		done <- err
 	}()
 	testkit.Eventually(t, "it sends", func() bool { return w.a.node.dev.Stats().TxDevmemBytes > 0 })
-	testkit.OK(t, w.a.node.Leave())
+	testkit.OK(t, w.a.node.Leave(t.Context()))
 	if err := <-done; err == nil {
 		t.Error("the other rank has done nothing")
 	}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/lab"
 )
 
@@ -36,15 +36,7 @@ func (o *Options) models() (m [2]lab.Model, err error) {
 // queuePairs of a NIC: the last are to be bound, and the first, at least one, carry ordinary traffic.
 func (o *Options) queuePairs(m lab.Model) int { return max(m.QueuePairs, o.BindQueues+1) }
 
-// usedPairs is how many of a NIC's queue pairs its guest's driver uses.
-func usedPairs(model string, pairs int) int {
-	if model == NICVirtio {
-		return min(pairs, driver.MaxPairs)
-	}
-	return pairs
-}
-
-func (e *end) pairs() int { return usedPairs(e.nic.Model.Name, e.nic.QueuePairs) }
+func (e *end) pairs() int { return guests.UsedPairs(e.nic.Model.Name, e.nic.QueuePairs) }
 
 // hostQueues is how many of a NIC's queue pairs carry ordinary traffic.
 func (o *Options) hostQueues(pairs int) int { return pairs - o.BindQueues }

@@ -2,17 +2,12 @@ package run
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
-	"vnic.dev/vnic/driver"
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/lab/machines"
 )
@@ -29,31 +24,7 @@ func prepareGuests(ctx context.Context, o *Options) (*machines.Images, error) {
 	if err != nil {
 		return nil, err
 	}
-	im, err := machines.Fetch(ctx, o.Fetch, models, o.note)
-	if err != nil {
-		return nil, err
-	}
-	var modules []string
-	for _, m := range models {
-		modules = append(modules, machines.SoftwareFor(m).Modules...)
-		if o.Rails > 0 { // the kernel says which NIC is which
-			modules = append(modules, im.Drivers(m)...)
-		}
-	}
-	slices.Sort(modules)
-	modules = slices.Compact(modules)
-	for _, n := range im.Untested {
-		o.note("untested: %s", n)
-	}
-	if err := im.Build(ctx, modules, "devmem"); err != nil {
-		if machines.LacksModules(err) {
-			err = &assets.Missing{What: "kernel " + im.Kernel.Version + " lacks what a guest needs", Err: err,
-				Fix: "use a kernel with " + strings.Join(modules, ", ") +
-					" as a module, with its modules by --modules, or none of --kernel"}
-		}
-		return nil, errors.Join(err, im.Close())
-	}
-	return im, nil
+	return guests.Images(ctx, o.Fetch, models, o.Rails > 0, o.note) // with rails the kernel says which NIC is which
 }
 
 // guestModels are the models of the guests' NICs that are used, each once.
@@ -153,14 +124,15 @@ func (e *end) inProc(context.Context) error {
 	return nil
 }
 
+// nodeConfig says how the end's guest takes its NIC.
+func (e *end) nodeConfig() guests.NodeConfig {
+	return guests.NodeConfig{Port: e.nic, GPU: e.gpu, Family: e.opt.Family, Bind: e.opt.BindQueues, Loss: e.opt.loss(),
+		Window: e.size, Device: e.device, Number: e.number, Log: e.log}
+}
+
 // open starts a driver and a stack in this process. The Node is the caller's to close.
 func (e *end) open() (*transfer.Node, error) {
-	n, err := e.nic.InProcess(driver.Options{QueuePairs: e.pairs(), HostQueues: e.opt.hostQueues(e.pairs()),
-		Log: e.log})
-	if err != nil {
-		return nil, fmt.Errorf("guest %s: %w", e.name, err)
-	}
-	node, err := transfer.Open(n, []netip.Prefix{e.addr(e.opt.Family)}, e.nic.MTU, e.opt.loss(), nil)
+	node, err := guests.InProcess(e.nodeConfig())
 	if err != nil {
 		return nil, fmt.Errorf("guest %s: %w", e.name, err)
 	}
@@ -169,12 +141,8 @@ func (e *end) open() (*transfer.Node, error) {
 
 // boot starts a guest under QEMU, which lives as long as ctx, at most until the end is closed.
 func (e *end) boot(ctx context.Context, im *machines.Images, gate *broker.Gate) error {
-	c := machines.Config{Name: "guest " + e.hw.Name, Agent: agent.Config{Hostname: "vnic-" + strings.ToLower(e.hw.Name)},
-		RAMSize: e.ram, CPUs: e.cpus, Log: e.log}
+	c := guests.BootConfig{Memory: e.ram, CPUs: e.cpus, Gate: gate, Log: e.log}
 	c.TimeLimit = time.Hour + time.Duration(e.opt.Size>>20*uint64(max(1, 2*e.opt.Rails)))*time.Second
-	if gate != nil {
-		c.Started = gate.Pass
-	}
 	if e.opt.Keep {
 		console, err := e.opt.keep("console-" + e.name + ".log")
 		if err != nil {
@@ -183,7 +151,7 @@ func (e *end) boot(ctx context.Context, im *machines.Images, gate *broker.Gate) 
 		e.onClose(console.Close)
 		c.Console = console
 	}
-	g, err := im.Boot(ctx, e.hw, c)
+	g, err := guests.Boot(ctx, im, e.hw, c)
 	if err != nil {
 		return err
 	}
@@ -194,23 +162,10 @@ func (e *end) boot(ctx context.Context, im *machines.Images, gate *broker.Gate) 
 
 // setup has a guest take its NIC and start its stack.
 func (e *end) setup(ctx context.Context) error {
-	g := transfer.Remote{Agent: e.qemu.Agent(), Node: e.number}
-	gpu := e.gpu.ID()
-	s := transfer.Setup{Interface: e.device, Addrs: []netip.Prefix{e.addr(e.opt.Family)}, MTU: e.nic.MTU,
-		QueuePairs: e.pairs(), HostQueues: e.opt.hostQueues(e.pairs()), Loss: e.opt.loss(), GPU: &gpu}
-	want := e.gpu.Size()
-	if e.nic.Model.Node {
-		s.Kernel, s.Window = true, e.size
-		want = s.Window
-	}
-	res, err := g.Setup(ctx, s)
+	g, window, err := guests.Setup(ctx, e.qemu.Agent(), e.nodeConfig())
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(res.GPUs, func(g transfer.GPU) bool { return g.ID == gpu && g.Size == want })
-	if i < 0 {
-		return fmt.Errorf("sees GPUs %+v, and not GPU %d of %d bytes", res.GPUs, gpu, want)
-	}
-	e.guest, e.window = g, res.GPUs[i].Extents
+	e.guest, e.window = g, window
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
@@ -123,7 +124,7 @@ func (o *Options) plan() (p plan, err error) {
 	if err != nil {
 		return p, err
 	}
-	send, recv := usable(models[0], o.GPUMemory), usable(models[1], o.GPUMemory)
+	send, recv := guests.Usable(models[0], o.GPUMemory), guests.Usable(models[1], o.GPUMemory)
 	if recv < leastRoom {
 		least := uint64(leastRoom)
 		if models[1].Node { // a power of two
@@ -150,24 +151,9 @@ func (o *Options) cut(send, recv uint64) (p plan, err error) {
 	return p, nil
 }
 
-// usable is how much of a GPU's memory a guest can use. Of a node's, its kernel takes what it needs to
-// know the rest: measured, 8 MiB of 128.
-func usable(m lab.Model, memory uint64) uint64 {
-	if !m.Node {
-		return memory
-	}
-	return (memory - min(memory, max(memory/nodeShare, nodeLeast))) &^ (hugePage - 1)
-}
-
-const (
-	nodeShare = 8        // a 16th was too little once in five runs: how much the kernel keeps there varies
-	nodeLeast = 24 << 20 // of 128 MiB on 7.3.4 once a page short with 16
-	hugePage  = 2 << 20
-)
-
 // window is what a guest takes of a node: as much as the largest round needs.
 func (p *plan) window() uint64 {
-	return (p.pool + up(slices.Max(p.rounds)) + hugePage - 1) &^ (hugePage - 1)
+	return (p.pool + up(slices.Max(p.rounds)) + guests.HugePage - 1) &^ (guests.HugePage - 1)
 }
 
 // maxRounds keeps the plan small; it is a TiB with the smallest GPU.
@@ -222,7 +208,7 @@ func (o *Options) Check() error {
 		return err
 	}
 	for _, m := range models {
-		if pairs := usedPairs(m.Name, o.queuePairs(m)); pairs <= o.BindQueues {
+		if pairs := guests.UsedPairs(m.Name, o.queuePairs(m)); pairs <= o.BindQueues {
 			return fmt.Errorf("--bind-queues %d: guests use %d pairs of queues of a NIC of model %s, and ordinary traffic wants "+
 				"one: %d at most", o.BindQueues, pairs, m.Name, pairs-1)
 		}

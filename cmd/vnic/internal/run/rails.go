@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -17,7 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
-	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
@@ -168,9 +167,9 @@ func (o *Options) checkRails() error {
 				return fmt.Errorf("--rails: %s is of model %s, and guests in this process have virtio only", n.Name, n.Model)
 			case n.GPUs != nil && len(n.GPUs) == 0 || len(g.GPUs) == 0:
 				return fmt.Errorf("--rails: %s reaches no GPU", n.Name)
-			case usedPairs(n.Model, n.QueuePairs) <= o.BindQueues:
+			case guests.UsedPairs(n.Model, n.QueuePairs) <= o.BindQueues:
 				return fmt.Errorf("--bind-queues %d: %s has %d pairs of queues, and ordinary traffic wants one more",
-					o.BindQueues, n.Name, usedPairs(n.Model, n.QueuePairs))
+					o.BindQueues, n.Name, guests.UsedPairs(n.Model, n.QueuePairs))
 			}
 		}
 		if err := o.checkRAM(i, &g); err != nil {
@@ -221,7 +220,7 @@ func (o *Options) checkRAM(i int, g *lab.Guest) error {
 		one := machines.SoftwareFor(n.Model).HugePages
 		pages, most, node = pages+one, max(most, one), node || model.Node
 	}
-	least := lab.MinRAM + uint64(pages-most)*hugePage
+	least := lab.MinRAM + uint64(pages-most)*guests.HugePage
 	which := ""
 	if n := len(g.Sockets); n > 1 && node {
 		least *= uint64(n)
@@ -522,11 +521,11 @@ func (s *stream) share(d *lab.Description, used map[place]int) (room uint64, err
 		g, n := &d.Guests[at.guest], uint64(used[at.ofGPU()])
 		model, _ := lab.LookupModel(g.NICs[at.nic].Model)
 		memory := g.GPUs[at.gpu].Memory
-		part := usable(model, memory) / n &^ (hugePage - 1)
+		part := guests.Usable(model, memory) / n &^ (guests.HugePage - 1)
 		if part < leastRoom {
 			least := n * leastRoom
-			for usable(model, least)/n&^(hugePage-1) < leastRoom || !model.Node && least&(least-1) != 0 {
-				least += hugePage
+			for guests.Usable(model, least)/n&^(guests.HugePage-1) < leastRoom || !model.Node && least&(least-1) != 0 {
+				least += guests.HugePage
 			}
 			transfers := "a transfer"
 			if n > 1 {
@@ -628,11 +627,6 @@ func (r *rails) setup(ctx context.Context, im *machines.Images) error {
 // take has a guest take its NICs, with a Node for each end. The kernel knows their MACs, and says where they are.
 func (r *rails) take(ctx context.Context, m *lab.Machine) error {
 	ends := r.endsOf(m)
-	var c guestnet.Config
-	for _, p := range m.Ports[:r.opt.Rails] {
-		c.Interfaces = append(c.Interfaces, guestnet.Interface{MAC: net.HardwareAddr(p.MAC[:]).String(),
-			Leave: !p.Model.Node})
-	}
 	limited := func(f func(context.Context) error) error {
 		ctx, cancel := context.WithTimeout(ctx, r.opt.patience())
 		defer cancel()
@@ -641,18 +635,15 @@ func (r *rails) take(ctx context.Context, m *lab.Machine) error {
 		}
 		return nil
 	}
-	var found guestnet.Result
+	var devices []string
 	if err := limited(func(ctx context.Context) (err error) {
-		found, err = guestnet.Apply(ctx, ends[0].qemu.Agent(), c)
+		devices, err = guests.Locate(ctx, ends[0].qemu.Agent(), m.Ports[:r.opt.Rails])
 		return err
 	}); err != nil {
 		return err
 	}
 	for _, e := range ends {
-		i := found.Interfaces[slices.Index(m.Ports, e.nic)]
-		if e.device = i.PCI; e.nic.Model.Node {
-			e.device = i.Name
-		}
+		e.device = devices[slices.Index(m.Ports, e.nic)]
 		if err := limited(e.setup); err != nil {
 			return err
 		}

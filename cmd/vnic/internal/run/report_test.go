@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/golden"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
@@ -129,8 +130,8 @@ func TestPlanOfANode(t *testing.T) {
 		o := Options{NIC: NICGVE, Size: tt.size, GPUMemory: tt.gpu}
 		p := testkit.Must(o.plan())(t)
 		m, _ := lab.LookupModel(NICGVE)
-		if w := p.window(); w != tt.window || w > usable(m, o.GPUMemory) || p.pool+p.rounds[0] > w {
-			t.Errorf("%d of %d: window of %d of %d MiB, plan %+v", tt.size, tt.gpu, w>>20, usable(m, o.GPUMemory)>>20, p)
+		if w := p.window(); w != tt.window || w > guests.Usable(m, o.GPUMemory) || p.pool+p.rounds[0] > w {
+			t.Errorf("%d of %d: window of %d of %d MiB, plan %+v", tt.size, tt.gpu, w>>20, guests.Usable(m, o.GPUMemory)>>20, p)
 		}
 	}
 	_, err := (&Options{NIC: NICGVE, Size: 1, GPUMemory: 32 << 20}).plan()

@@ -6,76 +6,18 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"runtime"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
-	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/transfer"
 )
 
-// view calls f with [off, off+n) of a guest's GPU memory, in pieces: of the GPU's, or of the window
-// that a guest has of it.
-func (e *end) view(ctx context.Context, off, n uint64, f func([]byte) error) error {
-	extents, err := e.extents(off, n)
-	for _, x := range extents {
-		if err := viewRegion(ctx, e.gpu.Region(), x.Off, x.Size, 1<<20, f); err != nil {
-			return err
-		}
-	}
-	return err
-}
-
-// viewRegion calls f with [off, off+n) of a region, in pieces of at most limit, until ctx ends.
-func viewRegion(ctx context.Context, r *dma.Region, off, n uint64, limit int, each func([]byte) error) error {
-	f := func(b []byte) error {
-		if err := context.Cause(ctx); err != nil {
-			return err
-		}
-		return each(b)
-	}
-	c := dma.NewCopier()
-	errc := make(chan error, 1)
-	dma.Go(func() {
-		for n > 0 {
-			k := min(n, 1<<30)
-			if err := c.View(dma.Segment{Region: r, Off: off, Len: uint32(k)}, limit, f); err != nil {
-				errc <- err
-				return
-			}
-			off, n = off+k, n-k
-		}
-		errc <- nil
-	})
-	return <-errc
-}
-
-// each calls f with all bytes of [off, off+n) of a guest's GPU memory, in pieces of at most 1 MiB, and where in that
-// range they begin. Workers, one a processor, do so at the same time, until one returns an error.
-func (e *end) each(ctx context.Context, off, n uint64, f func(b []byte, at uint64) error) error {
-	const share = 16 << 20 // what a worker takes at a time
-	var next atomic.Uint64
-	eg, ctx := errgroup.WithContext(ctx)
-	for range min(uint64(runtime.NumCPU()), (n+share-1)/share) {
-		eg.Go(func() error {
-			for {
-				at := next.Add(share) - share
-				if at >= n {
-					return nil
-				}
-				if err := e.view(ctx, off+at, min(share, n-at), func(b []byte) error {
-					err := f(b, at)
-					at += uint64(len(b))
-					return err
-				}); err != nil {
-					return err
-				}
-			}
-		})
-	}
-	return eg.Wait()
+// memory is what the end's guest has of its GPU.
+func (e *end) memory() *guests.Memory {
+	return &guests.Memory{Name: e.name, GPU: e.gpu, Window: e.window}
 }
 
 // poisoned makes sure that destination and pool hold nothing of any payload before a round: the
@@ -83,7 +25,7 @@ func (e *end) each(ctx context.Context, off, n uint64, f func(b []byte, at uint6
 func (l *runner) poisoned(ctx context.Context, e *end, p transfer.Prepare) error {
 	want := bytes.Repeat([]byte{byte(p.Seed)}, 8<<10) // stays in the first cache
 	check := func(what string, off, n uint64) error {
-		return e.each(ctx, off, n, func(b []byte, _ uint64) error {
+		return e.memory().Each(ctx, off, n, func(b []byte, _ uint64) error {
 			for len(b) > 0 {
 				k := min(len(b), len(want))
 				if !bytes.Equal(b[:k], want[:k]) {
@@ -118,7 +60,7 @@ type sum = [sha256.Size]byte
 // engineDigest has a GPU's engine digest [off, off+n) of what its guest has of the memory; until hurry is closed, where
 // nothing else wants to run. nil is closed.
 func (e *end) engineDigest(ctx context.Context, off, n uint64, hurry <-chan struct{}) (d sum, err error) {
-	extents, err := e.extents(off, n)
+	extents, err := e.memory().Extents(off, n)
 	if err != nil {
 		return d, err
 	}
@@ -126,28 +68,6 @@ func (e *end) engineDigest(ctx context.Context, off, n uint64, hurry <-chan stru
 		err = fmt.Errorf("guest %s: %w", e.name, err)
 	}
 	return d, err
-}
-
-// extents say where in the GPU's memory [off, off+n) is of what a guest has of it.
-func (e *end) extents(off, n uint64) (list []gpumem.Extent, err error) {
-	if e.window == nil {
-		return []gpumem.Extent{{Off: off, Size: n}}, nil
-	}
-	for _, x := range e.window {
-		if n == 0 {
-			return list, nil
-		}
-		if off < x.Off || off-x.Off >= x.Size {
-			continue
-		}
-		k := min(n, x.Size-(off-x.Off))
-		list = append(list, gpumem.Extent{Off: x.GPUOff + (off - x.Off), Size: k})
-		off, n = off+k, n-k
-	}
-	if n > 0 {
-		return nil, fmt.Errorf("guest %s: %d bytes at %#x are outside its window", e.name, n, off)
-	}
-	return list, nil
 }
 
 // digestSource digests what is sent, with the sender's engine; hurry as engineDigest has it. Of kind sha256 nothing is
@@ -173,7 +93,7 @@ func (t *round) verify(ctx context.Context, r *Run) error {
 	first.Store(t.n)
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error {
-		return e.each(ctx, off, t.n, func(b []byte, at uint64) error {
+		return e.memory().Each(ctx, off, t.n, func(b []byte, at uint64) error {
 			if k := gpumem.MatchAt(b, t.seed, at); k < len(b) {
 				at += uint64(k)
 				for was := first.Load(); at < was && !first.CompareAndSwap(was, at); was = first.Load() {
@@ -187,7 +107,7 @@ func (t *round) verify(ctx context.Context, r *Run) error {
 	} else {
 		eg.Go(func() (err error) {
 			h := sha256.New()
-			err = e.view(ctx, off, t.n, func(b []byte) error { _, err := h.Write(b); return err })
+			err = e.memory().View(ctx, off, t.n, func(b []byte) error { _, err := h.Write(b); return err })
 			h.Sum(destination[:0])
 			return err
 		})
@@ -281,7 +201,7 @@ func (e *end) audit(ctx context.Context, s gpumem.Stream) (hits []gpumem.Hit, sc
 		if err != nil {
 			return nil, 0, err
 		}
-		if err := viewRegion(ctx, region, 0, r.Size, 1<<30, func(b []byte) error {
+		if err := guests.ViewRegion(ctx, region, 0, r.Size, 1<<30, func(b []byte) error {
 			hits = append(hits, gpumem.Audit(b, streams)...)
 			return nil
 		}); err != nil {

@@ -175,11 +175,11 @@ func TestExtentsOfAWindow(t *testing.T) {
 		{0x200000, 0x400000, []gpumem.Extent{{Off: 0x200000, Size: 0x400000}}},
 		{0x5fffff, 1, []gpumem.Extent{{Off: 0x5fffff, Size: 1}}},
 	} {
-		got, err := e.extents(c.off, c.n)
+		got, err := e.memory().Extents(c.off, c.n)
 		testkit.OK(t, err)
 		testkit.Equal(t, fmt.Sprintf("[%#x, +%#x)", c.off, c.n), fmt.Sprint(got), fmt.Sprint(c.want))
 	}
 	for _, c := range [][2]uint64{{0x600000, 1}, {0x5fffff, 2}, {1 << 63, 1}} {
-		testkit.ErrorSays(t, testkit.Err(e.extents(c[0], c[1])), "outside its window")
+		testkit.ErrorSays(t, testkit.Err(e.memory().Extents(c[0], c[1])), "outside its window")
 	}
 }

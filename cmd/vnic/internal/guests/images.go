@@ -1,0 +1,61 @@
+package guests
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/machines"
+)
+
+// Images finds or fetches what guests with NICs of these models boot from. interfaces says that the guests' kernel is
+// to have the NICs first, to say which one is which. Without an error the caller closes the Images; after one they are
+// only what is to be closed, or nil.
+func Images(ctx context.Context, o assets.Options, models []string, interfaces bool,
+	note func(format string, args ...any)) (*machines.Images, error) {
+	im, err := machines.Fetch(ctx, o, models, note)
+	if err != nil {
+		return nil, err
+	}
+	var modules []string
+	for _, m := range models {
+		modules = append(modules, machines.SoftwareFor(m).Modules...)
+		if interfaces {
+			modules = append(modules, im.Drivers(m)...)
+		}
+	}
+	slices.Sort(modules)
+	modules = slices.Compact(modules)
+	for _, n := range im.Untested {
+		note("untested: %s", n)
+	}
+	if err := im.Build(ctx, modules, "devmem"); err != nil {
+		if machines.LacksModules(err) {
+			err = &assets.Missing{What: "kernel " + im.Kernel.Version + " lacks what a guest needs", Err: err,
+				Fix: "use a kernel with " + strings.Join(modules, ", ") +
+					" as a module, with its modules by --modules, or none of --kernel"}
+		}
+		return nil, errors.Join(err, im.Close())
+	}
+	return im, nil
+}
+
+// Usable is how much of a GPU's memory a guest can use. Of a node's, its kernel takes what it needs to
+// know the rest: measured, 8 MiB of 128.
+func Usable(m lab.Model, memory uint64) uint64 {
+	if !m.Node {
+		return memory
+	}
+	return (memory - min(memory, max(memory/nodeShare, nodeLeast))) &^ (HugePage - 1)
+}
+
+const (
+	nodeShare = 8        // a 16th was too little once in five runs: how much the kernel keeps there varies
+	nodeLeast = 24 << 20 // of 128 MiB on 7.3.4 once a page short with 16
+
+	// HugePage is what a guest takes of a node: whole ones.
+	HugePage = 2 << 20
+)

@@ -1,0 +1,126 @@
+package guests
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/guest-images/kernelnic"
+)
+
+// Memory is what a guest has of a GPU's memory: all of it, or a window of a NUMA node. The host reads and writes it
+// here, and asks no guest. Offsets are the guest's.
+type Memory struct {
+	Name   string             // the guest's, for messages
+	GPU    *gpumem.GPU        //
+	Window []kernelnic.Extent // where the guest's window is; nil: all of the GPU's memory is the guest's
+}
+
+// Extents say where in the GPU's memory [off, off+n) is.
+func (m *Memory) Extents(off, n uint64) (list []gpumem.Extent, err error) {
+	if m.Window == nil {
+		return []gpumem.Extent{{Off: off, Size: n}}, nil
+	}
+	for _, x := range m.Window {
+		if n == 0 {
+			return list, nil
+		}
+		if off < x.Off || off-x.Off >= x.Size {
+			continue
+		}
+		k := min(n, x.Size-(off-x.Off))
+		list = append(list, gpumem.Extent{Off: x.GPUOff + (off - x.Off), Size: k})
+		off, n = off+k, n-k
+	}
+	if n > 0 {
+		return nil, fmt.Errorf("guest %s: %d bytes at %#x are outside its window", m.Name, n, off)
+	}
+	return list, nil
+}
+
+// View calls f with [off, off+n), in pieces of at most 1 MiB, until ctx ends.
+func (m *Memory) View(ctx context.Context, off, n uint64, f func([]byte) error) error {
+	extents, err := m.Extents(off, n)
+	for _, x := range extents {
+		if err := ViewRegion(ctx, m.GPU.Region(), x.Off, x.Size, 1<<20, f); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// ViewRegion calls each with [off, off+n) of a region, in pieces of at most limit, until ctx ends.
+func ViewRegion(ctx context.Context, r *dma.Region, off, n uint64, limit int, each func([]byte) error) error {
+	f := func(b []byte) error {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		return each(b)
+	}
+	c := dma.NewCopier()
+	errc := make(chan error, 1)
+	dma.Go(func() {
+		for n > 0 {
+			k := min(n, 1<<30)
+			if err := c.View(dma.Segment{Region: r, Off: off, Len: uint32(k)}, limit, f); err != nil {
+				errc <- err
+				return
+			}
+			off, n = off+k, n-k
+		}
+		errc <- nil
+	})
+	return <-errc
+}
+
+// Each calls f with all bytes of [off, off+n), in pieces of at most 1 MiB, and where in that range they begin. Workers,
+// one a processor, do so at the same time, until one returns an error.
+func (m *Memory) Each(ctx context.Context, off, n uint64, f func(b []byte, at uint64) error) error {
+	const share = 16 << 20 // what a worker takes at a time
+	var next atomic.Uint64
+	eg, ctx := errgroup.WithContext(ctx)
+	for range min(uint64(runtime.NumCPU()), (n+share-1)/share) {
+		eg.Go(func() error {
+			for {
+				at := next.Add(share) - share
+				if at >= n {
+					return nil
+				}
+				if err := m.View(ctx, off+at, min(share, n-at), func(b []byte) error {
+					err := f(b, at)
+					at += uint64(len(b))
+					return err
+				}); err != nil {
+					return err
+				}
+			}
+		})
+	}
+	return eg.Wait()
+}
+
+// Write puts bytes to [off, off+len(b)).
+func (m *Memory) Write(off uint64, b []byte) error {
+	extents, err := m.Extents(off, uint64(len(b)))
+	if err != nil {
+		return err
+	}
+	c := dma.NewCopier()
+	errc := make(chan error, 1)
+	dma.Go(func() {
+		for _, x := range extents {
+			if _, err := c.Write([]dma.Segment{m.GPU.Region().Segment(x.Off, uint32(x.Size))}, b[:x.Size]); err != nil {
+				errc <- fmt.Errorf("guest %s: write %d bytes of its GPU's memory: %w", m.Name, x.Size, err)
+				return
+			}
+			b = b[x.Size:]
+		}
+		errc <- nil
+	})
+	return <-errc
+}

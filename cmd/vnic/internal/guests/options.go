@@ -1,0 +1,184 @@
+package guests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+
+	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labfile"
+	"vnic.dev/vnic/qemu"
+)
+
+// Options are what commands have in common that ask every guest the same.
+type Options struct {
+	lab.Impairment
+
+	Guests    int          // 1 to MaxGuests; of a Lab: 0 means all
+	NIC       []string     // models of the guests' NICs, the last one of all further guests too
+	Lab       *labfile.Lab // has the guests; nil: guests with a NIC and a GPU each
+	InProc    bool
+	MTU       int
+	Family    int    // 4 or 6
+	Memory    uint64 // RAM of each guest, in bytes
+	GPUMemory uint64 // in bytes
+	P2P       P2P
+	Window    uint64 // how much of its GPU's memory each guest needs, in bytes
+
+	Keep func(name string) (io.WriteCloser, error) // makes files for consoles; nil: none
+
+	Fetch assets.Options
+	Log   *slog.Logger
+
+	Stage func(Step)
+	Note  func(format string, args ...any) // what a user should know
+
+	Services []lab.Service
+
+	// Confine takes rights from this process when all guests are there, and none has been let in; Broker then does for it
+	// what it may not any more. Both or neither may be nil.
+	Confine func() error
+	Broker  *broker.Client
+
+	Hook func(*Set) // tests: the Set, before its guests boot
+}
+
+// MaxGuests is how many guests a command has.
+const MaxGuests = 64
+
+// Defaults are the options without a flag.
+func Defaults() Options {
+	return Options{Guests: 2, NIC: []string{lab.Virtio}, MTU: 1500, Family: 4, Memory: 512 << 20, GPUMemory: 256 << 20}
+}
+
+// Step is a stage as it begins.
+type Step struct {
+	Stage         string
+	Mode          string // "" before the first transfer
+	Round, Rounds int    // from 1
+}
+
+// Stages are those of a Set, in order.
+var Stages = []string{"fetch", "gpu-memory", "boot", "setup"}
+
+// BrokerConfig is what a broker is to do for a command without a gateway: to end QEMUs.
+func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
+	return broker.Config{Mode: mode, Monitor: qemu.Commands}, nil
+}
+
+// Begin begins a stage. It returns an error when the command has been interrupted.
+func (o *Options) Begin(ctx context.Context, s Step) error {
+	if o.Stage != nil {
+		o.Stage(s)
+	}
+	return context.Cause(ctx)
+}
+
+func (o *Options) note(format string, args ...any) {
+	if o.Note != nil {
+		o.Note(format, args...)
+	}
+}
+
+// loss says where segments are lost.
+func (o *Options) loss() transfer.Loss {
+	if o.Lossy() || o.Lab != nil && (o.Lab.Lossy() || len(o.Lab.Script) > 0) {
+		return transfer.LinkLoss
+	}
+	return transfer.NoLoss
+}
+
+// model is that of guest i's NIC.
+func (o *Options) model(i int) string { return o.NIC[min(i, len(o.NIC)-1)] }
+
+// Describe is the lab.
+func (o *Options) Describe() (d lab.Description, err error) {
+	if o.Lab != nil {
+		d = o.Lab.Complete()
+		if o.Guests > len(d.Guests) {
+			return d, fmt.Errorf("--guests %d: the lab file has %d", o.Guests, len(d.Guests))
+		}
+		if o.Guests > 0 {
+			d.Guests = d.Guests[:o.Guests]
+		}
+		for _, g := range d.Guests {
+			if len(g.NICs) == 0 || len(g.GPUs) == 0 || first(&g) < 0 {
+				return d, fmt.Errorf("--lab: guest %s: its first NIC has no GPU that it may address", g.Name)
+			}
+		}
+		return d, nil
+	}
+	for i := range o.Guests {
+		name := fmt.Sprint(lab.GuestName, i)
+		g := lab.Guest{Name: name, GPUs: []lab.GPU{{Name: name + ".gpu0", Memory: o.GPUMemory}},
+			NICs: []lab.NIC{{Name: name + ".nic0", Model: o.model(i), MTU: o.MTU}}}
+		d.Guests = append(d.Guests, g)
+	}
+	d.Impair(o.Impairment)
+	return d, nil
+}
+
+// first is the first GPU that a guest's first NIC may address; -1: none.
+func first(g *lab.Guest) int {
+	for i := range g.GPUs {
+		if g.NICs[0].Reaches(i) {
+			return i
+		}
+	}
+	return -1
+}
+
+// Check says what is wrong with the options.
+func (o *Options) Check() error {
+	switch {
+	case o.Lab == nil && (o.Guests < 1 || o.Guests > MaxGuests):
+		return fmt.Errorf("--guests %d: 1 to %d", o.Guests, MaxGuests)
+	case len(o.NIC) == 0:
+		return errors.New("--nic: virtio or gve, or one for each guest with commas between")
+	case o.Lab == nil && len(o.NIC) > o.Guests:
+		return fmt.Errorf("--nic %s: %d models for %d guests", strings.Join(o.NIC, ","), len(o.NIC), o.Guests)
+	case o.Family != 4 && o.Family != 6:
+		return fmt.Errorf("--family %d: 4 or 6", o.Family)
+	case o.Family == 6 && o.MTU < 1280:
+		return fmt.Errorf("--mtu %d: 1280 at least with --family 6", o.MTU)
+	case o.Memory < lab.MinRAM || o.Memory%HugePage != 0:
+		return fmt.Errorf("--memory %s: at least 192M, in steps of 2M", lab.FormatBytes(o.Memory))
+	case o.GPUMemory&(o.GPUMemory-1) != 0:
+		return fmt.Errorf("--gpu-memory %s: not a power of two, as a PCI BAR must be", lab.FormatBytes(o.GPUMemory))
+	case o.Fetch.Modules != "" && o.Fetch.Kernel == "":
+		return errors.New("--modules without --kernel: give the kernel that they belong to")
+	}
+	if err := o.Impairment.Check(); err != nil {
+		return err
+	}
+	d, err := o.Describe()
+	if err != nil {
+		return err
+	}
+	for i := range d.Guests {
+		if m, _ := lab.LookupModel(d.Guests[i].NICs[0].Model); m.VFIOUser && o.InProc {
+			return errors.New("--nic gve: its guests' network stack is the kernel's, so there are none with --guest inproc")
+		}
+	}
+	if err := d.Check(); err != nil {
+		return err
+	}
+	if err := o.P2P.check(len(d.Guests)); err != nil {
+		return err
+	}
+	for i := range d.Guests {
+		g := &d.Guests[i]
+		m, _ := lab.LookupModel(g.NICs[0].Model)
+		if has := Usable(m, g.GPUs[first(g)].Memory); o.Window > has {
+			return fmt.Errorf("guest %s can use %s of its GPU's memory, and %s are wanted: a larger --gpu-memory, or less data",
+				g.Name, lab.FormatBytes(has), lab.FormatBytes(o.Window))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,62 @@
+package guests
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// P2P says whose NICs reach GPU memory: a flag. The zero P2P is all.
+type P2P struct {
+	off   bool  // none
+	not   []int // these do not
+	given string
+}
+
+// Type implements pflag.Value.
+func (p *P2P) Type() string { return "WHO" }
+
+// String implements pflag.Value.
+func (p *P2P) String() string {
+	if p.given == "" {
+		return "on"
+	}
+	return p.given
+}
+
+// Set implements pflag.Value: on, off, or off=1,3 for some guests.
+func (p *P2P) Set(s string) error {
+	list, some := strings.CutPrefix(s, "off=")
+	switch {
+	case s == "on":
+		*p = P2P{}
+		return nil
+	case s == "off":
+		*p = P2P{off: true, given: s}
+		return nil
+	case !some:
+		return fmt.Errorf("on, off, or off=1,3 for guests by number")
+	}
+	*p = P2P{given: s}
+	for word := range strings.SplitSeq(list, ",") {
+		i, err := strconv.Atoi(word)
+		if err != nil || i < 0 {
+			return fmt.Errorf("guest %q: a number from 0 on", word)
+		}
+		p.not = append(p.not, i)
+	}
+	return nil
+}
+
+// Of says whether guest i's NIC reaches GPU memory.
+func (p *P2P) Of(i int) bool { return !p.off && !slices.Contains(p.not, i) }
+
+func (p *P2P) check(guests int) error {
+	for _, i := range p.not {
+		if i >= guests {
+			return fmt.Errorf("--p2p %s: guests are 0 to %d", p, guests-1)
+		}
+	}
+	return nil
+}
