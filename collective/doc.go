@@ -16,6 +16,8 @@
 // Errors name the rank that they are about and the step. After one the Ring is closed, whose connections end: so the
 // other ranks learn of it. Neither byte nor acknowledgment from a neighbour for Config.Timeout is an error.
 //
+// The buffer of the last operation stays bound for transmit until there is one on another buffer, or the Ring is closed.
+//
 // Cost: a chunk of scratch memory, beside the pool; 1024 fragments' descriptions; two goroutines in a
 // step, and two for heartbeats.
 //

@@ -93,12 +93,14 @@ func (o *operation) gather(ctx context.Context, first int) error {
 	return nil
 }
 
-// do runs an operation, which ends early when ctx does: then, as after each error, the ring is closed.
+// do runs an operation, which ends early when ctx does: then, as after each error, the ring is left.
 func (r *Ring) do(ctx context.Context, o *operation, f func(context.Context) error) (err error) {
 	if r.c.Ranks == 1 {
 		return nil
 	}
-	if o.tx, err = r.c.Device.BindTX(o.b); err != nil {
+	r.now.Lock()
+	defer r.now.Unlock()
+	if o.tx, err = r.bind(o.b); err != nil {
 		return fmt.Errorf("%s: %w", o.name, err)
 	}
 	stop := context.AfterFunc(ctx, r.abort)
@@ -109,10 +111,37 @@ func (r *Ring) do(ctx context.Context, o *operation, f func(context.Context) err
 	if err != nil {
 		r.abort()
 	}
-	if e := o.tx.Close(); err == nil {
-		err = e
+	return err
+}
+
+// bind binds a buffer for transmit, or finds that the operation before has: it stays bound, as its user has the next
+// operation on the same one.
+func (r *Ring) bind(b devmem.Buffer) (devmem.Binding, error) {
+	if r.c.Copy {
+		return nil, nil //nolint:nilnil // nil is a binding to Sender: payload goes through host memory
 	}
-	<-o.tx.Done()
+	if r.tx != nil && r.txOf == b {
+		return r.tx, nil
+	}
+	if err := r.unbind(); err != nil {
+		return nil, err
+	}
+	tx, err := r.c.Device.BindTX(b)
+	if err != nil {
+		return nil, err
+	}
+	r.tx, r.txOf = tx, b
+	return tx, nil
+}
+
+// unbind ends the binding of the last operation's buffer.
+func (r *Ring) unbind() error {
+	if r.tx == nil {
+		return nil
+	}
+	err := r.tx.Close()
+	<-r.tx.Done()
+	r.tx, r.txOf = nil, nil
 	return err
 }
 

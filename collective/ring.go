@@ -30,6 +30,10 @@ type Config struct {
 	Pool    devmem.Buffer // where what comes lands: of GPU, bound by the Ring
 	Scratch devmem.Buffer // of GPU: for a chunk; a longer chunk is ENOSPC
 
+	// Copy has payload go through host memory, as a baseline: nothing is bound or steered, and Pool is not used. All ranks
+	// do so, or none; sums are Memory's work all the same.
+	Copy bool
+
 	Listen netip.AddrPort // where the rank before connects
 	Next   netip.AddrPort // where the next rank listens
 	// From is what the connection to it is from; zero: the Device chooses. The same one can be joined from again when
@@ -59,6 +63,8 @@ type Ring struct {
 	prev, next int
 
 	rx   devmem.Binding
+	tx   devmem.Binding // of txOf; nil: none
+	txOf devmem.Buffer  // the last operation's
 	flow devmem.FlowID
 	in   devmem.Conn // from prev; nil with one rank
 	out  devmem.Conn // to next
@@ -66,6 +72,7 @@ type Ring struct {
 	stream *devmem.Stream // of in
 	sender *devmem.Sender // of out
 
+	now   sync.Mutex // one operation at a time, or the end of the last one's binding
 	stats Stats
 	beats atomic.Uint64
 
@@ -95,11 +102,10 @@ func (c *Config) check() error {
 		return fmt.Errorf("rank %d of %d: %w", c.Rank, c.Ranks, syscall.EINVAL)
 	case c.Timeout < 0:
 		return fmt.Errorf("a timeout of %v: %w", c.Timeout, syscall.EINVAL)
-	case c.Device == nil || c.Memory == nil || c.Pool == nil || c.Scratch == nil:
+	case c.Device == nil || c.Memory == nil || c.Pool == nil && !c.Copy || c.Scratch == nil:
 		return fmt.Errorf("a ring needs Device, Memory, Pool and Scratch: %w", syscall.EINVAL)
-	case c.Pool.GPU() != c.GPU || c.Scratch.GPU() != c.GPU:
-		return fmt.Errorf("pool of gpu %d and scratch of gpu %d for memory of gpu %d: %w", c.Pool.GPU(), c.Scratch.GPU(), c.GPU,
-			syscall.EXDEV)
+	case c.Scratch.GPU() != c.GPU || !c.Copy && c.Pool.GPU() != c.GPU:
+		return fmt.Errorf("pool and scratch that are not of gpu %d, whose memory is reduced: %w", c.GPU, syscall.EXDEV)
 	}
 	return nil
 }
@@ -122,11 +128,7 @@ func Join(ctx context.Context, c Config) (_ *Ring, err error) {
 			err = errors.Join(fmt.Errorf("ring: %w", err), r.Close())
 		}
 	}()
-	if r.rx, err = c.Device.BindRX(c.Pool, c.Queue); err != nil {
-		return nil, err
-	}
-	// Before anybody connects: the first byte is device memory's already.
-	if r.flow, err = c.Device.AddFlow(devmem.Flow{Dst: c.Listen, Queue: c.Queue}); err != nil {
+	if err := r.steer(); err != nil {
 		return nil, err
 	}
 	l, err := c.Device.Listen(c.Listen)
@@ -158,6 +160,19 @@ func Join(ctx context.Context, c Config) (_ *Ring, err error) {
 		return nil, err
 	}
 	return r, nil
+}
+
+// steer has what the rank before sends land in the pool. That is before anybody connects: the first byte is device
+// memory's already.
+func (r *Ring) steer() (err error) {
+	if r.c.Copy {
+		return nil
+	}
+	if r.rx, err = r.c.Device.BindRX(r.c.Pool, r.c.Queue); err != nil {
+		return err
+	}
+	r.flow, err = r.c.Device.AddFlow(devmem.Flow{Dst: r.c.Listen, Queue: r.c.Queue})
+	return err
 }
 
 // redial is how long a rank that is not there yet is left alone.
@@ -235,7 +250,9 @@ func (r *Ring) head(ctx context.Context, s *devmem.Stream) (h hello, err error) 
 	if err := errors.Join(s.Look(ctx, b[:], 0), s.Skip(helloLen), s.Flush(ctx)); err != nil {
 		return h, err
 	}
-	r.stats.Looked += helloLen
+	if s.HostBytes() == 0 {
+		r.stats.Looked += helloLen
+	}
 	if binary.LittleEndian.Uint64(b[:]) != magic {
 		return h, fmt.Errorf("it is none of a ring: %w", syscall.EPROTO)
 	}
@@ -263,11 +280,19 @@ func (r *Ring) abort() {
 	for _, c := range []devmem.Conn{r.in, r.out} {
 		_ = c.SetLinger(0) // of one that is closed
 	}
-	_ = r.Close()
+	_ = r.leave()
 }
 
-// Close leaves the ring, idempotent. Buffers stay the caller's; the pool's binding is closed, and is done soon.
+// Close leaves the ring, idempotent; what is under way ends. Buffers are the caller's, who may close them then.
 func (r *Ring) Close() error {
+	err := r.leave()
+	r.now.Lock()
+	defer r.now.Unlock()
+	return errors.Join(err, r.unbind())
+}
+
+// leave is Close, but for what the operation under way uses.
+func (r *Ring) leave() error {
 	r.once.Do(func() {
 		close(r.left)
 		var errs []error

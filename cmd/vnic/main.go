@@ -99,6 +99,7 @@ steering, and a GPU whose memory the NIC can reach. Both are emulated; the paylo
 	root.AddCommand(serveCommand(), gpuFDCommand())
 	root.AddCommand(runCommand(), bootCommand(), doctorCommand(), versionCommand())
 	root.AddCommand(imageCommand(), labCommand())
+	root.AddCommand(allreduceCommand())
 	root.AddCommand(statCommand(), cacheCommand(), benchCommand())
 	for _, c := range more {
 		root.AddCommand(c())

@@ -9,7 +9,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 
 	"vnic.dev/vnic/assets"
-	"vnic.dev/vnic/cmd/vnic/internal/run"
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
 )
 
 // ui is what a user sees on stderr while something runs: on a terminal one line, which goes away,
@@ -81,13 +81,13 @@ func (u *ui) note(format string, args ...any) {
 
 // doingWhat is what a stage's name means, on a terminal.
 var doingWhat = map[string]string{
-	"fetch": "looking for QEMU and a kernel", "gpu-memory": "allocating GPU memory", "boot": "booting two guests",
+	"fetch": "looking for QEMU and a kernel", "gpu-memory": "allocating GPU memory", "boot": "booting guests",
 	"setup": "setting up their NICs", "prepare": "filling GPU memory", "connect": "connecting",
 	"verify": "digesting what arrived",
 }
 
 // stage begins a stage. Elsewhere than on a terminal, only a mode's first round says so.
-func (u *ui) stage(s run.Step) {
+func (u *ui) stage(s guests.Step) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	what := doingWhat[s.Stage]
@@ -143,6 +143,26 @@ func (u *ui) progress(mode string, done, total uint64) {
 	if !u.quiet {
 		u.advance(mode, done, total)
 	}
+}
+
+// steps shows how far something is that is no bytes.
+func (u *ui) steps(what string, done, total uint64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case u.quiet:
+	case u.tty:
+		u.spin(fmt.Sprintf("%s: %d of %d", what, min(done+1, total), total))
+	case done > 0:
+		fmt.Fprintf(u.w, "  %s: %d of %d\n", what, done, total)
+	}
+}
+
+// clearLine takes the progress line away before results.
+func (u *ui) clearLine() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.end()
 }
 
 // advance shows how far something with a known end is.

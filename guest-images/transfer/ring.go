@@ -32,7 +32,8 @@ type Rank struct {
 	Listen  netip.AddrPort `json:"listen"`
 	From    netip.AddrPort `json:"from"`
 	Next    netip.AddrPort `json:"next"`
-	Timeout time.Duration  `json:"timeout"` // nanoseconds; 0: collective.DefaultTimeout
+	Timeout time.Duration  `json:"timeout"`        // nanoseconds; 0: collective.DefaultTimeout
+	Copy    bool           `json:"copy,omitempty"` // collective.Config.Copy
 }
 
 // Names of collective operations, as nccl-tests has them.
@@ -93,7 +94,7 @@ func (n *Node) Join(ctx context.Context, r Rank) (err error) {
 		}
 	}()
 	c := collective.Config{Rank: r.Rank, Ranks: r.Ranks, Device: n.dev, Memory: n.memory, GPU: r.GPU, Queue: r.Queue,
-		Listen: r.Listen, From: r.From, Next: r.Next, Timeout: r.Timeout}
+		Listen: r.Listen, From: r.From, Next: r.Next, Timeout: r.Timeout, Copy: r.Copy}
 	for _, x := range []struct {
 		to   *devmem.Buffer
 		name string

@@ -89,11 +89,7 @@ func Defaults() Options {
 }
 
 // Step is a stage as it begins. The last four stages come once for each round of each mode.
-type Step struct {
-	Stage         string
-	Mode          string // "" before the first transfer
-	Round, Rounds int    // from 1
-}
+type Step = guests.Step
 
 // Stages are in order: what a user sees, and where an interruption is tested.
 var Stages = []string{"fetch", "gpu-memory", "boot", "setup", "prepare", "connect", "transfer", "verify"}

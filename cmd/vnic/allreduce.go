@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"vnic.dev/vnic/cmd/vnic/internal/allreduce"
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/cmd/vnic/internal/pcap"
+	"vnic.dev/vnic/devmem"
+)
+
+func allreduceCommand() *cobra.Command {
+	o := allreduce.Defaults()
+	u := newUse("allreduce", &o.Options, &o.Modes, &o.Seed)
+	c := &cobra.Command{
+		Use:   "allreduce",
+		Short: "Add up the memory of several guests' GPUs on a ring, in nccl-tests' columns, and prove where its bytes went",
+		Long: `Add up the memory of several guests' GPUs on a ring, as data parallel training does with gradients. Each guest
+is a rank; what ranks exchange goes from GPU memory to GPU memory, and GPUs' engines add it up. The host compares
+every element with a reference of its own, and the NICs count where payload lay. The output is nccl-tests'.`,
+		Example: `  vnic allreduce                                two QEMU guests, 1 to 16 MiB of floats
+  vnic allreduce --guest inproc --guests 4      the same without QEMU, in a second
+  vnic allreduce --guests 4 --nic gve,gve,virtio   a ring of both kinds of NIC
+  vnic allreduce -b 8 -e 64M -f 2 -n 20 -w 5    nccl-tests' flags
+  vnic allreduce --mode both                    beside it through the guests' RAM
+  vnic allreduce --loss 1%                      links that lose segments
+  vnic allreduce --p2p off=1                    rank 1's NIC does not reach its GPU: only its host bytes rise
+  vnic allreduce --op all_gather --dtype bfloat16`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := u.complete(c); err != nil {
+				return err
+			}
+			if c.Flags().Changed("count") && (c.Flags().Changed("minbytes") || c.Flags().Changed("maxbytes")) {
+				return usagef(c, "--count and --minbytes or --maxbytes: one says how many elements there are")
+			}
+			if c.Flags().Changed("minbytes") && !c.Flags().Changed("maxbytes") {
+				o.Max = max(o.Max, o.Min)
+			}
+			if c.Flags().Changed("maxbytes") && !c.Flags().Changed("minbytes") {
+				o.Min = min(o.Max, o.Min)
+			}
+			if err := o.Complete(); err != nil {
+				return misuse(c, err)
+			}
+			return u.run(c, o.BrokerConfig, func(ctx context.Context, ui *ui) (report, error) {
+				o.Progress = ui.steps
+				rep, err := allreduce.Do(ctx, &o)
+				if rep == nil {
+					return nil, err
+				}
+				return rep, err
+			}, func(r report, p *pcap.Report) {
+				if rep, ok := r.(*allreduce.Report); ok {
+					rep.Pcap = p
+				}
+			})
+		},
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.IntVar(&o.Guests, "guests", o.Guests, fmt.Sprintf("guests, each a rank (1 to %d; default with --lab: all)", guests.MaxGuests))
+	f.VarP((*bytesFlag)(&o.Min), "minbytes", "b", "the smallest size")
+	f.VarP((*bytesFlag)(&o.Max), "maxbytes", "e", "the largest size")
+	f.Uint64VarP(&o.Factor, "stepfactor", "f", o.Factor, "from one size to the next")
+	f.Var((*countsFlag)(&o.Counts), "count", "numbers of elements, with commas between, in place of sizes")
+	f.IntVarP(&o.Iters, "iters", "n", o.Iters, "operations of a size that are timed")
+	f.IntVarP(&o.Warmup, "warmup-iters", "w", o.Warmup, "operations before, which are not")
+	f.BoolVarP(&o.Validate, "check", "c", o.Validate, "compare every element")
+	f.VarP((*typeFlag)(&o.Type), "dtype", "d", "type of the elements: "+strings.Join(slices.Sorted(maps.Keys(allreduce.Types)), ", "))
+	f.StringVar(&o.Op, "op", o.Op, "operation: "+strings.Join(allreduce.Ops, ", "))
+	f.IntVar(&o.Root, "root", 0, "rank that a broadcast is from")
+	f.DurationVar(&o.Timeout, "timeout", o.Timeout, "for how long a rank waits for a neighbour of which there is neither byte nor acknowledgment")
+	u.flags(c)
+	return c
+}
+
+// countsFlag are numbers of elements.
+type countsFlag []uint64
+
+func (l *countsFlag) Type() string { return "list" }
+
+func (l *countsFlag) String() string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint([]uint64(*l)), " ", ","), "[]")
+}
+
+func (l *countsFlag) Set(s string) error {
+	for word := range strings.SplitSeq(s, ",") {
+		n, err := strconv.ParseUint(word, 10, 64)
+		if err != nil {
+			return fmt.Errorf("%q is no number of elements", word)
+		}
+		*l = append(*l, n)
+	}
+	return nil
+}
+
+// typeFlag is a type of elements.
+type typeFlag devmem.Type
+
+func (t *typeFlag) Type() string   { return "type" }
+func (t *typeFlag) String() string { return devmem.Type(*t).String() }
+
+func (t *typeFlag) Set(s string) error {
+	v, known := allreduce.Types[s]
+	if !known {
+		return fmt.Errorf("%s", strings.Join(slices.Sorted(maps.Keys(allreduce.Types)), ", "))
+	}
+	*t = typeFlag(v)
+	return nil
+}

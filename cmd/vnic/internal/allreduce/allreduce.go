@@ -1,0 +1,404 @@
+package allreduce
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/guest-images/transfer"
+)
+
+// ErrProof says that the operations ended, but not as they must.
+var ErrProof = errors.New("the operations do not prove what they should")
+
+// basePort is where ranks listen; they connect from the port behind. Another mode takes others, as TCP keeps those of a
+// connection busy for a minute (TIME_WAIT).
+const basePort = 5301
+
+// Do makes the lab, does the operations in each mode, and reports. Whatever happens, nothing of the lab is left when it
+// returns. The report is also returned with an ErrProof. When ctx ends, its cause is returned.
+func Do(ctx context.Context, o *Options) (*Report, error) {
+	s, err := guests.Open(ctx, &o.Options)
+	if err != nil {
+		return nil, orCause(ctx, err)
+	}
+	r := &ring{opt: o, set: s, at: o.layout(len(s.Guests)), rep: &Report{Schema: 1, Info: s.Info, Op: o.Op,
+		Type: o.Type.String(), Ranks: len(s.Guests), Iters: o.Iters, Warmup: o.Warmup, Root: -1,
+		Timeout: o.Timeout.Seconds(), Loss: o.Loss, Seed: o.Seed}}
+	if o.Op == transfer.Broadcast {
+		r.rep.Root = o.Root
+	}
+	for i, mode := range o.Modes {
+		if err = r.mode(ctx, mode, uint16(basePort+2*i)); err != nil {
+			err = s.Blame(ctx, fmt.Errorf("mode %s: %w", mode, err))
+			break
+		}
+	}
+	cerr := s.Close()
+	switch {
+	case err != nil:
+		return nil, orCause(ctx, err)
+	case cerr != nil:
+		return nil, fmt.Errorf("clearing up: %w", cerr)
+	}
+	return r.rep, r.rep.check(o.Modes)
+}
+
+func orCause(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// ring is the ranks of a mode.
+type ring struct {
+	opt    *Options
+	set    *guests.Set
+	at     layout
+	rep    *Report
+	meters []meter
+	sums   []Rank
+}
+
+// meter counts what a rank sends to the next one, and what it gets from the one before.
+type meter struct{ out, in uint32 }
+
+// mode has the guests join a ring, and does all rows.
+func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
+	o, n := r.opt, len(r.set.Guests)
+	if err := o.Begin(ctx, guests.Step{Stage: "connect", Mode: mode}); err != nil {
+		return err
+	}
+	addr := func(i int, port uint16) netip.AddrPort {
+		c := r.set.Guests[(i+n)%n].Config()
+		return netip.AddrPortFrom(c.Addr().Addr(), port)
+	}
+	r.meters, r.sums = make([]meter, n), make([]Rank, n)
+	ranks := make([]transfer.Rank, n)
+	for i, g := range r.set.Guests {
+		c := g.Config()
+		ranks[i] = transfer.Rank{Rank: i, Ranks: n, GPU: g.GPU.ID(), Data: r.at.data, Pool: r.at.pool, Scratch: r.at.scratch,
+			Queue: c.Queues()[0], Listen: addr(i, port), From: addr(i, port+1), Next: addr(i+1, port), Timeout: o.Timeout,
+			Copy: mode == transfer.Copy}
+		r.sums[i] = Rank{Rank: i, Guest: g.Name, NIC: g.Port.Model.Name, P2P: o.P2P.Of(i)}
+		if n == 1 {
+			continue
+		}
+		var err, err2 error
+		m := &r.meters[i]
+		m.out, err = g.Port.NIC().AddFlowCounter(control.FlowCounter{Proto: 6, Local: ranks[i].From, Remote: ranks[i].Next})
+		m.in, err2 = g.Port.NIC().AddFlowCounter(control.FlowCounter{Proto: 6, Local: ranks[i].Listen, Remote: addr(i-1, port+1)})
+		if err := errors.Join(err, err2); err != nil {
+			return err
+		}
+		defer func() { _ = errors.Join(g.Port.NIC().DelFlowCounter(m.out), g.Port.NIC().DelFlowCounter(m.in)) }()
+	}
+	if err := r.all(ctx, func(ctx context.Context, i int, g *guests.Guest) error { return g.Join(ctx, ranks[i]) }); err != nil {
+		return fmt.Errorf("join: %w", err)
+	}
+	if err := o.Begin(ctx, guests.Step{Stage: "transfer", Mode: mode}); err != nil {
+		return err
+	}
+	m := Mode{Mode: mode}
+	cpu := new(float64)
+	for i, count := range o.Counts {
+		if o.Progress != nil {
+			o.Progress(mode, uint64(i), uint64(len(o.Counts)))
+		}
+		row, err := r.row(ctx, count, cpu)
+		if err != nil {
+			return fmt.Errorf("%d elements: %w", count, err)
+		}
+		m.Rows = append(m.Rows, *row)
+		if o.done != nil {
+			o.done(r.sums, row)
+		}
+	}
+	if o.Progress != nil {
+		o.Progress(mode, uint64(len(o.Counts)), uint64(len(o.Counts)))
+	}
+	if err := r.all(ctx, func(ctx context.Context, _ int, g *guests.Guest) error { return g.Leave(ctx) }); err != nil {
+		return fmt.Errorf("leave: %w", err)
+	}
+	m.Ranks = r.sums
+	m.sum(cpu, o.InProc)
+	r.rep.Modes = append(r.rep.Modes, m)
+	return nil
+}
+
+// sum adds up the rows.
+func (m *Mode) sum(cpu *float64, inProc bool) {
+	for i := range m.Rows {
+		for _, h := range []*Half{&m.Rows[i].OutOfPlace, &m.Rows[i].InPlace} {
+			m.Bus += h.Bus / float64(2*len(m.Rows))
+			if h.Wrong != nil {
+				m.Wrong += *h.Wrong
+			}
+		}
+	}
+	if passed := m.Ranks[0].Expected.Out; !inProc && passed > 0 {
+		*cpu /= float64(passed) / 1e9
+		m.CPUPerGB = cpu
+	}
+}
+
+// all has all ranks do something at the same time. One that fails does not cancel the others, who learn of it by
+// themselves and say so; but they have to say so soon.
+func (r *ring) all(ctx context.Context, f func(ctx context.Context, i int, g *guests.Guest) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	errs := make([]error, len(r.set.Guests))
+	var work sync.WaitGroup
+	var once sync.Once
+	var timer *time.Timer
+	late := 2*r.opt.Timeout + 20*time.Second // a guest that is emulated may be slow to answer
+	for i, g := range r.set.Guests {
+		work.Go(func() {
+			if errs[i] = f(ctx, i, g); errs[i] != nil {
+				once.Do(func() {
+					timer = time.AfterFunc(late, func() { cancel(fmt.Errorf("no answer %v after another rank's error", late)) })
+				})
+			}
+		})
+	}
+	work.Wait()
+	if timer != nil {
+		timer.Stop()
+	}
+	var list []error
+	for i, err := range errs {
+		if err != nil {
+			list = append(list, fmt.Errorf("rank %d (%s): %w", i, r.set.Guests[i].Name, err))
+		}
+	}
+	slices.SortStableFunc(list, func(a, b error) int { return blame(a) - blame(b) })
+	return errors.Join(list...)
+}
+
+// blame sorts errors: those that name a neighbour which is silent come first.
+func blame(err error) int {
+	if strings.Contains(err.Error(), "no progress for ") { // devmem.StallError, as a guest's agent says it
+		return 0
+	}
+	return 1
+}
+
+// row does both halves of a size.
+func (r *ring) row(ctx context.Context, count uint64, cpu *float64) (*Row, error) {
+	row := &Row{Bytes: count * r.opt.Type.Size(), Count: count}
+	for _, h := range []struct {
+		to   *Half
+		from *uint64
+	}{{&row.OutOfPlace, &r.at.from}, {&row.InPlace, nil}} {
+		x := &expected{op: r.opt.Op, t: r.opt.Type, ranks: len(r.set.Guests), root: r.opt.Root, count: count,
+			seed: mix(r.opt.Seed ^ count)}
+		if h.from != nil {
+			x.seed = mix(x.seed)
+		}
+		if err := r.half(ctx, x, h.from, h.to, cpu); err != nil {
+			return nil, err
+		}
+	}
+	return row, nil
+}
+
+// half times operations, and compares what another one makes of fresh elements.
+func (r *ring) half(ctx context.Context, x *expected, from *uint64, h *Half, cpu *float64) error {
+	c := transfer.Collective{Op: x.op, Type: x.t, Off: r.at.to, Count: x.count, Root: x.root, From: from,
+		Times: r.opt.Iters, Warm: r.opt.Warmup}
+	if err := r.fill(ctx, x, from); err != nil {
+		return err
+	}
+	seconds, err := r.operate(ctx, x, c, cpu)
+	if err != nil {
+		return err
+	}
+	each := seconds / float64(r.opt.Iters)
+	h.Microseconds = each * 1e6
+	if each > 0 {
+		h.Alg = float64(x.count*x.t.Size()) / each / 1e9
+	}
+	h.Bus = h.Alg * bus(x.op, x.ranks)
+	if !r.opt.Validate {
+		return nil
+	}
+	if err := r.fill(ctx, x, from); err != nil {
+		return err
+	}
+	c.Times, c.Warm = 1, 0
+	if _, err := r.operate(ctx, x, c, cpu); err != nil {
+		return err
+	}
+	if r.opt.tamper != nil {
+		r.opt.tamper(r.set)
+	}
+	wrong, err := r.compare(ctx, x)
+	h.Wrong = &wrong
+	return err
+}
+
+// fill has the host write every rank's elements; where an operation is out of place, what it will write over is 0xff.
+func (r *ring) fill(ctx context.Context, x *expected, from *uint64) error {
+	return r.set.Each(ctx, 0, func(ctx context.Context, g *guests.Guest) error {
+		rank := slices.Index(r.set.Guests, g)
+		size := x.t.Size()
+		b := make([]byte, 1<<20)
+		poison := slices.Repeat([]byte{0xff}, len(b))
+		for i := uint64(0); i < x.count; {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			n := min(uint64(len(b))/size, x.count-i)
+			fill(b[:n*size], x.t, x.seed, rank, i)
+			at := r.at.data.Off + r.at.to + i*size
+			if from != nil {
+				if err := g.Write(at, poison[:n*size]); err != nil {
+					return err
+				}
+				at = r.at.data.Off + *from + i*size
+			}
+			if err := g.Write(at, b[:n*size]); err != nil {
+				return err
+			}
+			i += n
+		}
+		return nil
+	})
+}
+
+// operate has all ranks do operations, and adds to their sums what their NICs counted. It gives the time of the slowest.
+func (r *ring) operate(ctx context.Context, x *expected, c transfer.Collective, cpu *float64) (seconds float64, err error) {
+	before := r.read()
+	results := make([]transfer.CollectiveResult, len(r.set.Guests))
+	if err := r.all(ctx, func(ctx context.Context, i int, g *guests.Guest) (err error) {
+		results[i], err = g.Collective(ctx, c)
+		return err
+	}); err != nil {
+		return 0, err
+	}
+	times := uint64(c.Times + c.Warm)
+	r.settle(ctx, x, before, times)
+	now := r.read()
+	for i := range results {
+		s, res := &r.sums[i], &results[i]
+		s.Expected.Out += times * x.passes(i)
+		s.Expected.In += times * x.passes((i+x.ranks-1)%x.ranks)
+		s.Out.add(now[i].out, before[i].out)
+		s.In.add(now[i].in, before[i].in)
+		s.Looked += res.Stats.Looked
+		s.Linear += res.Stats.Linear
+		s.Retransmitted += res.Retransmits
+		seconds = max(seconds, res.Seconds)
+		// what warm-up cost is about as much, each time
+		*cpu += res.CPU.Work() * float64(times) / float64(c.Times)
+	}
+	return seconds, nil
+}
+
+// counts are a rank's meters.
+type counts struct{ out, in control.DirCounters }
+
+func (r *ring) read() []counts {
+	list := make([]counts, len(r.set.Guests))
+	for i, g := range r.set.Guests {
+		if len(list) == 1 {
+			break
+		}
+		out, _ := g.Port.NIC().ReadFlowCounter(r.meters[i].out)
+		in, _ := g.Port.NIC().ReadFlowCounter(r.meters[i].in)
+		list[i] = counts{out.Tx, in.Rx}
+	}
+	return list
+}
+
+func payload(d control.DirCounters) uint64 { return d.DeviceBytes + d.GPUFileBytes + d.HostBytes }
+
+// settle waits until workers have counted what is there already: they count after they have delivered.
+func (r *ring) settle(ctx context.Context, x *expected, before []counts, times uint64) {
+	for end := time.Now().Add(unsettled); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(time.Millisecond) {
+		now, done := r.read(), true
+		for i := range now {
+			done = done && payload(now[i].out)-payload(before[i].out) >= times*x.passes(i) &&
+				payload(now[i].in)-payload(before[i].in) >= times*x.passes((i+x.ranks-1)%x.ranks)
+		}
+		if done {
+			return
+		}
+	}
+}
+
+// unsettled is how long a worker may take to get a processor.
+const unsettled = 20 * time.Second
+
+func (w *Where) add(now, before control.DirCounters) {
+	w.Device += now.DeviceBytes - before.DeviceBytes
+	w.Host += now.HostBytes + now.GPUFileBytes - before.HostBytes - before.GPUFileBytes
+	w.Bounced += now.BouncedBytes - before.BouncedBytes
+	w.Retransmitted += now.RetransBytes - before.RetransBytes
+}
+
+// compare counts elements of all ranks that are not what the reference says.
+func (r *ring) compare(ctx context.Context, x *expected) (wrong uint64, err error) {
+	var mu sync.Mutex
+	err = r.set.Each(ctx, 0, func(ctx context.Context, g *guests.Guest) error {
+		first, n := x.mine(slices.Index(r.set.Guests, g))
+		size := x.t.Size()
+		return g.Each(ctx, r.at.data.Off+r.at.to+first*size, n*size, func(b []byte, at uint64) error {
+			k := x.wrong(b, first+at/size)
+			mu.Lock()
+			wrong += k
+			mu.Unlock()
+			return nil
+		})
+	})
+	return wrong, err
+}
+
+// wrongCount says what of a rank's counters is not as it must be; "": nothing.
+func (x *Rank) wrongCount(mode string) string {
+	out, in := x.Out.Device+x.Out.Host-x.Out.Retransmitted, x.In.Device+x.In.Host-x.In.Retransmitted
+	switch {
+	case out != x.Expected.Out:
+		return fmt.Sprintf("%d bytes out, without those that were sent again, and not %d", out, x.Expected.Out)
+	case in != x.Expected.In:
+		return fmt.Sprintf("%d bytes in, without those that were sent again, and not %d", in, x.Expected.In)
+	case mode == transfer.Devmem && x.P2P && (x.Out.Host > 0 || x.In.Host > 0 || x.Linear > 0):
+		return fmt.Sprintf("payload in host memory: %d bytes out, %d in", x.Out.Host, x.In.Host)
+	case mode == transfer.Devmem && !x.P2P && (x.Out.Device > 0 || x.In.Device > 0):
+		return fmt.Sprintf("without peer-to-peer payload in device memory: %d bytes out, %d in", x.Out.Device, x.In.Device)
+	case mode == transfer.Copy && (x.Out.Device > 0 || x.In.Device > 0):
+		return fmt.Sprintf("payload in device memory: %d bytes out, %d in", x.Out.Device, x.In.Device)
+	}
+	return ""
+}
+
+// check holds the report against what it must prove.
+func (r *Report) check(modes []string) error {
+	var errs []error
+	if len(r.Modes) != len(modes) {
+		errs = append(errs, fmt.Errorf("%d of %d modes ran", len(r.Modes), len(modes)))
+	}
+	for i := range r.Modes {
+		m := &r.Modes[i]
+		if m.Wrong > 0 {
+			errs = append(errs, fmt.Errorf("mode %s: %d elements are wrong", m.Mode, m.Wrong))
+		}
+		for j := range m.Ranks {
+			if wrong := m.Ranks[j].wrongCount(m.Mode); wrong != "" {
+				errs = append(errs, fmt.Errorf("mode %s, rank %d: %s", m.Mode, j, wrong))
+			}
+		}
+	}
+	if len(errs) > 0 {
+		return fmt.Errorf("%w:\n%w", ErrProof, errors.Join(errs...))
+	}
+	return nil
+}

@@ -1,0 +1,47 @@
+package allreduce
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
+)
+
+// Four guests in QEMU, two on the kernel's TCP stack and two on ours, are one ring: elements are right, payload lies in
+// device memory. Then one of them is killed: that is said first, with what it ended, and no QEMU is left.
+//
+// Invariant: vnic allreduce: guests of both device models are ranks of one ring; when one is killed the others end.
+func TestRingOfMachines(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots QEMU")
+	}
+	o := options(t, 4, 1, 3, 5, 100_001, 2)
+	o.InProc, o.NIC, o.Fetch = false, []string{lab.GVE, lab.GVE, lab.Virtio}, assets.Options{IgnoreSystemQEMU: true}
+	o.Memory, o.Timeout = 256<<20, 5*time.Second
+	var set *guests.Set
+	o.Hook = func(s *guests.Set) { set = s }
+	var ranks []Rank
+	o.Progress = func(_ string, done, total uint64) {
+		if done == total-1 { // the last row is not to be done
+			testkit.OK(t, syscall.Kill(set.Guests[1].QEMU.PID(), syscall.SIGKILL))
+		}
+	}
+	o.done = func(r []Rank, row *Row) {
+		ranks = r
+		if *row.OutOfPlace.Wrong+*row.InPlace.Wrong > 0 {
+			t.Errorf("%+v", row)
+		}
+	}
+	_, err := do(t, &o)
+	testkit.ErrorSays(t, err, "guest guest1", "what it ended", "rank 0 (guest0): transfer.collective: rank 1: all-reduce, step ")
+	for i := range ranks {
+		if wrong := ranks[i].wrongCount("devmem"); wrong != "" || ranks[i].Expected.Out == 0 {
+			t.Errorf("rank %d: %s: %+v", i, wrong, ranks[i])
+		}
+	}
+	testkit.Equal(t, "ranks that were counted", len(ranks), 4)
+}

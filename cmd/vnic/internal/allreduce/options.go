@@ -1,0 +1,142 @@
+package allreduce
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/lab"
+)
+
+// Options are the flags of `vnic allreduce`.
+type Options struct {
+	guests.Options
+
+	Op       string // transfer.AllReduce and so on
+	Modes    []string
+	Type     devmem.Type
+	Min, Max uint64   // bytes of the rows
+	Factor   uint64   // from one row to the next
+	Counts   []uint64 // elements of the rows, in place of Min, Max and Factor
+	Iters    int      // operations that are timed
+	Warmup   int      // operations before
+	Validate bool     // every element is compared
+	Root     int      // of a broadcast
+	Timeout  time.Duration
+	Seed     uint64
+
+	Progress func(mode string, done, total uint64)
+
+	tamper func(*guests.Set)  // tests: after an operation, before its elements are compared
+	done   func([]Rank, *Row) // tests: what there is after a row
+}
+
+// Defaults are the options without a flag, but for a seed.
+func Defaults() Options {
+	return Options{Options: guests.Defaults(), Op: transfer.AllReduce, Modes: []string{transfer.Devmem}, Type: devmem.Float32,
+		Min: 1 << 20, Max: 16 << 20, Factor: 4, Iters: 5, Warmup: 1, Validate: true, Timeout: 5 * time.Second}
+}
+
+// Types are the names of the elements' types, as nccl-tests has them.
+var Types = map[string]devmem.Type{"int32": devmem.Int32, "float": devmem.Float32, "bfloat16": devmem.BFloat16}
+
+// Ops are the operations.
+var Ops = []string{transfer.AllReduce, transfer.ReduceScatter, transfer.AllGather, transfer.Broadcast}
+
+const (
+	maxRows  = 64
+	maxIters = 1 << 20
+	maxBytes = 16 << 30 // of a row
+
+	pool = 8 << 20 // where what comes from the rank before lands
+)
+
+// Complete sets what follows from the rest, and says what is wrong.
+func (o *Options) Complete() error {
+	switch {
+	case !slices.Contains(Ops, o.Op):
+		return fmt.Errorf("--op %s: one of %v", o.Op, Ops)
+	case len(o.Modes) == 0:
+		return errors.New("--mode: devmem, copy or both")
+	case o.Type.Size() == 0:
+		return errors.New("--dtype: int32, float or bfloat16")
+	case o.Iters < 1 || o.Iters > maxIters:
+		return fmt.Errorf("--iters %d: 1 to %d", o.Iters, maxIters)
+	case o.Warmup < 0 || o.Warmup > maxIters:
+		return fmt.Errorf("--warmup-iters %d: 0 to %d", o.Warmup, maxIters)
+	case o.Timeout < time.Millisecond || o.Timeout > time.Hour:
+		return fmt.Errorf("--timeout %v: 1ms to 1h", o.Timeout)
+	}
+	for _, m := range o.Modes {
+		if m != transfer.Devmem && m != transfer.Copy {
+			return fmt.Errorf("--mode %s: devmem, copy or both", m)
+		}
+	}
+	if err := errors.Join(o.rows(), o.Check()); err != nil {
+		return err
+	}
+	d, err := o.Describe()
+	if err != nil {
+		return err
+	}
+	if o.Root < 0 || o.Root >= len(d.Guests) {
+		return fmt.Errorf("--root %d: ranks are 0 to %d", o.Root, len(d.Guests)-1)
+	}
+	o.Window = o.layout(len(d.Guests)).end
+	return o.Check() // of Window
+}
+
+// rows makes Counts.
+func (o *Options) rows() error {
+	if len(o.Counts) == 0 {
+		size := o.Type.Size()
+		switch {
+		case o.Min < size || o.Max < o.Min:
+			return fmt.Errorf("--minbytes %s, --maxbytes %s: from %d on, the smaller one first", lab.FormatBytes(o.Min),
+				lab.FormatBytes(o.Max), size)
+		case o.Factor < 2 && o.Max > o.Min:
+			return fmt.Errorf("--stepfactor %d: 2 at least", o.Factor)
+		}
+		for n := o.Min; n <= o.Max; n *= cmp.Or(o.Factor, 2) {
+			o.Counts = append(o.Counts, n/size)
+			if n > math.MaxUint64/cmp.Or(o.Factor, 2) {
+				break
+			}
+		}
+	}
+	if len(o.Counts) > maxRows {
+		return fmt.Errorf("%d rows: %d at most", len(o.Counts), maxRows)
+	}
+	for _, n := range o.Counts {
+		if n == 0 || n > maxBytes/o.Type.Size() {
+			return fmt.Errorf("%d elements: 1 to %d", n, maxBytes/o.Type.Size())
+		}
+	}
+	return nil
+}
+
+// layout is what a guest's part of GPU memory is for. Each area is whole pages.
+type layout struct {
+	pool, scratch, data transfer.Area
+	from, to            uint64 // in data: where an operation out of place has its elements from, and puts them
+	end                 uint64
+}
+
+func (o *Options) layout(ranks int) layout {
+	longest := slices.Max(o.Counts) * o.Type.Size()
+	chunk := (slices.Max(o.Counts)/uint64(ranks) + 1) * o.Type.Size()
+	l := layout{pool: transfer.Area{Bytes: pool}}
+	l.scratch = transfer.Area{Off: l.pool.Bytes, Bytes: pages(chunk)}
+	l.data = transfer.Area{Off: l.scratch.Off + l.scratch.Bytes, Bytes: 2 * pages(longest)}
+	l.from = pages(longest)
+	l.end = l.data.Off + l.data.Bytes
+	return l
+}
+
+func pages(n uint64) uint64 { return (n + devmem.PageSize - 1) &^ (devmem.PageSize - 1) }

@@ -1,0 +1,153 @@
+package allreduce
+
+import (
+	"encoding/binary"
+	"math"
+
+	"vnic.dev/vnic/collective"
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/guest-images/transfer"
+)
+
+// Elements follow from a seed, the rank and their number alone, so that nothing has to be kept: integers of all 32 bits,
+// and floating point numbers of many magnitudes whose sums are rounded, but neither NaN nor infinite.
+
+// mix spreads the bits of a number (splitmix64, Steele and others, "Fast splittable pseudorandom number generators").
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// value is an element, as its bits.
+func value(t devmem.Type, seed uint64, rank int, i uint64) uint32 {
+	h := mix(seed ^ mix(uint64(rank)+1) ^ i)
+	if t == devmem.Int32 {
+		return uint32(h)
+	}
+	// sign, an exponent of 2^-4 to 2^3, 23 bits of mantissa
+	bits := uint32(h>>32)&0x807fffff | (123+uint32(h&7))<<23
+	if t == devmem.BFloat16 {
+		return bits >> 16
+	}
+	return bits
+}
+
+// plus adds two elements: what IEEE 754 says, one at a time, by the processor's own addition of a float32 alone.
+func plus(t devmem.Type, a, b uint32) uint32 {
+	switch t {
+	case devmem.Int32:
+		return a + b
+	case devmem.Float32:
+		return math.Float32bits(math.Float32frombits(a) + math.Float32frombits(b))
+	}
+	sum := math.Float32bits(math.Float32frombits(a<<16) + math.Float32frombits(b<<16))
+	kept, rest := sum>>16, sum&0xffff
+	if rest > 0x8000 || rest == 0x8000 && kept&1 == 1 { // to the nearest, ties to even
+		kept++
+	}
+	return kept
+}
+
+// expected says what is in memory after an operation.
+type expected struct {
+	op    string
+	t     devmem.Type
+	seed  uint64
+	ranks int
+	root  int
+	count uint64
+}
+
+// mine says which elements of a rank an operation has anything to say of: [first, first+n).
+func (x *expected) mine(rank int) (first, n uint64) {
+	if x.op == transfer.ReduceScatter {
+		return collective.Part(rank, x.ranks, x.count)
+	}
+	return 0, x.count
+}
+
+// chunk is which of the parts of all elements an element is in.
+func (x *expected) chunk(i uint64) int {
+	each, more := x.count/uint64(x.ranks), x.count%uint64(x.ranks)
+	if long := more * (each + 1); i >= long {
+		return int(more + (i-long)/each)
+	}
+	return int(i / (each + 1))
+}
+
+// element is element i of each rank that has it.
+func (x *expected) element(i uint64) uint32 {
+	first := x.chunk(i) // a sum begins at this rank
+	switch x.op {
+	case transfer.Broadcast:
+		return value(x.t, x.seed, x.root, i)
+	case transfer.AllGather:
+		return value(x.t, x.seed, first, i)
+	case transfer.ReduceScatter:
+		first++
+	}
+	sum := value(x.t, x.seed, first%x.ranks, i)
+	for k := 1; k < x.ranks; k++ {
+		sum = plus(x.t, sum, value(x.t, x.seed, (first+k)%x.ranks, i))
+	}
+	return sum
+}
+
+// passes is how many bytes a rank passes on in an operation, and so how many come to the next one.
+func (x *expected) passes(rank int) (n uint64) {
+	part := func(c int) uint64 {
+		_, k := collective.Part(((c%x.ranks)+x.ranks)%x.ranks, x.ranks, x.count)
+		return k * x.t.Size()
+	}
+	all := x.count * x.t.Size()
+	switch {
+	case x.ranks == 1:
+		return 0
+	case x.op == transfer.AllReduce:
+		return 2*all - part(rank+1) - part(rank+2)
+	case x.op == transfer.ReduceScatter: // all but the own, of which the last comes
+		return all - part(rank)
+	case x.op == transfer.AllGather: // all but the next one's own
+		return all - part(rank+1)
+	case (rank+1)%x.ranks == x.root:
+		return 0
+	}
+	return all
+}
+
+// fill writes elements from number i on.
+func fill(b []byte, t devmem.Type, seed uint64, rank int, i uint64) {
+	size := int(t.Size())
+	for at := 0; at+size <= len(b); at += size {
+		put(b[at:], t, value(t, seed, rank, i))
+		i++
+	}
+}
+
+func put(b []byte, t devmem.Type, bits uint32) {
+	if t.Size() == 2 {
+		binary.LittleEndian.PutUint16(b, uint16(bits))
+		return
+	}
+	binary.LittleEndian.PutUint32(b, bits)
+}
+
+// wrong counts elements of b that are not what they should be; b begins with number i.
+func (x *expected) wrong(b []byte, i uint64) (n uint64) {
+	size := int(x.t.Size())
+	for at := 0; at+size <= len(b); at += size {
+		var bits uint32
+		if size == 2 {
+			bits = uint32(binary.LittleEndian.Uint16(b[at:]))
+		} else {
+			bits = binary.LittleEndian.Uint32(b[at:])
+		}
+		if bits != x.element(i) {
+			n++
+		}
+		i++
+	}
+	return n
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/cmd/vnic/internal/pcap"
+	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/lab/labfile"
+)
+
+// use is what the commands for uses of devmem TCP have in common: guests that a Set has, and the flags for them.
+type use struct {
+	opt   *guests.Options
+	modes *[]string
+	seed  *uint64
+
+	mode, how, lab  string
+	asJSON, verbose bool
+	sandbox         string
+	dump            pcap.Options
+	show            stat.Options
+}
+
+// newUse makes a use; how guests run unless a flag says otherwise.
+func newUse(command string, o *guests.Options, modes *[]string, seed *uint64) *use {
+	return &use{opt: o, modes: modes, seed: seed, mode: strings.Join(*modes, ","), how: "qemu", sandbox: broker.On,
+		show: stat.Options{Command: command}}
+}
+
+// flags are those of all uses, behind a command's own.
+func (u *use) flags(c *cobra.Command) {
+	f, o := c.Flags(), u.opt
+	f.StringVar(&u.mode, "mode", u.mode, "devmem, copy (payload through guest RAM, as a baseline) or both")
+	f.StringSliceVar(&o.NIC, "nic", o.NIC, "virtio: our driver and TCP stack in the guests; gve: the kernel's, which needs "+
+		"QEMU "+assets.MinVFIOUser+"; with commas between, one for each guest, the last one for all that follow")
+	f.StringVar(&u.how, "guest", u.how, "qemu, or inproc: guests in this process, over the same vhost-user socket")
+	labFlag(f, &u.lab)
+	f.IntVar(&o.MTU, "mtu", o.MTU, "MTU of the links")
+	impairFlags(f, &o.Impairment)
+	f.IntVar(&o.Family, "family", o.Family, "IP version, 4 or 6")
+	f.Var(&o.P2P, "p2p", "on, or off: the NICs cannot reach the GPUs, payload goes through host memory; or off=1,3 for "+
+		"some guests, from 0 on")
+	f.Uint64Var(u.seed, "seed", 0, "seed of all data, and of what links do by chance (default: random, printed)")
+	f.Var((*bytesFlag)(&o.Memory), "memory", "RAM of each guest")
+	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each GPU, a power of two")
+	sandboxFlag(f, &u.sandbox)
+	sourceFlags(f, &o.Fetch)
+	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
+	u.dump.Flags(f)
+	f.BoolVar(&u.asJSON, "json", false, "print one JSON object")
+	metricsFlag(f, &u.show)
+	f.BoolVarP(&u.verbose, "verbose", "v", false, "log what happens")
+}
+
+// complete reads the flags that are not options as they stand.
+func (u *use) complete(c *cobra.Command) error {
+	if err := broker.CheckMode(u.sandbox); err != nil {
+		return misuse(c, err)
+	}
+	if !c.Flags().Changed("seed") {
+		*u.seed = uint64(rand.Uint32())
+	}
+	u.opt.Impairment.Seed = *u.seed
+	*u.modes = []string{u.mode}
+	if u.mode == "both" {
+		*u.modes = []string{"devmem", "copy"}
+	}
+	switch u.how {
+	case "qemu":
+	case "inproc":
+		u.opt.InProc = true
+	default:
+		return usagef(c, "--guest %s: qemu or inproc", u.how)
+	}
+	if u.lab == "" {
+		return nil
+	}
+	l, err := loadLab(c, u.lab, func(l *labfile.Lab) uint64 { return l.Memory(!u.opt.InProc) }, "memory", "gpu-memory",
+		"mtu", "nic")
+	if err != nil {
+		return err
+	}
+	seed := *u.seed
+	if l.Seed != nil {
+		seed = *l.Seed
+	}
+	l.Sow(seed)
+	if u.opt.Lab = l; !c.Flags().Changed("guests") {
+		u.opt.Guests = 0
+	}
+	return nil
+}
+
+// report is what a use prints.
+type report interface{ Table(w io.Writer) error }
+
+// run does what a use is for: with the sandbox, progress, counters and a capture. do gives a report, which is nil if
+// there is none, also with an error; captured tells it of the capture.
+func (u *use) run(c *cobra.Command, config func(mode string) (broker.Config, error),
+	do func(ctx context.Context, ui *ui) (report, error), captured func(report, *pcap.Report)) (err error) {
+	if err := u.show.Check(); err != nil {
+		return misuse(c, err)
+	}
+	out, err := results(c, &u.dump, u.asJSON)
+	if err != nil {
+		return err
+	}
+	ui := newUI(c.ErrOrStderr(), u.asJSON && !u.verbose)
+	defer ui.done()
+	o := u.opt
+	o.Log = logTo(ui, slog.LevelError, u.verbose)
+	o.Fetch.Log, o.Fetch.Progress = o.Log, ui.fetch
+	o.Stage, o.Note = ui.stage, ui.note
+	more := broker.Terminal
+	if o.InProc {
+		more = append(append(broker.Calls{}, more...), broker.InProcess...)
+	}
+	if o.Broker, o.Confine, err = confined(config, u.sandbox, c.Flags().Changed("sandbox"), ui.note, more); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, o.Broker.Close()) }()
+	showSandbox(&u.show, o.Broker)
+	look, err := observe(u.show, u.dump, o.Log, ui.note)
+	if err != nil {
+		return err
+	}
+	defer look.close()
+	o.Services = append(o.Services, look.services...)
+	ctx, cancel := o.Broker.Guard(c.Context())
+	defer cancel()
+	rep, err := do(ctx, ui)
+	err = unlessLost(ctx, err)
+	noteRefused(o.Broker, ui.note)
+	ui.clearLine()
+	if rep == nil {
+		return err
+	}
+	captured(rep, look.capture.Report())
+	if u.asJSON {
+		return errors.Join(err, printJSON(out, rep))
+	}
+	return errors.Join(err, rep.Table(out))
+}
