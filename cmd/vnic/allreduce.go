@@ -21,7 +21,7 @@ func allreduceCommand() *cobra.Command {
 	u := newUse("allreduce", &o.Options, &o.Modes, &o.Seed)
 	c := &cobra.Command{
 		Use:   "allreduce",
-		Short: "Add up the memory of several guests' GPUs on a ring, in nccl-tests' columns, and prove where its bytes went",
+		Short: "Add up the memory of guests' GPUs on a ring, in nccl-tests' columns, and prove where bytes went",
 		Long: `Add up the memory of several guests' GPUs on a ring, as data parallel training does with gradients. Each guest
 is a rank; what ranks exchange goes from GPU memory to GPU memory, and GPUs' engines add it up. The host compares
 every element with a reference of its own, and the NICs count where payload lay. The output is nccl-tests'.`,

@@ -96,11 +96,23 @@ steering, and a GPU whose memory the NIC can reach. Both are emulated; the paylo
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetUsageTemplate(usageTemplate)
 	root.SetHelpTemplate(helpTemplate)
-	root.AddCommand(serveCommand(), gpuFDCommand())
-	root.AddCommand(runCommand(), bootCommand(), doctorCommand(), versionCommand())
-	root.AddCommand(imageCommand(), labCommand())
-	root.AddCommand(allreduceCommand())
-	root.AddCommand(statCommand(), cacheCommand(), benchCommand())
+	for _, g := range []struct {
+		name     string
+		commands []*cobra.Command
+	}{
+		{"Run", []*cobra.Command{runCommand(), bootCommand(), serveCommand()}},
+		{"Use", []*cobra.Command{allreduceCommand()}},
+		{"Judge", []*cobra.Command{benchCommand()}},
+		{"Look", []*cobra.Command{labCommand(), statCommand(), doctorCommand()}},
+		{"Rest", []*cobra.Command{imageCommand(), gpuFDCommand(), cacheCommand(), versionCommand()}},
+	} {
+		root.AddGroup(&cobra.Group{ID: g.name, Title: g.name + ":"})
+		for _, c := range g.commands {
+			c.GroupID = g.name
+			root.AddCommand(c)
+		}
+	}
+	root.SetHelpCommandGroupID("Rest")
 	for _, c := range more {
 		root.AddCommand(c())
 	}

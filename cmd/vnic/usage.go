@@ -50,8 +50,11 @@ const usageTemplate = `{{if .HasExample}}Examples:
 {{end}}Usage:{{if .HasAvailableSubCommands}}
   {{.CommandPath}} COMMAND [flags]
 
-Commands:{{range .Commands}}{{if .IsAvailableCommand}}
-  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}
+{{$all := .}}{{if .Groups}}{{range $i, $group := .Groups}}{{if $i}}
+
+{{end}}{{.Title}}{{range $all.Commands}}{{if (and (eq .GroupID $group.ID) .IsAvailableCommand)}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{else}}Commands:{{range .Commands}}{{if .IsAvailableCommand}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}
 
 See '{{.CommandPath}} COMMAND --help' for the flags of a command.{{else}}
   {{.UseLine}}{{end}}{{if .HasAvailableLocalFlags}}

@@ -97,9 +97,10 @@ func (o *Options) rows() error {
 	if len(o.Counts) == 0 {
 		size := o.Type.Size()
 		switch {
-		case o.Min < size || o.Max < o.Min:
-			return fmt.Errorf("--minbytes %s, --maxbytes %s: from %d on, the smaller one first", lab.FormatBytes(o.Min),
-				lab.FormatBytes(o.Max), size)
+		case o.Min < size:
+			return fmt.Errorf("--minbytes %s: at least an element of %d bytes", lab.FormatBytes(o.Min), size)
+		case o.Max < o.Min:
+			return fmt.Errorf("--minbytes %s, --maxbytes %s: the smaller one first", lab.FormatBytes(o.Min), lab.FormatBytes(o.Max))
 		case o.Factor < 2 && o.Max > o.Min:
 			return fmt.Errorf("--stepfactor %d: 2 at least", o.Factor)
 		}

@@ -177,7 +177,7 @@ func (o *Options) Check() error {
 		m, _ := lab.LookupModel(g.NICs[0].Model)
 		if has := Usable(m, g.GPUs[first(g)].Memory); o.Window > has {
 			return fmt.Errorf("guest %s can use %s of its GPU's memory, and %s are wanted: a larger --gpu-memory, or less data",
-				g.Name, lab.FormatBytes(has), lab.FormatBytes(o.Window))
+				g.Name, lab.FormatBytes(has), lab.FormatBytes((o.Window+1<<20-1)&^(1<<20-1)))
 		}
 	}
 	return nil
