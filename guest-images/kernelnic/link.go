@@ -70,6 +70,17 @@ func bringUp(name string, mtu int, addrs []netip.Prefix) (mac net.HardwareAddr, 
 	return link.Attrs().HardwareAddr, link.Attrs().Index, added, nil
 }
 
+// addRoutes makes default routes by the interface. They go with its addresses.
+func addRoutes(index int, gateways []netip.Addr) error {
+	for _, g := range gateways {
+		r := &netlink.Route{LinkIndex: index, Gw: g.AsSlice()}
+		if err := netlink.RouteAdd(r); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("route by %v: %w", g, err)
+		}
+	}
+	return nil
+}
+
 // rtoSettings are settings of TCP (Linux Documentation/networking/ip-sysctl.rst): no tail loss probes,
 // and 2 s at least until a retransmission.
 var rtoSettings = map[string]string{"tcp_early_retrans": "0", "tcp_rto_min_us": "2000000"}

@@ -33,10 +33,11 @@ const callTime = 10 * time.Second
 type Options struct {
 	Interface  string // "" = the one of our driver
 	Addrs      []netip.Prefix
-	MTU        int    // 0 = as it is
-	Window     uint64 // bytes of GPU memory; 0 = none
-	GPU        *int   // which GPU they are of, by the NIC's number; nil = the first that is a NUMA node
-	HostQueues int    // receive queues that RSS spreads over, from 0; the others are free to be bound. 0 = as it is
+	Gateways   []netip.Addr // default routes
+	MTU        int          // 0 = as it is
+	Window     uint64       // bytes of GPU memory; 0 = none
+	GPU        *int         // which GPU they are of, by the NIC's number; nil = the first that is a NUMA node
+	HostQueues int          // receive queues that RSS spreads over, from 0; the others are free to be bound. 0 = as it is
 	Log        *slog.Logger
 	// Lossless says that the link loses nothing: TCP then waits before it takes what is late for lost, as a guest that is
 	// emulated is late all the time.
@@ -80,6 +81,9 @@ func Open(ctx context.Context, o Options) (n *NIC, err error) {
 	var index int
 	if n.mac, index, n.addrs, err = bringUp(n.name, o.MTU, o.Addrs); err != nil {
 		return n, err
+	}
+	if err := addRoutes(index, o.Gateways); err != nil {
+		return n, fmt.Errorf("%s: %w", n.name, err)
 	}
 	if o.Lossless {
 		if err := raiseMinRTO(); err != nil {

@@ -91,7 +91,7 @@ func newGuest(t testing.TB, p *lab.Port, o options) *guest {
 	if o.bad.Lossy() {
 		loss = LinkLoss
 	}
-	g.node = testkit.Must(Open(g.drv, []netip.Prefix{p.Addr4, p.Addr6}, p.MTU, loss, ProcStat))(t)
+	g.node = testkit.Must(Open(g.drv, []netip.Prefix{p.Addr4, p.Addr6}, nil, p.MTU, loss, ProcStat))(t)
 	g.end, g.new = g.node, g.holds()
 	t.Cleanup(func() {
 		if err := g.node.Close(); err != nil {

@@ -29,8 +29,9 @@ const lossFreeRTO = 3 * time.Second
 // Open starts our stack on a NIC and makes a Node of both. cpu reads the guest's CPU time, to which
 // the driver adds how much of it was idle polling; nil: unknown. The Node owns the NIC, also after
 // an error.
-func Open(n *driver.NIC, addrs []netip.Prefix, mtu int, loss Loss, cpu func() (CPU, error)) (*Node, error) {
-	o := stack.Options{Addresses: addrs, MTU: mtu, RACK: loss == LinkLoss}
+func Open(n *driver.NIC, addrs []netip.Prefix, gateways []netip.Addr, mtu int, loss Loss,
+	cpu func() (CPU, error)) (*Node, error) {
+	o := stack.Options{Addresses: addrs, Gateways: gateways, MTU: mtu, RACK: loss == LinkLoss}
 	if loss == NoLoss {
 		o.MinRTO = lossFreeRTO
 	}

@@ -55,6 +55,7 @@ type Setup struct {
 	// the NIC is the kernel's, and so is device memory TCP; else both are ours
 	Kernel     bool           `json:"kernel,omitempty"`
 	Addrs      []netip.Prefix `json:"addrs"`
+	Gateways   []netip.Addr   `json:"gateways,omitempty"` // default routes, one for each family
 	MTU        int            `json:"mtu"`
 	QueuePairs int            `json:"queue_pairs"`
 	// receive queues, from 0, for ordinary traffic; the others can be bound
@@ -96,8 +97,8 @@ func openNIC(ctx context.Context, s Setup) (*Node, SetupResult, error) {
 
 // openKernel opens a NIC of the kernel's. It can be open several times, each with a window of its own.
 func openKernel(ctx context.Context, s Setup) (*Node, SetupResult, error) {
-	n, err := kernelnic.Open(ctx, kernelnic.Options{Interface: s.Interface, Addrs: s.Addrs, MTU: s.MTU, Window: s.Window,
-		GPU: s.GPU, HostQueues: s.HostQueues, Lossless: s.Loss != LinkLoss})
+	n, err := kernelnic.Open(ctx, kernelnic.Options{Interface: s.Interface, Addrs: s.Addrs, Gateways: s.Gateways,
+		MTU: s.MTU, Window: s.Window, GPU: s.GPU, HostQueues: s.HostQueues, Lossless: s.Loss != LinkLoss})
 	if err != nil {
 		return nil, SetupResult{}, err
 	}
@@ -128,7 +129,7 @@ func openPCI(ctx context.Context, s Setup) (*Node, SetupResult, error) {
 	for _, g := range n.GPUs() {
 		r.GPUs = append(r.GPUs, GPU{ID: g.ID, Size: g.Size, PCI: g.PCI})
 	}
-	node, err := Open(n, s.Addrs, s.MTU, s.Loss, ProcStat)
+	node, err := Open(n, s.Addrs, s.Gateways, s.MTU, s.Loss, ProcStat)
 	return node, r, err
 }
 

@@ -95,13 +95,16 @@ func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
 		var err, err2 error
 		m := &r.meters[i]
 		m.out, err = g.Port.NIC().AddFlowCounter(control.FlowCounter{Proto: 6, Local: ranks[i].From, Remote: ranks[i].Next})
-		m.in, err2 = g.Port.NIC().AddFlowCounter(control.FlowCounter{Proto: 6, Local: ranks[i].Listen, Remote: addr(i-1, port+1)})
+		m.in, err2 = g.Port.NIC().AddFlowCounter(control.FlowCounter{Proto: 6, Local: ranks[i].Listen,
+			Remote: addr(i-1, port+1)})
 		if err := errors.Join(err, err2); err != nil {
 			return err
 		}
 		defer func() { _ = errors.Join(g.Port.NIC().DelFlowCounter(m.out), g.Port.NIC().DelFlowCounter(m.in)) }()
 	}
-	if err := r.all(ctx, func(ctx context.Context, i int, g *guests.Guest) error { return g.Join(ctx, ranks[i]) }); err != nil {
+	if err := r.all(ctx, func(ctx context.Context, i int, g *guests.Guest) error {
+		return g.Join(ctx, ranks[i])
+	}); err != nil {
 		return fmt.Errorf("join: %w", err)
 	}
 	if err := o.Begin(ctx, guests.Step{Stage: "transfer", Mode: mode}); err != nil {
@@ -164,7 +167,9 @@ func (r *ring) all(ctx context.Context, f func(ctx context.Context, i int, g *gu
 		work.Go(func() {
 			if errs[i] = f(ctx, i, g); errs[i] != nil {
 				once.Do(func() {
-					timer = time.AfterFunc(late, func() { cancel(fmt.Errorf("no answer %v after another rank's error", late)) })
+					timer = time.AfterFunc(late, func() {
+						cancel(fmt.Errorf("no answer %v after another rank's error", late))
+					})
 				})
 			}
 		})
@@ -275,7 +280,8 @@ func (r *ring) fill(ctx context.Context, x *expected, from *uint64) error {
 }
 
 // operate has all ranks do operations, and adds to their sums what their NICs counted. It gives the time of the slowest.
-func (r *ring) operate(ctx context.Context, x *expected, c transfer.Collective, cpu *float64) (seconds float64, err error) {
+func (r *ring) operate(ctx context.Context, x *expected, c transfer.Collective, cpu *float64) (seconds float64,
+	err error) {
 	before := r.read()
 	results := make([]transfer.CollectiveResult, len(r.set.Guests))
 	if err := r.all(ctx, func(ctx context.Context, i int, g *guests.Guest) (err error) {

@@ -37,7 +37,8 @@ func TestRingOfMachines(t *testing.T) {
 		}
 	}
 	_, err := do(t, &o)
-	testkit.ErrorSays(t, err, "guest guest1", "what it ended", "rank 0 (guest0): transfer.collective: rank 1: all-reduce, step ")
+	testkit.ErrorSays(t, err, "guest guest1", "what it ended",
+		"rank 0 (guest0): transfer.collective: rank 1: all-reduce, step ")
 	for i := range ranks {
 		if wrong := ranks[i].wrongCount("devmem"); wrong != "" || ranks[i].Expected.Out == 0 {
 			t.Errorf("rank %d: %s: %+v", i, wrong, ranks[i])

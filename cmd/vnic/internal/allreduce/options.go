@@ -39,8 +39,8 @@ type Options struct {
 
 // Defaults are the options without a flag, but for a seed.
 func Defaults() Options {
-	return Options{Options: guests.Defaults(), Op: transfer.AllReduce, Modes: []string{transfer.Devmem}, Type: devmem.Float32,
-		Min: 1 << 20, Max: 16 << 20, Factor: 4, Iters: 5, Warmup: 1, Validate: true, Timeout: 5 * time.Second}
+	return Options{Options: guests.Defaults(), Op: transfer.AllReduce, Modes: []string{transfer.Devmem},
+		Type: devmem.Float32, Min: 1 << 20, Max: 16 << 20, Factor: 4, Iters: 5, Warmup: 1, Validate: true, Timeout: 5 * time.Second}
 }
 
 // Types are the names of the elements' types, as nccl-tests has them.
@@ -100,7 +100,8 @@ func (o *Options) rows() error {
 		case o.Min < size:
 			return fmt.Errorf("--minbytes %s: at least an element of %d bytes", lab.FormatBytes(o.Min), size)
 		case o.Max < o.Min:
-			return fmt.Errorf("--minbytes %s, --maxbytes %s: the smaller one first", lab.FormatBytes(o.Min), lab.FormatBytes(o.Max))
+			return fmt.Errorf("--minbytes %s, --maxbytes %s: the smaller one first", lab.FormatBytes(o.Min),
+				lab.FormatBytes(o.Max))
 		case o.Factor < 2 && o.Max > o.Min:
 			return fmt.Errorf("--stepfactor %d: 2 at least", o.Factor)
 		}

@@ -50,8 +50,10 @@ func (r *Report) table(b *strings.Builder, m *Mode) {
 	}
 	b.WriteString("#\n#                                                              out-of-place" +
 		"                       in-place          \n" +
-		"#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong\n" +
-		"#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)       \n")
+		"#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw" +
+		" #wrong\n" +
+		"#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)" +
+		"       \n")
 	redop := "sum"
 	if r.Op == transfer.AllGather || r.Op == transfer.Broadcast {
 		redop = "none"

@@ -32,7 +32,9 @@ type NodeConfig struct {
 	Window uint64 // of a node's GPU memory, how much the guest takes: whole huge pages
 	Device string // what the guest calls the NIC; "": it has no other
 	Number int    // of the transfer.Node in the guest
-	Log    *slog.Logger
+
+	Gateways []netip.Addr // default routes, of Family
+	Log      *slog.Logger
 }
 
 // Addr is the NIC's address in the guest.
@@ -72,14 +74,15 @@ func InProcess(c NodeConfig) (*transfer.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return transfer.Open(n, []netip.Prefix{c.Addr()}, c.Port.MTU, c.Loss, nil)
+	return transfer.Open(n, []netip.Prefix{c.Addr()}, c.Gateways, c.Port.MTU, c.Loss, nil)
 }
 
 // Setup has a guest in QEMU take a NIC and start its stack. window is where the memory is that it has of a node.
-func Setup(ctx context.Context, a *agent.Client, c NodeConfig) (r transfer.Remote, window []kernelnic.Extent, err error) {
+func Setup(ctx context.Context, a *agent.Client, c NodeConfig) (r transfer.Remote, window []kernelnic.Extent,
+	err error) {
 	r = transfer.Remote{Agent: a, Node: c.Number}
 	gpu := c.GPU.ID()
-	s := transfer.Setup{Interface: c.Device, Addrs: []netip.Prefix{c.Addr()}, MTU: c.Port.MTU,
+	s := transfer.Setup{Interface: c.Device, Addrs: []netip.Prefix{c.Addr()}, Gateways: c.Gateways, MTU: c.Port.MTU,
 		QueuePairs: c.Pairs(), HostQueues: c.HostQueues(), Loss: c.Loss, GPU: &gpu}
 	want := c.GPU.Size()
 	if c.Port.Model.Node {
