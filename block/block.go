@@ -1,6 +1,6 @@
-// Package block is what clients of remote block devices have in common whose data lies in device memory: blocks are read
-// from the network into GPU memory, and written from there. nvmetcp and nbd are such clients, each written against
-// package devmem alone.
+// Package block is what clients of remote block devices have in common whose data lies in device memory: blocks are
+// read from the network into GPU memory, and written from there. nvmetcp and nbd are such clients, each written
+// against package devmem alone.
 //
 // The package is API (README, Stability).
 package block

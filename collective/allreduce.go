@@ -9,8 +9,8 @@ import (
 // AllReduce adds up count elements of all ranks' buffers, from offset off of each on: when it returns, this rank's has
 // the sums. Chunk c of the n that the elements are cut in is added in the order of ranks c, c+1, ..., c-1.
 //
-// Errors: EINVAL (offset, type), EFAULT (outside of the buffer), ENOSPC (a chunk is longer than Scratch) before anything
-// is sent; *Error for a neighbour's, after which the Ring is closed and the buffer has any bytes.
+// Errors: EINVAL (offset, type), EFAULT (outside of the buffer), ENOSPC (a chunk is longer than Scratch) before
+// anything is sent; *Error for a neighbour's, after which the Ring is closed and the buffer has any bytes.
 func (r *Ring) AllReduce(ctx context.Context, t devmem.Type, b devmem.Buffer, off, count uint64) error {
 	o, err := r.reduces("all-reduce", t, b, off, count)
 	if err != nil {

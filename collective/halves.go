@@ -7,8 +7,8 @@ import (
 )
 
 // ReduceScatter adds up as AllReduce does, but each rank ends with one chunk: of count elements of its buffer those
-// that Part says are sums, and the others are sums of some ranks. Chunk c is added in the order of ranks c+1, c+2, ..., c.
-// Errors are AllReduce's.
+// that Part says are sums, and the others are sums of some ranks. Chunk c is added in the order of ranks c+1, c+2,
+// ..., c. Errors are AllReduce's.
 func (r *Ring) ReduceScatter(ctx context.Context, t devmem.Type, b devmem.Buffer, off, count uint64) error {
 	o, err := r.reduces("reduce-scatter", t, b, off, count)
 	if err != nil {

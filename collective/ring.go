@@ -110,8 +110,8 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Join takes a rank's place: it binds the pool, listens, and connects to the next rank, which may come later. It returns
-// when both neighbours are there, or ctx ends.
+// Join takes a rank's place: it binds the pool, listens, and connects to the next rank, which may come later. It
+// returns when both neighbours are there, or ctx ends.
 func Join(ctx context.Context, c Config) (_ *Ring, err error) {
 	if c.Timeout == 0 {
 		c.Timeout = DefaultTimeout

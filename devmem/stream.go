@@ -151,7 +151,8 @@ func (s *Stream) here(what string, at, n uint64) error {
 	return nil
 }
 
-// Look copies bytes that were received and not taken to dst, from the at-th on, and takes none. EINVAL: there are fewer.
+// Look copies bytes that were received and not taken to dst, from the at-th on, and takes none. EINVAL: there are
+// fewer.
 func (s *Stream) Look(ctx context.Context, dst []byte, at uint64) error {
 	return s.LookEach(ctx, dst, Strided{Off: at, Len: len(dst), Count: 1})
 }

@@ -66,7 +66,8 @@ every element with a reference of its own, and the NICs count where payload lay.
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.IntVar(&o.Guests, "guests", o.Guests, fmt.Sprintf("guests, each a rank (1 to %d; default with --lab: all)", guests.MaxGuests))
+	f.IntVar(&o.Guests, "guests", o.Guests,
+		fmt.Sprintf("guests, each a rank (1 to %d; default with --lab: all)", guests.MaxGuests))
 	f.VarP((*bytesFlag)(&o.Min), "minbytes", "b", "the smallest size")
 	f.VarP((*bytesFlag)(&o.Max), "maxbytes", "e", "the largest size")
 	f.Uint64VarP(&o.Factor, "stepfactor", "f", o.Factor, "from one size to the next")
@@ -74,10 +75,12 @@ every element with a reference of its own, and the NICs count where payload lay.
 	f.IntVarP(&o.Iters, "iters", "n", o.Iters, "operations of a size that are timed")
 	f.IntVarP(&o.Warmup, "warmup-iters", "w", o.Warmup, "operations before, which are not")
 	f.BoolVarP(&o.Validate, "check", "c", o.Validate, "compare every element")
-	f.VarP((*typeFlag)(&o.Type), "dtype", "d", "type of the elements: "+strings.Join(slices.Sorted(maps.Keys(allreduce.Types)), ", "))
+	f.VarP((*typeFlag)(&o.Type), "dtype", "d",
+		"type of the elements: "+strings.Join(slices.Sorted(maps.Keys(allreduce.Types)), ", "))
 	f.StringVar(&o.Op, "op", o.Op, "operation: "+strings.Join(allreduce.Ops, ", "))
 	f.IntVar(&o.Root, "root", 0, "rank that a broadcast is from")
-	f.DurationVar(&o.Timeout, "timeout", o.Timeout, "for how long a rank waits for a neighbour of which there is neither byte nor acknowledgment")
+	f.DurationVar(&o.Timeout, "timeout", o.Timeout,
+		"for how long a rank waits for a neighbour of which there is neither byte nor acknowledgment")
 	u.flags(c)
 	return c
 }

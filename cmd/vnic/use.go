@@ -41,8 +41,8 @@ func newUse(command string, o *guests.Options, modes *[]string, seed *uint64) *u
 func (u *use) flags(c *cobra.Command) {
 	f, o := c.Flags(), u.opt
 	f.StringVar(&u.mode, "mode", u.mode, "devmem, copy (payload through guest RAM, as a baseline) or both")
-	f.StringSliceVar(&o.NIC, "nic", o.NIC, "virtio: our driver and TCP stack in the guests; gve: the kernel's, which needs "+
-		"QEMU "+assets.MinVFIOUser+"; with commas between, one for each guest, the last one for all that follow")
+	f.StringSliceVar(&o.NIC, "nic", o.NIC, "virtio: our driver and TCP stack in the guests; gve: the kernel's, which "+
+		"needs QEMU "+assets.MinVFIOUser+"; with commas between, one for each guest, the last one for all that follow")
 	f.StringVar(&u.how, "guest", u.how, "qemu, or inproc: guests in this process, over the same vhost-user socket")
 	labFlag(f, &u.lab)
 	f.IntVar(&o.MTU, "mtu", o.MTU, "MTU of the links")

@@ -279,7 +279,8 @@ func (r *ring) fill(ctx context.Context, x *expected, from *uint64) error {
 	})
 }
 
-// operate has all ranks do operations, and adds to their sums what their NICs counted. It gives the time of the slowest.
+// operate has all ranks do operations, and adds to their sums what their NICs counted. It gives the time of the
+// slowest.
 func (r *ring) operate(ctx context.Context, x *expected, c transfer.Collective, cpu *float64) (seconds float64,
 	err error) {
 	before := r.read()

@@ -40,7 +40,8 @@ type Options struct {
 // Defaults are the options without a flag, but for a seed.
 func Defaults() Options {
 	return Options{Options: guests.Defaults(), Op: transfer.AllReduce, Modes: []string{transfer.Devmem},
-		Type: devmem.Float32, Min: 1 << 20, Max: 16 << 20, Factor: 4, Iters: 5, Warmup: 1, Validate: true, Timeout: 5 * time.Second}
+		Type: devmem.Float32, Min: 1 << 20, Max: 16 << 20, Factor: 4, Iters: 5, Warmup: 1, Validate: true,
+		Timeout: 5 * time.Second}
 }
 
 // Types are the names of the elements' types, as nccl-tests has them.

@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/guest-images/transfer"
 )
 
-// Elements follow from a seed, the rank and their number alone, so that nothing has to be kept: integers of all 32 bits,
-// and floating point numbers of many magnitudes whose sums are rounded, but neither NaN nor infinite.
+// Elements follow from a seed, the rank and their number alone, so that nothing has to be kept: integers of all 32
+// bits, and floating point numbers of many magnitudes whose sums are rounded, but neither NaN nor infinite.
 
 // mix spreads the bits of a number (splitmix64, Steele and others, "Fast splittable pseudorandom number generators").
 func mix(x uint64) uint64 {
