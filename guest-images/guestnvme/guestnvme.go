@@ -1,26 +1,32 @@
-// Package guestnvme makes a guest an NVMe/TCP target or an initiator, of its kernel's own drivers: nvmet-tcp, and
-// nvme-tcp (NVMe TCP Transport Specification 1.0c). It is both ends: Ops registers the operations with package agent,
-// the other functions are the host's calls of them.
+// Package guestnvme makes a guest an NVMe/TCP target or an initiator, of its kernel's own drivers:
+// nvmet-tcp, and nvme-tcp (NVMe TCP Transport Specification 1.0c). It is both ends: Ops registers
+// the operations with package agent, the other functions are the host's calls of them.
 //
-// A target (Serve, Stop) exports block devices of its guest, which it knows by their serial numbers: those of QEMU's
-// disks, whose bytes are the host's (qemu.Disk). The kernel's target reads and writes a block device past the page
-// cache of its guest, so what the host has written to the disk's file is what an initiator reads, and a write whose
-// command is complete can be read in the file. An initiator (Connect, Disconnect) is the judge of a target that is
-// another's, or ours: Digest and Compare read ranges, Write writes a pattern that the host can make too.
+// A target (Serve, Stop) exports block devices of its guest, which it knows by their serial
+// numbers: those of QEMU's disks, whose bytes are the host's (qemu.Disk). The kernel's target reads
+// and writes a block device past the page cache of its guest, so what the host has written to the
+// disk's file is what an initiator reads, and a write whose command is complete can be read in the
+// file. An initiator (Connect, Disconnect) is the judge of a target that is another's, or ours:
+// Digest and Compare read ranges, Write writes a pattern that the host can make too.
 //
-// The guest's network is package guestnet's: the target listens at an address that an interface of the kernel has. The
-// image needs kernel modules, which the guest's init loads: TargetModules, InitiatorModules, and the interface's
-// driver. Debian's cloud kernel 7.2.12 has nvme-core, which both need, built in, and so virtio_pci; loop, brd and
-// null_blk are not needed. All checks of checksums are off: no header or data digests, no TLS, no authentication.
+// The guest's network is package guestnet's: the target listens at an address that an interface of
+// the kernel has. The image needs kernel modules, which the guest's init loads: TargetModules,
+// InitiatorModules, and the interface's driver. Debian's cloud kernel 7.2.12 has nvme-core, which
+// both need, built in, and so virtio_pci; loop, brd and null_blk are not needed. Digests of
+// headers and data, TLS and authentication are off.
 //
-// What was measured there, under TCG with one CPU each: the target's four modules and what they need are 0.9 MB of the
-// image and of its RAM; see lab_test.go, which logs how long each step takes. nvmet refuses a disk that is read-only
-// (EACCES): it opens block devices to write.
+// What was measured there (TCG, two guests of one CPU each on a host of two, disks in memfds): the
+// modules are 0.9 MB of a target's image and 0.2 MB of an initiator's; one after the other both
+// guests have booted after 10 to 14 s. Serve takes 0.1 s, Connect 0.1 to 0.4 s. Digest and Compare
+// read 15 to 20 MB/s in chunks of 1 MiB or more, 7 MB/s in chunks of 128 KiB; on the target's own
+// disk 40 to 50 MB/s. A target with a gVNIC, under the kernel's gve, works likewise. nvmet refuses
+// a disk that is read-only (EACCES): it opens block devices to write.
 //
-// One target with any number of namespaces and addresses is served at a time. A call of the kernel that waits for a
-// peer cannot be interrupted: an operation whose context ends returns, and the call ends when the kernel gives up
-// (a connection after some minutes, a command after 30 seconds and the time of Connection.LossSeconds). What it made
-// is then taken away again. Buffers are of Range.Chunk bytes, 16 MiB at most.
+// One target is served at a time, with 64 namespaces and 16 addresses at most. A call of the kernel
+// that waits for a peer cannot be interrupted: an operation whose context ends returns, and the
+// call ends when the kernel gives up (a connection after some minutes, a command after 30 seconds
+// and the time of Connection.LossSeconds). What it made is then taken away again. Buffers are of
+// Range.Chunk bytes, 16 MiB at most.
 package guestnvme
 
 import (
@@ -61,9 +67,11 @@ type Target struct {
 // Port is the port of NVMe/TCP's I/O controllers (IANA's "nvme").
 const Port = 4420
 
-// Serve has a guest serve a target, all of whose addresses listen when it returns. It has no effect if it fails, or if
-// that very target is served already; while another is it fails (EBUSY). Errors are *agent.RemoteError, with what the
-// guest's kernel says: EADDRNOTAVAIL for an address that the guest does not have, EACCES for a read-only disk.
+// Serve has a guest serve a target, all of whose addresses listen when it returns. The target that
+// is served already is no error; while another is it fails (EBUSY). If it fails nothing is changed;
+// but if ctx has ended, the target may be served all the same: Stop ends it. Errors of the guest
+// are *agent.RemoteError, in its kernel's words: EADDRNOTAVAIL for an address that the guest does
+// not have, EACCES for a read-only disk, ENODEV for a serial number that no disk has.
 func Serve(ctx context.Context, c *agent.Client, t Target) error {
 	if err := t.check(); err != nil {
 		return err
@@ -71,7 +79,8 @@ func Serve(ctx context.Context, c *agent.Client, t Target) error {
 	return c.Call(ctx, opServe, t, nil)
 }
 
-// Stop ends what Serve has begun, and closes its connections. A guest that serves nothing has no error.
+// Stop ends what Serve has begun, and closes its connections. A guest that serves nothing has no
+// error.
 func Stop(ctx context.Context, c *agent.Client) error { return c.Call(ctx, opStop, nil, nil) }
 
 // Connection is what an initiator connects to.
@@ -81,7 +90,8 @@ type Connection struct {
 	HostNQN string         `json:"hostnqn"`          // the initiator's; "" = DefaultHostNQN
 	NSIDs   []uint32       `json:"nsids,omitempty"`  // namespaces that are waited for; nil: 1
 	Queues  int            `json:"queues,omitempty"` // for I/O; 0: one for each CPU
-	// LossSeconds is how long the kernel tries to connect again to a target that is lost, before commands fail; 0: 30
+	// LossSeconds is how long the kernel tries to connect again to a target that is lost, before
+	// commands fail; 0: 30
 	LossSeconds int `json:"loss_seconds,omitempty"`
 }
 
@@ -102,8 +112,8 @@ type Namespace struct {
 	BlockSize uint32 `json:"block_size"` // in bytes
 }
 
-// Connect has a guest's kernel connect to a subsystem, and waits for its namespaces: until ctx ends, 30 seconds at
-// most. If it fails nothing stays connected.
+// Connect has a guest's kernel connect to a subsystem, and waits for its namespaces: until ctx
+// ends, 30 seconds at most. If it fails nothing stays connected.
 func Connect(ctx context.Context, c *agent.Client, conn Connection) (Controller, error) {
 	if err := conn.check(); err != nil {
 		return Controller{}, err
@@ -116,7 +126,8 @@ func Connect(ctx context.Context, c *agent.Client, conn Connection) (Controller,
 	return r, err
 }
 
-// Disconnect has the kernel delete a controller of Connect's, by its name. One that is gone is no error.
+// Disconnect has the kernel delete a controller of Connect's, by its name. One that is gone is no
+// error.
 func Disconnect(ctx context.Context, c *agent.Client, name string) error {
 	return c.Call(ctx, opDisconnect, controller{name}, nil)
 }
@@ -130,11 +141,11 @@ type Range struct {
 	Device string `json:"device"`
 	Off    uint64 `json:"off"` // in bytes, whole blocks; so is Len
 	Len    uint64 `json:"len"`
-	// Chunk is how many bytes one system call takes, whole blocks, 16 MiB at most; 0: 1 MiB. A call is one command, up to
-	// what the kernel makes of it: 4 MiB of nvme-tcp's.
+	// Chunk is how many bytes one system call takes, whole blocks, 16 MiB at most; 0: 1 MiB. A call
+	// is one command, up to what the kernel makes of it: 4 MiB of nvme-tcp's.
 	Chunk int `json:"chunk,omitempty"`
-	// Buffered goes through the guest's page cache, which may hold what was read before. Without it each read asks the
-	// target (O_DIRECT).
+	// Buffered goes through the guest's page cache, which may hold what was read before. Without it
+	// each read asks the target (O_DIRECT).
 	Buffered bool `json:"buffered,omitempty"`
 }
 
@@ -162,8 +173,9 @@ func Digest(ctx context.Context, c *agent.Client, r Range) (sum [sha256.Size]byt
 	return [sha256.Size]byte(got.SHA256), nil
 }
 
-// Compare reads a range until it differs from the pattern of seed, which begins with the device's first byte (Fill),
-// and gives how many bytes are the same, from the range's start: Range.Len if all are.
+// Compare reads a range until it differs from the pattern of seed, which begins with the device's
+// first byte (Fill), and gives how many bytes are the same, from the range's start: Range.Len if
+// all are.
 func Compare(ctx context.Context, c *agent.Client, r Range, seed uint64) (same uint64, err error) {
 	var got readResult
 	err = c.Call(ctx, opRead, transfer{r, &seed}, &got)
@@ -173,7 +185,8 @@ func Compare(ctx context.Context, c *agent.Client, r Range, seed uint64) (same u
 	return got.Match, err
 }
 
-// Write writes the pattern of seed, which begins with the device's first byte (Fill), and has the target flush it.
+// Write writes the pattern of seed, which begins with the device's first byte (Fill), and has the
+// target flush it.
 func Write(ctx context.Context, c *agent.Client, r Range, seed uint64) error {
 	return c.Call(ctx, opWrite, transfer{r, &seed}, nil)
 }
@@ -181,7 +194,8 @@ func Write(ctx context.Context, c *agent.Client, r Range, seed uint64) error {
 // maxNQN is the longest name (NVM Express Base Specification 2.0, 4.5).
 const maxNQN = 223
 
-// checkNQN says what is wrong with a name. It is a directory's, and a value in a list, for the kernel.
+// checkNQN says what is wrong with a name. It is a directory's, and a value in a list, for the
+// kernel.
 func checkNQN(nqn string) error {
 	if !strings.HasPrefix(nqn, "nqn.") || len(nqn) > maxNQN || strings.ContainsFunc(nqn, func(r rune) bool {
 		return r <= ' ' || r > '~' || r == '/' || r == ','

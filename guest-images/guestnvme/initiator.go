@@ -24,8 +24,8 @@ const (
 // farewell is how long the end of a connection that has failed is waited for.
 const farewell = 3 * time.Second
 
-// options is the line (drivers/nvme/host/fabrics.c, opt_tokens). An initiator whose CPU is emulated on a busy host may
-// be late with its keep-alive command.
+// options is the line (drivers/nvme/host/fabrics.c, opt_tokens). An initiator whose CPU is emulated
+// on a busy host may be late with its keep-alive command.
 func (c *Connection) options() string {
 	host, loss := c.HostNQN, c.LossSeconds
 	if host == "" {
@@ -123,8 +123,8 @@ func removeSoon(name string) error {
 
 var (
 	plain = regexp.MustCompile(`^[a-z0-9]+$`) // the name of a device
-	// A namespace of a controller: of a subsystem that may have several, it is a path to the block device, which
-	// is the subsystem's, and has no C.
+	// A namespace of a controller: of a subsystem that may have several, it is a path to the block
+	// device, which is the subsystem's, and has no C.
 	pathName = regexp.MustCompile(`^(nvme[0-9]+)(c[0-9]+)?(n[0-9]+)$`)
 )
 
@@ -144,7 +144,8 @@ func (n *Namespace) find(controller string) bool {
 	return false
 }
 
-// sizes are a block device's, in bytes; 0: unknown. The kernel counts sectors of 512 bytes whatever its blocks are.
+// sizes are a block device's, in bytes; 0: unknown. The kernel counts sectors of 512 bytes whatever
+// its blocks are.
 func sizes(device string) (size uint64, block uint32) {
 	dir := filepath.Join("/sys/block", device)
 	return 512 * number(filepath.Join(dir, "size")), uint32(number(filepath.Join(dir, "queue/logical_block_size")))
@@ -160,8 +161,8 @@ func number(path string) uint64 {
 	return v
 }
 
-// within runs a call that the kernel may hold up for as long as it likes. If ctx ends first it goes on, and late gets
-// what it gives after all.
+// within runs a call that the kernel may hold up for as long as it likes. If ctx ends first it goes
+// on, and late gets what it gives after all.
 func within[V any](ctx context.Context, f func() (V, error), late func(V)) (V, error) {
 	type result struct {
 		v   V

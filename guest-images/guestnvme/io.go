@@ -59,7 +59,8 @@ func (r *Range) open(flags int) (f *os.File, buf []byte, err error) {
 	return f, buf, nil
 }
 
-// check completes the range and says what is wrong with it, on a device of this size with blocks of this size.
+// check completes the range and says what is wrong with it, on a device of this size with blocks of
+// this size.
 func (r *Range) check(size uint64, block uint32) error {
 	if r.Chunk == 0 {
 		r.Chunk = defaultChunk
@@ -148,8 +149,9 @@ func (t *transfer) write(ctx context.Context) error {
 	return errors.Join(err, f.Close())
 }
 
-// Fill writes the pattern of seed, from byte off of its stream on, off being a multiple of 8 as any block's is. It is
-// that of the GPUs' memory (gpumem.FillAt): 8-byte words, little endian, word i being splitmix64's of seed and i.
+// Fill writes the pattern of seed, from byte off of its stream on, off being a multiple of 8 as any
+// block's is. It is that of the GPUs' memory (gpumem.FillAt): 8-byte words, little endian, word i
+// being splitmix64's of seed and i.
 func Fill(b []byte, seed, off uint64) {
 	var last [8]byte
 	for i := off / 8; len(b) > 0; i++ {

@@ -37,10 +37,11 @@ const (
 type pair struct {
 	target, initiator *agent.Client
 	addr              netip.AddrPort // the target's
-	disk, small       *os.File       // the target's disks "big", of diskSeed's pattern, and "small"
+	addr6             netip.Addr
+	disk              *os.File // the target's disk "big", of diskSeed's pattern
 }
 
-func newPair(t *testing.T, targetModel string) *pair {
+func newPair(t *testing.T, targetModel string, disks ...qemu.Disk) *pair {
 	t.Helper()
 	driver := machines.SoftwareFor(targetModel).Driver
 	targetModules := append(slices.Clone(guestnvme.TargetModules), driver)
@@ -51,12 +52,10 @@ func newPair(t *testing.T, targetModel string) *pair {
 		{Name: "target", NICs: []lab.NIC{{Model: targetModel}}},
 		{Name: "initiator", NICs: []lab.NIC{{Model: lab.Virtio}}},
 	}}, nil)
-	p := &pair{addr: netip.AddrPortFrom(l.Port(0).Addr4.Addr(), guestnvme.Port), disk: newDisk(t, diskSize, diskSeed),
-		small: newDisk(t, 1<<20, diskSeed+1)}
+	p := &pair{addr: netip.AddrPortFrom(l.Port(0).Addr4.Addr(), guestnvme.Port), addr6: l.Port(0).Addr6.Addr()}
 	begin := time.Now()
 	target := machinetest.Boot(t, im, l.Machine(0), machines.Config{Name: "target", RAMSize: 256 << 20,
-		Agent: agent.Config{Modules: targetModules},
-		Disks: []qemu.Disk{{File: p.small, Serial: "small", ReadOnly: true}, {File: p.disk, Serial: "big"}}})
+		Agent: agent.Config{Modules: targetModules}, Disks: disks})
 	initiator := machinetest.Boot(t, im, l.Machine(1), machines.Config{Name: "initiator", RAMSize: 256 << 20,
 		Agent: agent.Config{Modules: initiatorModules}})
 	t.Logf("booted: %v", time.Since(begin))
@@ -110,10 +109,13 @@ func (p *pair) connect(t *testing.T, nsids ...uint32) guestnvme.Controller {
 		NSIDs: nsids}))(t)
 }
 
-// Invariant: guest-images/guestnvme: An initiator reads what the host has put into the target's disk, and the host reads
-// what an initiator has written.
+// Invariant: guest-images: A disk of a guest's NVMe/TCP target has the same bytes for initiators
+// and for the host.
 func TestKernelsTargetAndInitiator(t *testing.T) {
-	p := newPair(t, lab.Virtio)
+	disk := newDisk(t, diskSize, diskSeed)
+	p := newPair(t, lab.Virtio, qemu.Disk{File: newDisk(t, 1<<20, 1), Serial: "small", ReadOnly: true},
+		qemu.Disk{File: disk, Serial: "big"})
+	p.disk = disk
 	t.Run("refused", func(t *testing.T) { p.refused(t) })
 	begin := time.Now()
 	step := func(what string) {
@@ -123,6 +125,8 @@ func TestKernelsTargetAndInitiator(t *testing.T) {
 	p.serve(t, "big")
 	p.serve(t, "big") // again: no error
 	step("serve")
+	p.giveUp(t)
+	step("connect in vain")
 	c := p.connect(t)
 	step("connect")
 	if n := c.Namespaces[0]; n.NSID != 1 || n.Size != diskSize || n.BlockSize != 512 {
@@ -135,11 +139,15 @@ func TestKernelsTargetAndInitiator(t *testing.T) {
 	testkit.Equal(t, "bytes the same", testkit.Must(guestnvme.Compare(t.Context(), p.initiator, whole, diskSeed))(t),
 		diskSize)
 	step("compare 64 MiB")
+	sum := testkit.Must(guestnvme.Digest(t.Context(), p.initiator, whole))(t)
+	testkit.Equal(t, "digest", sum, sha256.Sum256(p.bytes(t, 0, diskSize)))
+	step("digest of 64 MiB")
 	t.Run("write", func(t *testing.T) { p.write(t, device) })
 	t.Run("end", func(t *testing.T) { p.end(t, c) })
 }
 
-// refused are targets that cannot be, each of which leaves nothing that would be in the way of a good one.
+// refused are targets that cannot be, each of which leaves nothing that would be in the way of a
+// good one.
 func (p *pair) refused(t *testing.T) {
 	addrs := []netip.AddrPort{p.addr}
 	for _, c := range []struct {
@@ -161,6 +169,44 @@ func (p *pair) refused(t *testing.T) {
 	// Nobody listens.
 	testkit.ErrorSays(t, testkit.Err(guestnvme.Connect(t.Context(), p.initiator,
 		guestnvme.Connection{Addr: p.addr, NQN: nqn})), "connection refused")
+}
+
+// giveUp connects, and waits for a namespace that there is not. Of that nothing stays: a second
+// connection of the same host to the same target is refused (EALREADY) while there is one.
+func (p *pair) giveUp(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	conn := guestnvme.Connection{Addr: p.addr, NQN: nqn, NSIDs: []uint32{1, 2}}
+	testkit.ErrorIs(t, testkit.Err(guestnvme.Connect(ctx, p.initiator, conn)), context.DeadlineExceeded)
+	conn.NSIDs = nil
+	testkit.Eventually(t, "the first connection's end", func() bool {
+		c, err := guestnvme.Connect(t.Context(), p.initiator, conn)
+		if err == nil {
+			testkit.OK(t, guestnvme.Disconnect(t.Context(), p.initiator, c.Name))
+		}
+		return err == nil
+	})
+}
+
+// A target has several namespaces and addresses; its NIC is a gVNIC.
+func TestTargetWithGVNIC(t *testing.T) {
+	p := newPair(t, lab.GVE, qemu.Disk{File: newDisk(t, 1<<20, 21), Serial: "one"},
+		qemu.Disk{File: newDisk(t, 2<<20, 22), Serial: "two"})
+	testkit.OK(t, guestnvme.Serve(t.Context(), p.target, guestnvme.Target{NQN: nqn, Disks: []string{"one", "two"},
+		Addrs: []netip.AddrPort{p.addr, netip.AddrPortFrom(p.addr6, 4421)}}))
+	for _, a := range []netip.AddrPort{p.addr, netip.AddrPortFrom(p.addr6, 4421)} {
+		c := testkit.Must(guestnvme.Connect(t.Context(), p.initiator, guestnvme.Connection{Addr: a, NQN: nqn,
+			HostNQN: "nqn.2026-01.dev.vnic:" + a.Addr().Unmap().String()[:4], NSIDs: []uint32{2, 1}, Queues: 1}))(t)
+		for i, n := range c.Namespaces {
+			if want := uint64(2-i) << 20; n.Size != want || n.NSID != uint32(2-i) {
+				t.Errorf("namespace %d: %+v", 2-i, n)
+			}
+			same := testkit.Must(guestnvme.Compare(t.Context(), p.initiator,
+				guestnvme.Range{Device: n.Device, Len: n.Size}, uint64(22-i)))(t)
+			testkit.Equal(t, fmt.Sprintf("by %v, of namespace %d, bytes the same", a, n.NSID), same, n.Size)
+		}
+		testkit.OK(t, guestnvme.Disconnect(t.Context(), p.initiator, c.Name))
+	}
 }
 
 // read compares ranges by their digests.

@@ -131,8 +131,8 @@ func (u *undo) namespace(dir, device string) error {
 	return err
 }
 
-// port makes a port and links the subsystem into it, at which the kernel listens, in the network namespace of this
-// thread.
+// port makes a port and links the subsystem into it, at which the kernel listens, in the network
+// namespace of this thread.
 func (u *undo) port(dir string, a netip.AddrPort, subsystem string) error {
 	if err := u.mkdir(dir); err != nil {
 		return err
