@@ -3,6 +3,7 @@ package qemu
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/bits"
 	"net"
@@ -144,7 +145,7 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 	return append(args, c.Args...), f.list
 }
 
-// devices are the tree, GPUs and NICs.
+// devices are the tree, GPUs, NICs and disks. Disks are last: whatever else there is stays where it is without them.
 func (c *Config) devices(f *files) []string {
 	args := c.tree()
 	for i, g := range c.GPUs {
@@ -160,14 +161,14 @@ func (c *Config) devices(f *files) []string {
 	for i, n := range c.Netdevs {
 		args = append(args, n.args("net"+strconv.Itoa(i), f, c.on(n.Place))...)
 	}
-	return args
+	return append(args, c.disks(f)...)
 }
 
 // MachineArgs are the arguments for the machine, but for what it boots, under a QEMU that another program starts: with
-// CPUs, RAM, Tree, GPUs, and Netdevs, which have a Path. QEMU opens the GPUs' memory by descriptors of this process,
-// whose user may, and makes the RAM itself.
+// CPUs, RAM, Tree, GPUs, Disks, and Netdevs, which have a Path. QEMU opens the GPUs' memory and the disks' files by
+// descriptors of this process, whose user may, and makes the RAM itself.
 func (c *Config) MachineArgs() ([]string, error) {
-	if err := c.checkTree(); err != nil {
+	if err := errors.Join(c.checkTree(), c.checkDisks()); err != nil {
 		return nil, err
 	}
 	f := &files{foreign: true}
@@ -322,6 +323,9 @@ func (c *Config) complete() error {
 		return err
 	}
 	if err := c.checkHotplug(); err != nil {
+		return err
+	}
+	if err := c.checkDisks(); err != nil {
 		return err
 	}
 	c.Netdevs = slices.Clone(c.Netdevs) // the caller's stays as it is

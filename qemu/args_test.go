@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/pcie"
 )
 
 func sized(t *testing.T, size uint64) *os.File {
@@ -29,7 +31,7 @@ func made(t *testing.T) inherited {
 }
 
 func TestArguments(t *testing.T) {
-	gpu := sized(t, 1<<20)
+	gpu, disk := sized(t, 1<<20), sized(t, 1024)
 	c := Config{
 		Name: "a,b", QEMU: assets.Binary{Args: []string{"qemu"}}, Kernel: assets.Kernel{Image: "/k"}, Append: "extra",
 		GPUs: []GPU{{File: gpu, Size: 1 << 20}},
@@ -38,7 +40,8 @@ func TestArguments(t *testing.T) {
 				abstract: "vnic-x"},
 			{Path: "/s,1", Options: "packed=on"},
 		},
-		Args: []string{"-device", "edu"},
+		Disks: []Disk{{File: disk, Serial: "a,b"}, {File: disk, ReadOnly: true}},
+		Args:  []string{"-device", "edu"},
 	}
 	testkit.OK(t, c.complete())
 	in := made(t)
@@ -66,12 +69,18 @@ func TestArguments(t *testing.T) {
 		"-device",
 		"virtio-net-pci,id=dev-net1,netdev=net1,disable-legacy=on,mq=off,vectors=4," +
 			"rx_queue_size=1024,tx_queue_size=1024,romfile=,packed=on",
+		"-blockdev", "driver=file,node-name=disk0,filename=/proc/self/fd/9,read-only=off,cache.direct=off," +
+			"cache.no-flush=off",
+		"-device", "virtio-blk-pci,id=dev-disk0,drive=disk0,disable-legacy=on,serial=a,,b",
+		"-blockdev", "driver=file,node-name=disk1,filename=/proc/self/fd/10,read-only=on,cache.direct=off," +
+			"cache.no-flush=off",
+		"-device", "virtio-blk-pci,id=dev-disk1,drive=disk1,disable-legacy=on",
 		"-device", "edu",
 	}
 	if d := cmp.Diff(want, args); d != "" {
 		t.Error(d)
 	}
-	if len(files) != 6 || files[0] != in.ram[0] || files[5] != gpu {
+	if len(files) != 8 || files[0] != in.ram[0] || files[5] != gpu || files[6] != disk {
 		t.Errorf("descriptors: %v", files)
 	}
 	args, _ = arguments(&c, AccelKVM, in)
@@ -135,6 +144,9 @@ func TestNetdevArgs(t *testing.T) {
 
 func TestBadConfigIsRefused(t *testing.T) {
 	small := sized(t, 4096)
+	pipe, other, err := os.Pipe()
+	testkit.OK(t, err)
+	defer func() { _, _ = pipe.Close(), other.Close() }()
 	good := func() Config {
 		return Config{QEMU: assets.Binary{Args: []string{"qemu"}}, Kernel: assets.Kernel{Image: "/k"}}
 	}
@@ -152,6 +164,12 @@ func TestBadConfigIsRefused(t *testing.T) {
 		"no backend":    func(c *Config) { c.Netdevs = []Netdev{{}} },
 		"two backends":  func(c *Config) { c.Netdevs = []Netdev{{Path: "/x", Connected: func(*net.UnixConn) {}}} },
 		"multicast MAC": func(c *Config) { c.Netdevs = []Netdev{{Path: "/x", MAC: net.HardwareAddr{1, 0, 0, 0, 0, 0}}} },
+		"disk no file":  func(c *Config) { c.Disks = []Disk{{}} },
+		"disk pipe":     func(c *Config) { c.Disks = []Disk{{File: pipe}} },
+		"disk empty":    func(c *Config) { c.Disks = []Disk{{File: sized(t, 0)}} },
+		"disk odd":      func(c *Config) { c.Disks = []Disk{{File: sized(t, 1000)}} },
+		"long serial":   func(c *Config) { c.Disks = []Disk{{File: small, Serial: "123456789012345678901"}} },
+		"serial twice":  func(c *Config) { c.Disks = []Disk{{File: small, Serial: "a"}, {File: small, Serial: "a"}} },
 		"long MAC":      func(c *Config) { c.Netdevs = []Netdev{{Path: "/x", MAC: make([]byte, 8)}} },
 	} {
 		c := good()
@@ -164,6 +182,26 @@ func TestBadConfigIsRefused(t *testing.T) {
 	if err := c.complete(); err != nil || c.RAMSize != 512<<20 || c.CPUs != 1 {
 		t.Errorf("%+v, %v", c, err)
 	}
+}
+
+// Disks of a guest with a tree are on the root complex; a QEMU of another program's opens their files by this
+// process's descriptors.
+func TestArgumentsOfDisks(t *testing.T) {
+	disk := sized(t, 512)
+	c := Config{CPUs: 1, RAMSize: 2 << 20, Disks: []Disk{{File: disk, Serial: "x"}}}
+	args := testkit.Must(c.MachineArgs())(t)
+	for _, want := range []string{fmt.Sprintf("filename=/proc/%d/fd/%d,", os.Getpid(), disk.Fd()),
+		"-device virtio-blk-pci,id=dev-disk0,drive=disk0,disable-legacy=on,serial=x"} {
+		if got := strings.Join(args, " "); !strings.Contains(got, want) {
+			t.Errorf("no %s\nin %s", want, got)
+		}
+	}
+	c.Tree = &pcie.Tree{}
+	if got := strings.Join(c.disks(&files{}), " "); !strings.Contains(got, ",bus=pcie.0,serial=x") {
+		t.Error(got)
+	}
+	c.Tree, c.Disks[0].Serial = nil, strings.Repeat("x", 21)
+	testkit.ErrorSays(t, testkit.Err(c.MachineArgs()), "disk 0", "serial number")
 }
 
 // Several CPUs that are emulated have clocks of their own, and the kernel is told; one's, and those of KVM, are left.

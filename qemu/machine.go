@@ -87,6 +87,7 @@ type Config struct {
 	Cache   string // where AccelAuto keeps what its probe found; "" = the user's cache
 	GPUs    []GPU
 	Netdevs []Netdev
+	Disks   []Disk
 	Tree    *pcie.Tree // that GPUs and Netdevs are in; nil, or at no Place of it: they are on the root complex
 	Args    []string   // more QEMU arguments, last
 	// ResultsPort offers the results channel as a port of a virtio-serial device, too

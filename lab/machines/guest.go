@@ -26,15 +26,18 @@ const Farewell = 2 * time.Second
 
 // Config says how a guest of ours is booted.
 type Config struct {
-	Name    string
-	Agent   agent.Config // modules, huge pages, nodes and settings follow from the hardware
-	Files   io.Reader    // archive with files of a user's, behind the initramfs; may be nil
-	RAMSize uint64       // bytes
-	CPUs    int          // 0: 1
-	Append  string       // last words of the kernel's command line
-	Args    []string     // last arguments of QEMU
-	Console io.Writer    // gets the console; may be nil
-	Accel   qemu.Accel   // "": KVM where it works, else TCG
+	Name string
+	// Agent's huge pages, nodes and settings follow from the hardware. Modules are those of the image that are to be
+	// loaded; nil: all that Images.Build was told.
+	Agent   agent.Config
+	Files   io.Reader   // archive with files of a user's, behind the initramfs; may be nil
+	RAMSize uint64      // bytes
+	CPUs    int         // 0: 1
+	Disks   []qemu.Disk // of the guest, whatever its hardware in the lab
+	Append  string      // last words of the kernel's command line
+	Args    []string    // last arguments of QEMU
+	Console io.Writer   // gets the console; may be nil
+	Accel   qemu.Accel  // "": KVM where it works, else TCG
 	// Connected has the connections of NICs; nil: the lab's ports serve them.
 	Connected   func(p *lab.Port, conn *net.UnixConn)
 	ResultsPort bool // offer the results channel as a virtio port, too
@@ -54,14 +57,16 @@ type Guest struct {
 // until it is closed.
 func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, error) {
 	conf := qemu.Config{Name: c.Name, QEMU: im.QEMU, Kernel: im.Kernel, RAMSize: c.RAMSize, CPUs: c.CPUs, Cache: im.Cache,
-		Log: c.Log, Args: c.Args,
+		Log: c.Log, Args: c.Args, Disks: c.Disks,
 		Console: c.Console, BootLimit: c.BootLimit, TimeLimit: c.TimeLimit, ResultsPort: c.ResultsPort,
 		Accel: c.Accel, Started: c.Started}
 	if conf.BootLimit == 0 {
 		conf.BootLimit = BootLimit
 	}
 	a := c.Agent
-	a.Modules = im.Modules
+	if a.Modules == nil {
+		a.Modules = im.Modules
+	}
 	for _, model := range modelsOf(hw) {
 		s := SoftwareFor(model)
 		conf.Append = strings.TrimSpace(conf.Append + " " + s.KernelArgs)

@@ -10,6 +10,7 @@ import (
 	"vnic.dev/vnic/guest-images/devmemtool"
 	"vnic.dev/vnic/guest-images/gpusocket"
 	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/guest-images/guestnvme"
 	"vnic.dev/vnic/guest-images/guesttree"
 	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/guest-images/session"
@@ -20,6 +21,7 @@ func main() {
 	transfer.Ops()
 	session.Ops()
 	guestnet.Ops()
+	guestnvme.Ops()
 	guesttree.Ops()
 	gpusocket.Ops()
 	agent.RegisterApplet(agent.ConsoleApplet, console.Applet)

@@ -1,0 +1,116 @@
+package guestnvme
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+func TestBadTargetsAndConnectionsAreRefused(t *testing.T) {
+	addr := netip.MustParseAddrPort("10.0.0.1:4420")
+	for name, change := range map[string]func(*Target){
+		"no NQN":            func(t *Target) { t.NQN = "" },
+		"path":              func(t *Target) { t.NQN = "nqn.x/../y" },
+		"another option":    func(t *Target) { t.NQN = "nqn.x,hostnqn=y" },
+		"line":              func(t *Target) { t.NQN = "nqn.x\n" },
+		"long NQN":          func(t *Target) { t.NQN = "nqn." + strings.Repeat("x", 220) },
+		"no disk":           func(t *Target) { t.Disks = nil },
+		"many disks":        func(t *Target) { t.Disks = make([]string, 65) },
+		"no address":        func(t *Target) { t.Addrs = nil },
+		"many addresses":    func(t *Target) { t.Addrs = make([]netip.AddrPort, 17) },
+		"port 0":            func(t *Target) { t.Addrs = []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:0")} },
+		"zone":              func(t *Target) { t.Addrs = []netip.AddrPort{netip.MustParseAddrPort("[fe80::1%1]:1")} },
+		"an address's zero": func(t *Target) { t.Addrs = []netip.AddrPort{addr, {}} },
+	} {
+		target := Target{NQN: "nqn.x", Addrs: []netip.AddrPort{addr}, Disks: []string{"a"}}
+		testkit.OK(t, target.check())
+		change(&target)
+		testkit.ErrorIs(t, target.check(), unix.EINVAL, name)
+		testkit.ErrorIs(t, Serve(t.Context(), nil, target), unix.EINVAL, name) // no guest is asked
+	}
+	for name, change := range map[string]func(*Connection){
+		"NQN":        func(c *Connection) { c.NQN = "x" },
+		"host":       func(c *Connection) { c.HostNQN = "nqn.x,transport=loop" },
+		"address":    func(c *Connection) { c.Addr = netip.AddrPort{} },
+		"queues":     func(c *Connection) { c.Queues = -1 },
+		"loss":       func(c *Connection) { c.LossSeconds = -1 },
+		"namespaces": func(c *Connection) { c.NSIDs = make([]uint32, 65) },
+	} {
+		c := Connection{Addr: addr, NQN: "nqn.x", HostNQN: "nqn.y"}
+		testkit.OK(t, c.check())
+		change(&c)
+		testkit.ErrorIs(t, testkit.Err(Connect(t.Context(), nil, c)), unix.EINVAL, name)
+	}
+}
+
+func TestOptionsOfAConnection(t *testing.T) {
+	c := Connection{Addr: netip.MustParseAddrPort("[::ffff:10.0.0.1]:4420"), NQN: "nqn.x"}
+	const rest = "keep_alive_tmo=30,reconnect_delay=1,ctrl_loss_tmo="
+	testkit.Equal(t, "options", c.options(), "transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn=nqn.x,hostnqn="+
+		DefaultHostNQN+",hostid="+hostID(DefaultHostNQN)+","+rest+"30")
+	c.Addr, c.HostNQN, c.Queues, c.LossSeconds = netip.MustParseAddrPort("[fd00::1]:1"), "nqn.y", 2, 5
+	testkit.Equal(t, "options", c.options(), "transport=tcp,traddr=fd00::1,trsvcid=1,nqn=nqn.x,hostnqn=nqn.y,hostid="+
+		"0c87f752-d534-8db3-99a6-d2ffbff60600,"+rest+"5,nr_io_queues=2")
+}
+
+func TestRangeIsChecked(t *testing.T) {
+	for _, c := range []struct {
+		r  Range
+		ok bool
+	}{
+		{Range{}, true}, {Range{Len: 8192}, true}, {Range{Off: 8192}, true}, {Range{Chunk: 512}, true},
+		{Range{Len: 8192 + 512}, false}, {Range{Off: 512, Len: 8192}, false}, {Range{Off: 8192 + 512}, false},
+		{Range{Off: 1 << 63, Len: 1 << 63}, false}, {Range{Off: math.MaxUint64 - 511, Len: 1024}, false},
+		{Range{Off: 1}, false}, {Range{Len: 511}, false},
+		{Range{Chunk: 511}, false}, {Range{Chunk: -512}, false}, {Range{Chunk: 16<<20 + 512}, false},
+	} {
+		if err := c.r.check(8192, 512); (err == nil) != c.ok {
+			t.Errorf("%+v: %v", c.r, err)
+		}
+	}
+}
+
+// The host makes the same pattern by package gpumem, and knows where it ends.
+func TestPatternIsThatOfGPUs(t *testing.T) {
+	for _, off := range []uint64{0, 8, 512, 1<<40 + 4096} {
+		for _, n := range []int{0, 1, 7, 8, 511, 4096} {
+			got, want := make([]byte, n), make([]byte, n)
+			Fill(got, 42, off)
+			gpumem.FillAt(want, 42, off)
+			if !bytes.Equal(got, want) || match(got, 42, off) != n {
+				t.Errorf("%d bytes at %d", n, off)
+			}
+			for i := range got {
+				got[i]++
+				testkit.Equal(t, fmt.Sprintf("same of %d bytes", n), match(got, 42, off), i)
+				got[i]--
+			}
+		}
+	}
+}
+
+// What the kernel gives too late is taken away again.
+func TestCallThatIsLate(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	kernel, late := make(chan struct{}), make(chan string)
+	cancel()
+	_, err := within(ctx, func() (string, error) { <-kernel; return "nvme7", nil }, func(name string) { late <- name })
+	testkit.ErrorIs(t, err, context.Canceled)
+	close(kernel)
+	select {
+	case name := <-late:
+		testkit.Equal(t, "late", name, "nvme7")
+	case <-time.After(testkit.Patience):
+		t.Error("the controller stays")
+	}
+}

@@ -1,0 +1,190 @@
+package guestnvme
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The kernel's initiator.
+const (
+	fabrics     = "/dev/nvme-fabrics" // drivers/nvme/host/fabrics.c: a line of options makes a controller
+	controllers = "/sys/class/nvme"
+)
+
+// farewell is how long the end of a connection that has failed is waited for.
+const farewell = 3 * time.Second
+
+// options is the line (drivers/nvme/host/fabrics.c, opt_tokens). An initiator whose CPU is emulated
+// on a busy host may be late with its keep-alive command.
+func (c *Connection) options() string {
+	host, loss := c.HostNQN, c.LossSeconds
+	if host == "" {
+		host = DefaultHostNQN
+	}
+	if loss == 0 {
+		loss = 30
+	}
+	s := fmt.Sprintf("transport=tcp,traddr=%v,trsvcid=%d,nqn=%s,hostnqn=%s,hostid=%s,keep_alive_tmo=30,"+
+		"reconnect_delay=1,ctrl_loss_tmo=%d", c.Addr.Addr().Unmap(), c.Addr.Port(), c.NQN, host, hostID(host), loss)
+	if c.Queues != 0 {
+		s += fmt.Sprintf(",nr_io_queues=%d", c.Queues)
+	}
+	return s
+}
+
+// hostID is the same UUID for the same name, as the kernel wants it: version 8 (RFC 9562, 5.8).
+func hostID(nqn string) string {
+	b := sha256.Sum256([]byte(nqn))
+	b[6], b[8] = b[6]&0x0f|0x80, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:16])
+}
+
+// connect makes a controller and waits for its namespaces.
+func connect(ctx context.Context, c Connection) (any, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, appears)
+	defer cancel()
+	name, err := within(ctx, func() (string, error) { return create(c.options()) },
+		func(name string) { _ = remove(name) })
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s at %v: %w", c.NQN, c.Addr, err)
+	}
+	r := Controller{Name: name}
+	for _, id := range c.nsids() {
+		n := Namespace{NSID: id}
+		if err := poll(ctx, func() bool { return n.find(name) }); err != nil {
+			err = fmt.Errorf("%s at %v has no namespace %d that is ready: %w", c.NQN, c.Addr, id, err)
+			return nil, errors.Join(err, removeSoon(name))
+		}
+		r.Namespaces = append(r.Namespaces, n)
+	}
+	return r, nil
+}
+
+// create has the kernel connect, and gives the controller's name.
+func create(options string) (name string, err error) {
+	f, err := os.OpenFile(fabrics, os.O_RDWR, 0)
+	if err != nil {
+		return "", fmt.Errorf("is the module nvme_tcp loaded?: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	if _, err := f.WriteString(options); err != nil {
+		return "", err
+	}
+	b := make([]byte, 128)
+	n, err := f.Read(b)
+	if err != nil {
+		return "", err
+	}
+	for field := range strings.SplitSeq(strings.TrimSpace(string(b[:n])), ",") {
+		if number, ok := strings.CutPrefix(field, "instance="); ok {
+			return "nvme" + number, nil
+		}
+	}
+	return "", fmt.Errorf("%s says %q", fabrics, b[:n])
+}
+
+// disconnect takes a controller away.
+func disconnect(ctx context.Context, c controller) (any, error) {
+	if !plain.MatchString(c.Name) {
+		return nil, fmt.Errorf("controller %q: %w", c.Name, unix.EINVAL)
+	}
+	return within(ctx, func() (any, error) { return nil, remove(c.Name) }, nil)
+}
+
+// remove waits until the controller is gone.
+func remove(name string) error {
+	err := set(filepath.Join(controllers, name), "delete_controller", "1")
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// removeSoon waits for a moment only: the target may be gone.
+func removeSoon(name string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), farewell)
+	defer cancel()
+	_, err := within(ctx, func() (any, error) { return nil, remove(name) }, nil)
+	return err
+}
+
+var (
+	plain = regexp.MustCompile(`^[a-z0-9]+$`) // the name of a device
+	// A namespace of a controller: of a subsystem that may have several, it is a path to the block
+	// device, which is the subsystem's, and has no C.
+	pathName = regexp.MustCompile(`^(nvme[0-9]+)(c[0-9]+)?(n[0-9]+)$`)
+)
+
+// find looks for the namespace of that number.
+func (n *Namespace) find(controller string) bool {
+	entries, _ := os.ReadDir(filepath.Join(controllers, controller))
+	for _, e := range entries {
+		m := pathName.FindStringSubmatch(e.Name())
+		if m == nil || number(filepath.Join(controllers, controller, e.Name(), "nsid")) != uint64(n.NSID) {
+			continue
+		}
+		n.Device = m[1] + m[3]
+		n.Size, n.BlockSize = sizes(n.Device)
+		_, err := os.Stat("/dev/" + n.Device)
+		return n.Size > 0 && n.BlockSize > 0 && err == nil
+	}
+	return false
+}
+
+// sizes are a block device's, in bytes; 0: unknown. The kernel counts sectors of 512 bytes whatever
+// its blocks are.
+func sizes(device string) (size uint64, block uint32) {
+	dir := filepath.Join("/sys/block", device)
+	return 512 * number(filepath.Join(dir, "size")), uint32(number(filepath.Join(dir, "queue/logical_block_size")))
+}
+
+// number reads one from a file; 0: there is none.
+func number(path string) uint64 {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	v, _ := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+	return v
+}
+
+// within runs a call that the kernel may hold up for as long as it likes. If ctx ends first it goes
+// on, and late gets what it gives after all.
+func within[V any](ctx context.Context, f func() (V, error), late func(V)) (V, error) {
+	type result struct {
+		v   V
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		v, err := f()
+		done <- result{v, err}
+	}()
+	select {
+	case r := <-done:
+		return r.v, r.err
+	case <-ctx.Done():
+	}
+	if late != nil {
+		go func() {
+			if r := <-done; r.err == nil {
+				late(r.v)
+			}
+		}()
+	}
+	var none V
+	return none, ctx.Err()
+}

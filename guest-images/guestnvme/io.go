@@ -1,0 +1,183 @@
+package guestnvme
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/guest-images/agent"
+)
+
+// Ops registers the operations.
+func Ops() {
+	s := new(server)
+	agent.Register(opServe, s.serve)
+	agent.Register(opStop, s.stop)
+	agent.Register(opConnect, connect)
+	agent.Register(opDisconnect, disconnect)
+	agent.Register(opRead, func(ctx context.Context, t transfer) (any, error) {
+		return within(ctx, func() (any, error) { return t.read(ctx) }, nil)
+	})
+	agent.Register(opWrite, func(ctx context.Context, t transfer) (any, error) {
+		return within(ctx, func() (any, error) { return nil, t.write(ctx) }, nil)
+	})
+}
+
+// Chunks of a range.
+const (
+	defaultChunk = 1 << 20
+	maxChunk     = 16 << 20
+)
+
+// open opens the range's device, and gives a buffer that direct I/O can use. size is the device's.
+func (r *Range) open(flags int) (f *os.File, buf []byte, err error) {
+	if !plain.MatchString(r.Device) {
+		return nil, nil, fmt.Errorf("device %q: %w", r.Device, unix.EINVAL)
+	}
+	size, block := sizes(r.Device)
+	if size == 0 || block == 0 {
+		return nil, nil, fmt.Errorf("%s: no such block device: %w", r.Device, unix.ENODEV)
+	}
+	if err := r.check(size, block); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", r.Device, err)
+	}
+	if !r.Buffered {
+		flags |= unix.O_DIRECT
+	}
+	if f, err = os.OpenFile("/dev/"+r.Device, flags, 0); err != nil {
+		return nil, nil, err
+	}
+	buf, err = unix.Mmap(-1, 0, r.Chunk, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("buffer of %d bytes: %w", r.Chunk, err), f.Close())
+	}
+	return f, buf, nil
+}
+
+// check completes the range and says what is wrong with it, on a device of this size with blocks of
+// this size.
+func (r *Range) check(size uint64, block uint32) error {
+	if r.Chunk == 0 {
+		r.Chunk = defaultChunk
+	}
+	b := uint64(block)
+	switch {
+	case r.Chunk < 0 || r.Chunk > maxChunk || uint64(r.Chunk)%b != 0:
+		return fmt.Errorf("chunks of %d bytes: whole blocks of %d, %d at most: %w", r.Chunk, b, maxChunk, unix.EINVAL)
+	case r.Off%b != 0 || r.Len%b != 0:
+		return fmt.Errorf("%d bytes at %d: blocks have %d: %w", r.Len, r.Off, b, unix.EINVAL)
+	case r.Off > size || r.Len > size-r.Off:
+		return fmt.Errorf("%d bytes at %d: the device has %d: %w", r.Len, r.Off, size, unix.EINVAL)
+	}
+	return nil
+}
+
+// each calls f with the range's parts, in their order.
+func (r *Range) each(ctx context.Context, buf []byte, f func(b []byte, off uint64) error) error {
+	for done := uint64(0); done < r.Len; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		b := buf[:min(uint64(len(buf)), r.Len-done)]
+		if err := f(b, r.Off+done); err != nil {
+			return err
+		}
+		done += uint64(len(b))
+	}
+	return nil
+}
+
+// errDiffers ends a comparison.
+var errDiffers = errors.New("differs")
+
+// read reads the range for its digest, or until it differs from the pattern.
+func (t *transfer) read(ctx context.Context) (r readResult, err error) {
+	f, buf, err := t.open(os.O_RDONLY)
+	if err != nil {
+		return r, err
+	}
+	defer func() { _, _ = f.Close(), unix.Munmap(buf) }()
+	sum := sha256.New()
+	err = t.each(ctx, buf, func(b []byte, off uint64) error {
+		if _, err := f.ReadAt(b, int64(off)); err != nil {
+			return fmt.Errorf("read %d bytes at %d: %w", len(b), off, err)
+		}
+		if t.Seed == nil {
+			_, _ = sum.Write(b)
+			return nil
+		}
+		n := match(b, *t.Seed, off)
+		if r.Match += uint64(n); n < len(b) {
+			return errDiffers
+		}
+		return nil
+	})
+	if errors.Is(err, errDiffers) {
+		err = nil
+	}
+	if t.Seed == nil {
+		r.SHA256 = sum.Sum(nil)
+	}
+	return r, err
+}
+
+// write writes the pattern over the range.
+func (t *transfer) write(ctx context.Context) error {
+	if t.Seed == nil {
+		return fmt.Errorf("no seed: %w", unix.EINVAL)
+	}
+	f, buf, err := t.open(os.O_RDWR)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Munmap(buf) }()
+	err = t.each(ctx, buf, func(b []byte, off uint64) error {
+		Fill(b, *t.Seed, off)
+		if _, err := f.WriteAt(b, int64(off)); err != nil {
+			return fmt.Errorf("write %d bytes at %d: %w", len(b), off, err)
+		}
+		return nil
+	})
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+// Fill writes the pattern of seed, from byte off of its stream on, off being a multiple of 8 as any
+// block's is. It is that of the GPUs' memory (gpumem.FillAt): 8-byte words, little endian, word i
+// being splitmix64's of seed and i.
+func Fill(b []byte, seed, off uint64) {
+	var last [8]byte
+	for i := off / 8; len(b) > 0; i++ {
+		binary.LittleEndian.PutUint64(last[:], word(seed, i))
+		b = b[copy(b, last[:]):]
+	}
+}
+
+// match gives how many bytes of b are the pattern's, from its start.
+func match(b []byte, seed, off uint64) (n int) {
+	var want [8]byte
+	for i := off / 8; n < len(b); i++ {
+		binary.LittleEndian.PutUint64(want[:], word(seed, i))
+		for _, w := range want[:min(8, len(b)-n)] {
+			if b[n] != w {
+				return n
+			}
+			n++
+		}
+	}
+	return n
+}
+
+func word(seed, i uint64) uint64 {
+	z := seed + (i+1)*0x9E3779B97F4A7C15
+	z = (z ^ z>>30) * 0xBF58476D1CE4E5B9
+	z = (z ^ z>>27) * 0x94D049BB133111EB
+	return z ^ z>>31
+}

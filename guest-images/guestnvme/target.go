@@ -1,0 +1,217 @@
+package guestnvme
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The kernel's target as it is configured (Linux drivers/nvme/target/configfs.c).
+const (
+	configfs = "/sys/kernel/config"
+	nvmet    = configfs + "/nvmet"
+)
+
+// server has the guest's target.
+type server struct {
+	mu   sync.Mutex
+	now  *Target // under mu; nil: none
+	undo undo    // under mu: of now
+}
+
+// undo are steps that take back what was done, the last one first.
+type undo []func() error
+
+func (u undo) all() error {
+	var errs []error
+	for i := len(u) - 1; i >= 0; i-- {
+		errs = append(errs, u[i]())
+	}
+	return errors.Join(errs...)
+}
+
+// serve does all of it or nothing.
+func (s *server) serve(ctx context.Context, t Target) (any, error) {
+	if err := t.check(); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.now != nil {
+		if reflect.DeepEqual(*s.now, t) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("%s is served: stop it first: %w", s.now.NQN, unix.EBUSY)
+	}
+	u, err := t.configure(ctx)
+	if err != nil {
+		return nil, errors.Join(err, u.all())
+	}
+	s.now, s.undo = &t, u
+	return nil, nil
+}
+
+func (s *server) stop(context.Context, struct{}) (any, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.undo.all()
+	s.now, s.undo = nil, nil
+	return nil, err
+}
+
+// configure makes the subsystem and its ports, and gives what takes back as much of it as there is.
+func (t *Target) configure(ctx context.Context) (u undo, err error) {
+	if err := mountConfigfs(); err != nil {
+		return nil, err
+	}
+	subsystem := filepath.Join(nvmet, "subsystems", t.NQN)
+	if err := u.mkdir(subsystem); err != nil {
+		return u, fmt.Errorf("subsystem: %w", err)
+	}
+	if err := set(subsystem, "attr_allow_any_host", "1"); err != nil {
+		return u, fmt.Errorf("subsystem: %w", err)
+	}
+	for i, disk := range t.Disks {
+		device, err := findDisk(ctx, disk)
+		if err == nil {
+			err = u.namespace(filepath.Join(subsystem, "namespaces", strconv.Itoa(i+1)), device)
+		}
+		if err != nil {
+			return u, fmt.Errorf("namespace %d, disk %s: %w", i+1, disk, err)
+		}
+	}
+	for i, a := range t.Addrs {
+		if err := u.port(filepath.Join(nvmet, "ports", strconv.Itoa(i+1)), a, subsystem); err != nil {
+			return u, fmt.Errorf("port at %v: %w", a, err)
+		}
+	}
+	return u, nil
+}
+
+func mountConfigfs() error {
+	if err := unix.Mount("configfs", configfs, "configfs", unix.MS_NOSUID, ""); err != nil && !errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("mount configfs: is its module loaded?: %w", err)
+	}
+	if _, err := os.Stat(nvmet); err != nil {
+		return fmt.Errorf("is the module nvmet loaded?: %w", err)
+	}
+	return nil
+}
+
+func (u *undo) mkdir(dir string) error {
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	*u = append(*u, func() error { return unix.Rmdir(dir) })
+	return nil
+}
+
+// namespace makes a namespace of a block device. The kernel opens the device when it is enabled.
+func (u *undo) namespace(dir, device string) error {
+	err := u.mkdir(dir)
+	if err == nil {
+		err = set(dir, "device_path", device)
+	}
+	if err == nil {
+		err = set(dir, "enable", "1")
+	}
+	if err == nil {
+		*u = append(*u, func() error { return set(dir, "enable", "0") })
+	}
+	return err
+}
+
+// port makes a port and links the subsystem into it, at which the kernel listens, in the network
+// namespace of this thread.
+func (u *undo) port(dir string, a netip.AddrPort, subsystem string) error {
+	if err := u.mkdir(dir); err != nil {
+		return err
+	}
+	addr, family := a.Addr().Unmap(), "ipv6"
+	if addr.Is4() {
+		family = "ipv4"
+	}
+	for _, v := range [][2]string{{"addr_trtype", "tcp"}, {"addr_adrfam", family}, {"addr_traddr", addr.String()},
+		{"addr_trsvcid", strconv.Itoa(int(a.Port()))}} {
+		if err := set(dir, v[0], v[1]); err != nil {
+			return err
+		}
+	}
+	link := filepath.Join(dir, "subsystems", filepath.Base(subsystem))
+	if err := os.Symlink(subsystem, link); err != nil {
+		return err
+	}
+	*u = append(*u, func() error { return os.Remove(link) })
+	return nil
+}
+
+// set writes an attribute, all of it at once.
+func set(dir, name, value string) error {
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("%s: %w", value, err)
+	}
+	return nil
+}
+
+// appears is how long a disk, or a namespace, may take to appear.
+const appears = 30 * time.Second
+
+// findDisk gives the device of a disk by its serial number, or by its path.
+func findDisk(ctx context.Context, disk string) (path string, err error) {
+	if strings.HasPrefix(disk, "/") {
+		return disk, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, appears)
+	defer cancel()
+	var seen []string
+	err = poll(ctx, func() bool {
+		seen = nil
+		files, _ := filepath.Glob("/sys/block/*/serial")
+		for _, f := range files {
+			serial, err := os.ReadFile(f)
+			if err != nil {
+				continue
+			}
+			name := filepath.Base(filepath.Dir(f))
+			seen = append(seen, fmt.Sprintf("%s %q", name, strings.TrimSpace(string(serial))))
+			if strings.TrimSpace(string(serial)) == disk {
+				path = "/dev/" + name
+				return true
+			}
+		}
+		return false
+	})
+	if err != nil {
+		return "", fmt.Errorf("no block device has that serial number, of %v: %w: %w", seen, unix.ENODEV, err)
+	}
+	return path, nil
+}
+
+// poll waits until f says that it is so: sysfs sends no events for what is asked here.
+func poll(ctx context.Context, f func() bool) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !f() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+	return nil
+}

@@ -1,0 +1,28 @@
+package qemu
+
+import (
+	"testing"
+
+	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// Invariant: qemu: A file that is a disk of one guest, which may write to it, is no other guest's.
+func TestGuestHasADiskThatNoOtherHas(t *testing.T) {
+	c := guest(t)
+	c.Disks = []Disk{{File: sized(t, 1<<20), Serial: "x"}, {File: sized(t, 1<<20), ReadOnly: true}}
+	m := boot(t, c)
+	var h agent.Hello
+	testkit.OK(t, m.Agent().Call(t.Context(), "hello", nil, &h))
+	if got := h.Find(0x1af4, 0x1042); len(got) != 2 {
+		t.Errorf("disks: %+v", h.PCI)
+	}
+	other := guest(t)
+	other.Disks = c.Disks[:1]
+	second, err := Start(t.Context(), other)
+	testkit.ErrorSays(t, err, `lock`)
+	if second != nil {
+		testkit.OK(t, second.Close())
+	}
+	testkit.OK(t, m.PowerOff(t.Context()))
+}
