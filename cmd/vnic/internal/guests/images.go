@@ -12,20 +12,17 @@ import (
 )
 
 // Images finds or fetches what guests with NICs of these models boot from. interfaces says that the guests' kernel is
-// to have the NICs first, to say which one is which. Without an error the caller closes the Images; after one they are
-// only what is to be closed, or nil.
+// to have the NICs first, to say which one is which. more are modules that some guests need besides. Without an error
+// the caller closes the Images; after one there are none.
 func Images(ctx context.Context, o assets.Options, models []string, interfaces bool,
-	note func(format string, args ...any)) (*machines.Images, error) {
+	note func(format string, args ...any), more ...string) (*machines.Images, error) {
 	im, err := machines.Fetch(ctx, o, models, note)
 	if err != nil {
 		return nil, err
 	}
-	var modules []string
+	modules := slices.Clone(more)
 	for _, m := range models {
-		modules = append(modules, machines.SoftwareFor(m).Modules...)
-		if interfaces {
-			modules = append(modules, im.Drivers(m)...)
-		}
+		modules = append(modules, Modules(im, m, interfaces)...)
 	}
 	slices.Sort(modules)
 	modules = slices.Compact(modules)
@@ -41,6 +38,15 @@ func Images(ctx context.Context, o assets.Options, models []string, interfaces b
 		return nil, errors.Join(err, im.Close())
 	}
 	return im, nil
+}
+
+// Modules are those that a guest needs to take NICs of a model; interfaces is as in Images.
+func Modules(im *machines.Images, model string, interfaces bool) []string {
+	modules := slices.Clone(machines.SoftwareFor(model).Modules)
+	if interfaces {
+		modules = append(modules, im.Drivers(model)...)
+	}
+	return modules
 }
 
 // Usable is how much of a GPU's memory a guest can use. Of a node's, its kernel takes what it needs to

@@ -20,6 +20,7 @@ import (
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
+	"vnic.dev/vnic/qemu"
 )
 
 // NodeConfig says how a guest takes a NIC.
@@ -129,13 +130,16 @@ type BootConfig struct {
 	TimeLimit time.Duration
 	Console   io.Writer    // gets the console; may be nil
 	Gate      *broker.Gate // where it waits until all are there; nil: none
+	Modules   []string     // of the Images', those that it loads; nil: all
+	Disks     []qemu.Disk
 	Log       *slog.Logger
 }
 
 // Boot boots a guest, which lives as long as ctx, at most until it is closed.
 func Boot(ctx context.Context, im *machines.Images, hw *lab.Machine, b BootConfig) (*machines.Guest, error) {
 	c := machines.Config{Name: "guest " + hw.Name, Agent: agent.Config{Hostname: "vnic-" + strings.ToLower(hw.Name)},
-		RAMSize: b.Memory, CPUs: b.CPUs, Log: b.Log, Console: b.Console, TimeLimit: b.TimeLimit}
+		RAMSize: b.Memory, CPUs: b.CPUs, Log: b.Log, Console: b.Console, TimeLimit: b.TimeLimit, Disks: b.Disks}
+	c.Agent.Modules = b.Modules
 	if b.Gate != nil {
 		c.Started = b.Gate.Pass
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"strings"
 
 	"vnic.dev/vnic/assets"
@@ -31,6 +32,9 @@ type Options struct {
 	P2P       P2P
 	Window    uint64 // how much of its GPU's memory each guest needs, in bytes
 
+	Servers []Server          // further guests
+	Gateway *lab.GatewayFlags // nil: there is none
+
 	Keep func(name string) (io.WriteCloser, error) // makes files for consoles; nil: none
 
 	Fetch assets.Options
@@ -48,6 +52,18 @@ type Options struct {
 
 	Hook func(*Set) // tests: the Set, before its guests boot
 }
+
+// Server is a guest whose kernel has the NIC, and that has no GPU: it serves the others, or judges what they did. There
+// are none in this process.
+type Server struct {
+	Name    string
+	Model   string   // of its NIC
+	Modules []string // of its kernel, besides the NIC's driver
+	Disks   []qemu.Disk
+}
+
+// serverRAM is a Server's, in bytes.
+const serverRAM = 384 << 20
 
 // MaxGuests is how many guests a command has.
 const MaxGuests = 64
@@ -67,9 +83,45 @@ type Step struct {
 // Stages are those of a Set, in order.
 var Stages = []string{"fetch", "gpu-memory", "boot", "setup"}
 
-// BrokerConfig is what a broker is to do for a command without a gateway: to end QEMUs.
+// BrokerConfig is what a broker is to do for a command: to end QEMUs, and to dial for the gateway.
 func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
-	return broker.Config{Mode: mode, Monitor: qemu.Commands}, nil
+	c := broker.Config{Mode: mode, Monitor: qemu.Commands}
+	if o.Gateway == nil {
+		return c, nil
+	}
+	g, err := o.Gateway.Options(lab.GuestName, o.Guests, noPorts)
+	c.NAT, c.Policy, c.Forwards = g.NAT, g.Policy, g.Forwards
+	return c, err
+}
+
+// noPorts are the ports of this machine that guests reach unless a command or its user says otherwise.
+const noPorts = "none"
+
+// services are the lab's: the gateway comes first.
+func (o *Options) services() ([]lab.Service, error) {
+	if o.Gateway == nil || o.Gateway.Off() {
+		return o.Services, nil
+	}
+	g, err := o.Gateway.Options(lab.GuestName, o.Guests, noPorts)
+	if err != nil {
+		return nil, err
+	}
+	if o.Broker != nil {
+		g.Outside = o.Broker
+	}
+	return append([]lab.Service{lab.Gateway(g)}, o.Services...), nil
+}
+
+// gateways are a guest's default routes.
+func (o *Options) gateways() []netip.Addr {
+	if o.Gateway == nil || o.Gateway.Off() {
+		return nil
+	}
+	v4, v6 := lab.GatewayAddrs()
+	if o.Family == 6 {
+		return []netip.Addr{v6.Addr()}
+	}
+	return []netip.Addr{v4.Addr()}
 }
 
 // Begin begins a stage. It returns an error when the command has been interrupted.
@@ -112,6 +164,7 @@ func (o *Options) Describe() (d lab.Description, err error) {
 				return d, fmt.Errorf("--lab: guest %s: its first NIC has no GPU that it may address", g.Name)
 			}
 		}
+		o.addServers(&d)
 		return d, nil
 	}
 	for i := range o.Guests {
@@ -120,8 +173,17 @@ func (o *Options) Describe() (d lab.Description, err error) {
 			NICs: []lab.NIC{{Name: name + ".nic0", Model: o.model(i), MTU: o.MTU}}}
 		d.Guests = append(d.Guests, g)
 	}
+	o.addServers(&d)
 	d.Impair(o.Impairment)
 	return d, nil
+}
+
+// addServers adds the servers, behind all guests.
+func (o *Options) addServers(d *lab.Description) {
+	for _, s := range o.Servers {
+		d.Guests = append(d.Guests, lab.Guest{Name: s.Name,
+			NICs: []lab.NIC{{Name: s.Name + ".nic0", Model: s.Model, MTU: o.MTU}}})
+	}
 }
 
 // first is the first GPU that a guest's first NIC may address; -1: none.
@@ -161,19 +223,25 @@ func (o *Options) Check() error {
 	if err != nil {
 		return err
 	}
-	for i := range d.Guests {
-		if m, _ := lab.LookupModel(d.Guests[i].NICs[0].Model); m.VFIOUser && o.InProc {
+	own := d.Guests[:len(d.Guests)-len(o.Servers)]
+	for i := range own {
+		if m, _ := lab.LookupModel(own[i].NICs[0].Model); m.VFIOUser && o.InProc {
 			return errors.New("--nic gve: its guests' network stack is the kernel's, so there are none with --guest inproc")
 		}
 	}
 	if err := d.Check(); err != nil {
 		return err
 	}
-	if err := o.P2P.check(len(d.Guests)); err != nil {
+	if o.Gateway != nil {
+		if _, err := o.Gateway.Options(lab.GuestName, len(own), noPorts); err != nil {
+			return err
+		}
+	}
+	if err := o.P2P.check(len(own)); err != nil {
 		return err
 	}
-	for i := range d.Guests {
-		g := &d.Guests[i]
+	for i := range own {
+		g := &own[i]
 		m, _ := lab.LookupModel(g.NICs[0].Model)
 		if has := Usable(m, g.GPUs[first(g)].Memory); o.Window > has {
 			return fmt.Errorf("guest %s can use %s of its GPU's memory, and %s are wanted: a larger --gpu-memory, or less data",

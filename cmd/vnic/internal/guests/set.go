@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,6 +14,7 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
@@ -39,6 +43,14 @@ type Guest struct {
 // Config says how the guest has its NIC.
 func (g *Guest) Config() NodeConfig { return g.conf }
 
+// Booted is a Server that has booted, and whose kernel has its address.
+type Booted struct {
+	Name string
+	Port *lab.Port
+	QEMU *machines.Guest
+	Addr netip.Addr // of Options.Family
+}
+
 // Info is what is known of a Set's guests.
 type Info struct {
 	Guest       string   `json:"guest"` // "qemu" or "inproc"
@@ -59,15 +71,17 @@ func (i *Info) String() string {
 
 // Set is a lab whose guests have all booted and taken their NICs.
 type Set struct {
-	Lab    *lab.Lab
-	Guests []*Guest
-	Info   Info
+	Lab     *lab.Lab
+	Guests  []*Guest
+	Servers []*Booted
+	Info    Info
 
 	opt    *Options
 	im     *machines.Images
 	gate   *broker.Gate
 	cancel context.CancelFunc // ends guests that are still about to boot
-	close  []func() error
+	mu     sync.Mutex
+	close  []func() error // under mu while guests boot
 }
 
 // Open makes the lab and boots its guests: the stages fetch, gpu-memory, boot and setup. Without an error the caller
@@ -94,7 +108,12 @@ func Open(ctx context.Context, o *Options) (s *Set, err error) {
 				models = append(models, n.Model)
 			}
 		}
-		if s.im, err = Images(ctx, o.Fetch, unique(models), o.Lab != nil, o.note); err != nil {
+		var modules []string
+		for _, x := range o.Servers {
+			modules = append(modules, x.Modules...)
+		}
+		interfaces := o.Lab != nil || len(o.Servers) > 0 // whose kernels have NICs
+		if s.im, err = Images(ctx, o.Fetch, unique(models), interfaces, o.note, modules...); err != nil {
 			return s, err
 		}
 		s.close = append(s.close, s.im.Close)
@@ -102,7 +121,10 @@ func Open(ctx context.Context, o *Options) (s *Set, err error) {
 	if err := o.Begin(ctx, Step{Stage: "gpu-memory"}); err != nil {
 		return s, err
 	}
-	conf := lab.Options{Log: o.Log, Services: o.Services}
+	conf := lab.Options{Log: o.Log}
+	if conf.Services, err = o.services(); err != nil {
+		return s, err
+	}
 	if !o.InProc {
 		conf.Farewell = machines.Farewell
 	}
@@ -117,7 +139,7 @@ func Open(ctx context.Context, o *Options) (s *Set, err error) {
 		return s, err
 	}
 	if o.Confine != nil {
-		s.gate = broker.NewGate(o.Broker, len(s.Guests), o.Confine)
+		s.gate = broker.NewGate(o.Broker, len(s.Guests)+len(s.Servers), o.Confine)
 	}
 	if o.Hook != nil {
 		o.Hook(s)
@@ -140,6 +162,14 @@ func unique(list []string) (out []string) {
 func (s *Set) reach(d *lab.Description) error {
 	for i, hw := range s.Lab.Machines() {
 		p := hw.Ports[0]
+		if i >= len(s.Lab.Machines())-len(s.opt.Servers) {
+			addr := p.Addr4
+			if s.opt.Family == 6 {
+				addr = p.Addr6
+			}
+			s.Servers = append(s.Servers, &Booted{Name: hw.Name, Port: p, Addr: addr.Addr()})
+			continue
+		}
 		g := &Guest{Name: hw.Name, HW: hw, Port: p}
 		var gpu *gpumem.GPU
 		for _, x := range hw.GPUs {
@@ -152,7 +182,8 @@ func (s *Set) reach(d *lab.Description) error {
 		}
 		g.Memory = Memory{Name: hw.Name, GPU: gpu}
 		g.conf = NodeConfig{Port: p, GPU: gpu, Family: s.opt.Family, Bind: 1, Loss: s.opt.loss(),
-			Window: (s.opt.Window + HugePage - 1) &^ (HugePage - 1), Log: s.opt.Log}
+			Window: (s.opt.Window + HugePage - 1) &^ (HugePage - 1), Gateways: s.opt.gateways(),
+			Log: s.opt.Log}
 		s.Guests = append(s.Guests, g)
 		if s.opt.P2P.Of(i) {
 			continue
@@ -192,6 +223,11 @@ func (s *Set) start(ctx context.Context) error {
 	if err := s.Each(ctx, setupTime, s.setup); err != nil {
 		return s.im.BlameKernel(fmt.Errorf("set up its NIC: %w", err), machines.NewerKernel)
 	}
+	for _, b := range s.Servers {
+		if err := s.network(ctx, b); err != nil {
+			return fmt.Errorf("guest %s: %w", b.Name, err)
+		}
+	}
 	return nil
 }
 
@@ -200,35 +236,63 @@ func (s *Set) boot(ctx context.Context) error {
 	mctx, cancel := context.WithCancel(ctx) // the machines live as long as the Set
 	s.cancel = cancel
 	var eg errgroup.Group
-	var mu sync.Mutex
-	for i, g := range s.Guests {
-		eg.Go(func() error {
-			c := BootConfig{Memory: s.opt.Memory, TimeLimit: 6 * time.Hour, Gate: s.gate, Log: s.opt.Log}
-			if s.opt.Lab != nil {
-				c.Memory, c.CPUs = s.opt.Lab.Machines[i].RAM, s.opt.Lab.Machines[i].CPUs
-			}
-			if s.opt.Keep != nil {
-				console, err := s.opt.Keep("console-" + g.Name + ".log")
-				if err != nil {
-					cancel()
-					return err
-				}
-				mu.Lock()
-				s.close = append(s.close, console.Close)
-				mu.Unlock()
-				c.Console = console
-			}
-			q, err := Boot(mctx, s.im, g.HW, c)
-			if err != nil {
+	one := func(to **machines.Guest, hw *lab.Machine, c BootConfig) {
+		eg.Go(func() (err error) {
+			if *to, err = s.bootOne(mctx, hw, c); err != nil {
 				cancel()
-				return err
 			}
-			g.QEMU = q
-			return nil
+			return err
 		})
+	}
+	for i, g := range s.Guests {
+		c := BootConfig{Memory: s.opt.Memory}
+		if s.opt.Lab != nil {
+			c.Memory, c.CPUs = s.opt.Lab.Machines[i].RAM, s.opt.Lab.Machines[i].CPUs
+		}
+		if len(s.opt.Servers) > 0 {
+			c.Modules = Modules(s.im, g.Port.Model.Name, s.opt.Lab != nil)
+		}
+		one(&g.QEMU, g.HW, c)
+	}
+	for i, b := range s.Servers {
+		x := s.opt.Servers[i]
+		one(&b.QEMU, s.Lab.Machine(len(s.Guests)+i), BootConfig{Memory: serverRAM, Disks: x.Disks,
+			Modules: append(slices.Clone(x.Modules), s.im.Drivers(x.Model)...)})
 	}
 	return eg.Wait()
 }
+
+// bootOne boots a guest, whose console is kept if that is asked for.
+func (s *Set) bootOne(ctx context.Context, hw *lab.Machine, c BootConfig) (*machines.Guest, error) {
+	c.TimeLimit, c.Gate, c.Log = timeLimit, s.gate, s.opt.Log
+	if s.opt.Keep != nil {
+		console, err := s.opt.Keep("console-" + hw.Name + ".log")
+		if err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		s.close = append(s.close, console.Close)
+		s.mu.Unlock()
+		c.Console = console
+	}
+	return Boot(ctx, s.im, hw, c)
+}
+
+// network gives a server's kernel its address.
+func (s *Set) network(ctx context.Context, b *Booted) error {
+	ctx, cancel := context.WithTimeout(ctx, setupTime)
+	defer cancel()
+	found, err := guestnet.Apply(ctx, b.QEMU.Agent(), guestnet.Config{Interfaces: []guestnet.Interface{{
+		MAC: net.HardwareAddr(b.Port.MAC[:]).String(), MTU: b.Port.MTU,
+		Addrs: []netip.Prefix{b.Port.Addr4, b.Port.Addr6}}}, Gateways: s.opt.gateways()})
+	if err == nil && found.NotReady != "" {
+		err = errors.New(found.NotReady)
+	}
+	return err
+}
+
+// timeLimit ends guests that nobody ends.
+const timeLimit = 6 * time.Hour
 
 // setupTime is how long a guest may take to take its NIC: it is emulated, and may share a small machine.
 const setupTime = time.Minute
@@ -295,16 +359,24 @@ func (s *Set) Each(ctx context.Context, limit time.Duration, f func(context.Cont
 	return errors.Join(errs...)
 }
 
+// machines are the guests in QEMU that have booted.
+func (s *Set) machines() (list []*machines.Guest) {
+	for _, g := range s.Guests {
+		list = append(list, g.QEMU)
+	}
+	for _, b := range s.Servers {
+		list = append(list, b.QEMU)
+	}
+	return slices.DeleteFunc(list, func(q *machines.Guest) bool { return q == nil })
+}
+
 // Blame finds what is behind an error: an interruption, or a guest that is gone, explains whatever came of it.
 func (s *Set) Blame(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
-	for _, g := range s.Guests {
-		if g.QEMU == nil {
-			continue
-		}
-		if gone := g.QEMU.Gone("in the middle of the run"); gone != nil {
+	for _, q := range s.machines() {
+		if gone := q.Gone("in the middle of the run"); gone != nil {
 			return fmt.Errorf("%w\nwhat it ended: %w", gone, err)
 		}
 	}
@@ -313,17 +385,19 @@ func (s *Set) Blame(ctx context.Context, err error) error {
 
 // Close ends the guests, all at the same time, and then takes the lab down.
 func (s *Set) Close() error {
-	errs := make([]error, len(s.Guests))
+	var ends []func() error
+	for _, g := range s.Guests {
+		if g.near != nil {
+			ends = append(ends, g.near.Close)
+		}
+	}
+	for _, q := range s.machines() {
+		ends = append(ends, q.Close)
+	}
+	errs := make([]error, len(ends))
 	var work sync.WaitGroup
-	for i, g := range s.Guests {
-		work.Go(func() {
-			if g.near != nil {
-				errs[i] = g.near.Close()
-			}
-			if g.QEMU != nil {
-				errs[i] = g.QEMU.Close()
-			}
-		})
+	for i, end := range ends {
+		work.Go(func() { errs[i] = end() })
 	}
 	work.Wait()
 	s.cancel()
