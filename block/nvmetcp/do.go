@@ -320,6 +320,8 @@ func (r *run) r2t(b *[headLen]byte) error {
 	switch {
 	case !s.op.Write:
 		return violation("R2T for %v", s)
+	case s.got == s.op.Len:
+		return violation("R2T for %v, all of whose data was sent or asked for", s)
 	case uint64(p.Off) != s.got:
 		return violation("R2T for %v: R2TO %d, not %d", s, p.Off, s.got)
 	case p.Len == 0 || uint64(p.Len) > s.op.Len-s.got:
