@@ -156,7 +156,7 @@ func (k *controller) isController(b *[identifyLen]byte, nqn string) error {
 	said, _, _ := bytes.Cut(b[768:1024], []byte{0})
 	switch cntrltype := b[111]; {
 	case cntrltype > 1:
-		return fmt.Errorf("it is no I/O controller, but of type %d (2: discovery, 3: administrative): it has no namespaces: %w",
+		return fmt.Errorf("it is no I/O controller but of type %d (2: discovery, 3: administrative), without namespaces: %w",
 			cntrltype, syscall.EMEDIUMTYPE)
 	case string(said) != nqn:
 		return violation("SUBNQN %q, not %q", said, nqn)
@@ -232,8 +232,8 @@ func (d *Device) shutdown() {
 	})
 }
 
-// ioQueue connects the I/O queue: without SQ flow control, with which Linux's target sends no responses to reads, or with
-// it where the target wants that.
+// ioQueue connects the I/O queue: without SQ flow control, with which Linux's target sends no responses to reads,
+// or with it where the target wants that.
 func (d *Device) ioQueue(ctx context.Context) error {
 	refused := (*commandError)(nil)
 	err := d.tryQueue(ctx, noSQFlow)

@@ -43,8 +43,8 @@ type Config struct {
 	Namespace uint32 // NSID; 0 means 1
 
 	Local netip.Addr    // what connections are from; the zero Addr: the Device chooses
-	Queue int           // a receive queue that can be bound, which the I/O queue's connection takes
-	Pool  devmem.Buffer // where what comes lands: the Device binds it to Queue
+	Queue int           // a receive queue that can be bound, which nothing else is spread to (Device.SetRSS)
+	Pool  devmem.Buffer // where what the I/O queue receives lands: the Device binds it to Queue
 	Data  devmem.Buffer // what operations name; of Pool's GPU; the Device binds it for transmit
 
 	// Depth is how many commands the I/O queue holds, 1 to 1023; 0 means DefaultDepth. A target that has less gets less:
@@ -52,8 +52,8 @@ type Config struct {
 	Depth int
 
 	// Timeout is for how long there may be neither byte nor acknowledgment from the target while something is asked of
-	// it; 0 means DefaultTimeout. It bounds each step of Open and of Close as well, but for a controller that is to become
-	// ready, which has as long as it says (CAP.TO, up to 128 s).
+	// it; 0 means DefaultTimeout. It bounds each step of Open and of Close as well, but for a controller that is to
+	// become ready, which has as long as it says (CAP.TO, up to 128 s).
 	Timeout time.Duration
 
 	// Copy takes all through host memory, as a baseline: nothing is bound and steered; Queue and Pool are not used.
@@ -234,8 +234,8 @@ func (d *Device) wrap(err error) error {
 	return fmt.Errorf("nvme/tcp: %s at %v: %w", d.c.NQN, d.c.Target, err)
 }
 
-// abort ends a connection at once: what was sent and not acknowledged would else go out from the memory for as long as a
-// target that is gone is called.
+// abort ends a connection at once: what was sent and not acknowledged would else go out from the memory for as long
+// as a target that is gone is called.
 func abort(c devmem.Conn) {
 	_ = c.SetLinger(0)
 	_ = c.Close()
@@ -271,8 +271,9 @@ func (d *Device) failed() error {
 	return d.err
 }
 
-// Info says what the namespace is: Size, BlockSize, ReadOnly (it is write protected), MaxTransfer (MDTS, or 4 MiB where
-// the target has no limit) and MaxDepth; Name is the controller's model, and the subsystem's NQN in parentheses.
+// Info says what the namespace is: Size, BlockSize, ReadOnly (it is write protected), MaxTransfer (MDTS, or 4 MiB
+// where the target has no limit) and MaxDepth; Name is the controller's model, and the subsystem's NQN in
+// parentheses.
 func (d *Device) Info() block.Info { return d.ctrl.info }
 
 // Stats is a snapshot, between calls of Do. With Config.Copy no head is looked at in device memory.
@@ -288,6 +289,7 @@ func (d *Device) Close() error {
 			if d.failed() == nil { // nothing is under way
 				_ = d.q.conn.Close()
 				d.shutdown()
+				_ = d.admin.c.Close()
 			}
 		} else {
 			_ = d.fail(err)

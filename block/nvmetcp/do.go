@@ -39,7 +39,8 @@ type run struct {
 	pad, left uint64 // bytes before the data; of the data
 	final     bool   // no CapsuleResp follows
 
-	taken uint64 // bytes that are not gathered
+	taken  uint64 // bytes, of heads too, that the stream has not flushed
+	placed bool   // some of them are data
 }
 
 // Do implements block.Device. Depth above Info.MaxDepth is that. EINVAL: depth is not positive, for which nothing is
@@ -239,6 +240,7 @@ func (r *run) pdu(ctx context.Context) error {
 // skip takes bytes to nowhere.
 func (r *run) skip(n uint64) error {
 	r.q.heads.took(n)
+	r.taken += n
 	return r.q.stream.Skip(n)
 }
 
@@ -262,8 +264,8 @@ func (r *run) c2hData(b *[headLen]byte) error {
 	case uint64(p.Len) > rest:
 		return violation("C2HData for %v: DATAL %d, beyond the %d bytes that are left", s, p.Len, rest)
 	case last != (uint64(p.Len) == rest):
-		return violation("C2HData for %v: flags %#x (LAST %v) with %d bytes of the %d that are left", s, p.Flags, last, p.Len,
-			rest)
+		return violation("C2HData for %v: flags %#x (LAST %v) with %d bytes of the %d that are left", s, p.Flags, last,
+			p.Len, rest)
 	case success && !last:
 		return violation("C2HData for %v: flags %#x: SUCCESS without LAST", s, p.Flags)
 	}
@@ -284,7 +286,7 @@ func (r *run) take(ctx context.Context) error {
 		return err
 	}
 	r.q.heads.took(n)
-	s.got, r.left, r.taken = s.got+n, r.left-n, r.taken+n
+	s.got, r.left, r.taken, r.placed = s.got+n, r.left-n, r.taken+n, true
 	if r.left == 0 {
 		r.into = nil
 		if r.final {
@@ -299,7 +301,7 @@ func (r *run) take(ctx context.Context) error {
 
 // gather brings what was taken to its place.
 func (r *run) gather(ctx context.Context) error {
-	r.taken = 0
+	r.taken, r.placed = 0, false
 	return r.q.stream.Flush(ctx)
 }
 
@@ -370,7 +372,7 @@ func (r *run) finish(ctx context.Context) (err error) {
 	if r.unans == len(r.open) {
 		return nil
 	}
-	if r.taken > 0 {
+	if r.placed {
 		if err := r.gather(ctx); err != nil {
 			return err
 		}
@@ -379,13 +381,12 @@ func (r *run) finish(ctx context.Context) (err error) {
 	kept := r.open[:0]
 	for _, s := range r.open {
 		if s.answered && s.jobs.Load() == 0 {
-			inUse := s.op.Write && s.need.Load() > r.q.completed
-			if inUse && !asked {
-				asked = true
-				err = completed(r.q.conn, &r.q.completed, false)
-				inUse = s.need.Load() > r.q.completed
+			need := s.need.Load()
+			if s.op.Write && need > r.q.completed && !asked {
+				err = completed(r.q.conn, &r.q.completed, need, false)
+				asked = need > r.q.completed
 			}
-			if !inUse {
+			if !s.op.Write || need <= r.q.completed {
 				r.end(s)
 				continue
 			}
@@ -410,8 +411,8 @@ func (r *run) end(s *slot) {
 // settle waits where all commands were answered, but the memory of some is in use.
 func (r *run) settle(ctx context.Context) error {
 	for _, s := range r.open {
-		if s.op.Write && s.jobs.Load() == 0 && s.need.Load() > r.q.completed {
-			return completed(r.q.conn, &r.q.completed, true)
+		if s.op.Write && s.jobs.Load() == 0 {
+			return completed(r.q.conn, &r.q.completed, s.need.Load(), true)
 		}
 	}
 	select {

@@ -10,10 +10,10 @@ import (
 // maxWindow is how many heads are looked at in one go.
 const maxWindow = 64
 
-// heads looks at the heads of PDUs where they lie. It looks ahead, at where heads lie if the PDUs that were received
-// go on as the last ones were: of one length; or in pairs of a C2HData and the CapsuleResp behind it. What it has
-// looked at is a head only where the PDU before ends there: whoever uses heads takes PDUs one by one, by what their own
-// heads say, and what does not lie at the start of one is forgotten.
+// heads looks at the heads of PDUs where they lie. It looks ahead, at where heads lie if the PDUs that were
+// received go on as the last ones were: of one length; or in pairs of a C2HData and the CapsuleResp behind it. What
+// it has looked at is a head only where the PDU before ends there: whoever uses heads takes PDUs one by one, by
+// what their own heads say, and what does not lie at the start of one is forgotten.
 type heads struct {
 	stream *devmem.Stream
 	device bool // it lies in device memory

@@ -29,8 +29,8 @@ func hostileOp(i int) block.Op {
 	return block.Op{Write: i%4 == 3, Off: uint64(i) * hostileLen, Len: hostileLen, Mem: hostileStep*uint64(i+1) + 77}
 }
 
-// attack has a Device do operations with a target. It checks that nothing outside of the operations' memory was touched,
-// that each was done once, and that those that are said to be well are; a liar may send any data.
+// attack has a Device do operations with a target. It checks that nothing outside of the operations' memory was
+// touched, that each was done once, and that those that are said to be well are; a liar may send any data.
 func (r *rig) attack(t testing.TB, d *Device, liar bool) (err error, bad int) {
 	t.Helper()
 	all := r.data()[:hostileStep*(hostileOps+2)]
@@ -159,7 +159,8 @@ func TestHostileTargets(t *testing.T) {
 			return whole(q, c, func(p *transfer) { p.Flags = 0 }, nil)
 		}, "LAST false) with 24576 bytes", nil},
 		{"SUCCESS without LAST", 1, func(q *ioServer, c *command) bool {
-			return raw(q, transfer{common: common{Type: typeC2HData, Flags: flagSuccess}, CID: c.cid, Len: 512}, data[:512], nil)
+			p := transfer{common: common{Type: typeC2HData, Flags: flagSuccess}, CID: c.cid, Len: 512}
+			return raw(q, p, data[:512], nil)
 		}, "SUCCESS without LAST", nil},
 		{"data of an unknown command", 1, func(q *ioServer, c *command) bool {
 			return whole(q, c, func(p *transfer) { p.CID = 0x03ff }, nil)
@@ -227,7 +228,9 @@ func TestHostileTargets(t *testing.T) {
 			_ = raw(q, p, data[c.lba*testBlock:][:1000], nil)
 			return q.c.CloseWrite() == nil
 		}, "the target closed the connection", io.ErrUnexpectedEOF},
-		{"reset", 1, func(q *ioServer, c *command) bool { return q.c.SetLinger(0) == nil && q.c.Close() == nil }, "", errGone},
+		{"reset", 1, func(q *ioServer, c *command) bool {
+			return q.c.SetLinger(0) == nil && q.c.Close() == nil
+		}, "", errGone},
 		{"C2HTermReq", 3, func(q *ioServer, c *command) bool { return terminate(q.c, 1, 12, typeH2CData) },
 			"FES 0x1, invalid PDU header field of our H2CData: DATAO at offset 12", syscall.EPROTO},
 		{"C2HTermReq of a command", 3, func(q *ioServer, c *command) bool { return terminate(q.c, 1, 2, typeCapsuleCmd) },

@@ -110,7 +110,7 @@ func (l *link) do(name string, s *sqe, out, in []byte) (result uint64, err error
 		head.PDO = uint8(roundUp(commandLen, l.align))
 		head.PLen = uint32(int(head.PDO) + len(out))
 		s.setSGL(sglInCapsule, uint32(len(out)))
-	} else if len(in) > 0 {
+	} else {
 		s.setSGL(sglTransport, uint32(len(in)))
 	}
 	b := make([]byte, head.PLen)
@@ -145,7 +145,8 @@ func (l *link) do(name string, s *sqe, out, in []byte) (result uint64, err error
 	}
 }
 
-// data takes a C2HData that is in buf, of which room has place for all that may come. last says that no response follows.
+// data takes a C2HData that is in buf, of which room has place for all that may come. last says that no response
+// follows.
 func (l *link) data(h *common, room []byte, at int) (n int, last bool, err error) {
 	var p transfer
 	p.decode((*[headLen]byte)(l.buf[:]))

@@ -143,10 +143,8 @@ func (r *rig) play(t *testing.T, d *Device, bs uint64, depth, n int, write func(
 		}
 		o := block.Op{Write: write(i), Off: uint64(lbas[i])*bs + testBlock, Len: bs, Mem: mem.take()}
 		if o.Write {
-			b := make([]byte, bs)
-			fill(b, uint64(i)+100)
-			copy(r.data()[o.Mem:], b)
-			written[o.Off] = b
+			written[o.Off] = original[(uint64(i)*7919*8)%(testStore-bs):][:bs] // of another place
+			copy(r.data()[o.Mem:], written[o.Off])
 		}
 		i++
 		busy[o.Mem] = true
@@ -201,8 +199,8 @@ var variants = []struct {
 	{name: "with SQ flow control", script: script{refuseCATTR: true}},
 	{name: "out of order", script: script{seed: 5, gather: 8}},
 	{name: "pieces", script: script{piece: 1536, pad: 4, r2t: 20 << 10, maxH2C: 8 << 10, seed: 6, gather: 8}},
-	{name: "pieces with responses", script: script{piece: 40 << 10, pad: 104, r2t: 5000, cpda: 31, refuseCATTR: true, seed: 7,
-		gather: 8}},
+	{name: "pieces with responses", script: script{piece: 40 << 10, pad: 104, r2t: 5000, cpda: 31,
+		refuseCATTR: true, seed: 7, gather: 8}},
 	{name: "serial", script: script{serial: true, r2t: 64 << 10}},
 	{name: "no data in capsules", script: script{ioccsz: 4, cpda: 3}},
 	{name: "data in capsules elsewhere", script: script{icdoff: 2}},
@@ -219,8 +217,8 @@ func TestReadsAndWrites(t *testing.T) {
 			for _, c := range []struct {
 				bs       uint64
 				depth, n int
-			}{{512, 1, 20}, {512, 64, 500}, {1536, 7, 100}, {4096, 64, 300}, {16 << 10, 16, 60}, {16<<10 + 512, 16, 60},
-				{33 * 512, 3, 20}, {128 << 10, 32, 60}, {1 << 20, 2, 7}} {
+			}{{512, 1, 20}, {512, 64, 300}, {1536, 7, 60}, {4096, 64, 200}, {16 << 10, 16, 40}, {16<<10 + 512, 16, 40},
+				{128 << 10, 32, 40}, {1 << 20, 2, 7}} {
 				depth := c.depth
 				if v.script.gather > 0 {
 					depth = max(depth, v.script.gather)
@@ -339,7 +337,8 @@ func (r *rig) each(d *Device, ops []block.Op) []error {
 
 // What a target does not do is an error of the operation alone.
 func TestStatusOfAnOperation(t *testing.T) {
-	stat := map[uint64]status{8: 0x4080, 16: 0x0281, 24: 0x4020, 32: 0x6006, 40: 0x4081, 48: 0x0082, 56: 0x4182, 64: 0x0777}
+	stat := map[uint64]status{8: 0x4080, 16: 0x0281, 24: 0x4020, 32: 0x6006, 40: 0x4081, 48: 0x0082,
+		56: 0x4182, 64: 0x0777}
 	r := newRig(t, script{fail: func(c *command) status { return stat[c.lba] }})
 	d := r.open(t)
 	var ops []block.Op
@@ -353,10 +352,12 @@ func TestStatusOfAnOperation(t *testing.T) {
 		errno error
 		text  string
 	}{
-		1: {syscall.EIO, "read of 4096 bytes at 4096: opcode 0x02, LBA 8: generic status 0x80, LBA out of range, do not retry (0x4080)"},
+		1: {syscall.EIO, "read of 4096 bytes at 4096: opcode 0x02, LBA 8: generic status 0x80, LBA out of range, " +
+			"do not retry (0x4080)"},
 		2: {syscall.EIO, "media status 0x81, unrecovered read error (0x0281)"},
 		3: {syscall.EROFS, "opcode 0x01, LBA 24: generic status 0x20, namespace is write protected"},
-		4: {syscall.EIO, "internal error"}, 5: {syscall.ENOSPC, "capacity exceeded"}, 6: {syscall.EAGAIN, "namespace not ready"},
+		4: {syscall.EIO, "internal error"}, 5: {syscall.ENOSPC, "capacity exceeded"},
+		6: {syscall.EAGAIN, "namespace not ready"},
 		7: {syscall.EROFS, "command specific status 0x82, attempted write to read only range"},
 		8: {syscall.EIO, "vendor specific status 0x77, unknown (0x0777)"}, 10: {syscall.ENOSPC, "LBA out of range"},
 	} {
@@ -417,7 +418,8 @@ func TestOpenRefusals(t *testing.T) {
 		{"SUBNQN", script{ctrl: func(c, _ []byte) { c[768] = 'x' }}, block.ErrProtocol, "SUBNQN"},
 		{"SGLS", script{ctrl: func(c, _ []byte) { c[536] = 0 }}, syscall.EOPNOTSUPP, "no SGLs"},
 		{"metadata", script{ctrl: func(_, n []byte) { n[128] = 8 }}, syscall.EOPNOTSUPP, "8 bytes of metadata"},
-		{"protection", script{ctrl: func(_, n []byte) { n[29] = 1 }}, syscall.EOPNOTSUPP, "protection information of type 1"},
+		{"protection", script{ctrl: func(_, n []byte) { n[29] = 1 }}, syscall.EOPNOTSUPP,
+			"protection information of type 1"},
 		{"LBADS", script{ctrl: func(_, n []byte) { n[130] = 8 }}, block.ErrProtocol, "LBADS 8"},
 		{"NSZE", script{ctrl: func(_, n []byte) { n[7] = 0xff }}, block.ErrProtocol, "NSZE"},
 		{"inactive", script{ctrl: func(_, n []byte) { clear(n) }}, syscall.ENODEV, "not active"},
@@ -437,12 +439,14 @@ func TestOpenRefusals(t *testing.T) {
 			}
 			return true
 		}}, syscall.EIO, "the controller has failed: CSTS 0x2"},
-		{"term", script{admin: func(c net.Conn, opcode uint8) bool { return terminate(c, 6, 12, typeICReq) }}, syscall.EPROTO,
-			"FES 0x6, unsupported parameter of our ICReq: MAXR2T at offset 12"},
+		{"term", script{admin: func(c net.Conn, opcode uint8) bool { return terminate(c, 6, 12, typeICReq) }},
+			syscall.EPROTO, "FES 0x6, unsupported parameter of our ICReq: MAXR2T at offset 12"},
 		{"CID", script{admin: func(c net.Conn, _ uint8) bool { respond(c, 99, 0, 0); return true }}, block.ErrProtocol,
 			"CID 0x0063"},
-		{"R2T", script{admin: func(c net.Conn, _ uint8) bool { (&ioServer{c: c.(*net.TCPConn)}).r2t(2, 0, 0, 9); return true }},
-			block.ErrProtocol, "R2T, which does not belong there"},
+		{"R2T", script{admin: func(c net.Conn, _ uint8) bool {
+			(&ioServer{c: c.(*net.TCPConn)}).r2t(2, 0, 0, 9)
+			return true
+		}}, block.ErrProtocol, "R2T, which does not belong there"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r.target.behave(c.script)
@@ -544,11 +548,13 @@ func TestContextEndsDo(t *testing.T) {
 		stop(errTest)
 	}()
 	n, done := 0, 0
-	err := d.Do(ctx, 2, func() (block.Op, bool) { n++; return block.Op{Len: 512, Mem: uint64(n) * 512, Write: n == 1}, n < 3 },
-		func(x block.Done) {
-			done++
-			testkit.ErrorIs(t, x.Err, errTest)
-		})
+	err := d.Do(ctx, 2, func() (block.Op, bool) {
+		n++
+		return block.Op{Len: 512, Mem: uint64(n) * 512, Write: n == 1}, n < 3
+	}, func(x block.Done) {
+		done++
+		testkit.ErrorIs(t, x.Err, errTest)
+	})
 	testkit.ErrorIs(t, err, errTest)
 	testkit.Equal(t, "operations that ended", done, 2)
 	testkit.ErrorIs(t, d.Do(t.Context(), 1, nil, nil), errTest)

@@ -178,8 +178,8 @@ func violation(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", block.ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// check says what is wrong with the lengths of a PDU that comes from a target after ICResp, and whether there is such a
-// PDU. After it, PLen - PDO is how long the data is of a C2HData.
+// check says what is wrong with the lengths of a PDU that comes from a target after ICResp, and whether there is
+// such a PDU. After it, PLen - PDO is how long the data is of a C2HData.
 func (h *common) check() error {
 	switch h.Type {
 	case typeCapsuleResp, typeR2T, typeC2HData, typeC2HTermReq:

@@ -24,11 +24,12 @@ func TestPDUsOnTheWire(t *testing.T) {
 	testkit.Equal(t, "ICResp", resp, icResp{common: common{Type: typeICResp, HLen: 128, PLen: 128}, MaxH2C: 4 << 20})
 	var p transfer
 	p.decode((*[headLen]byte)(wire("09001800 18000000 0920 0100 00000000 00000200 00000000")))
-	testkit.Equal(t, "R2T", p, transfer{common: common{Type: typeR2T, HLen: 24, PLen: 24}, CID: 0x2009, Tag: 1, Len: 131072})
+	testkit.Equal(t, "R2T", p, transfer{common: common{Type: typeR2T, HLen: 24, PLen: 24}, CID: 0x2009, Tag: 1,
+		Len: 131072})
 	testkit.OK(t, p.check())
 	var b [headLen]byte
-	p = transfer{common: common{Type: typeH2CData, Flags: flagLast, HLen: 24, PDO: 24, PLen: 24 + 131072}, CID: 0x2009, Tag: 1,
-		Len: 131072}
+	p = transfer{common: common{Type: typeH2CData, Flags: flagLast, HLen: 24, PDO: 24, PLen: 24 + 131072}, CID: 0x2009,
+		Tag: 1, Len: 131072}
 	p.encode(&b)
 	if want := wire("06041818 18000200 0920 0100 00000000 00000200 00000000"); !bytes.Equal(b[:], want) {
 		t.Errorf("H2CData % x, want % x", b, want)
@@ -42,7 +43,8 @@ func TestPDUsOnTheWire(t *testing.T) {
 	if !s.command(&job{cid: 3, write: true, lba: 5, len: 4096}) || s.command(&job{cid: 4, lba: 1 << 32, len: 131072}) {
 		t.Error("which data is in a capsule")
 	}
-	want := wire("04004848 48100000" + "01400300 01000000" + strings.Repeat("00", 16) + "0000000000000000 00100000 000000 01" +
+	want := wire("04004848 48100000" +
+		"01400300 01000000" + strings.Repeat("00", 16) + "0000000000000000 00100000 000000 01" +
 		"0500000000000000 0700 0000" + strings.Repeat("00", 12) +
 		"04004800 48000000" + "02400400 01000000" + strings.Repeat("00", 16) + "0000000000000000 00000200 000000 5a" +
 		"0000000001000000 ff00 0000" + strings.Repeat("00", 12))
@@ -53,7 +55,8 @@ func TestPDUsOnTheWire(t *testing.T) {
 
 // What is decoded is what was encoded, and a head that passes has data within its PDU.
 func FuzzHead(f *testing.F) {
-	for _, s := range []string{"0704181818000200", "0900180018000000", "0500180018000000", "0300180098000000", "07ff18ff00000000"} {
+	for _, s := range []string{"0704181818000200", "0900180018000000", "0500180018000000", "0300180098000000",
+		"07ff18ff00000000"} {
 		b, _ := hex.DecodeString(s)
 		f.Add(append(b, make([]byte, headLen)...))
 	}
@@ -136,8 +139,9 @@ func TestHeadsAreLookedAtTogether(t *testing.T) {
 		{"reads", func(int) []transfer { return []transfer{data(512, flagLast|flagSuccess)} }, 120, 0},
 		{"reads and responses", func(int) []transfer { return []transfer{data(512, flagLast), resp} }, 250, 0},
 		{"responses", func(int) []transfer { return []transfer{resp} }, 120, 0},
-		{"lengths that change", func(i int) []transfer { return []transfer{data(512+8*(i/200%3), flagLast|flagSuccess)} }, 900,
-			6400 / 200 * maxWindow * headLen},
+		{"lengths that change", func(i int) []transfer {
+			return []transfer{data(512+8*(i/200%3), flagLast|flagSuccess)}
+		}, 900, 6400 / 200 * maxWindow * headLen},
 		{"any", func(int) []transfer {
 			return []transfer{data(4*(1+random.IntN(3)), uint8(random.IntN(4))<<2), resp}[random.IntN(2):]
 		}, 6400, 6400 * headLen},
@@ -175,7 +179,8 @@ func TestHeadsAreLookedAtTogether(t *testing.T) {
 }
 
 func TestErrnoOfStatuses(t *testing.T) {
-	for st, want := range map[status]syscall.Errno{0x4002: syscall.EINVAL, 0x0001: syscall.EOPNOTSUPP, 0x0281: syscall.EIO,
+	for st, want := range map[status]syscall.Errno{0x4002: syscall.EINVAL, 0x0001: syscall.EOPNOTSUPP,
+		0x0281: syscall.EIO,
 		0x0371: syscall.ECANCELED, 0x07ff: syscall.EIO} {
 		testkit.ErrorIs(t, &commandError{"Identify", st, 0}, want)
 		testkit.ErrorIs(t, &commandError{connectName, st, 0}, want)

@@ -206,20 +206,22 @@ func (s *sender) done(x *slot) {
 	}
 }
 
-// completed reads which calls of SendDevmem are complete, of which all before *n are, without waiting, or until
-// some are. It is the receiving goroutine's.
-func completed(c devmem.Conn, n *uint64, wait bool) error {
+// completed reads which calls of SendDevmem are complete: all before *n are. It returns when these are need at
+// least; or else, without wait, when none is left that is known of. It is the receiving goroutine's.
+func completed(c devmem.Conn, n *uint64, need uint64, wait bool) error {
 	deadline := time.Time{}
 	if !wait {
 		deadline = time.Unix(0, 1)
 	}
-	_, hi, err := c.ReadCompletion(deadline)
-	if errors.Is(err, os.ErrDeadlineExceeded) && !wait {
-		return nil
+	for *n < need {
+		_, hi, err := c.ReadCompletion(deadline)
+		if errors.Is(err, os.ErrDeadlineExceeded) && !wait {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		*n += uint64(hi + 1 - uint32(*n)) // their numbers have 32 bits
 	}
-	if err != nil {
-		return err
-	}
-	*n += uint64(hi + 1 - uint32(*n))
 	return nil
 }

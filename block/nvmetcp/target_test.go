@@ -2,6 +2,7 @@ package nvmetcp
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -15,15 +16,13 @@ import (
 )
 
 const (
-	testNQN      = "nqn.2026-11.dev.vnic:test"
-	testIOCCSZ   = 1028 // as Linux's target has it: 64 + 16 KiB
-	testMaxH2C   = 4 << 20
-	testBlock    = 512
-	testStore    = 8 << 20
-	testCNTLID   = 7
-	statusField  = status(0x4002)
-	maxTestPDU   = 8 << 20
-	testCapsules = 16 << 10 // bytes of data in a capsule
+	testNQN    = "nqn.2026-11.dev.vnic:test"
+	testIOCCSZ = 1028 // as Linux's target has it: 64 + 16 KiB
+	testMaxH2C = 4 << 20
+	testBlock  = 512
+	testStore  = 8 << 20
+	testCNTLID = 7
+	maxTestPDU = 8 << 20
 )
 
 // script is how a target behaves. The zero script is how Linux's does.
@@ -49,8 +48,8 @@ type script struct {
 	icResp func(r *icResp)
 }
 
-// target is an NVMe/TCP target that behaves as Linux's was measured to, unless its script says else. It tells the test of
-// all that an initiator does wrong.
+// target is an NVMe/TCP target that behaves as Linux's was measured to, unless its script says else. It tells the
+// test of all that an initiator does wrong.
 type target struct {
 	t     testing.TB
 	ln    *net.TCPListener
@@ -67,8 +66,7 @@ type target struct {
 func newTarget(t testing.TB, s script) *target {
 	a, _ := testkit.Loopback()
 	ln := testkit.Must(net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(netip.AddrPortFrom(a, 0))))(t)
-	g := &target{t: t, ln: ln, script: s, store: make([]byte, testStore), conns: make(map[net.Conn]bool)}
-	fill(g.store, 1)
+	g := &target{t: t, ln: ln, script: s, store: bytes.Clone(original), conns: make(map[net.Conn]bool)}
 	g.work.Go(func() {
 		for {
 			c, err := ln.AcceptTCP()
@@ -129,7 +127,6 @@ type command struct {
 	write   bool
 	lba     uint64
 	got     int    // bytes of a write that have come
-	asked   int    // that were asked for
 	tag     uint16 // of the R2T that is outstanding
 	waiting int    // bytes that it still waits for
 }
