@@ -189,11 +189,37 @@ var original = func() []byte {
 	return b
 }()
 
+// cutDevice gives connections whose stream comes in pieces of any length.
+type cutDevice struct {
+	devmem.Device
+	random *rand.Rand
+}
+
+type cutConn struct {
+	devmem.Conn
+	random *rand.Rand
+}
+
+func (d *cutDevice) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem.Conn, error) {
+	c, err := d.Device.Dial(ctx, local, remote)
+	if err != nil {
+		return nil, err
+	}
+	return &cutConn{c, d.random}, nil
+}
+
+func (c *cutConn) RecvDevmem(frags []devmem.Frag, linear []byte, flags devmem.RecvFlags) (int, int, int, error) {
+	n := 1 + c.random.IntN(1<<c.random.IntN(16))
+	return c.Conn.RecvDevmem(frags, linear[:min(n, len(linear))], flags)
+}
+
 // variants are ways in which targets differ.
 var variants = []struct {
 	name   string
 	script script
 	copies bool
+	cut    bool // fragments end anywhere, in heads too
+	pool   uint64
 }{
 	{name: "as Linux's"},
 	{name: "with SQ flow control", script: script{refuseCATTR: true}},
@@ -205,6 +231,10 @@ var variants = []struct {
 	{name: "no data in capsules", script: script{ioccsz: 4, cpda: 3}},
 	{name: "data in capsules elsewhere", script: script{icdoff: 2}},
 	{name: "through the host", copies: true},
+	{name: "fragments of any length", cut: true},
+	{name: "fragments of any length, through the host", script: script{refuseCATTR: true, piece: 2048},
+		cut: true, copies: true},
+	{name: "the smallest pool", script: script{piece: 3072, refuseCATTR: true}, pool: 16 * devmem.PageSize},
 }
 
 // Invariant: nvmetcp: reads land where they belong and writes come from there, for any size, depth and order.
@@ -213,6 +243,12 @@ func TestReadsAndWrites(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) {
 			r := newRig(t, v.script)
 			r.conf.Copy = v.copies
+			if v.cut {
+				r.conf.Device = &cutDevice{Device: r.dev, random: rand.New(rand.NewPCG(4, 5))}
+			}
+			if v.pool > 0 {
+				r.conf.Pool = testkit.Must(r.dev.Register(0, dataSize, v.pool))(t)
+			}
 			d := r.open(t)
 			for _, c := range []struct {
 				bs       uint64
