@@ -88,8 +88,12 @@ func (s *Stream) Fill(ctx context.Context, n int) error {
 
 // receive adds what a call gives.
 func (s *Stream) receive(ctx context.Context) error {
-	if s.first == len(s.pieces) {
-		s.pieces, s.first = s.pieces[:0], 0
+	if s.first > 0 && s.first >= len(s.pieces)/2 { // or they would grow for as long as a peer leaves half a head
+		n := copy(s.pieces, s.pieces[s.first:])
+		clear(s.pieces[n:])
+		s.pieces, s.first = s.pieces[:n], 0
+	}
+	if len(s.pieces) == 0 {
 		if s.linear == nil {
 			s.linear = s.lent
 		}

@@ -1,0 +1,129 @@
+package nvmetcp
+
+import "fmt"
+
+// Opcodes (Base 5 and 6, NVM command set; Fabrics 3).
+const (
+	opWrite       = 0x01
+	opRead        = 0x02
+	opIdentify    = 0x06 // of the admin queue, as the next
+	opSetFeatures = 0x09
+	opFabrics     = 0x7f
+)
+
+// FCTYPE of Fabrics commands (Fabrics 3).
+const (
+	fabricsPropertySet = 0x00
+	fabricsConnect     = 0x01
+	fabricsPropertyGet = 0x04
+)
+
+// Properties (Fabrics 3.5; Base 3.1).
+const (
+	propCAP  = 0x00 // 8 bytes
+	propCC   = 0x14
+	propCSTS = 0x1c
+)
+
+// Fields of CC and CSTS (Base 3.1.5, 3.1.6).
+const (
+	ccEnable     = 1 << 0
+	ccShutdown   = 1 << 14 // SHN: normal
+	ccSQES       = 6 << 16 // IOSQES: 64 bytes
+	ccCQES       = 4 << 20 // IOCQES: 16 bytes
+	cstsReady    = 1 << 0
+	cstsFatal    = 1 << 1 // CFS
+	cstsShutMask = 3 << 2
+	cstsShutDone = 2 << 2 // SHST: complete
+)
+
+// SGL descriptors (Base 4.4; Fabrics 2.3.1): type and subtype.
+const (
+	sglInCapsule = 0x01 // data block, address is an offset in the capsule
+	sglTransport = 0x5a // transport data block: by C2HData and R2T
+)
+
+const (
+	sqeLen       = 64
+	usesSGL      = 1 << 6 // PSDT 01b
+	noSQFlow     = 1 << 2 // CATTR of Connect (Fabrics 3.3): SQ flow control is off
+	anyCNTLID    = 0xffff
+	connectLen   = 1024
+	identifyLen  = 4096
+	queuesFID    = 0x07 // Number of Queues (Base 5.21.1.7)
+	cnsNamespace = 0x00
+	cnsCtrl      = 0x01
+)
+
+// sqe is a submission queue entry (Base 4.2).
+type sqe [sqeLen]byte
+
+// newSQE begins a command.
+func newSQE(opcode uint8, nsid uint32) *sqe {
+	var s sqe
+	s[0], s[1] = opcode, usesSGL
+	le.PutUint32(s[4:], nsid)
+	return &s
+}
+
+// newFabrics begins a Fabrics command.
+func newFabrics(kind uint8) *sqe {
+	s := newSQE(opFabrics, 0)
+	s[4] = kind
+	return s
+}
+
+func (s *sqe) setCID(cid uint16) { le.PutUint16(s[2:], cid) }
+
+// setSGL sets SGL1: n bytes of data.
+func (s *sqe) setSGL(kind uint8, n uint32) {
+	le.PutUint64(s[24:], 0)
+	le.PutUint32(s[32:], n)
+	s[39] = kind
+}
+
+// setDword sets CDW10 to CDW15.
+func (s *sqe) setDword(i int, v uint32) { le.PutUint32(s[4*i:], v) }
+
+// setBlocks sets SLBA and NLB (Base 6.9, 6.15).
+func (s *sqe) setBlocks(lba uint64, n uint32) {
+	le.PutUint64(s[40:], lba)
+	le.PutUint16(s[48:], uint16(n-1))
+}
+
+// connectSQE is the Connect command (Fabrics 3.3) for a queue of size entries. KATO is 0.
+func connectSQE(qid uint16, size int, attr uint8) *sqe {
+	s := newFabrics(fabricsConnect)
+	le.PutUint16(s[42:], qid)
+	le.PutUint16(s[44:], uint16(size-1))
+	s[46] = attr
+	return s
+}
+
+// connectData is its data.
+func connectData(hostID [16]byte, cntlid uint16, subNQN, hostNQN string) []byte {
+	b := make([]byte, connectLen)
+	copy(b, hostID[:])
+	le.PutUint16(b[16:], cntlid)
+	copy(b[256:511], subNQN)
+	copy(b[512:767], hostNQN)
+	return b
+}
+
+// connectFault names the parameter that is invalid, as the result of a Connect has it (Fabrics 3.3).
+func connectFault(result uint64) string {
+	off, inData := uint16(result), result>>16&1 != 0
+	type place struct {
+		off    uint16
+		inData bool
+	}
+	names := map[place]string{{0, true}: "HOSTID", {16, true}: "CNTLID", {256, true}: "SUBNQN", {512, true}: "HOSTNQN",
+		{40, false}: "RECFMT", {42, false}: "QID", {44, false}: "SQSIZE", {46, false}: "CATTR", {48, false}: "KATO"}
+	if s := names[place{off, inData}]; s != "" {
+		return s
+	}
+	if inData {
+		return fmt.Sprintf("byte %d of the data", off)
+	}
+	return fmt.Sprintf("byte %d of the command", off)
+}

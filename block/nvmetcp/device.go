@@ -1,0 +1,333 @@
+package nvmetcp
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"vnic.dev/vnic/block"
+	"vnic.dev/vnic/devmem"
+)
+
+// What a Config has where it has nothing.
+const (
+	DefaultTimeout = 5 * time.Second
+	DefaultDepth   = 128
+)
+
+const (
+	maxDepth  = 1023
+	maxNQN    = 223        // bytes (Base 7.9)
+	allNSIDs  = 0xffffffff // NSID that means all of them
+	uuidNQN   = "nqn.2014-08.org.nvmexpress:uuid:"
+	discovery = "nqn.2014-08.org.nvmexpress.discovery"
+)
+
+// Config says what is opened, and by whom.
+type Config struct {
+	Device devmem.Device
+	Memory devmem.Memory // of the Device's GPUs
+
+	Target    netip.AddrPort
+	NQN       string // of the subsystem
+	HostNQN   string // ours; empty: made of a random UUID
+	Namespace uint32 // NSID; 0 means 1
+
+	Local netip.Addr    // what connections are from; the zero Addr: the Device chooses
+	Queue int           // a receive queue that can be bound, which nothing else is spread to (Device.SetRSS)
+	Pool  devmem.Buffer // where what the I/O queue receives lands: the Device binds it to Queue
+	Data  devmem.Buffer // what operations name; of Pool's GPU; the Device binds it for transmit
+
+	// Depth is how many commands the I/O queue holds, 1 to 1023; 0 means DefaultDepth. A target that has less gets less:
+	// Info.MaxDepth.
+	Depth int
+
+	// Timeout is for how long there may be neither byte nor acknowledgment from the target while something is asked of
+	// it; 0 means DefaultTimeout. It bounds each step of Open and of Close as well, but for a controller that is to
+	// become ready, which has as long as it says (CAP.TO, up to 128 s).
+	Timeout time.Duration
+
+	// Copy takes all through host memory, as a baseline: nothing is bound and steered; Queue and Pool are not used.
+	Copy bool
+}
+
+// check says what is wrong, and fills in what is not there.
+func (c *Config) check() error {
+	fail := func(format string, args ...any) error {
+		return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), syscall.EINVAL)
+	}
+	if c.Namespace == 0 {
+		c.Namespace = 1
+	}
+	if c.Depth == 0 {
+		c.Depth = DefaultDepth
+	}
+	if c.Timeout == 0 {
+		c.Timeout = DefaultTimeout
+	}
+	if c.HostNQN == "" {
+		c.HostNQN = randomNQN()
+	}
+	switch {
+	case c.Device == nil || c.Memory == nil || c.Data == nil || c.Pool == nil && !c.Copy:
+		return fail("Device, Memory, Data and Pool are needed")
+	case !c.Target.IsValid() || c.Target.Port() == 0:
+		return fail("target %v: an address and a port are needed", c.Target)
+	case c.NQN == "" || len(c.NQN) > maxNQN || len(c.HostNQN) > maxNQN:
+		return fail("NQN %q, host NQN %q: 1 to %d bytes each", c.NQN, c.HostNQN, maxNQN)
+	case strings.ContainsRune(c.NQN+c.HostNQN, 0):
+		return fail("NQN %q, host NQN %q: no NUL", c.NQN, c.HostNQN)
+	case c.NQN == discovery:
+		return fail("NQN %q is the discovery subsystem's, which has no namespaces", c.NQN)
+	case c.Namespace == allNSIDs:
+		return fail("namespace %#x is all of them", c.Namespace)
+	case c.Depth < 1 || c.Depth > maxDepth:
+		return fail("depth %d: 1 to %d", c.Depth, maxDepth)
+	case c.Timeout < 0:
+		return fail("a timeout of %v", c.Timeout)
+	case !c.Copy && c.Pool.GPU() != c.Data.GPU():
+		return fmt.Errorf("pool of gpu %d for data of gpu %d: %w", c.Pool.GPU(), c.Data.GPU(), syscall.EXDEV)
+	}
+	return nil
+}
+
+// randomNQN is a host NQN of a random UUID (Base 7.9; RFC 4122, 4.4).
+func randomNQN() string {
+	var u [16]byte
+	_, _ = rand.Read(u[:]) // which does not return without
+	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80
+	return fmt.Sprintf("%s%x-%x-%x-%x-%x", uuidNQN, u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+}
+
+// hostID is the HOSTID that belongs to a host NQN: its UUID, or else a hash. Linux's target wants the two to belong
+// together.
+func hostID(nqn string) (id [16]byte) {
+	if u, ok := strings.CutPrefix(nqn, uuidNQN); ok {
+		if b, err := hex.DecodeString(strings.ReplaceAll(u, "-", "")); err == nil && len(b) == len(id) {
+			return [16]byte(b)
+		}
+	}
+	sum := sha256.Sum256([]byte(nqn))
+	return [16]byte(sum[:])
+}
+
+// Device is a namespace of a subsystem, as block.Device. It implements that interface: see there for what each method
+// promises. Errors name the target.
+type Device struct {
+	c     Config
+	ctrl  controller
+	admin *link
+	q     queue
+
+	rx, tx devmem.Binding // nil with Copy
+	flow   devmem.FlowID
+	rule   bool // flow is one
+
+	doing sync.Mutex // held by Do, and by what ends the Device
+
+	mu     sync.Mutex
+	err    error                   // why it is of no use any more
+	cancel context.CancelCauseFunc // of the Do that is under way
+
+	once   sync.Once
+	closed error // of once
+}
+
+var _ block.Device = (*Device)(nil)
+
+// Open connects to a target, whose namespace is then ready for Do. It takes Queue until Close: a rule for the I/O
+// queue's connection is added when nothing of it is under way. Errors: EINVAL (Config), EXDEV, those of
+// [devmem.Device]; what the target refuses, with its status: EACCES (host not allowed, or authentication), EBUSY
+// (controller busy), EINVAL (as where there is no such subsystem), ENODEV (no such namespace); EMEDIUMTYPE (no I/O
+// controller), EOPNOTSUPP (metadata, protection information); block.ErrProtocol; os.ErrDeadlineExceeded and ETIMEDOUT
+// (Timeout); the context's cause.
+func Open(ctx context.Context, c Config) (*Device, error) {
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("nvme/tcp: %w", err)
+	}
+	d := &Device{c: c}
+	if err := d.open(ctx); err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		err = d.wrap(err)
+		d.fail(err)
+		return nil, errors.Join(err, d.release())
+	}
+	return d, nil
+}
+
+func (d *Device) open(ctx context.Context) (err error) {
+	if !d.c.Copy { // before anything is under way: a NIC may restart the queue
+		if d.rx, err = d.c.Device.BindRX(d.c.Pool, d.c.Queue); err != nil {
+			return err
+		}
+		if d.tx, err = d.c.Device.BindTX(d.c.Data); err != nil {
+			return err
+		}
+	}
+	if d.admin, err = d.dial(ctx); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { abort(d.admin.c) })
+	defer stop()
+	if err := d.connect(ctx); err != nil {
+		return err
+	}
+	d.depth()
+	if err := d.ioQueue(ctx); err != nil {
+		return err
+	}
+	local, ok := d.q.conn.LocalAddr().(*net.TCPAddr)
+	if !ok {
+		return fmt.Errorf("local address %v is none of TCP: %w", d.q.conn.LocalAddr(), syscall.EAFNOSUPPORT)
+	}
+	if !d.c.Copy {
+		f := devmem.Flow{Src: d.c.Target, Dst: local.AddrPort(), Queue: d.c.Queue}
+		if d.flow, err = d.c.Device.AddFlow(f); err != nil {
+			return err
+		}
+		d.rule = true
+	}
+	d.q.init(d)
+	return nil
+}
+
+// depth sets Info.MaxDepth: a queue of n entries holds n-1 commands, and MQES is entries less one.
+func (d *Device) depth() {
+	n := min(d.c.Depth, max(int(d.ctrl.capab&0xffff), 1))
+	if d.ctrl.maxCmd > 0 {
+		n = min(n, d.ctrl.maxCmd)
+	}
+	d.ctrl.info.MaxDepth = n
+}
+
+// dial makes a connection for a queue.
+func (d *Device) dial(ctx context.Context) (*link, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.c.Timeout)
+	defer cancel()
+	local := netip.AddrPort{}
+	if d.c.Local.IsValid() {
+		local = netip.AddrPortFrom(d.c.Local, 0)
+	}
+	c, err := d.c.Device.Dial(ctx, local, d.c.Target)
+	if err != nil {
+		return nil, err
+	}
+	return &link{c: c, timeout: d.c.Timeout, align: wordLen}, nil
+}
+
+// wrap names the target.
+func (d *Device) wrap(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("nvme/tcp: %s at %v: %w", d.c.NQN, d.c.Target, err)
+}
+
+// abort ends a connection at once: what was sent and not acknowledged would else go out from the memory for as long
+// as a target that is gone is called.
+func abort(c devmem.Conn) {
+	_ = c.SetLinger(0)
+	_ = c.Close()
+}
+
+// fail ends the Device, unless it has ended, and says why it has.
+func (d *Device) fail(err error) error {
+	d.mu.Lock()
+	was, cancel := d.err, d.cancel
+	if was == nil {
+		d.err = err
+	}
+	d.mu.Unlock()
+	if was != nil {
+		return was
+	}
+	if cancel != nil {
+		cancel(err)
+	}
+	if d.q.conn != nil {
+		abort(d.q.conn)
+	}
+	if d.admin != nil {
+		abort(d.admin.c)
+	}
+	return err
+}
+
+// failed says why the Device is of no use any more, if it is.
+func (d *Device) failed() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.err
+}
+
+// Info says what the namespace is: Size, BlockSize, ReadOnly (it is write protected), MaxTransfer (MDTS, or 4 MiB
+// where the target has no limit) and MaxDepth; Name is the controller's model, and the subsystem's NQN in
+// parentheses.
+func (d *Device) Info() block.Info { return d.ctrl.info }
+
+// Stats is a snapshot, between calls of Do. With Config.Copy no head is looked at in device memory.
+func (d *Device) Stats() block.Stats { return d.q.snapshot() }
+
+// Close ends what is under way, shuts the controller down, if it answers within Config.Timeout, and returns when
+// the queue, the pool and the data are not in use any more, and Do has returned: neither next nor done may call
+// it. Errors: those of [devmem.Device]; ETIMEDOUT (the memory is in use, for longer than Config.Timeout).
+func (d *Device) Close() error {
+	d.once.Do(func() {
+		err := d.wrap(net.ErrClosed)
+		if d.doing.TryLock() {
+			if d.failed() == nil { // nothing is under way
+				_ = d.q.conn.Close()
+				d.shutdown()
+				_ = d.admin.c.Close()
+			}
+		} else {
+			_ = d.fail(err)
+			d.doing.Lock()
+		}
+		defer d.doing.Unlock()
+		_ = d.fail(err)
+		d.closed = d.wrap(d.release())
+	})
+	return d.closed
+}
+
+// release gives back what the Device took, when its connections are closed.
+func (d *Device) release() error {
+	var errs []error
+	if d.rule {
+		errs = append(errs, d.c.Device.DelFlow(d.flow))
+		d.rule = false
+	}
+	for _, b := range []devmem.Binding{d.rx, d.tx} {
+		if b != nil {
+			errs = append(errs, b.Close())
+		}
+	}
+	return errors.Join(append(errs, d.settled(d.rx), d.settled(d.tx))...)
+}
+
+// settled waits until the memory of a binding that is closed is not in use.
+func (d *Device) settled(b devmem.Binding) error {
+	if b == nil {
+		return nil
+	}
+	t := time.NewTimer(d.c.Timeout)
+	defer t.Stop()
+	select {
+	case <-b.Done():
+		return nil
+	case <-t.C:
+		return fmt.Errorf("binding %d is closed, but its memory is in use: %w", b.ID(), syscall.ETIMEDOUT)
+	}
+}

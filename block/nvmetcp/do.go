@@ -1,0 +1,426 @@
+package nvmetcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+	"time"
+
+	"vnic.dev/vnic/block"
+)
+
+const (
+	readBeyond = syscall.EIO
+	// mostTaken is how many bytes are taken and not gathered at most, if the pool is not small.
+	mostTaken = 1 << 20
+)
+
+// run is one call of Do. Its goroutine receives, and calls next and done; another one sends.
+type run struct {
+	d     *Device
+	q     *queue
+	depth int
+	next  func() (block.Op, bool)
+	done  func(block.Done)
+
+	jobs    chan job
+	sent    chan struct{} // closed when the sender has ended
+	sendErr error         // then
+
+	over  bool    // next gives no more
+	open  []*slot // under way, the answered ones too
+	unans int     // of these: not answered
+
+	// The C2HData that is being taken.
+	into      *slot
+	pad, left uint64 // bytes before the data; of the data
+	final     bool   // no CapsuleResp follows
+
+	taken  uint64 // bytes, of heads too, that the stream has not flushed
+	placed bool   // some of them are data
+}
+
+// Do implements block.Device. Depth above Info.MaxDepth is that. EINVAL: depth is not positive, for which nothing is
+// harmed.
+func (d *Device) Do(ctx context.Context, depth int, next func() (block.Op, bool), done func(block.Done)) (err error) {
+	if depth < 1 {
+		return d.wrap(fmt.Errorf("depth %d: %w", depth, syscall.EINVAL))
+	}
+	d.doing.Lock()
+	defer d.doing.Unlock()
+	if ctx.Err() != nil {
+		return d.wrap(context.Cause(ctx))
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	d.mu.Lock()
+	d.cancel, err = cancel, d.err
+	d.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		_ = d.fail(d.wrap(context.Cause(ctx)))
+	})
+	r := &run{d: d, q: &d.q, depth: min(depth, d.ctrl.info.MaxDepth), next: next, done: done, sent: make(chan struct{})}
+	r.jobs = make(chan job, (maxJobs+1)*r.depth)
+	err = r.do(ctx)
+	if !stop() {
+		<-ended // the context has: the Device is of no use any more
+		err = d.failed()
+	}
+	d.mu.Lock()
+	d.cancel = nil
+	d.mu.Unlock()
+	return err
+}
+
+// do does all operations.
+func (r *run) do(ctx context.Context) error {
+	go func() {
+		defer close(r.sent)
+		r.sendErr = r.q.sender.run(ctx, r.jobs)
+	}()
+	err := r.loop(ctx)
+	if err != nil {
+		err = r.d.fail(r.d.wrap(r.cause(err))) // which ends the sender, too
+	}
+	close(r.jobs)
+	<-r.sent
+	if err == nil {
+		return nil
+	}
+	for _, s := range r.open {
+		if s.op.Write && r.d.tx != nil { // which may be sent again until nothing has it
+			err = errors.Join(err, r.d.tx.Close(), r.d.settled(r.d.tx))
+			break
+		}
+	}
+	for _, s := range r.open {
+		r.q.put(s)
+		r.done(block.Done{Op: s.op, Took: time.Since(s.began), Err: err})
+	}
+	return err
+}
+
+// cause is what an error comes of.
+func (r *run) cause(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, errSender) {
+		<-r.sent // it sets the deadline when it fails
+		err = fmt.Errorf("send: %w", r.sendErr)
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = fmt.Errorf("the target closed the connection: %w", io.ErrUnexpectedEOF)
+	}
+	return fmt.Errorf("%d commands under way: %w", len(r.open), err)
+}
+
+// errSender says that the sender has ended.
+var errSender = errors.New("cannot send")
+
+func (r *run) loop(ctx context.Context) error {
+	for {
+		if err := r.begin(); err != nil {
+			return err
+		}
+		if len(r.open) == 0 {
+			return nil
+		}
+		var err error
+		if r.unans > 0 {
+			err = r.receive(ctx)
+		} else {
+			err = r.settle(ctx)
+		}
+		// Also of a connection that has failed: what was answered before is done.
+		if e := r.finish(ctx); err == nil {
+			err = e
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// begin begins operations.
+func (r *run) begin() error {
+	for !r.over && len(r.open) < r.depth {
+		o, ok := r.next()
+		if !ok {
+			r.over = true
+			break
+		}
+		if err := r.q.info.Check(o, r.q.data.Size()); err != nil {
+			r.done(block.Done{Op: o, Err: err})
+			continue
+		}
+		s := r.q.take(o)
+		if o.Write && o.Len <= r.q.inCapsule {
+			s.got = o.Len // nothing is asked for
+		}
+		r.open = append(r.open, s)
+		r.unans++
+		if err := r.give(r.q.job(s)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// give gives a job to the sender, for which there is room: each command has maxJobs at most.
+func (r *run) give(j job) error {
+	j.s.jobs.Add(1)
+	select {
+	case r.jobs <- j:
+		return nil
+	case <-r.sent:
+		return errSender
+	}
+}
+
+// receive waits for something, and takes all that has come.
+func (r *run) receive(ctx context.Context) error {
+	for first := true; ; first = false {
+		need := headLen
+		if r.into != nil {
+			need = 1
+		}
+		if s := r.q.stream; s.Len() < uint64(need) {
+			if !first {
+				return nil
+			}
+			if err := s.Fill(ctx, need); err != nil {
+				return err
+			}
+		}
+		var err error
+		if r.into != nil {
+			err = r.take(ctx)
+		} else {
+			err = r.pdu(ctx)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// pdu takes the head of a PDU.
+func (r *run) pdu(ctx context.Context) error {
+	var b [headLen]byte
+	if err := r.q.heads.next(ctx, &b); err != nil {
+		return err
+	}
+	var h common
+	h.decode((*[commonLen]byte)(b[:]))
+	if err := h.check(); err != nil {
+		return err
+	}
+	r.q.heads.learn(&h)
+	if h.Type == typeC2HTermReq {
+		return r.terminated(ctx, &h, &b)
+	}
+	if err := r.skip(headLen); err != nil {
+		return err
+	}
+	switch h.Type {
+	case typeC2HData:
+		return r.c2hData(&b)
+	case typeR2T:
+		return r.r2t(&b)
+	}
+	return r.capsule(&b)
+}
+
+// skip takes bytes to nowhere.
+func (r *run) skip(n uint64) error {
+	r.q.heads.took(n)
+	r.taken += n
+	return r.q.stream.Skip(n)
+}
+
+// c2hData takes the head of data of a read.
+func (r *run) c2hData(b *[headLen]byte) error {
+	var p transfer
+	p.decode(b)
+	s, err := r.q.find(p.Type, p.CID)
+	if err != nil {
+		return err
+	}
+	rest := s.op.Len - s.got
+	last, success := p.Flags&flagLast != 0, p.Flags&flagSuccess != 0
+	switch {
+	case s.op.Write:
+		return violation("C2HData for %v", s)
+	case p.Len != p.PLen-uint32(p.PDO): // which check has seen not to wrap
+		return violation("C2HData for %v: DATAL %d in a PDU that holds %d", s, p.Len, p.PLen-uint32(p.PDO))
+	case uint64(p.Off) != s.got:
+		return violation("C2HData for %v: DATAO %d, not %d", s, p.Off, s.got)
+	case uint64(p.Len) > rest:
+		return violation("C2HData for %v: DATAL %d, beyond the %d bytes that are left", s, p.Len, rest)
+	case last != (uint64(p.Len) == rest):
+		return violation("C2HData for %v: flags %#x (LAST %v) with %d bytes of the %d that are left", s, p.Flags, last,
+			p.Len, rest)
+	case success && !last:
+		return violation("C2HData for %v: flags %#x: SUCCESS without LAST", s, p.Flags)
+	}
+	r.into, r.pad, r.left, r.final = s, uint64(p.PDO)-headLen, uint64(p.Len), success
+	return nil
+}
+
+// take takes what there is of a C2HData behind its head.
+func (r *run) take(ctx context.Context) error {
+	st := r.q.stream
+	if r.pad > 0 {
+		n := min(r.pad, st.Len())
+		r.pad -= n
+		return r.skip(n)
+	}
+	s, n := r.into, min(r.left, st.Len())
+	if err := st.Take(ctx, r.q.data, s.op.Mem+s.got, n); err != nil {
+		return err
+	}
+	r.q.heads.took(n)
+	s.got, r.left, r.taken, r.placed = s.got+n, r.left-n, r.taken+n, true
+	if r.left == 0 {
+		r.into = nil
+		if r.final {
+			r.answer(s, nil)
+		}
+	}
+	if r.taken < mostTaken && (r.d.c.Copy || r.taken < r.d.c.Pool.Size()/4) {
+		return nil
+	}
+	return r.gather(ctx)
+}
+
+// gather brings what was taken to its place.
+func (r *run) gather(ctx context.Context) error {
+	r.taken, r.placed = 0, false
+	return r.q.stream.Flush(ctx)
+}
+
+// answer notes that a command was answered.
+func (r *run) answer(s *slot, err error) {
+	s.answered, s.err = true, err
+	r.unans--
+}
+
+// r2t has data sent that the target asks for.
+func (r *run) r2t(b *[headLen]byte) error {
+	var p transfer
+	p.decode(b)
+	s, err := r.q.find(p.Type, p.CID)
+	if err != nil {
+		return err
+	}
+	switch {
+	case !s.op.Write:
+		return violation("R2T for %v", s)
+	case s.got == s.op.Len:
+		return violation("R2T for %v, all of whose data was sent or asked for", s)
+	case uint64(p.Off) != s.got:
+		return violation("R2T for %v: R2TO %d, not %d", s, p.Off, s.got)
+	case p.Len == 0 || uint64(p.Len) > s.op.Len-s.got:
+		return violation("R2T for %v: R2TL %d, not 1 to the %d bytes that are left", s, p.Len, s.op.Len-s.got)
+	case s.jobs.Load() >= maxJobs:
+		return violation("R2T for %v: more than one at a time (MAXR2T is 0)", s)
+	}
+	j := r.q.job(s)
+	j.data, j.tag, j.off, j.len, j.mem = true, p.Tag, s.got, uint64(p.Len), s.op.Mem+s.got
+	s.got += uint64(p.Len)
+	return r.give(j)
+}
+
+// capsule takes the response to a command.
+func (r *run) capsule(b *[headLen]byte) error {
+	var p response
+	p.decode(b)
+	s, err := r.q.find(p.Type, p.CID)
+	switch {
+	case err != nil:
+		return err
+	case !p.Status.ok():
+		r.answer(s, r.q.opError(s, p.Status))
+		return nil
+	case s.got != s.op.Len:
+		return violation("CapsuleResp for %v: success, with %d bytes of its data", s, s.got)
+	}
+	r.answer(s, nil)
+	return nil
+}
+
+// terminated is a C2HTermReq, whose head is looked at.
+func (r *run) terminated(ctx context.Context, h *common, b *[headLen]byte) error {
+	var p termReq
+	p.decode(b)
+	var buf [maxTermLen]byte
+	pdu := buf[:h.PLen]
+	if r.q.stream.Fill(ctx, len(pdu)) != nil || r.q.stream.Look(ctx, pdu, 0) != nil {
+		pdu = pdu[:headLen] // it says as much as it has said
+	}
+	return fmt.Errorf("the target ends the connection (C2HTermReq): %s: %w", p.say(pdu[headLen:]), syscall.EPROTO)
+}
+
+// finish calls done for commands that were answered and whose memory is not in use.
+func (r *run) finish(ctx context.Context) (err error) {
+	if r.unans == len(r.open) {
+		return nil
+	}
+	if r.placed {
+		if err := r.gather(ctx); err != nil {
+			return err
+		}
+	}
+	asked := false
+	kept := r.open[:0]
+	for _, s := range r.open {
+		if s.answered && s.jobs.Load() == 0 {
+			need := s.need.Load()
+			if s.op.Write && need > r.q.completed && !asked {
+				err = completed(r.q.conn, &r.q.completed, need, false)
+				asked = need > r.q.completed
+			}
+			if !s.op.Write || need <= r.q.completed {
+				r.end(s)
+				continue
+			}
+		}
+		kept = append(kept, s)
+	}
+	r.open = kept
+	return err
+}
+
+// end ends an operation.
+func (r *run) end(s *slot) {
+	if s.err == nil && s.op.Write {
+		r.q.written += s.op.Len
+	} else if s.err == nil {
+		r.q.read += s.op.Len
+	}
+	r.q.put(s)
+	r.done(block.Done{Op: s.op, Took: time.Since(s.began), Err: s.err})
+}
+
+// settle waits where all commands were answered, but the memory of some is in use.
+func (r *run) settle(ctx context.Context) error {
+	for _, s := range r.open {
+		if s.op.Write && s.jobs.Load() == 0 {
+			return completed(r.q.conn, &r.q.completed, s.need.Load(), true)
+		}
+	}
+	select {
+	case <-r.q.sender.wake:
+		return nil
+	case <-r.sent:
+		return errSender
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,615 @@
+package nvmetcp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/block"
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/devmem/plain"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+const (
+	dataSize = 72 << 20
+	poolSize = 1 << 20
+	poison   = 0xa5
+)
+
+// rig is a target, and what a Device needs.
+type rig struct {
+	gpu    *plain.GPU
+	dev    *plain.Device
+	target *target
+	conf   Config
+}
+
+func newRig(t testing.TB, s script) *rig {
+	t.Helper()
+	testkit.LeavesNothing(t)
+	r := &rig{target: newTarget(t, s)}
+	r.gpu = testkit.Must(plain.NewGPU(dataSize + poolSize))(t)
+	r.dev = testkit.Must(plain.New(plain.Options{GPUs: []*plain.GPU{r.gpu}}))(t)
+	t.Cleanup(func() {
+		testkit.OK(t, r.dev.Close())
+		testkit.OK(t, r.gpu.Close())
+	})
+	register := func(off, size uint64) devmem.Buffer { return testkit.Must(r.dev.Register(0, off, size))(t) }
+	_, from := testkit.Loopback()
+	r.conf = Config{Device: r.dev, Memory: plain.NewMemory(r.gpu), Target: r.target.addr(), NQN: testNQN, Local: from,
+		Queue: 1, Data: register(0, dataSize), Pool: register(dataSize, poolSize), Depth: 64, Timeout: 20 * time.Second}
+	return r
+}
+
+func (r *rig) data() []byte { return r.gpu.Bytes()[:dataSize] }
+
+func (r *rig) open(t testing.TB) *Device {
+	t.Helper()
+	d := testkit.Must(Open(context.Background(), r.conf))(t)
+	t.Cleanup(func() {
+		testkit.OK(t, d.Close())
+		// All that it took is given back.
+		for _, q := range r.dev.Stats().Queues {
+			if q.Binding != 0 {
+				t.Errorf("queue %d is bound", q.Queue)
+			}
+		}
+	})
+	return d
+}
+
+// clean checks that memory has poison and nothing else.
+func clean(t testing.TB, what string, b []byte) {
+	t.Helper()
+	if bytes.Count(b, []byte{poison}) == len(b) {
+		return
+	}
+	for at, x := range b {
+		if x != poison {
+			t.Fatalf("%s: byte %#x has %#x", what, at, x)
+		}
+	}
+}
+
+var poisoned = bytes.Repeat([]byte{poison}, 1<<20)
+
+func spoil(b []byte) {
+	for len(b) > 0 {
+		b = b[copy(b, poisoned):]
+	}
+}
+
+// places are where operations of bs bytes go, depth of them, at odd alignments and with gaps.
+type places struct {
+	bs   uint64
+	free []uint64
+}
+
+func newPlaces(bs uint64, depth int) *places {
+	p := &places{bs: bs}
+	at := uint64(0)
+	for i := range depth {
+		at += uint64(1 + 77*i%500)
+		p.free = append(p.free, at)
+		at += bs
+	}
+	return p
+}
+
+func (p *places) take() uint64 {
+	at := p.free[len(p.free)-1]
+	p.free = p.free[:len(p.free)-1]
+	return at
+}
+
+func (p *places) put(at uint64) { p.free = append(p.free, at) }
+
+// extent is how much memory they take.
+func (p *places) extent() uint64 {
+	end := uint64(0)
+	for _, at := range p.free {
+		end = max(end, at+p.bs)
+	}
+	return end + 4096
+}
+
+// play does n operations of bs bytes at random places: reads are compared; what is written is compared at the end.
+func (r *rig) play(t *testing.T, d *Device, bs uint64, depth, n int, write func(i int) bool) {
+	t.Helper()
+	mem := newPlaces(bs, depth)
+	extent := mem.extent()
+	spoil(r.data()[:extent])
+	random := rand.New(rand.NewPCG(bs, uint64(depth)))
+	// No two operations have the same blocks: all blocks of this size, in some order.
+	lbas := random.Perm(int(testStore/bs) - 1)
+	written := make(map[uint64][]byte)
+	busy := make(map[uint64]bool)
+	i, before := 0, d.Stats()
+	var reads, writes uint64
+	err := d.Do(t.Context(), depth, func() (block.Op, bool) {
+		if i == n {
+			return block.Op{}, false
+		}
+		o := block.Op{Write: write(i), Off: uint64(lbas[i])*bs + testBlock, Len: bs, Mem: mem.take()}
+		if o.Write {
+			written[o.Off] = original[(uint64(i)*7919*8)%(testStore-bs):][:bs] // of another place
+			copy(r.data()[o.Mem:], written[o.Off])
+		}
+		i++
+		busy[o.Mem] = true
+		return o, true
+	}, func(x block.Done) {
+		if x.Err != nil || !busy[x.Mem] {
+			t.Errorf("%v: %v; under way: %v", x.Op, x.Err, busy[x.Mem])
+		}
+		delete(busy, x.Mem)
+		b := r.data()[x.Mem:][:bs]
+		if x.Write {
+			writes++
+		} else {
+			reads++
+			if !bytes.Equal(b, original[x.Off:][:bs]) {
+				t.Errorf("%v: it has other bytes", x.Op)
+			}
+		}
+		spoil(b)
+		mem.put(x.Mem)
+	})
+	testkit.OK(t, err)
+	testkit.Equal(t, "operations", int(reads+writes), n)
+	clean(t, fmt.Sprintf("blocks of %d, depth %d", bs, depth), r.data()[:extent])
+	r.target.mu.Lock()
+	defer r.target.mu.Unlock()
+	for off, b := range written {
+		if !bytes.Equal(r.target.store[off:][:bs], b) {
+			t.Errorf("blocks of %d: what was written at %d is not there", bs, off)
+		}
+	}
+	now := d.Stats()
+	testkit.Equal(t, "bytes read", now.Read-before.Read, reads*bs)
+	testkit.Equal(t, "bytes written", now.Written-before.Written, writes*bs)
+	copy(r.target.store, original)
+}
+
+// original is what a target has at first.
+var original = func() []byte {
+	b := make([]byte, testStore)
+	fill(b, 1)
+	return b
+}()
+
+// cutDevice gives connections whose stream comes in pieces of any length.
+type cutDevice struct {
+	devmem.Device
+	random *rand.Rand
+}
+
+type cutConn struct {
+	devmem.Conn
+	random *rand.Rand
+}
+
+func (d *cutDevice) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem.Conn, error) {
+	c, err := d.Device.Dial(ctx, local, remote)
+	if err != nil {
+		return nil, err
+	}
+	return &cutConn{c, d.random}, nil
+}
+
+func (c *cutConn) RecvDevmem(frags []devmem.Frag, linear []byte, flags devmem.RecvFlags) (int, int, int, error) {
+	n := 1 + c.random.IntN(1<<c.random.IntN(16))
+	return c.Conn.RecvDevmem(frags, linear[:min(n, len(linear))], flags)
+}
+
+// variants are ways in which targets differ.
+var variants = []struct {
+	name   string
+	script script
+	copies bool
+	cut    bool // fragments end anywhere, in heads too
+	pool   uint64
+}{
+	{name: "as Linux's"},
+	{name: "with SQ flow control", script: script{refuseCATTR: true}},
+	{name: "out of order", script: script{seed: 5, gather: 8}},
+	{name: "pieces", script: script{piece: 1536, pad: 4, r2t: 20 << 10, maxH2C: 8 << 10, seed: 6, gather: 8}},
+	{name: "pieces with responses", script: script{piece: 40 << 10, pad: 104, r2t: 5000, cpda: 31,
+		refuseCATTR: true, seed: 7, gather: 8}},
+	{name: "serial", script: script{serial: true, r2t: 64 << 10}},
+	{name: "no data in capsules", script: script{ioccsz: 4, cpda: 3}},
+	{name: "data in capsules elsewhere", script: script{icdoff: 2}},
+	{name: "through the host", copies: true},
+	{name: "fragments of any length", cut: true},
+	{name: "fragments of any length, through the host", script: script{refuseCATTR: true, piece: 2048},
+		cut: true, copies: true},
+	{name: "the smallest pool", script: script{piece: 3072, refuseCATTR: true}, pool: 16 * devmem.PageSize},
+}
+
+// Invariant: nvmetcp: reads land where they belong and writes come from there, for any size, depth and order.
+func TestReadsAndWrites(t *testing.T) {
+	for _, v := range variants {
+		t.Run(v.name, func(t *testing.T) {
+			r := newRig(t, v.script)
+			r.conf.Copy = v.copies
+			if v.cut {
+				r.conf.Device = &cutDevice{Device: r.dev, random: rand.New(rand.NewPCG(4, 5))}
+			}
+			if v.pool > 0 {
+				r.conf.Pool = testkit.Must(r.dev.Register(0, dataSize, v.pool))(t)
+			}
+			d := r.open(t)
+			for _, c := range []struct {
+				bs       uint64
+				depth, n int
+			}{{512, 1, 20}, {512, 64, 300}, {1536, 7, 60}, {4096, 64, 200}, {16 << 10, 16, 40}, {16<<10 + 512, 16, 40},
+				{128 << 10, 32, 40}, {1 << 20, 2, 7}} {
+				depth := c.depth
+				if v.script.gather > 0 {
+					depth = max(depth, v.script.gather)
+				}
+				for k, write := range []func(i int) bool{
+					func(int) bool { return false }, func(int) bool { return true },
+					func(i int) bool { return i*7%5 < 2 },
+				} {
+					n := min(c.n, int(testStore/c.bs)-1)
+					if k == 2 {
+						n = min(n, 50)
+					}
+					r.play(t, d, c.bs, depth, n, write)
+				}
+			}
+			s := d.Stats()
+			if v.copies != (s.HostBytes > 0) || v.copies != (s.Looked == 0) || v.copies != (s.Looks == 0) || s.Messages == 0 {
+				t.Errorf("%+v", s)
+			}
+			if v.script.seed > 0 && r.target.orders == 0 {
+				t.Error("the target answered all commands as they came")
+			}
+			if !v.copies {
+				testkit.Equal(t, "bytes received in host memory behind the rule", s.HostBytes, 0)
+			}
+		})
+	}
+}
+
+// The largest operations, at the largest depth of the matrix.
+func TestDeepAndLarge(t *testing.T) {
+	r := newRig(t, script{})
+	d := r.open(t)
+	for _, write := range []bool{false, true} {
+		r.play(t, d, 1<<20, 7, 7, func(int) bool { return write }) // as many as the store has
+	}
+	spoil(r.data())
+	n, good := 0, 0
+	testkit.OK(t, d.Do(t.Context(), 64, func() (block.Op, bool) {
+		n++
+		return block.Op{Off: uint64(n%7) << 20, Len: 1 << 20, Mem: uint64(n-1)*(1<<20+4096) + 8}, n <= 64
+	}, func(x block.Done) {
+		if x.Err == nil && bytes.Equal(r.data()[x.Mem:][:x.Len], original[x.Off:][:x.Len]) {
+			good++
+		}
+		spoil(r.data()[x.Mem:][:x.Len])
+	}))
+	testkit.Equal(t, "operations", good, 64)
+	clean(t, "all of the data", r.data())
+}
+
+// Invariant: nvmetcp: of what is read in blocks of 128 KiB less than 0.1 % is looked at.
+func TestFewBytesAreLookedAt(t *testing.T) {
+	r := newRig(t, script{})
+	d := r.open(t)
+	r.play(t, d, 128<<10, 16, 60, func(int) bool { return false })
+	if s := d.Stats(); s.Looked*1000 >= s.Read || s.Looked < 60*headLen {
+		t.Errorf("%+v", s)
+	}
+	looked := r.conf.Memory.Stats().Looked
+	testkit.Equal(t, "bytes that the memory says were looked at", looked, d.Stats().Looked)
+}
+
+func TestInfo(t *testing.T) {
+	r := newRig(t, script{mqes: 31, ctrl: func(ctrl, ns []byte) {
+		ctrl[77] = 4 // MDTS: 64 KiB
+		ns[99] = 1
+		copy(ctrl[24:], "Model\x01 \x00")
+	}})
+	d := r.open(t)
+	want := block.Info{Size: testStore, BlockSize: 512, MaxTransfer: 64 << 10, MaxDepth: 31, ReadOnly: true,
+		Name: "Model? (" + testNQN + ")"}
+	got := d.Info()
+	got.Name = got.Name[:6] + got.Name[len(got.Name)-len(testNQN)-3:]
+	testkit.Equal(t, "info", got, want)
+	errs := r.each(d, []block.Op{{Len: 64<<10 + 512}, {Write: true, Len: 512}, {Len: 100}, {Off: testStore, Len: 512},
+		{Len: 512, Mem: dataSize - 511}, {Len: 512}})
+	for i, want := range []error{syscall.EINVAL, syscall.EROFS, syscall.EINVAL, syscall.EIO, syscall.EFAULT} {
+		testkit.ErrorIs(t, errs[i], want)
+	}
+	testkit.OK(t, errs[5])
+	testkit.ErrorIs(t, d.Do(t.Context(), 0, nil, nil), syscall.EINVAL)
+
+	r.target.behave(script{ctrl: func(ctrl, _ []byte) { le.PutUint16(ctrl[514:], 9) }}) // MAXCMD
+	testkit.OK(t, d.Close())
+	r.conf.HostNQN = "nqn.2014-08.org.nvmexpress:uuid:00112233-4455-6677-8899-aabbccddeeff"
+	d = r.open(t)
+	testkit.Equal(t, "depth", d.Info().MaxDepth, 9)
+	testkit.Equal(t, "transfer", d.Info().MaxTransfer, 4<<20)
+	testkit.Equal(t, "host ID", fmt.Sprintf("%x", hostID(r.conf.HostNQN)), "00112233445566778899aabbccddeeff")
+	if a, b := randomNQN(), randomNQN(); a == b || len(a) != len(r.conf.HostNQN) {
+		t.Errorf("random NQNs %q and %q", a, b)
+	}
+}
+
+// each does operations, and gives what came of each.
+func (r *rig) each(d *Device, ops []block.Op) []error {
+	errs := make([]error, len(ops))
+	byMem := make(map[block.Op]int)
+	i := 0
+	err := d.Do(context.Background(), 4, func() (block.Op, bool) {
+		if i == len(ops) {
+			return block.Op{}, false
+		}
+		byMem[ops[i]] = i
+		i++
+		return ops[i-1], true
+	}, func(x block.Done) { errs[byMem[x.Op]] = x.Err })
+	if err != nil {
+		for i := range errs {
+			errs[i] = errors.Join(errs[i], err)
+		}
+	}
+	return errs
+}
+
+// What a target does not do is an error of the operation alone.
+func TestStatusOfAnOperation(t *testing.T) {
+	stat := map[uint64]status{8: 0x4080, 16: 0x0281, 24: 0x4020, 32: 0x6006, 40: 0x4081, 48: 0x0082,
+		56: 0x4182, 64: 0x0777}
+	r := newRig(t, script{fail: func(c *command) status { return stat[c.lba] }})
+	d := r.open(t)
+	var ops []block.Op
+	for i := range uint64(10) {
+		ops = append(ops, block.Op{Off: i * 4096, Len: 4096, Mem: i * 4096, Write: i == 3 || i == 5 || i == 7 || i == 9})
+	}
+	big := block.Op{Off: 8 * 512, Len: 64 << 10, Mem: 1 << 20, Write: true} // before any R2T
+	ops = append(ops, big)
+	errs := r.each(d, ops)
+	for i, want := range map[int]struct {
+		errno error
+		text  string
+	}{
+		1: {syscall.EIO, "read of 4096 bytes at 4096: opcode 0x02, LBA 8: generic status 0x80, LBA out of range, " +
+			"do not retry (0x4080)"},
+		2: {syscall.EIO, "media status 0x81, unrecovered read error (0x0281)"},
+		3: {syscall.EROFS, "opcode 0x01, LBA 24: generic status 0x20, namespace is write protected"},
+		4: {syscall.EIO, "internal error"}, 5: {syscall.ENOSPC, "capacity exceeded"},
+		6: {syscall.EAGAIN, "namespace not ready"},
+		7: {syscall.EROFS, "command specific status 0x82, attempted write to read only range"},
+		8: {syscall.EIO, "vendor specific status 0x77, unknown (0x0777)"}, 10: {syscall.ENOSPC, "LBA out of range"},
+	} {
+		e := (*block.OpError)(nil)
+		if !errors.As(errs[i], &e) || e.Op != ops[i] {
+			t.Errorf("operation %d: %v", i, errs[i])
+		}
+		testkit.ErrorIs(t, errs[i], want.errno)
+		testkit.ErrorSays(t, errs[i], want.text)
+	}
+	testkit.OK(t, errors.Join(errs[0], errs[9]))
+	if !bytes.Equal(r.data()[:4096], original[:4096]) {
+		t.Error("the operation beside them has other bytes")
+	}
+	// A read may fail when some of its data has come.
+	r.target.behave(script{answer: func(q *ioServer, c *command) bool {
+		c2h(q.c, 0, c.cid, 0, original[:512], 0)
+		respond(q.c, c.cid, 0x0281, 0)
+		return true
+	}})
+	testkit.OK(t, d.Close())
+	d = r.open(t)
+	testkit.ErrorIs(t, r.each(d, []block.Op{{Len: 4096}})[0], syscall.EIO)
+	testkit.Equal(t, "bytes read", d.Stats().Read, 0)
+}
+
+// What cannot be opened is said by name, and leaves nothing.
+func TestOpenRefusals(t *testing.T) {
+	r := newRig(t, script{})
+	ctx := context.Background()
+	for _, c := range []struct {
+		change func(c *Config)
+		want   error
+	}{
+		{func(c *Config) { c.Memory = nil }, syscall.EINVAL}, {func(c *Config) { c.Pool = nil }, syscall.EINVAL},
+		{func(c *Config) { c.NQN = "" }, syscall.EINVAL}, {func(c *Config) { c.NQN = discovery }, syscall.EINVAL},
+		{func(c *Config) { c.NQN = "a\x00b" }, syscall.EINVAL}, {func(c *Config) { c.Depth = 1024 }, syscall.EINVAL},
+		{func(c *Config) { c.Depth = -1 }, syscall.EINVAL}, {func(c *Config) { c.Timeout = -1 }, syscall.EINVAL},
+		{func(c *Config) { c.Namespace = allNSIDs }, syscall.EINVAL}, {func(c *Config) { c.Queue = 0 }, syscall.ERANGE},
+		{func(c *Config) { c.Namespace = 2 }, syscall.ENODEV}, {func(c *Config) { c.NQN += "x" }, syscall.EINVAL},
+		{func(c *Config) { c.Target = r.free(t) }, syscall.ECONNREFUSED},
+	} {
+		conf := r.conf
+		c.change(&conf)
+		testkit.ErrorIs(t, testkit.Err(Open(ctx, conf)), c.want)
+	}
+	for _, c := range []struct {
+		name   string
+		script script
+		want   error
+		says   string
+	}{
+		{"host", script{connect: 0x4184}, syscall.EACCES, "Connect: command specific status 0x84, invalid host"},
+		{"busy", script{connect: 0x0181}, syscall.EBUSY, "controller busy (0x0181)"},
+		{"format", script{connect: 0x4180}, syscall.EPROTONOSUPPORT, "incompatible format"},
+		{"SGL", script{connect: 0x4016}, syscall.EINVAL, "Connect: generic status 0x16, SGL offset invalid"},
+		{"discovery", script{ctrl: func(c, _ []byte) { c[111] = 2 }}, syscall.EMEDIUMTYPE, "discovery"},
+		{"SUBNQN", script{ctrl: func(c, _ []byte) { c[768] = 'x' }}, block.ErrProtocol, "SUBNQN"},
+		{"SGLS", script{ctrl: func(c, _ []byte) { c[536] = 0 }}, syscall.EOPNOTSUPP, "no SGLs"},
+		{"metadata", script{ctrl: func(_, n []byte) { n[128] = 8 }}, syscall.EOPNOTSUPP, "8 bytes of metadata"},
+		{"protection", script{ctrl: func(_, n []byte) { n[29] = 1 }}, syscall.EOPNOTSUPP,
+			"protection information of type 1"},
+		{"LBADS", script{ctrl: func(_, n []byte) { n[130] = 8 }}, block.ErrProtocol, "LBADS 8"},
+		{"NSZE", script{ctrl: func(_, n []byte) { n[7] = 0xff }}, block.ErrProtocol, "NSZE"},
+		{"inactive", script{ctrl: func(_, n []byte) { clear(n) }}, syscall.ENODEV, "not active"},
+		{"small MDTS", script{ctrl: func(c, n []byte) { c[77], n[130] = 1, 14 }}, syscall.EOPNOTSUPP, "less than a block"},
+		{"PFV", script{icResp: func(r *icResp) { r.PFV = 1 }}, block.ErrProtocol, "PFV 1"},
+		{"digest", script{icResp: func(r *icResp) { r.Digest = 1 }}, block.ErrProtocol, "digests"},
+		{"CPDA", script{icResp: func(r *icResp) { r.CPDA = 32 }}, block.ErrProtocol, "CPDA 32"},
+		{"MAXH2CDATA", script{icResp: func(r *icResp) { r.MaxH2C = 4092 }}, block.ErrProtocol, "MAXH2CDATA 4092"},
+		{"ICResp", script{icResp: func(r *icResp) { r.Type = typeR2T }}, block.ErrProtocol, "not an ICResp"},
+		{"PLEN", script{icResp: func(r *icResp) { r.PLen = 1 << 30 }}, block.ErrProtocol, "PLEN 1073741824"},
+		{"closed", script{admin: func(c net.Conn, _ uint8) bool { return c.Close() == nil }}, nil, "closed the connection"},
+		{"CSTS", script{admin: func(c net.Conn, opcode uint8) bool {
+			if opcode == opFabrics {
+				respond(c, 2, 0, cstsFatal)
+				respond(c, 3, 0, cstsFatal)
+				respond(c, 4, 0, cstsFatal)
+			}
+			return true
+		}}, syscall.EIO, "the controller has failed: CSTS 0x2"},
+		{"term", script{admin: func(c net.Conn, opcode uint8) bool { return terminate(c, 6, 12, typeICReq) }},
+			syscall.EPROTO, "FES 0x6, unsupported parameter of our ICReq: MAXR2T at offset 12"},
+		{"CID", script{admin: func(c net.Conn, _ uint8) bool { respond(c, 99, 0, 0); return true }}, block.ErrProtocol,
+			"CID 0x0063"},
+		{"R2T", script{admin: func(c net.Conn, _ uint8) bool {
+			(&ioServer{c: c.(*net.TCPConn)}).r2t(2, 0, 0, 9)
+			return true
+		}}, block.ErrProtocol, "R2T, which does not belong there"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r.target.behave(c.script)
+			d, err := Open(ctx, r.conf)
+			if d != nil || err == nil {
+				t.Fatal(d, err)
+			}
+			if c.want != nil {
+				testkit.ErrorIs(t, err, c.want)
+			}
+			testkit.ErrorSays(t, err, c.says, "nvme/tcp: "+testNQN)
+		})
+	}
+	// Data of Identify that is not what was asked for.
+	for says, p := range map[string]transfer{
+		"CCCID 0x0009":              {CID: 9, Len: 512},
+		"bytes [512, +512)":         {CID: 5, Off: 512, Len: 512},
+		"bytes [0, +4100)":          {CID: 5, Len: 4100},
+		"DATAL 4":                   {CID: 5, Len: 4, common: common{PLen: 512 + headLen}},
+		"SUCCESS before":            {CID: 5, Len: 4, common: common{Flags: flagSuccess}},
+		"success without all of":    {CID: 5, Len: 4},
+		"digests, which were not":   {CID: 5, Len: 4, common: common{Flags: flagDDGST}},
+		"PDO 25, not a multiple of": {CID: 5, Len: 4, common: common{PDO: 25}},
+	} {
+		r.target.behave(script{admin: func(c net.Conn, opcode uint8) bool {
+			if opcode != opIdentify {
+				return false
+			}
+			p.Type, p.HLen = typeC2HData, headLen
+			if p.PDO == 0 {
+				p.PDO = headLen
+			}
+			if p.PLen == 0 {
+				p.PLen = uint32(p.PDO) + p.Len
+			}
+			b := make([]byte, p.PLen)
+			p.encode((*[headLen]byte)(b))
+			_, _ = c.Write(b)
+			respond(c, 5, 0, 0)
+			return true
+		}})
+		err := testkit.Err(Open(ctx, r.conf))
+		testkit.ErrorIs(t, err, block.ErrProtocol)
+		testkit.ErrorSays(t, err, says)
+	}
+	// One that says nothing, for as long as it may, and for as long as the context says.
+	r.target.behave(script{admin: func(net.Conn, uint8) bool { return true }})
+	conf := r.conf
+	conf.Timeout = 50 * time.Millisecond
+	testkit.ErrorIs(t, testkit.Err(Open(ctx, conf)), os.ErrDeadlineExceeded)
+	asked := make(chan bool, 1)
+	r.target.behave(script{admin: func(net.Conn, uint8) bool { asked <- true; return true }})
+	short, cancel := context.WithCancelCause(ctx)
+	go func() {
+		<-asked
+		cancel(errTest)
+	}()
+	testkit.ErrorIs(t, testkit.Err(Open(short, r.conf)), errTest)
+	// And a friendly one.
+	r.target.behave(script{})
+	d := r.open(t)
+	testkit.OK(t, r.each(d, []block.Op{{Len: 4096}})[0])
+}
+
+// free is an address where nobody listens.
+func (r *rig) free(t *testing.T) netip.AddrPort {
+	_, from := testkit.Loopback()
+	ln := testkit.Must(net.Listen("tcp4", from.String()+":0"))(t)
+	defer ln.Close()
+	return ln.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// terminate sends a C2HTermReq about a PDU of ours.
+func terminate(c net.Conn, fes uint16, fei uint32, about pduType) bool {
+	b := make([]byte, headLen+8)
+	p := termReq{common: common{Type: typeC2HTermReq, HLen: headLen, PLen: uint32(len(b))}, FES: fes, FEI: fei}
+	p.encode((*[headLen]byte)(b))
+	b[headLen] = byte(about)
+	_, _ = c.Write(b)
+	return true
+}
+
+// A context that ends ends Do, and with it the Device; one that has ended already harms nothing.
+func TestContextEndsDo(t *testing.T) {
+	came := make(chan bool, 64)
+	r := newRig(t, script{answer: func(_ *ioServer, c *command) bool { came <- true; return c.n >= 2 }})
+	d := r.open(t)
+	testkit.OK(t, r.each(d, []block.Op{{Len: 4096}})[0])
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	testkit.ErrorIs(t, d.Do(ended, 1, nil, nil), context.Canceled)
+	testkit.OK(t, r.each(d, []block.Op{{Len: 4096, Write: true}})[0])
+	<-came
+	<-came
+	ctx, stop := context.WithCancelCause(t.Context())
+	go func() {
+		<-came
+		<-came
+		stop(errTest)
+	}()
+	n, done := 0, 0
+	err := d.Do(ctx, 2, func() (block.Op, bool) {
+		n++
+		return block.Op{Len: 512, Mem: uint64(n) * 512, Write: n == 1}, n < 3
+	}, func(x block.Done) {
+		done++
+		testkit.ErrorIs(t, x.Err, errTest)
+	})
+	testkit.ErrorIs(t, err, errTest)
+	testkit.Equal(t, "operations that ended", done, 2)
+	testkit.ErrorIs(t, d.Do(t.Context(), 1, nil, nil), errTest)
+}
+
+// Close ends what is under way.
+func TestCloseEndsDo(t *testing.T) {
+	came := make(chan bool, 64)
+	r := newRig(t, script{answer: func(*ioServer, *command) bool { came <- true; return true }})
+	d := r.open(t)
+	closed := make(chan error, 1)
+	go func() {
+		<-came
+		closed <- d.Close()
+	}()
+	errs := r.each(d, []block.Op{{Len: 4096}, {Len: 64 << 10, Mem: 4096, Write: true}})
+	testkit.ErrorIs(t, errs[0], net.ErrClosed)
+	testkit.ErrorIs(t, errs[1], net.ErrClosed)
+	testkit.OK(t, <-closed)
+	testkit.OK(t, d.Close())
+	testkit.ErrorIs(t, d.Do(t.Context(), 1, nil, nil), net.ErrClosed)
+}

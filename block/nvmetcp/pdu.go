@@ -1,0 +1,214 @@
+package nvmetcp
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"vnic.dev/vnic/block"
+)
+
+var le = binary.LittleEndian // TCP 3.6: all fields
+
+// pduType is PDU-Type (TCP 3.6.2).
+type pduType uint8
+
+// Types of PDUs.
+const (
+	typeICReq       pduType = 0x00
+	typeICResp      pduType = 0x01
+	typeH2CTermReq  pduType = 0x02
+	typeC2HTermReq  pduType = 0x03
+	typeCapsuleCmd  pduType = 0x04
+	typeCapsuleResp pduType = 0x05
+	typeH2CData     pduType = 0x06
+	typeC2HData     pduType = 0x07
+	typeR2T         pduType = 0x09
+)
+
+var pduNames = map[pduType]string{typeICReq: "ICReq", typeICResp: "ICResp", typeH2CTermReq: "H2CTermReq",
+	typeC2HTermReq: "C2HTermReq", typeCapsuleCmd: "CapsuleCmd", typeCapsuleResp: "CapsuleResp",
+	typeH2CData: "H2CData", typeC2HData: "C2HData", typeR2T: "R2T"}
+
+func (t pduType) String() string {
+	if s := pduNames[t]; s != "" {
+		return s
+	}
+	return fmt.Sprintf("PDU of type %#x", uint8(t))
+}
+
+// FLAGS of the common header (TCP 3.6.2).
+const (
+	flagHDGST   = 1 << 0 // a digest of the header follows it
+	flagDDGST   = 1 << 1 // of the data
+	flagLast    = 1 << 2 // LAST_PDU: of the data of a command (C2HData), of an R2T (H2CData)
+	flagSuccess = 1 << 3 // SUCCESS: no CapsuleResp follows (C2HData)
+)
+
+// Lengths in bytes.
+const (
+	commonLen  = 8   // the common header, CH
+	headLen    = 24  // HLEN of C2HData, H2CData, R2T, CapsuleResp and the TermReqs
+	commandLen = 72  // of CapsuleCmd: CH and an SQE
+	icLen      = 128 // of ICReq and ICResp, HLEN and PLEN
+	maxTermLen = 152 // PLEN of a TermReq (TCP 3.6.2.4, 3.6.2.5): the head, and up to 128 bytes of the PDU that is wrong
+	wordLen    = 4   // what PDO is a multiple of: HPDA is 0 (TCP 3.6.2.2)
+)
+
+// common is the common header, CH (TCP 3.6.1).
+type common struct {
+	Type  pduType // offset 0
+	Flags uint8   // 1
+	HLen  uint8   // 2
+	PDO   uint8   // 3: where data begins, from the start of the PDU
+	PLen  uint32  // 4: of all of the PDU
+}
+
+func (h *common) decode(b *[commonLen]byte) {
+	*h = common{Type: pduType(b[0]), Flags: b[1], HLen: b[2], PDO: b[3], PLen: le.Uint32(b[4:])}
+}
+
+func (h *common) encode(b *[commonLen]byte) {
+	b[0], b[1], b[2], b[3] = byte(h.Type), h.Flags, h.HLen, h.PDO
+	le.PutUint32(b[4:], h.PLen)
+}
+
+// icReq is ICReq (TCP 3.6.2.2): PFV, HPDA and DGST, the offsets 8, 10 and 11, are 0.
+type icReq struct {
+	common
+	MaxR2T uint32 // 12: R2Ts outstanding of a command, less one
+}
+
+func (p *icReq) encode(b *[icLen]byte) {
+	*b = [icLen]byte{}
+	p.common.encode((*[commonLen]byte)(b[:]))
+	le.PutUint32(b[12:], p.MaxR2T)
+}
+
+// icResp is ICResp (TCP 3.6.2.3).
+type icResp struct {
+	common
+	PFV    uint16 // 8: version of the PDUs' format
+	CPDA   uint8  // 10: data that the host sends is aligned to so many words of 4 bytes, less one
+	Digest uint8  // 11
+	MaxH2C uint32 // 12: MAXH2CDATA, in bytes: most data of an H2CData
+}
+
+func (p *icResp) decode(b *[icLen]byte) {
+	p.common.decode((*[commonLen]byte)(b[:]))
+	p.PFV, p.CPDA, p.Digest, p.MaxH2C = le.Uint16(b[8:]), b[10], b[11], le.Uint32(b[12:])
+}
+
+func (p *icResp) encode(b *[icLen]byte) {
+	*b = [icLen]byte{}
+	p.common.encode((*[commonLen]byte)(b[:]))
+	le.PutUint16(b[8:], p.PFV)
+	b[10], b[11] = p.CPDA, p.Digest
+	le.PutUint32(b[12:], p.MaxH2C)
+}
+
+// transfer is C2HData (TCP 3.6.2.10), H2CData (3.6.2.9) and R2T (3.6.2.11), which have the same fields.
+type transfer struct {
+	common
+	CID uint16 // 8: CCCID, of the command
+	Tag uint16 // 10: TTAG, of the transfer; 0 of C2HData
+	Off uint32 // 12: DATAO, R2TO: in the command's data
+	Len uint32 // 16: DATAL, R2TL: bytes
+}
+
+func (p *transfer) decode(b *[headLen]byte) {
+	p.common.decode((*[commonLen]byte)(b[:]))
+	p.CID, p.Tag, p.Off, p.Len = le.Uint16(b[8:]), le.Uint16(b[10:]), le.Uint32(b[12:]), le.Uint32(b[16:])
+}
+
+func (p *transfer) encode(b *[headLen]byte) {
+	p.common.encode((*[commonLen]byte)(b[:]))
+	le.PutUint16(b[8:], p.CID)
+	le.PutUint16(b[10:], p.Tag)
+	le.PutUint32(b[12:], p.Off)
+	le.PutUint32(b[16:], p.Len)
+	le.PutUint32(b[20:], 0)
+}
+
+// response is CapsuleResp (TCP 3.6.2.8): the common header, and a CQE (Fabrics 2.2, Base 4.6).
+type response struct {
+	common
+	Result uint64 // 8: of the command
+	SQHead uint16 // 16
+	SQID   uint16 // 18: reserved here
+	CID    uint16 // 20
+	Status status // 22: the upper 15 bits; bit 0 is reserved here
+}
+
+func (p *response) decode(b *[headLen]byte) {
+	p.common.decode((*[commonLen]byte)(b[:]))
+	p.Result, p.SQHead, p.SQID = le.Uint64(b[8:]), le.Uint16(b[16:]), le.Uint16(b[18:])
+	p.CID, p.Status = le.Uint16(b[20:]), status(le.Uint16(b[22:])>>1)
+}
+
+func (p *response) encode(b *[headLen]byte) {
+	p.common.encode((*[commonLen]byte)(b[:]))
+	le.PutUint64(b[8:], p.Result)
+	le.PutUint16(b[16:], p.SQHead)
+	le.PutUint16(b[18:], p.SQID)
+	le.PutUint16(b[20:], p.CID)
+	le.PutUint16(b[22:], uint16(p.Status)<<1)
+}
+
+// termReq is C2HTermReq (TCP 3.6.2.5): what follows is the start of the PDU that is wrong.
+type termReq struct {
+	common
+	FES uint16 // 8: Fatal Error Status
+	FEI uint32 // 10: Fatal Error Information
+}
+
+func (p *termReq) decode(b *[headLen]byte) {
+	p.common.decode((*[commonLen]byte)(b[:]))
+	p.FES, p.FEI = le.Uint16(b[8:]), le.Uint32(b[10:])
+}
+
+func (p *termReq) encode(b *[headLen]byte) {
+	*b = [headLen]byte{}
+	p.common.encode((*[commonLen]byte)(b[:]))
+	le.PutUint16(b[8:], p.FES)
+	le.PutUint32(b[10:], p.FEI)
+}
+
+// violation is an error that says how the target breaks the protocol.
+func violation(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", block.ErrProtocol, fmt.Sprintf(format, args...))
+}
+
+// check says what is wrong with the lengths of a PDU that comes from a target after ICResp, and whether there is
+// such a PDU. After it, PLen - PDO is how long the data is of a C2HData.
+func (h *common) check() error {
+	switch h.Type {
+	case typeCapsuleResp, typeR2T, typeC2HData, typeC2HTermReq:
+	default:
+		return violation("%v, which a target does not send here", h.Type)
+	}
+	if h.HLen != headLen {
+		return violation("%v: HLEN %d, not %d", h.Type, h.HLen, headLen)
+	}
+	switch h.Type {
+	case typeC2HTermReq:
+		if h.PLen < headLen || h.PLen > maxTermLen {
+			return violation("%v: PLEN %d, not %d to %d", h.Type, h.PLen, headLen, maxTermLen)
+		}
+		return nil
+	case typeC2HData:
+		if h.PDO < headLen || h.PDO%wordLen != 0 {
+			return violation("%v: PDO %d, not a multiple of %d from %d on", h.Type, h.PDO, wordLen, headLen)
+		}
+		if h.PLen <= uint32(h.PDO) {
+			return violation("%v: PLEN %d with data from %d on: there is none", h.Type, h.PLen, h.PDO)
+		}
+	default:
+		if h.PLen != headLen {
+			return violation("%v: PLEN %d, not %d", h.Type, h.PLen, headLen)
+		}
+	}
+	if h.Flags&(flagHDGST|flagDDGST) != 0 {
+		return violation("%v: flags %#x: digests, which were not agreed", h.Type, h.Flags)
+	}
+	return nil
+}

@@ -1,0 +1,140 @@
+package nvmetcp
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"vnic.dev/vnic/block"
+	"vnic.dev/vnic/devmem"
+)
+
+// A command identifier has the slot's number in its lower bits, and above them how often the slot was used: so what
+// names a command that was answered already is found out.
+const slotBits = 10
+
+// maxJobs is how many jobs of a command the sender may have: its R2Ts come one at a time (MAXR2T is 0), but the target
+// may have the data of one before the sender has said that it was sent.
+const maxJobs = 2
+
+// queue is the I/O queue.
+type queue struct {
+	conn    devmem.Conn
+	timeout time.Duration
+	data    devmem.Buffer
+	tx      devmem.Binding // of data; nil: through host memory
+
+	nsid       uint32
+	info       *block.Info
+	align      int
+	maxH2C     uint32
+	inCapsule  uint64 // bytes of data that a capsule holds
+	commandPDO int    // where they begin
+
+	stream    *devmem.Stream
+	heads     heads
+	sender    sender
+	completed uint64 // calls of SendDevmem, the first ones, that are complete
+
+	slots []slot
+	free  []uint16 // slots that are not used
+
+	read, written uint64
+}
+
+// slot is a place for a command. The goroutine of Do uses it, but for what is atomic.
+type slot struct {
+	op       block.Op
+	cid      uint16
+	used     bool
+	answered bool   // by the target: with status, or all is well
+	got      uint64 // of a read: bytes that have come; of a write: that were asked for
+	began    time.Time
+	err      error
+
+	jobs atomic.Int32  // that the sender has
+	need atomic.Uint64 // calls of SendDevmem that have to be complete, written before jobs goes down
+}
+
+// init makes the queue ready for Do, with the connection that is steered.
+func (q *queue) init(d *Device) {
+	k := &d.ctrl
+	q.timeout, q.data, q.tx = d.c.Timeout, d.c.Data, d.tx
+	q.nsid, q.info, q.inCapsule = d.c.Namespace, &k.info, k.inCapsule
+	if pdo := roundUp(commandLen+16*int(k.icdoff), q.align); pdo <= maxPDO {
+		q.commandPDO = pdo
+	} else {
+		q.inCapsule = 0 // where it would begin cannot be said
+	}
+	pool := d.c.Pool
+	if d.c.Copy {
+		pool = nil
+	}
+	q.stream = devmem.NewStream(q.conn, d.c.Memory, pool)
+	q.heads = heads{stream: q.stream, device: !d.c.Copy, window: 1}
+	q.sender = sender{q: q, send: devmem.NewSender(q.conn, d.c.Memory), wake: make(chan struct{}, 1)}
+	q.slots = make([]slot, k.info.MaxDepth)
+	for i := range q.slots {
+		q.free = append(q.free, uint16(len(q.slots)-1-i))
+	}
+	q.conn.SetStallLimit(d.c.Timeout)
+}
+
+func (q *queue) snapshot() block.Stats {
+	s := q.heads.stats
+	s.Read, s.Written = q.read, q.written
+	if q.stream != nil {
+		s.HostBytes = q.stream.HostBytes()
+	}
+	return s
+}
+
+// take takes a free slot for an operation.
+func (q *queue) take(o block.Op) *slot {
+	i := q.free[len(q.free)-1]
+	q.free = q.free[:len(q.free)-1]
+	s := &q.slots[i]
+	s.op, s.cid = o, (s.cid>>slotBits+1)<<slotBits|i
+	s.used, s.answered, s.got, s.err, s.began = true, false, 0, nil, time.Now()
+	return s
+}
+
+// put frees a slot.
+func (q *queue) put(s *slot) {
+	s.used = false
+	q.free = append(q.free, s.cid&(1<<slotBits-1))
+}
+
+// find is the command that a PDU names, which is under way and not answered.
+func (q *queue) find(t pduType, cid uint16) (*slot, error) {
+	if i := int(cid & (1<<slotBits - 1)); i < len(q.slots) {
+		if s := &q.slots[i]; s.used && s.cid == cid {
+			if s.answered {
+				return nil, violation("%v for %v, which was answered", t, s)
+			}
+			return s, nil
+		}
+	}
+	return nil, violation("%v for command %#04x, which is not under way", t, cid)
+}
+
+func (s *slot) String() string { return fmt.Sprintf("command %#04x (%v)", s.cid, s.op) }
+
+// job is the command of a slot.
+func (q *queue) job(s *slot) job {
+	return job{s: s, cid: s.cid, write: s.op.Write, lba: s.op.Off / q.info.BlockSize, len: s.op.Len, mem: s.op.Mem}
+}
+
+// opError is a status that is no success, of a slot's command.
+func (q *queue) opError(s *slot, st status) *block.OpError {
+	opcode := opRead
+	if s.op.Write {
+		opcode = opWrite
+	}
+	errno := st.in(statuses).errno
+	if st.code() == 0x080 && !s.op.Write { // LBA out of range: as block.Info.Check has it
+		errno = readBeyond
+	}
+	return &block.OpError{Op: s.op, Errno: errno, Status: fmt.Sprintf("opcode %#02x, LBA %d: %s", opcode,
+		s.op.Off/q.info.BlockSize, st.say(statuses))}
+}

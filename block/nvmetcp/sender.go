@@ -1,0 +1,227 @@
+package nvmetcp
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// maxBurst is how many commands go out in one Write.
+const maxBurst = 64
+
+// lastWords is for how long a target whose connection cannot be sent to is heard.
+const lastWords = time.Second
+
+// job is a piece of what is to be sent: a command, or the data that an R2T asks for.
+type job struct {
+	s    *slot
+	cid  uint16
+	data bool // what an R2T asks for
+	tag  uint16
+
+	write    bool
+	lba      uint64
+	off, len uint64 // bytes of the device's operation: all of it; of an R2T: which of it
+	mem      uint64 // where they are in Config.Data
+}
+
+// sender is the sending side of the I/O queue's connection. One goroutine at a time uses it. What it sends may have to
+// wait for the target, which may wait for us to receive: that is another goroutine's work.
+type sender struct {
+	q    *queue
+	send *devmem.Sender // for Copy, which goes through host memory
+
+	sent  uint64 // calls of SendDevmem that queued a byte
+	burst []byte // commands that were not written yet
+	held  []*slot
+
+	wake chan struct{} // tells that a job was done
+}
+
+// run does jobs until there will be no more.
+func (s *sender) run(ctx context.Context, jobs <-chan job) error {
+	for j := range jobs {
+		for more := true; more; {
+			if err := s.do(ctx, &j); err != nil {
+				return s.over(err)
+			}
+			select {
+			case j, more = <-jobs:
+			default:
+				more = false
+			}
+		}
+		if err := s.flush(); err != nil {
+			return s.over(err)
+		}
+	}
+	return nil
+}
+
+// over gives who receives the time to see what the target says of it.
+func (s *sender) over(err error) error {
+	wait := min(lastWords, s.q.timeout)
+	if stalled := (*devmem.StallError)(nil); errors.As(err, &stalled) {
+		wait = 0
+	}
+	_ = s.q.conn.SetReadDeadline(time.Now().Add(wait))
+	return err
+}
+
+// do sends what a job is.
+func (s *sender) do(ctx context.Context, j *job) error {
+	if j.data {
+		if err := s.flush(); err != nil {
+			return err
+		}
+		if err := s.h2c(ctx, j); err != nil {
+			return err
+		}
+		s.done(j.s)
+		return nil
+	}
+	inCapsule := s.command(j)
+	s.held = append(s.held, j.s)
+	if !inCapsule && len(s.burst) < maxBurst*commandLen {
+		return nil
+	}
+	if inCapsule {
+		if err := s.write(s.burst); err != nil {
+			return err
+		}
+		s.burst = s.burst[:0]
+		if err := s.payload(ctx, j.mem, j.len); err != nil {
+			return err
+		}
+	}
+	return s.flush()
+}
+
+// command adds a CapsuleCmd to burst, and says whether its data follows in the capsule.
+func (s *sender) command(j *job) (inCapsule bool) {
+	q := s.q
+	opcode := uint8(opRead)
+	head := common{Type: typeCapsuleCmd, HLen: commandLen, PLen: commandLen}
+	kind := uint8(sglTransport)
+	if j.write {
+		opcode = opWrite
+		if inCapsule = j.len <= q.inCapsule; inCapsule {
+			kind, head.PDO, head.PLen = sglInCapsule, uint8(q.commandPDO), uint32(q.commandPDO)+uint32(j.len)
+		}
+	}
+	cmd := newSQE(opcode, q.nsid)
+	cmd.setCID(j.cid)
+	cmd.setSGL(kind, uint32(j.len))
+	cmd.setBlocks(j.lba, uint32(j.len/q.info.BlockSize))
+	var h [commonLen]byte
+	head.encode(&h)
+	s.burst = append(append(s.burst, h[:]...), cmd[:]...)
+	if inCapsule {
+		s.pad(q.commandPDO - commandLen)
+	}
+	return inCapsule
+}
+
+// pad adds zeros to burst.
+func (s *sender) pad(n int) {
+	var zero [maxPDO]byte
+	s.burst = append(s.burst, zero[:n]...)
+}
+
+// h2c sends what an R2T asks for, in PDUs of MAXH2CDATA at most.
+func (s *sender) h2c(ctx context.Context, j *job) error {
+	pdo := roundUp(headLen, s.q.align)
+	for off, mem, left := j.off, j.mem, j.len; left > 0; {
+		n := min(left, uint64(s.q.maxH2C))
+		p := transfer{common: common{Type: typeH2CData, HLen: headLen, PDO: uint8(pdo), PLen: uint32(pdo) + uint32(n)},
+			CID: j.cid, Tag: j.tag, Off: uint32(off), Len: uint32(n)}
+		if n == left {
+			p.Flags = flagLast
+		}
+		var b [headLen]byte
+		p.encode(&b)
+		s.burst = append(s.burst[:0], b[:]...)
+		s.pad(pdo - headLen)
+		if err := s.write(s.burst); err != nil {
+			return err
+		}
+		s.burst = s.burst[:0]
+		if err := s.payload(ctx, mem, n); err != nil {
+			return err
+		}
+		off, mem, left = off+n, mem+n, left-n
+	}
+	return nil
+}
+
+// payload sends [mem, mem+n) of Config.Data.
+func (s *sender) payload(ctx context.Context, mem, n uint64) error {
+	q := s.q
+	if q.tx == nil {
+		return s.send.Send(ctx, q.data, nil, mem, n)
+	}
+	for n > 0 {
+		k, err := q.conn.SendDevmem(q.tx.ID(), []devmem.Range{{Off: mem, Len: n}})
+		if k > 0 {
+			s.sent++
+		}
+		if err != nil {
+			return err
+		}
+		mem, n = mem+uint64(k), n-uint64(k)
+	}
+	return nil
+}
+
+// flush writes the commands of burst.
+func (s *sender) flush() error {
+	if len(s.burst) > 0 {
+		if err := s.write(s.burst); err != nil {
+			return err
+		}
+		s.burst = s.burst[:0]
+	}
+	for _, x := range s.held {
+		s.done(x)
+	}
+	s.held = s.held[:0]
+	return nil
+}
+
+func (s *sender) write(b []byte) error {
+	_, err := s.q.conn.Write(b)
+	return err
+}
+
+// done says that a job of a slot was sent.
+func (s *sender) done(x *slot) {
+	x.need.Store(s.sent)
+	x.jobs.Add(-1)
+	select {
+	case s.wake <- struct{}{}:
+	default: // it is told already
+	}
+}
+
+// completed reads which calls of SendDevmem are complete: all before *n are. It returns when these are need at
+// least; or else, without wait, when none is left that is known of. It is the receiving goroutine's.
+func completed(c devmem.Conn, n *uint64, need uint64, wait bool) error {
+	deadline := time.Time{}
+	if !wait {
+		deadline = time.Unix(0, 1)
+	}
+	for *n < need {
+		_, hi, err := c.ReadCompletion(deadline)
+		if errors.Is(err, os.ErrDeadlineExceeded) && !wait {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		*n += uint64(hi + 1 - uint32(*n)) // their numbers have 32 bits
+	}
+	return nil
+}
