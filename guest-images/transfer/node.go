@@ -59,7 +59,7 @@ func Open(n *driver.NIC, addrs []netip.Prefix, gateways []netip.Addr, mtu int, l
 func (n *Node) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanTime)
 	defer cancel()
-	err := errors.Join(n.Leave(ctx), n.Finish(ctx))
+	err := errors.Join(n.Leave(ctx), n.CloseStorage(ctx), n.CloseSource(ctx), n.Finish(ctx))
 	if n.more {
 		return err
 	}

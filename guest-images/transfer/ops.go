@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"vnic.dev/vnic/block"
 	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/kernelnic"
@@ -33,6 +34,14 @@ const (
 	OpJoin       = "transfer.join"
 	OpCollective = "transfer.collective"
 	OpLeave      = "transfer.leave"
+
+	OpOpenStorage  = "transfer.open-storage"
+	OpIO           = "transfer.io"
+	OpCloseStorage = "transfer.close-storage"
+
+	OpOpenSource  = "transfer.open-source"
+	OpLoad        = "transfer.load"
+	OpCloseSource = "transfer.close-source"
 )
 
 // Modules are the kernel modules that a guest needs for its NIC, and HugePages the 2 MiB pages.
@@ -196,6 +205,12 @@ type lateBy struct {
 	Nanoseconds int64 `json:"nanoseconds"`
 }
 
+// openSource is the argument of OpOpenSource.
+type openSource struct {
+	Source
+	Tensors bool `json:"tensors,omitempty"`
+}
+
 // ops are the operations by name.
 func (h *host) ops() map[string]agent.Op {
 	return map[string]agent.Op{
@@ -215,7 +230,19 @@ func (h *host) ops() map[string]agent.Op {
 		OpCollective: op(h, func(ctx context.Context, n *Node, c Collective) (any, error) {
 			return n.Collective(ctx, c)
 		}),
-		OpLeave:  op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return nil, n.Leave(ctx) }),
+		OpLeave:       op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return nil, n.Leave(ctx) }),
+		OpOpenStorage: op(h, func(ctx context.Context, n *Node, s Storage) (any, error) { return n.OpenStorage(ctx, s) }),
+		OpIO:          op(h, func(ctx context.Context, n *Node, x IO) (any, error) { return n.DoIO(ctx, x) }),
+		OpCloseStorage: op(h, func(ctx context.Context, n *Node, _ none) (any, error) {
+			return nil, n.CloseStorage(ctx)
+		}),
+		OpOpenSource: op(h, func(ctx context.Context, n *Node, s openSource) (any, error) {
+			return n.OpenSource(ctx, s.Source, s.Tensors)
+		}),
+		OpLoad: op(h, func(ctx context.Context, n *Node, l Load) (any, error) { return n.Load(ctx, l) }),
+		OpCloseSource: op(h, func(ctx context.Context, n *Node, _ none) (any, error) {
+			return nil, n.CloseSource(ctx)
+		}),
 		OpFinish: op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return nil, n.Finish(ctx) }),
 	}
 }
@@ -355,6 +382,48 @@ func (r Remote) Collective(ctx context.Context, c Collective) (res CollectiveRes
 
 // Leave is Node.Leave.
 func (r Remote) Leave(ctx context.Context) error { return r.call(ctx, OpLeave, nil) }
+
+// OpenStorage is Node.OpenStorage.
+func (r Remote) OpenStorage(ctx context.Context, s Storage) (res block.Info, err error) {
+	err = r.Agent.Call(ctx, OpOpenStorage, struct {
+		which
+		Storage
+	}{which{r.Node}, s}, &res)
+	return res, err
+}
+
+// DoIO is Node.DoIO.
+func (r Remote) DoIO(ctx context.Context, x IO) (res IOResult, err error) {
+	err = r.Agent.Call(ctx, OpIO, struct {
+		which
+		IO
+	}{which{r.Node}, x}, &res)
+	return res, err
+}
+
+// CloseStorage is Node.CloseStorage.
+func (r Remote) CloseStorage(ctx context.Context) error { return r.call(ctx, OpCloseStorage, nil) }
+
+// OpenSource is Node.OpenSource.
+func (r Remote) OpenSource(ctx context.Context, s Source, tensors bool) (res SourceInfo, err error) {
+	err = r.Agent.Call(ctx, OpOpenSource, struct {
+		which
+		openSource
+	}{which{r.Node}, openSource{s, tensors}}, &res)
+	return res, err
+}
+
+// Load is Node.Load.
+func (r Remote) Load(ctx context.Context, l Load) (res LoadResult, err error) {
+	err = r.Agent.Call(ctx, OpLoad, struct {
+		which
+		Load
+	}{which{r.Node}, l}, &res)
+	return res, err
+}
+
+// CloseSource is Node.CloseSource.
+func (r Remote) CloseSource(ctx context.Context) error { return r.call(ctx, OpCloseSource, nil) }
 
 // Close is Node.Close. The guest's NIC can be set up again after.
 func (r Remote) Close(ctx context.Context) error { return r.call(ctx, OpClose, nil) }

@@ -11,7 +11,6 @@ import (
 
 	"vnic.dev/vnic/collective"
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/devmem/engine"
 )
 
 // Area is a part of the GPU's memory, or of what the guest has of it: whole pages.
@@ -80,31 +79,24 @@ func (n *Node) Join(ctx context.Context, r Rank) (err error) {
 	defer n.joining.Unlock()
 	n.mu.Lock()
 	had := n.member != nil
-	if n.memory == nil {
-		n.memory = engine.New(n.engine, n.mem) // for the life of the Node, as DMA memory is not given back
-	}
 	n.mu.Unlock()
 	if had {
 		return fmt.Errorf("join: in a ring already: %w", syscall.EALREADY)
 	}
-	m := &member{memory: n.memory}
+	m := &member{memory: n.gpuMemory()}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("join: %w", err), m.free())
+			err = errors.Join(fmt.Errorf("join: %w", err), closeBuffers(m.buffers))
 		}
 	}()
-	c := collective.Config{Rank: r.Rank, Ranks: r.Ranks, Device: n.dev, Memory: n.memory, GPU: r.GPU, Queue: r.Queue,
-		Listen: r.Listen, From: r.From, Next: r.Next, Timeout: r.Timeout, Copy: r.Copy}
-	for _, x := range []struct {
-		to   *devmem.Buffer
-		name string
-		Area
-	}{{&m.data, "data", r.Data}, {&c.Pool, "pool", r.Pool}, {&c.Scratch, "scratch", r.Scratch}} {
-		if *x.to, err = n.dev.Register(r.GPU, x.Off, x.Bytes); err != nil {
-			return fmt.Errorf("%s [%#x, +%#x) of GPU %d: %w", x.name, x.Off, x.Bytes, r.GPU, err)
-		}
-		m.buffers = append(m.buffers, *x.to)
+	if m.buffers, err = n.areas(r.GPU, namedArea{"data", r.Data}, namedArea{"pool", r.Pool},
+		namedArea{"scratch", r.Scratch}); err != nil {
+		return err
 	}
+	m.data = m.buffers[0]
+	c := collective.Config{Rank: r.Rank, Ranks: r.Ranks, Device: n.dev, Memory: m.memory, GPU: r.GPU, Queue: r.Queue,
+		Pool: m.buffers[1], Scratch: m.buffers[2],
+		Listen: r.Listen, From: r.From, Next: r.Next, Timeout: r.Timeout, Copy: r.Copy}
 	if m.Ring, err = collective.Join(ctx, c); err != nil {
 		return err
 	}
@@ -190,13 +182,5 @@ func (n *Node) Leave(context.Context) error {
 	err := m.Close()
 	m.busy.Lock()
 	defer m.busy.Unlock()
-	return errors.Join(err, m.free())
-}
-
-func (m *member) free() error {
-	var errs []error
-	for _, b := range m.buffers {
-		errs = append(errs, b.Close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(err, closeBuffers(m.buffers))
 }

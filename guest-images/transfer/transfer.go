@@ -59,6 +59,9 @@ type Node struct {
 	finishing sync.Mutex // one Finish at a time
 
 	joining sync.Mutex // one Join or Leave at a time
+	opening sync.Mutex // guards storage and source, which it opens and closes
+	storage *storage   // nil: none is open
+	source  *source    // likewise
 
 	mu     sync.Mutex // guards what follows, and what session says
 	now    *session   // nil: nothing is prepared

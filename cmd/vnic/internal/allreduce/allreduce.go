@@ -298,8 +298,8 @@ func (r *ring) operate(ctx context.Context, x *expected, c transfer.Collective, 
 		s, res := &r.sums[i], &results[i]
 		s.Expected.Out += times * x.passes(i)
 		s.Expected.In += times * x.passes((i+x.ranks-1)%x.ranks)
-		s.Out.add(now[i].out, before[i].out)
-		s.In.add(now[i].in, before[i].in)
+		s.Out.Add(now[i].out, before[i].out)
+		s.In.Add(now[i].in, before[i].in)
 		s.Looked += res.Stats.Looked
 		s.Linear += res.Stats.Linear
 		s.Retransmitted += res.Retransmits
@@ -326,30 +326,16 @@ func (r *ring) read() []counts {
 	return list
 }
 
-func payload(d control.DirCounters) uint64 { return d.DeviceBytes + d.GPUFileBytes + d.HostBytes }
-
-// settle waits until workers have counted what is there already: they count after they have delivered.
+// settle waits until workers have counted what is there already.
 func (r *ring) settle(ctx context.Context, x *expected, before []counts, times uint64) {
-	for end := time.Now().Add(unsettled); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(time.Millisecond) {
+	guests.Settle(ctx, func() bool {
 		now, done := r.read(), true
 		for i := range now {
-			done = done && payload(now[i].out)-payload(before[i].out) >= times*x.passes(i) &&
-				payload(now[i].in)-payload(before[i].in) >= times*x.passes((i+x.ranks-1)%x.ranks)
+			done = done && guests.Payload(now[i].out)-guests.Payload(before[i].out) >= times*x.passes(i) &&
+				guests.Payload(now[i].in)-guests.Payload(before[i].in) >= times*x.passes((i+x.ranks-1)%x.ranks)
 		}
-		if done {
-			return
-		}
-	}
-}
-
-// unsettled is how long a worker may take to get a processor.
-const unsettled = 20 * time.Second
-
-func (w *Where) add(now, before control.DirCounters) {
-	w.Device += now.DeviceBytes - before.DeviceBytes
-	w.Host += now.HostBytes + now.GPUFileBytes - before.HostBytes - before.GPUFileBytes
-	w.Bounced += now.BouncedBytes - before.BouncedBytes
-	w.Retransmitted += now.RetransBytes - before.RetransBytes
+		return done
+	})
 }
 
 // compare counts elements of all ranks that are not what the reference says.

@@ -52,30 +52,22 @@ type Half struct {
 
 // Rank is what one passed on and got in all operations, warm-up and checks included, by its NIC's count.
 type Rank struct {
-	Rank          int    `json:"rank"`
-	Guest         string `json:"guest"`
-	NIC           string `json:"nic"` // model
-	P2P           bool   `json:"p2p"`
-	Expected      Path   `json:"expected"` // of one without loss: all in device memory
-	Out           Where  `json:"out"`
-	In            Where  `json:"in"`
-	Looked        uint64 `json:"looked_bytes"`
-	Linear        uint64 `json:"linear_bytes"` // came in host memory, as the guest says
-	Retransmitted uint64 `json:"retransmitted_segments"`
+	Rank          int          `json:"rank"`
+	Guest         string       `json:"guest"`
+	NIC           string       `json:"nic"` // model
+	P2P           bool         `json:"p2p"`
+	Expected      Path         `json:"expected"` // of one without loss: all in device memory
+	Out           guests.Where `json:"out"`
+	In            guests.Where `json:"in"`
+	Looked        uint64       `json:"looked_bytes"`
+	Linear        uint64       `json:"linear_bytes"` // came in host memory, as the guest says
+	Retransmitted uint64       `json:"retransmitted_segments"`
 }
 
 // Path is bytes of payload.
 type Path struct {
 	Out uint64 `json:"out"`
 	In  uint64 `json:"in"`
-}
-
-// Where is payload by the kind of memory that the NIC read it from or wrote it to.
-type Where struct {
-	Device        uint64 `json:"device"`
-	Host          uint64 `json:"host"`
-	Bounced       uint64 `json:"bounced"`       // of Host: through a bounce buffer, as the NIC does not reach the GPU
-	Retransmitted uint64 `json:"retransmitted"` // of both: sent again
 }
 
 // bus is the factor from algbw to busbw (nccl-tests, PERFORMANCE.md).

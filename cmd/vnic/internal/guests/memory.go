@@ -1,7 +1,9 @@
 package guests
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"runtime"
 	"sync/atomic"
@@ -123,4 +125,62 @@ func (m *Memory) Write(off uint64, b []byte) error {
 		errc <- nil
 	})
 	return <-errc
+}
+
+// Fill writes bytes that gen makes, piece by piece, from the at-th byte of [off, off+n) on.
+func (m *Memory) Fill(ctx context.Context, off, n uint64, gen func(b []byte, at uint64)) error {
+	b := make([]byte, min(n, 1<<20))
+	for at := uint64(0); at < n; {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		part := b[:min(uint64(len(b)), n-at)]
+		gen(part, at)
+		if err := m.Write(off+at, part); err != nil {
+			return err
+		}
+		at += uint64(len(part))
+	}
+	return nil
+}
+
+// Poison writes bytes of one value.
+func (m *Memory) Poison(ctx context.Context, off, n uint64, value byte) error {
+	return m.Fill(ctx, off, n, func(b []byte, _ uint64) {
+		for i := range b {
+			b[i] = value
+		}
+	})
+}
+
+// Differs finds the first of n bytes that is not what gen makes; n: there is none.
+func (m *Memory) Differs(ctx context.Context, off, n uint64, gen func(b []byte, at uint64)) (uint64, error) {
+	var first atomic.Uint64
+	first.Store(n)
+	err := m.Each(ctx, off, n, func(b []byte, at uint64) error {
+		want := make([]byte, len(b))
+		gen(want, at)
+		if bytes.Equal(b, want) {
+			return nil
+		}
+		for i := range b {
+			if b[i] == want[i] {
+				continue
+			}
+			at += uint64(i)
+			break
+		}
+		for was := first.Load(); at < was && !first.CompareAndSwap(was, at); was = first.Load() {
+		}
+		return nil
+	})
+	return first.Load(), err
+}
+
+// SHA256 digests n bytes.
+func (m *Memory) SHA256(ctx context.Context, off, n uint64) (d [sha256.Size]byte, err error) {
+	h := sha256.New()
+	err = m.View(ctx, off, n, func(b []byte) error { _, err := h.Write(b); return err })
+	h.Sum(d[:0])
+	return d, err
 }

@@ -15,6 +15,7 @@ import (
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/qemu"
+	"vnic.dev/vnic/stack/gateway"
 )
 
 // Options are what commands have in common that ask every guest the same.
@@ -108,6 +109,14 @@ func (o *Options) services() ([]lab.Service, error) {
 	}
 	if o.Broker != nil {
 		g.Outside = o.Broker
+	}
+	d, err := o.Describe()
+	if err != nil {
+		return nil, err
+	}
+	for _, x := range d.Complete().Guests {
+		n := &x.NICs[0]
+		g.Hosts = append(g.Hosts, gateway.Host{Name: x.Name, MAC: n.MAC, Addr4: n.Addr4.Addr(), Addr6: n.Addr6.Addr()})
 	}
 	return append([]lab.Service{lab.Gateway(g)}, o.Services...), nil
 }

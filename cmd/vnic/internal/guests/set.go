@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"vnic.dev/vnic/block"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/guestnet"
@@ -25,6 +26,14 @@ type Node interface {
 	Join(ctx context.Context, r transfer.Rank) error
 	Collective(ctx context.Context, c transfer.Collective) (transfer.CollectiveResult, error)
 	Leave(ctx context.Context) error
+
+	OpenStorage(ctx context.Context, s transfer.Storage) (block.Info, error)
+	DoIO(ctx context.Context, x transfer.IO) (transfer.IOResult, error)
+	CloseStorage(ctx context.Context) error
+
+	OpenSource(ctx context.Context, s transfer.Source, tensors bool) (transfer.SourceInfo, error)
+	Load(ctx context.Context, l transfer.Load) (transfer.LoadResult, error)
+	CloseSource(ctx context.Context) error
 }
 
 // Guest is one of a Set's.

@@ -1,0 +1,61 @@
+package guests
+
+import (
+	"context"
+	"time"
+
+	"vnic.dev/vnic/control"
+)
+
+// Where is payload by the kind of memory that a NIC read it from or wrote it to, in bytes.
+type Where struct {
+	Device        uint64 `json:"device"`        // in buffers of a GPU that are registered
+	Host          uint64 `json:"host"`          // everything else
+	Bounced       uint64 `json:"bounced"`       // of Host: through a bounce buffer, as the NIC does not reach the GPU
+	Retransmitted uint64 `json:"retransmitted"` // of Device and Host: sent again
+}
+
+// Add adds what was counted since before.
+func (w *Where) Add(now, before control.DirCounters) {
+	w.Device += now.DeviceBytes - before.DeviceBytes
+	w.Host += now.HostBytes + now.GPUFileBytes - before.HostBytes - before.GPUFileBytes
+	w.Bounced += now.BouncedBytes - before.BouncedBytes
+	w.Retransmitted += now.RetransBytes - before.RetransBytes
+}
+
+// Payload is all payload that was counted, of any kind of memory.
+func Payload(d control.DirCounters) uint64 { return d.DeviceBytes + d.GPUFileBytes + d.HostBytes }
+
+// unsettled is how long a worker may take to get a processor.
+const unsettled = 20 * time.Second
+
+// Settle waits until done says that workers have counted what is there already: they count after they have delivered.
+func Settle(ctx context.Context, done func() bool) {
+	for end := time.Now().Add(unsettled); !done() && time.Now().Before(end) && ctx.Err() == nil; {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// Traffic is what a guest's NIC sends and receives while something goes on.
+type Traffic struct {
+	TX Where `json:"tx"`
+	RX Where `json:"rx"`
+}
+
+// Meter counts the payload of all connections of a guest's NIC while f runs, which says how many bytes at the least it
+// has sent and received.
+func (g *Guest) Meter(ctx context.Context, f func() (sent, received uint64, err error)) (t Traffic, err error) {
+	before, _ := g.Port.NIC().PortCounters()
+	sent, received, err := f()
+	if err != nil {
+		return t, err
+	}
+	var now control.PortCounters
+	Settle(ctx, func() bool {
+		now, _ = g.Port.NIC().PortCounters()
+		return Payload(now.Tx)-Payload(before.Tx) >= sent && Payload(now.Rx)-Payload(before.Rx) >= received
+	})
+	t.TX.Add(now.Tx, before.Tx)
+	t.RX.Add(now.Rx, before.Rx)
+	return t, nil
+}

@@ -1,0 +1,128 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/lab"
+)
+
+// Options are the flags of `vnic block`.
+type Options struct {
+	guests.Options
+
+	URL     string // "": a device that the command starts
+	Modes   []string
+	Read    bool // with none of the three: Read, and all of them of a device that the command starts
+	Write   bool
+	Verify  bool // what was written is read back
+	Size    uint64
+	Offset  uint64 // on the device
+	Block   uint64 // bytes of an operation
+	Depth   int
+	Random  bool
+	Content string // what the device has: ContentUnknown and so on
+	Timeout time.Duration
+	Seed    uint64
+
+	Progress func(mode string, done, total uint64)
+
+	target target
+	room   uint64 // of GPU memory, for data
+}
+
+// What a device has, as a user knows it.
+const (
+	ContentUnknown = ""
+	ContentNBDKit  = "nbdkit-pattern" // each 8 bytes are their own offset, big endian (nbdkit-pattern-plugin)
+)
+
+// Defaults are the options without a flag, but for a seed.
+func Defaults() Options {
+	o := Options{Options: guests.Defaults(), Modes: []string{transfer.Devmem}, Size: 64 << 20, Block: 128 << 10, Depth: 8,
+		Timeout: 5 * time.Second}
+	o.Guests = 1
+	return o
+}
+
+const (
+	maxBlock = 32 << 20
+	maxDepth = 1023
+	maxSize  = 1 << 40
+	pool     = 16 << 20 // where what comes lands before it is gathered
+)
+
+// Complete sets what follows from the rest, and says what is wrong.
+func (o *Options) Complete() (err error) {
+	switch {
+	case o.Size == 0 || o.Size > maxSize:
+		return fmt.Errorf("--size %s: 1 byte to %s", lab.FormatBytes(o.Size), lab.FormatBytes(maxSize))
+	case o.Block == 0 || o.Block > maxBlock:
+		return fmt.Errorf("--bs %s: 1 byte to %s", lab.FormatBytes(o.Block), lab.FormatBytes(maxBlock))
+	case o.Depth < 1 || o.Depth > maxDepth:
+		return fmt.Errorf("--qd %d: 1 to %d", o.Depth, maxDepth)
+	case o.Offset > maxSize:
+		return fmt.Errorf("--offset %s: %s at most", lab.FormatBytes(o.Offset), lab.FormatBytes(maxSize))
+	case o.Timeout < time.Millisecond || o.Timeout > time.Hour:
+		return fmt.Errorf("--timeout %v: 1ms to 1h", o.Timeout)
+	case o.Content != ContentUnknown && o.Content != ContentNBDKit:
+		return fmt.Errorf("--content %s: %s, or nothing", o.Content, ContentNBDKit)
+	case o.Verify && o.Read && !o.Write && o.URL != "" && o.Content == ContentUnknown:
+		return errors.New("--verify with --read alone: say what the device has by --content, or give --write")
+	case len(o.Modes) == 0:
+		return errors.New("--mode: devmem, copy or both")
+	}
+	for _, m := range o.Modes {
+		if m != transfer.Devmem && m != transfer.Copy {
+			return fmt.Errorf("--mode %s: devmem, copy or both", m)
+		}
+	}
+	if !o.Read && !o.Write && !o.Verify {
+		o.Read = true
+		o.Write, o.Verify = o.URL == "", o.URL == ""
+	}
+	if o.Verify && !o.Read && !o.Write {
+		return errors.New("--verify: of what? --write, or --read with --content")
+	}
+	if o.URL != "" {
+		if o.target, err = parseTarget(o.URL); err != nil {
+			return err
+		}
+		if o.Gateway == nil {
+			o.Gateway = &lab.GatewayFlags{HostPorts: strconv.Itoa(int(o.target.port))}
+		}
+	}
+	return o.fit()
+}
+
+// fit finds how much GPU memory there is for data.
+func (o *Options) fit() error {
+	if err := o.Check(); err != nil {
+		return err
+	}
+	d, err := o.Describe()
+	if err != nil {
+		return err
+	}
+	if len(d.Guests)-len(o.Servers) != 1 {
+		return fmt.Errorf("--lab: %d guests: vnic block has one: --guests 1", len(d.Guests)-len(o.Servers))
+	}
+	g := &d.Guests[0]
+	m, _ := lab.LookupModel(g.NICs[0].Model)
+	i := slices.IndexFunc(g.GPUs, func(lab.GPU) bool { return true })
+	has := guests.Usable(m, g.GPUs[i].Memory)
+	if least := uint64(pool + 1<<20); has < least || has-pool < o.Block {
+		return fmt.Errorf("guest %s can use %s of its GPU's memory: that is too little for %s of pages and an operation of %s: "+
+			"a larger --gpu-memory, or a smaller --bs", g.Name, lab.FormatBytes(has), lab.FormatBytes(pool),
+			lab.FormatBytes(o.Block))
+	}
+	o.room = min((o.Size+devmem.PageSize-1)&^(devmem.PageSize-1), (has-pool)&^(devmem.PageSize-1))
+	o.Window = pool + o.room
+	return o.Check()
+}

@@ -1,0 +1,192 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/guest-images/guestnvme"
+	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/memavail"
+	"vnic.dev/vnic/internal/proc"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/qemu"
+)
+
+// Peer is the server: a user's, or one of the command's own.
+type Peer struct {
+	target target
+	text   string // for people
+	start  func(ctx context.Context, s *guests.Set) (netip.AddrPort, error)
+	close  func() error
+	child  *proc.Child // one that the command has started; nil: there is none
+
+	content     func(b []byte, at uint64) // what the device has; nil: not known
+	contentText string
+	// written compares what the device has from at on with what gen makes, without asking a client of ours; nil: it cannot
+	written     func(at, n uint64, gen func(b []byte, i uint64)) bool
+	writtenText string
+	restore     func() // makes it content again; may be nil
+}
+
+// Peer finds the server, and starts what is to be started before this process gives rights up; it completes the options
+// for that. The caller closes it, behind Do.
+func (o *Options) Peer(ctx context.Context) (*Peer, error) {
+	switch {
+	case o.URL != "":
+		return o.foreign(ctx)
+	case o.InProc:
+		return o.nbdkit(ctx)
+	}
+	return o.nvmet()
+}
+
+// Close ends the server, if it is the command's own.
+func (p *Peer) Close() error { return p.close() }
+
+// own has a broker send signals to the server that this process may not send any more.
+func (p *Peer) own(b *broker.Client) error {
+	if p.child == nil || b == nil {
+		return nil
+	}
+	signal, err := b.Own(p.child.PID())
+	if err == nil {
+		p.child.SignalBy(signal)
+	}
+	return err
+}
+
+// foreign is a user's server.
+func (o *Options) foreign(ctx context.Context) (*Peer, error) {
+	addr, err := o.target.resolve(ctx, o.Family)
+	if err != nil {
+		return nil, err
+	}
+	p := &Peer{target: o.target, text: o.URL, close: func() error { return nil },
+		start: func(context.Context, *guests.Set) (netip.AddrPort, error) { return addr, nil }}
+	if o.Content == ContentNBDKit {
+		p.content, p.contentText = nbdkitPattern, "nbdkit's pattern"
+	}
+	return p, nil
+}
+
+// The target of the command's own.
+const (
+	ownNQN    = "nqn.2026-01.dev.vnic:disk"
+	ownServer = "target"
+	serial    = "disk"
+)
+
+// nvmet is Linux's own NVMe/TCP target in a second guest. Its disk is memory of the host.
+func (o *Options) nvmet() (*Peer, error) {
+	size := (o.Offset + o.Size + 1<<20 - 1) &^ (1<<20 - 1)
+	if err := memavail.Enough(size, "/"); err != nil {
+		return nil, fmt.Errorf("--size: a disk of %s: %w", lab.FormatBytes(size), err)
+	}
+	disk, err := qemu.NewMemory("disk", size)
+	if err != nil {
+		return nil, fmt.Errorf("a disk of %s: %w", lab.FormatBytes(size), err)
+	}
+	// Mapped, as the sandbox lets this process write to no file.
+	mem, err := unix.Mmap(int(disk.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("a disk of %s: %w", lab.FormatBytes(size), err), disk.Close())
+	}
+	p := &Peer{target: target{protocol: transfer.NVMeTCP, name: ownNQN, namespace: 1},
+		text:    "Linux's nvmet in guest " + ownServer,
+		close:   func() error { return errors.Join(unix.Munmap(mem), disk.Close()) },
+		content: pattern(o.Seed), contentText: "what the host put on the disk", writtenText: "the target's disk"}
+	p.restore = func() { gpumem.FillAt(mem, o.Seed, 0) }
+	p.restore()
+	p.written = func(at, n uint64, gen func([]byte, uint64)) bool { return sameBytes(mem[at:at+n], gen) }
+	o.Servers = []guests.Server{{Name: ownServer, Model: lab.Virtio, Modules: guestnvme.TargetModules,
+		Disks: []qemu.Disk{{File: disk, Serial: serial}}}}
+	p.start = func(ctx context.Context, s *guests.Set) (netip.AddrPort, error) {
+		b := s.Servers[0]
+		addr := netip.AddrPortFrom(b.Addr, guestnvme.Port)
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		err := guestnvme.Serve(ctx, b.QEMU.Agent(), guestnvme.Target{NQN: ownNQN, Addrs: []netip.AddrPort{addr},
+			Disks: []string{serial}})
+		if err != nil {
+			err = fmt.Errorf("guest %s: %w", b.Name, err)
+		}
+		return addr, err
+	}
+	return p, nil
+}
+
+// nbdkit is its memory plugin, on this machine's loopback.
+func (o *Options) nbdkit(ctx context.Context) (*Peer, error) {
+	path, err := exec.LookPath("nbdkit")
+	if err != nil {
+		return nil, &assets.Missing{What: "no nbdkit, which in-process guests would have for a server", Err: err,
+			Fix: "install nbdkit, name a server as nbd://localhost, or leave out --guest inproc"}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0") // a port that is free
+	if err != nil {
+		return nil, err
+	}
+	at, err := netip.ParseAddrPort(l.Addr().String())
+	if err := errors.Join(err, l.Close()); err != nil {
+		return nil, err
+	}
+	size := o.Offset + o.Size
+	cmd := exec.CommandContext(ctx, path, "--foreground", "--exit-with-parent", "--ipaddr", "127.0.0.1", "--port",
+		strconv.Itoa(int(at.Port())), "memory", "size="+strconv.FormatUint(size, 10))
+	child, err := proc.StartChild(cmd)
+	if err != nil {
+		return nil, fmt.Errorf("nbdkit: %w", err)
+	}
+	end := func() error {
+		child.End(5 * time.Second)
+		return nil
+	}
+	if err := listens(ctx, at, child); err != nil {
+		return nil, errors.Join(err, end())
+	}
+	o.target = target{protocol: transfer.NBD, host: "127.0.0.1", port: at.Port()}
+	o.Gateway = &lab.GatewayFlags{HostPorts: strconv.Itoa(int(at.Port()))}
+	p, err := o.foreign(ctx)
+	if err != nil {
+		return nil, errors.Join(err, end())
+	}
+	p.text, p.close, p.child = "nbdkit memory", end, child
+	if o.Read {
+		p.content, p.contentText = func(b []byte, _ uint64) { clear(b) }, "zeros" // as it begins
+	}
+	if o.Write && len(o.Modes) > 1 {
+		p.content = nil // the mode before has written
+	}
+	return p, nil
+}
+
+// listens waits until a server takes connections.
+func listens(ctx context.Context, at netip.AddrPort, child *proc.Child) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for {
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", at.String())
+		if err == nil {
+			return c.Close()
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("nbdkit at %v: %w", at, err)
+		case <-child.Done():
+			return fmt.Errorf("nbdkit ended: %w", child.Err())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,133 @@
+package storage
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/dustin/go-humanize"
+
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/cmd/vnic/internal/pcap"
+	"vnic.dev/vnic/lab"
+)
+
+// Report is the result of `vnic block`, and its --json.
+type Report struct {
+	Schema int `json:"schema"` // 1
+	guests.Info
+	NIC    string `json:"nic"`
+	P2P    bool   `json:"p2p"`
+	Server string `json:"server"` // for people
+	Device Device `json:"device"`
+	Block  uint64 `json:"block_bytes"`
+	Depth  int    `json:"depth"`
+	Random bool   `json:"random"`
+	Seed   uint64 `json:"seed"`
+	Runs   []Run  `json:"runs"`
+
+	Pcap *pcap.Report `json:"pcap,omitempty"` // set by the caller, which captured
+}
+
+// Device is what the server says of it.
+type Device struct {
+	Name        string `json:"name"`
+	Bytes       uint64 `json:"bytes"`
+	BlockSize   uint64 `json:"block_size"`
+	MaxTransfer uint64 `json:"max_transfer"`
+	MaxDepth    int    `json:"max_depth"`
+	ReadOnly    bool   `json:"read_only"`
+}
+
+// Run is all operations of a kind in a mode.
+type Run struct {
+	Mode       string   `json:"mode"` // transfer.Devmem or transfer.Copy
+	What       string   `json:"what"` // Read, Write or ReadBack
+	Operations uint64   `json:"operations"`
+	Bytes      uint64   `json:"bytes"`
+	Seconds    float64  `json:"seconds"`
+	P50        float64  `json:"p50_us"` // of rounds the largest
+	P99        float64  `json:"p99_us"`
+	Max        float64  `json:"max_us"`
+	Failed     uint64   `json:"failed"`
+	Errors     []string `json:"errors,omitempty"`
+	Messages   uint64   `json:"messages"` // heads of the protocol that came
+	Looked     uint64   `json:"looked_bytes"`
+	HostCame   uint64   `json:"host_bytes"` // of what was read: came in host memory, as the guest says
+	guests.Traffic
+	Retransmits uint64 `json:"retransmitted_segments"`
+	Rounds      int    `json:"rounds"`
+	// Verified says that every byte was compared, and was right; null: nobody knows what should be there.
+	Verified *bool  `json:"verified"`
+	By       string `json:"verified_by,omitempty"` // with what
+	SHA256   string `json:"sha256,omitempty"`      // of what was read, of rounds one after the other
+	// CPU seconds of the guest for each 10^9 bytes; null: the guest shares this process
+	CPUPerGB *float64 `json:"guest_cpu_seconds_per_gb"`
+}
+
+// Kinds of a Run.
+const (
+	Read     = "read"
+	Write    = "write"
+	ReadBack = "read back"
+)
+
+// share is the part of payload that was looked at.
+func (r *Run) share() float64 {
+	if r.Bytes == 0 {
+		return 0
+	}
+	return float64(r.Looked) / float64(r.Bytes)
+}
+
+// Table prints the report for people.
+func (r *Report) Table(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %s, %s in blocks of %s%s\n", r.Server, r.Device.Name, lab.FormatBytes(r.Device.Bytes),
+		lab.FormatBytes(r.Device.BlockSize), map[bool]string{true: ", read-only"}[r.Device.ReadOnly])
+	random := ""
+	if r.Random {
+		random = ", in random order"
+	}
+	fmt.Fprintf(&b, "operations of %s, %d at a time%s; rates are the emulation's\n\n", lab.FormatBytes(r.Block), r.Depth, random)
+	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "mode\t\tbytes\tIOPS\tMB/s\tp50 us\tp99 us\tin device\tin host\tout device\tout host\tlooked at\tverified")
+	n := func(v uint64) string { return humanize.Comma(int64(v)) }
+	for i := range r.Runs {
+		x := &r.Runs[i]
+		iops, rate := 0.0, 0.0
+		if x.Seconds > 0 {
+			iops, rate = float64(x.Operations)/x.Seconds, float64(x.Bytes)/x.Seconds/1e6
+		}
+		verified := "-"
+		switch {
+		case x.Verified != nil && *x.Verified:
+			verified = "every byte, with " + x.By
+		case x.Verified != nil:
+			verified = "WRONG, with " + x.By
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%.0f\t%.1f\t%.0f\t%.0f\t%s\t%s\t%s\t%s\t%.4f %%\t%s\n", x.Mode, x.What, n(x.Bytes), iops,
+			rate, x.P50, x.P99, n(x.RX.Device), n(x.RX.Host), n(x.TX.Device), n(x.TX.Host), 100*x.share(), verified)
+	}
+	_ = tw.Flush() // a strings.Builder takes all
+	b.WriteByte('\n')
+	for i := range r.Runs {
+		x := &r.Runs[i]
+		if x.CPUPerGB != nil {
+			fmt.Fprintf(&b, "guest CPU s/GB, %s, %s: %.2f\n", x.Mode, x.What, *x.CPUPerGB)
+		}
+		if x.Verified == nil && x.SHA256 != "" {
+			fmt.Fprintf(&b, "sha256, %s, %s: %s\n", x.Mode, x.What, x.SHA256)
+		}
+		for _, e := range x.Errors {
+			fmt.Fprintf(&b, "%s, %s: %s\n", x.Mode, x.What, e)
+		}
+	}
+	fmt.Fprintf(&b, "guests: %v; NIC: %s; seed %d\n", &r.Info, r.NIC, r.Seed)
+	if r.Pcap != nil {
+		fmt.Fprintln(&b, r.Pcap)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

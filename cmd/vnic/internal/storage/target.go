@@ -1,0 +1,106 @@
+package storage
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/lab"
+)
+
+// target is the device that a user names.
+type target struct {
+	protocol  string
+	host      string
+	port      uint16
+	name      string // NQN or export
+	namespace uint32
+}
+
+// defaultPorts are IANA's: nvme is 4420, nbd is 10809.
+var defaultPorts = map[string]uint16{transfer.NVMeTCP: 4420, transfer.NBD: 10809}
+
+const form = "nvme-tcp://HOST[:PORT]/NQN[?nsid=N] or nbd://HOST[:PORT]/[EXPORT]"
+
+// parseTarget reads nvme-tcp://HOST[:PORT]/NQN[?nsid=N] or nbd://HOST[:PORT]/[EXPORT] (the NBD project's uri.md).
+func parseTarget(s string) (t target, err error) {
+	wrong := func(why string) (target, error) { return t, fmt.Errorf("%s: %s: %s", s, why, form) }
+	u, err := url.Parse(s)
+	if err != nil {
+		return wrong("not a URL")
+	}
+	t = target{protocol: u.Scheme, host: u.Hostname(), name: strings.TrimPrefix(u.Path, "/"), namespace: 1}
+	t.port = defaultPorts[t.protocol]
+	switch {
+	case u.Scheme == "nbds" || u.Scheme == "nbd+unix" || u.Scheme == "nbds+unix":
+		return wrong("only nbd:// over TCP: TLS cannot be decrypted in device memory here, and a NIC reaches no Unix socket")
+	case t.port == 0:
+		return wrong("protocol " + strconv.Quote(u.Scheme))
+	case t.host == "":
+		return wrong("no host")
+	case u.User != nil || u.Fragment != "":
+		return wrong("neither a user nor a fragment")
+	case t.protocol == transfer.NVMeTCP && t.name == "":
+		return wrong("no NQN, as nqn.2026-01.org.example:disk0")
+	case len(t.name) > 223 && t.protocol == transfer.NVMeTCP: // NVMe Base 4.7: NQNs
+		return wrong("an NQN of more than 223 bytes")
+	}
+	if p := u.Port(); p != "" {
+		n, err := strconv.ParseUint(p, 10, 16)
+		if err != nil || n == 0 {
+			return wrong("port " + p)
+		}
+		t.port = uint16(n)
+	}
+	for key, values := range u.Query() {
+		n, err := strconv.ParseUint(values[0], 10, 32)
+		if key != "nsid" || t.protocol != transfer.NVMeTCP || len(values) > 1 || err != nil || n == 0 || n == 1<<32-1 {
+			return wrong("?" + u.RawQuery)
+		}
+		t.namespace = uint32(n)
+	}
+	return t, nil
+}
+
+// resolve finds the target's address as guests see it: this machine is the gateway to them.
+func (t *target) resolve(ctx context.Context, family int) (netip.AddrPort, error) {
+	v4, v6 := lab.GatewayAddrs()
+	gateway := v4.Addr()
+	if family == 6 {
+		gateway = v6.Addr()
+	}
+	network := fmt.Sprint("ip", family)
+	list, err := net.DefaultResolver.LookupNetIP(ctx, network, t.host)
+	if t.local(list) {
+		return netip.AddrPortFrom(gateway, t.port), nil
+	}
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("%s: %w: an address, or a name that has one (--family %d)", t.host, err, family)
+	}
+	for _, a := range list {
+		if a = a.Unmap(); a.Is4() == (family == 4) {
+			return netip.AddrPortFrom(a, t.port), nil
+		}
+	}
+	return netip.AddrPort{}, fmt.Errorf("%s: %w (--family %d)", t.host, errors.New("no address of this family"), family)
+}
+
+// local says whether the target is on this machine's loopback.
+func (t *target) local(list []netip.Addr) bool {
+	if a, err := netip.ParseAddr(t.host); err == nil {
+		return a.IsLoopback()
+	}
+	for _, a := range list {
+		if a.IsLoopback() {
+			return true
+		}
+	}
+	return cmp.Compare(strings.ToLower(t.host), "localhost") == 0
+}

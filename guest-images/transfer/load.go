@@ -1,0 +1,221 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/loader"
+)
+
+// Source is a file on a web server, and what of a guest's GPU memory its use takes.
+type Source struct {
+	URL         string        `json:"url"`
+	Header      http.Header   `json:"header,omitempty"`
+	Names       []netip.Addr  `json:"names,omitempty"` // servers of names, asked over TCP
+	Hosts       []HostAddr    `json:"hosts,omitempty"` // names and addresses that lead elsewhere
+	Local       netip.Addr    `json:"local"`
+	GPU         int           `json:"gpu"`
+	Data        Area          `json:"data"` // where the file goes
+	Pool        Area          `json:"pool"` // where what comes lands
+	Queue       int           `json:"queue"`
+	Connections int           `json:"connections"`
+	RangeSize   uint64        `json:"range_size"`
+	Timeout     time.Duration `json:"timeout"` // nanoseconds; 0: the loader's
+	Retry       time.Duration `json:"retry"`   // likewise
+	Copy        bool          `json:"copy,omitempty"`
+}
+
+// HostAddr is where a host is.
+type HostAddr struct {
+	Name string     `json:"name"`
+	Addr netip.Addr `json:"addr"`
+}
+
+// SourceInfo is what a server says of a file.
+type SourceInfo struct {
+	URL     string          `json:"url"` // behind redirects
+	Size    uint64          `json:"size"`
+	ETag    string          `json:"etag,omitempty"`
+	Tensors []loader.Tensor `json:"tensors,omitempty"`
+	Data    uint64          `json:"data,omitempty"` // of tensors: where in the file they begin
+}
+
+// Load is what is to be done with an open Source.
+type Load struct {
+	// Records, if it is not 0, is the size of records, which a consumer takes in batches; else [Off, Off+Len) of the file
+	// is brought to Mem of the data, which is as large.
+	Records uint64        `json:"records,omitempty"`
+	Batch   uint64        `json:"batch,omitempty"` // records
+	Depth   int           `json:"depth,omitempty"` // batches
+	Step    time.Duration `json:"step,omitempty"`  // nanoseconds that the consumer takes for a batch
+	Skip    uint64        `json:"skip,omitempty"`  // bytes before the first record
+
+	Off uint64 `json:"off,omitempty"`
+	Len uint64 `json:"len,omitempty"`
+	Mem uint64 `json:"mem,omitempty"`
+}
+
+// LoadResult is how that went.
+type LoadResult struct {
+	Bytes       uint64              `json:"bytes"`
+	Seconds     float64             `json:"seconds"`
+	Consumer    loader.RecordsStats `json:"consumer"`
+	Stats       loader.Stats        `json:"stats"`
+	Retransmits uint64              `json:"retransmits"` // segments
+	CPU         CPU                 `json:"cpu"`
+}
+
+// source is a file that a Node has open.
+type source struct {
+	*loader.Object
+	data    devmem.Buffer
+	buffers []devmem.Buffer
+	tensors *loader.Safetensors
+}
+
+// OpenSource asks the server for the file. Tensors says that it is one of safetensors, whose header is read.
+func (n *Node) OpenSource(ctx context.Context, s Source, tensors bool) (info SourceInfo, err error) {
+	n.opening.Lock()
+	defer n.opening.Unlock()
+	if n.source != nil {
+		return info, fmt.Errorf("open %s: there is a source already: %w", s.URL, syscall.EALREADY)
+	}
+	x := &source{}
+	if x.buffers, err = n.areas(s.GPU, namedArea{"data", s.Data}, namedArea{"pool", s.Pool}); err != nil {
+		return info, fmt.Errorf("open source: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			if x.Object != nil {
+				err = errors.Join(err, x.Close())
+			}
+			err = errors.Join(err, closeBuffers(x.buffers))
+		}
+	}()
+	x.data = x.buffers[0]
+	x.Object, err = loader.Open(ctx, s.URL, loader.Config{Device: n.dev, Memory: n.gpuMemory(), Queue: s.Queue,
+		Pool: x.buffers[1], Copy: s.Copy, Local: s.Local, Resolve: n.resolver(&s), Connections: s.Connections,
+		RangeSize: s.RangeSize, Header: s.Header, Timeout: s.Timeout, Retry: s.Retry})
+	if err != nil {
+		return info, err
+	}
+	info = SourceInfo{URL: x.URL(), Size: x.Size(), ETag: x.ETag()}
+	if tensors {
+		if x.tensors, err = x.Safetensors(ctx); err != nil {
+			return info, err
+		}
+		info.Tensors, info.Data = x.tensors.Tensors, x.tensors.Data
+	}
+	n.source = x
+	return info, nil
+}
+
+// resolver finds hosts' addresses: those that lead elsewhere, addresses as they are, other names by the servers of
+// names.
+func (n *Node) resolver(s *Source) func(ctx context.Context, host string) ([]netip.Addr, error) {
+	names := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		err := error(syscall.EHOSTUNREACH)
+		for _, a := range s.Names {
+			var c devmem.Conn
+			if c, err = n.dev.Dial(ctx, netip.AddrPortFrom(s.Local, 0), netip.AddrPortFrom(a, 53)); err == nil {
+				return c, nil
+			}
+		}
+		return nil, fmt.Errorf("server of names: %w", err)
+	}}
+	return func(ctx context.Context, host string) ([]netip.Addr, error) {
+		for _, h := range s.Hosts {
+			if h.Name == host {
+				return []netip.Addr{h.Addr}, nil
+			}
+		}
+		if a, err := netip.ParseAddr(host); err == nil {
+			return []netip.Addr{a}, nil
+		}
+		return names.LookupNetIP(ctx, "ip", host)
+	}
+}
+
+// Load brings a file, or a part of one, to the GPU's memory, and ends early when ctx does or CloseSource comes.
+func (n *Node) Load(ctx context.Context, l Load) (r LoadResult, err error) {
+	n.opening.Lock()
+	s := n.source
+	n.opening.Unlock()
+	if s == nil {
+		return r, fmt.Errorf("load: no source is open: %w", syscall.EINVAL)
+	}
+	before := s.Stats()
+	var cost Result
+	err = n.measure(&cost, func() error {
+		start := time.Now()
+		defer func() { r.Seconds = time.Since(start).Seconds() }()
+		if l.Records > 0 {
+			return s.consume(ctx, &l, &r)
+		}
+		r.Bytes = l.Len
+		return s.Fetch(ctx, s.data, loader.Pieces(loader.Piece{Off: l.Off, Len: l.Len, Mem: l.Mem}),
+			func(loader.Piece) error { return nil })
+	})
+	now := s.Stats()
+	r.Stats = loader.Stats{Payload: now.Payload - before.Payload, HostBytes: now.HostBytes - before.HostBytes,
+		HeaderBytes: now.HeaderBytes - before.HeaderBytes, Looked: now.Looked - before.Looked, Looks: now.Looks - before.Looks,
+		Requests: now.Requests - before.Requests, Connections: now.Connections - before.Connections,
+		Resumed: now.Resumed - before.Resumed}
+	r.Retransmits, r.CPU = cost.Retransmits, cost.CPU
+	return r, err
+}
+
+// consume takes batches as a training loop does, and needs a time for each.
+func (s *source) consume(ctx context.Context, l *Load, r *LoadResult) error {
+	batches, err := s.Records(ctx, loader.RecordsConfig{Buffer: s.data, Off: l.Mem, Skip: l.Skip, RecordSize: l.Records,
+		Batch: l.Batch, Depth: l.Depth})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = batches.Close() }()
+	defer func() { r.Consumer = batches.Stats() }()
+	step := time.NewTimer(0)
+	defer step.Stop()
+	<-step.C
+	for {
+		b, err := batches.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		r.Bytes += b.Len
+		if l.Step > 0 { // what a GPU would do with the batch
+			step.Reset(l.Step)
+			select {
+			case <-step.C:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		if err := batches.Release(); err != nil {
+			return err
+		}
+	}
+}
+
+// CloseSource ends what is under way, and the connections to the server, if there are any.
+func (n *Node) CloseSource(context.Context) error {
+	n.opening.Lock()
+	s := n.source
+	n.source = nil
+	n.opening.Unlock()
+	if s == nil {
+		return nil
+	}
+	return errors.Join(s.Close(), closeBuffers(s.buffers))
+}

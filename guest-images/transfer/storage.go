@@ -1,0 +1,251 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"vnic.dev/vnic/block"
+	"vnic.dev/vnic/block/nbd"
+	"vnic.dev/vnic/block/nvmetcp"
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/devmem/engine"
+)
+
+// Protocols of Storage.
+const (
+	NVMeTCP = "nvme-tcp"
+	NBD     = "nbd"
+)
+
+// Storage is a remote block device, and what of a guest's GPU memory its use takes.
+type Storage struct {
+	Protocol  string         `json:"protocol"`
+	Server    netip.AddrPort `json:"server"`
+	Name      string         `json:"name"`                // the subsystem's NQN, or the export's name
+	Namespace uint32         `json:"namespace,omitempty"` // of NVMe; 0: 1
+	Local     netip.Addr     `json:"local"`
+	GPU       int            `json:"gpu"`
+	Data      Area           `json:"data"` // where operations read to, and write from
+	Pool      Area           `json:"pool"` // where what comes lands
+	Queue     int            `json:"queue"`
+	Depth     int            `json:"depth"` // operations at a time
+	ReadOnly  bool           `json:"read_only,omitempty"`
+	Timeout   time.Duration  `json:"timeout"` // nanoseconds; 0: the protocol's default
+	Copy      bool           `json:"copy,omitempty"`
+}
+
+// IO is a range of the device that is read or written in operations of one size.
+type IO struct {
+	Write  bool    `json:"write,omitempty"`
+	Off    uint64  `json:"off"`   // on the device
+	Len    uint64  `json:"len"`   // in bytes
+	Size   uint64  `json:"size"`  // of an operation; the last one has what is left
+	Depth  int     `json:"depth"` // at a time
+	Mem    uint64  `json:"mem"`   // where in Storage.Data the range's first byte is
+	Random *uint64 `json:"random,omitempty"`
+}
+
+// IOResult is how that went.
+type IOResult struct {
+	Operations  uint64      `json:"operations"`
+	Bytes       uint64      `json:"bytes"` // of operations that went well
+	Failed      uint64      `json:"failed"`
+	Errors      []string    `json:"errors,omitempty"` // of the first ones that failed
+	Seconds     float64     `json:"seconds"`
+	P50         float64     `json:"p50_us"` // of the time of an operation, in microseconds
+	P99         float64     `json:"p99_us"`
+	Max         float64     `json:"max_us"`
+	Stats       block.Stats `json:"stats"`
+	Retransmits uint64      `json:"retransmits"` // segments
+	CPU         CPU         `json:"cpu"`
+}
+
+// storage is a device that a Node has open.
+type storage struct {
+	block.Device
+	buffers []devmem.Buffer
+	size    uint64     // of Storage.Data
+	busy    sync.Mutex // one IO at a time, and CloseStorage behind it
+}
+
+// maxOperations bounds what an IO costs: eight bytes each.
+const maxOperations = 1 << 24
+
+// areas registers areas of a GPU. After an error none is left.
+func (n *Node) areas(gpu int, list ...namedArea) (buffers []devmem.Buffer, err error) {
+	for _, a := range list {
+		b, err := n.dev.Register(gpu, a.Off, a.Bytes)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("%s [%#x, +%#x) of GPU %d: %w", a.name, a.Off, a.Bytes, gpu, err),
+				closeBuffers(buffers))
+		}
+		buffers = append(buffers, b)
+	}
+	return buffers, nil
+}
+
+type namedArea struct {
+	name string
+	Area
+}
+
+func closeBuffers(list []devmem.Buffer) error {
+	var errs []error
+	for _, b := range list {
+		errs = append(errs, b.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// gpuMemory is the GPUs' memory as programs use it, for the life of the Node: DMA memory is not given back.
+func (n *Node) gpuMemory() devmem.Memory {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.memory == nil {
+		n.memory = engine.New(n.engine, n.mem)
+	}
+	return n.memory
+}
+
+// OpenStorage connects to a device. After an error nothing of it is left.
+func (n *Node) OpenStorage(ctx context.Context, s Storage) (info block.Info, err error) {
+	n.opening.Lock()
+	defer n.opening.Unlock()
+	if n.storage != nil {
+		return info, fmt.Errorf("open storage: there is one already: %w", syscall.EALREADY)
+	}
+	buffers, err := n.areas(s.GPU, namedArea{"data", s.Data}, namedArea{"pool", s.Pool})
+	if err != nil {
+		return info, fmt.Errorf("open storage: %w", err)
+	}
+	d, err := n.connect(ctx, &s, buffers[0], buffers[1])
+	if err != nil {
+		return info, errors.Join(err, closeBuffers(buffers))
+	}
+	n.storage = &storage{Device: d, buffers: buffers, size: s.Data.Bytes}
+	return d.Info(), nil
+}
+
+func (n *Node) connect(ctx context.Context, s *Storage, data, pool devmem.Buffer) (block.Device, error) {
+	switch s.Protocol {
+	case NVMeTCP:
+		return nvmetcp.Open(ctx, nvmetcp.Config{Device: n.dev, Memory: n.gpuMemory(), Target: s.Server, NQN: s.Name,
+			Namespace: s.Namespace, Local: s.Local, Queue: s.Queue, Pool: pool, Data: data, Depth: s.Depth,
+			Timeout: s.Timeout, Copy: s.Copy})
+	case NBD:
+		return nbd.Open(ctx, nbd.Config{Device: n.dev, Memory: n.gpuMemory(), Server: s.Server, Export: s.Name,
+			Local: s.Local, Queue: s.Queue, Pool: pool, Data: data, Depth: s.Depth, ReadOnly: s.ReadOnly,
+			Timeout: s.Timeout, Copy: s.Copy})
+	}
+	return nil, fmt.Errorf("storage by %q: %s or %s: %w", s.Protocol, NVMeTCP, NBD, syscall.EINVAL)
+}
+
+// DoIO reads or writes a range of the device, and ends early when ctx does or CloseStorage comes. Operations that the
+// server refuses are counted; any other error ends it.
+func (n *Node) DoIO(ctx context.Context, x IO) (r IOResult, err error) {
+	n.opening.Lock()
+	s := n.storage
+	n.opening.Unlock()
+	if s == nil {
+		return r, fmt.Errorf("I/O: no storage is open: %w", syscall.EINVAL)
+	}
+	s.busy.Lock()
+	defer s.busy.Unlock()
+	next, took, err := x.operations(s.size)
+	if err != nil {
+		return r, fmt.Errorf("I/O: %w", err)
+	}
+	before := s.Stats()
+	var cost Result
+	err = n.measure(&cost, func() error {
+		start := time.Now()
+		defer func() { r.Seconds = time.Since(start).Seconds() }()
+		return s.Do(ctx, x.Depth, next, func(d block.Done) { r.add(d, &took) })
+	})
+	now := s.Stats()
+	r.Stats = block.Stats{Read: now.Read - before.Read, Written: now.Written - before.Written,
+		HostBytes: now.HostBytes - before.HostBytes, Looked: now.Looked - before.Looked, Looks: now.Looks - before.Looks,
+		Messages: now.Messages - before.Messages}
+	r.Retransmits, r.CPU = cost.Retransmits, cost.CPU
+	r.percentiles(took)
+	return r, err
+}
+
+// operations gives the range's, in their order or, by a seed, in another one.
+func (x *IO) operations(data uint64) (next func() (block.Op, bool), took []time.Duration, err error) {
+	switch {
+	case x.Len == 0 || x.Size == 0 || x.Depth < 1:
+		return nil, nil, fmt.Errorf("%d bytes in operations of %d, %d at a time: %w", x.Len, x.Size, x.Depth, syscall.EINVAL)
+	case x.Mem > data || x.Len > data-x.Mem:
+		return nil, nil, fmt.Errorf("[%#x, +%#x) in data of %#x bytes: %w", x.Mem, x.Len, data, syscall.EFAULT)
+	case (x.Len-1)/x.Size >= maxOperations:
+		return nil, nil, fmt.Errorf("%d bytes in operations of %d: %d operations at most: %w", x.Len, x.Size, maxOperations,
+			syscall.EINVAL)
+	}
+	count := int((x.Len-1)/x.Size + 1)
+	var order []int
+	if x.Random != nil {
+		order = rand.New(rand.NewPCG(*x.Random, 0)).Perm(count)
+	}
+	i := 0
+	return func() (block.Op, bool) {
+		if i == count {
+			return block.Op{}, false
+		}
+		k := i
+		if order != nil {
+			k = order[i]
+		}
+		i++
+		at := uint64(k) * x.Size
+		return block.Op{Write: x.Write, Off: x.Off + at, Len: min(x.Size, x.Len-at), Mem: x.Mem + at}, true
+	}, make([]time.Duration, 0, count), nil
+}
+
+// maxErrors is how many of the operations that failed are told of.
+const maxErrors = 4
+
+func (r *IOResult) add(d block.Done, took *[]time.Duration) {
+	r.Operations++
+	if d.Err == nil {
+		r.Bytes += d.Len
+		*took = append(*took, d.Took)
+		return
+	}
+	if r.Failed++; len(r.Errors) < maxErrors {
+		r.Errors = append(r.Errors, d.Err.Error())
+	}
+}
+
+func (r *IOResult) percentiles(took []time.Duration) {
+	if len(took) == 0 {
+		return
+	}
+	slices.Sort(took)
+	us := func(part float64) float64 {
+		return float64(took[min(len(took)-1, int(part*float64(len(took))))].Nanoseconds()) / 1e3
+	}
+	r.P50, r.P99, r.Max = us(0.5), us(0.99), us(1)
+}
+
+// CloseStorage ends what is under way, and the connections to the device, if there is one.
+func (n *Node) CloseStorage(context.Context) error {
+	n.opening.Lock()
+	defer n.opening.Unlock()
+	s := n.storage
+	if s == nil {
+		return nil
+	}
+	err := s.Close()
+	s.busy.Lock()
+	defer s.busy.Unlock()
+	n.storage = nil
+	return errors.Join(err, closeBuffers(s.buffers))
+}
