@@ -40,6 +40,7 @@ type script struct {
 	ioccsz      uint32 // 0: testIOCCSZ; 1 means 4: none
 	mqes        uint16 // 0: 1023
 	connect     status // of Connect
+	idle        bool   // the controller is never ready
 
 	fail   func(c *command) status             // of a read or write; 0: it does it
 	answer func(q *ioServer, c *command) bool  // of the I/O queue, in the place of what it does; false: it does that
@@ -293,6 +294,7 @@ func (g *target) serveAdmin(c net.Conn, r io.Reader, s *script, align int) {
 			switch v := le.Uint32(cmd.sqe[48:]); {
 			case v&ccShutdown != 0:
 				props[propCSTS] = cstsReady | cstsShutDone
+			case v == ccEnable|ccSQES|ccCQES && s.idle:
 			case v == ccEnable|ccSQES|ccCQES:
 				props[propCSTS] = cstsReady
 			default:

@@ -1,0 +1,84 @@
+package nvmetcp
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/block"
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// lateDevice gives connections whose sends are complete only when somebody waits for that, or fail.
+type lateDevice struct {
+	devmem.Device
+	waited atomic.Int32 // calls that have waited
+	err    error        // of sends
+}
+
+type lateConn struct {
+	devmem.Conn
+	d *lateDevice
+}
+
+func (d *lateDevice) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem.Conn, error) {
+	c, err := d.Device.Dial(ctx, local, remote)
+	if err != nil {
+		return nil, err
+	}
+	return &lateConn{c, d}, nil
+}
+
+func (c *lateConn) ReadCompletion(deadline time.Time) (lo, hi uint32, err error) {
+	if !deadline.IsZero() {
+		return 0, 0, os.ErrDeadlineExceeded
+	}
+	c.d.waited.Add(1)
+	return c.Conn.ReadCompletion(deadline)
+}
+
+func (c *lateConn) SendDevmem(binding uint32, ranges []devmem.Range) (int, error) {
+	if c.d.err != nil {
+		return 0, c.d.err
+	}
+	return c.Conn.SendDevmem(binding, ranges)
+}
+
+// Invariant: nvmetcp: a write is done when its memory is not in use any more, which its answer does not say.
+func TestWriteIsDoneWhenItsMemoryIsFree(t *testing.T) {
+	r := newRig(t, script{})
+	d := &lateDevice{Device: r.dev}
+	r.conf.Device = d
+	dev := r.open(t)
+	i, done := 0, 0
+	testkit.OK(t, dev.Do(t.Context(), 4, func() (block.Op, bool) {
+		i++
+		return block.Op{Write: i%3 > 0, Off: uint64(i) * 65536, Mem: uint64(i) * 65536, Len: uint64(i%2*8+1) * 4096}, i <= 40
+	}, func(x block.Done) {
+		done++
+		testkit.OK(t, x.Err)
+		if x.Write && d.waited.Load() == 0 {
+			t.Errorf("%v is done, and nobody has asked for its memory", x.Op)
+		}
+	}))
+	testkit.Equal(t, "operations", done, 40)
+	testkit.OK(t, dev.Close())
+
+	d.err = syscall.ENODEV // as where a route has changed
+	dev = r.open(t)
+	errs := r.each(dev, []block.Op{{Write: true, Len: 4096}, {Len: 4096, Mem: 4096}, {Write: true, Len: 65536, Mem: 8192}})
+	testkit.ErrorIs(t, errs[0], syscall.ENODEV)
+	testkit.ErrorSays(t, errs[0], "send: ")
+	testkit.ErrorIs(t, errs[2], syscall.ENODEV)
+}
+
+// A controller that does not become ready in the time that it says.
+func TestControllerThatIsNotReady(t *testing.T) {
+	r := newRig(t, script{idle: true})
+	testkit.ErrorIs(t, testkit.Err(Open(t.Context(), r.conf)), syscall.ETIMEDOUT)
+}
