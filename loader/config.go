@@ -45,7 +45,7 @@ type Config struct {
 	// Local is the address that connections are from, whose family is the server's; zero: the
 	// Device chooses.
 	Local netip.Addr
-	// Resolve finds a host's addresses; nil means net.DefaultResolver.
+	// Resolve finds a host's addresses, also of one that is an address; nil means net.DefaultResolver.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 
 	Connections int    // 1 to 64; 0 means DefaultConnections

@@ -291,10 +291,8 @@ func (o *Object) dial(ctx context.Context, to string) (devmem.Conn, error) {
 
 // resolve finds the addresses that there is a way to from Local.
 func (o *Object) resolve(ctx context.Context, host string) (list []netip.Addr, err error) {
-	all := []netip.Addr{}
-	if a, err := netip.ParseAddr(host); err == nil {
-		all = append(all, a)
-	} else if all, err = o.c.Resolve(ctx, host); err != nil {
+	all, err := o.c.Resolve(ctx, host)
+	if err != nil {
 		return nil, fmt.Errorf("resolve %s: %w", host, err)
 	}
 	local := o.c.Local.Unmap()

@@ -23,6 +23,12 @@ func (w *Where) Add(now, before control.DirCounters) {
 	w.Retransmitted += now.RetransBytes - before.RetransBytes
 }
 
+// Merge adds another's.
+func (w *Where) Merge(x Where) {
+	w.Device, w.Host = w.Device+x.Device, w.Host+x.Host
+	w.Bounced, w.Retransmitted = w.Bounced+x.Bounced, w.Retransmitted+x.Retransmitted
+}
+
 // Payload is all payload that was counted, of any kind of memory.
 func Payload(d control.DirCounters) uint64 { return d.DeviceBytes + d.GPUFileBytes + d.HostBytes }
 

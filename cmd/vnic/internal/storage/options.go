@@ -116,7 +116,7 @@ func (o *Options) fit() error {
 	g := &d.Guests[0]
 	m, _ := lab.LookupModel(g.NICs[0].Model)
 	i := slices.IndexFunc(g.GPUs, func(lab.GPU) bool { return true })
-	has := guests.Usable(m, g.GPUs[i].Memory)
+	has := guests.Room(m, g.GPUs[i].Memory)
 	if least := uint64(pool + 1<<20); has < least || has-pool < o.Block {
 		return fmt.Errorf("guest %s can use %s of its GPU's memory: that is too little for %s of pages and an operation of %s: "+
 			"a larger --gpu-memory, or a smaller --bs", g.Name, lab.FormatBytes(has), lab.FormatBytes(pool),

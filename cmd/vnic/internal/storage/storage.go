@@ -262,12 +262,8 @@ func (r *Run) add(x *transfer.IOResult, t *guests.Traffic) {
 	r.Looked += x.Stats.Looked
 	r.HostCame += x.Stats.HostBytes
 	r.Retransmits += x.Retransmits
-	for _, w := range []struct{ to, from *guests.Where }{{&r.TX, &t.TX}, {&r.RX, &t.RX}} {
-		w.to.Device += w.from.Device
-		w.to.Host += w.from.Host
-		w.to.Bounced += w.from.Bounced
-		w.to.Retransmitted += w.from.Retransmitted
-	}
+	r.TX.Merge(t.TX)
+	r.RX.Merge(t.RX)
 }
 
 // wrong says what of a run is not as its mode must have it.

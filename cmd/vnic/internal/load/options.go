@@ -1,0 +1,189 @@
+package load
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/lab"
+)
+
+// Options are the flags of `vnic load`.
+type Options struct {
+	guests.Options
+
+	URL         string // "": a file of the command's own server
+	Modes       []string
+	Format      string // Raw, Records or Safetensors; "": by the URL's end
+	Header      http.Header
+	Size        uint64 // of the own server's file
+	Connections int
+	Range       uint64 // bytes of a request
+	Record      uint64 // bytes
+	Batch       uint64 // records
+	Prefetch    int    // batches
+	Skip        uint64 // bytes before the first record
+	Step        time.Duration
+	SHA256      string // of what is to land, as hex; "": not known
+	Timeout     time.Duration
+	Retry       time.Duration
+	Seed        uint64
+
+	Progress func(mode string, done, total uint64)
+
+	url  *url.URL
+	room uint64 // of GPU memory, for data
+}
+
+// Formats of files.
+const (
+	Raw         = "raw"
+	Records     = "records"
+	Safetensors = "safetensors"
+)
+
+// Defaults are the options without a flag, but for a seed.
+func Defaults() Options {
+	o := Options{Options: guests.Defaults(), Modes: []string{transfer.Devmem}, Size: 64 << 20, Connections: 4,
+		Range: 1 << 20, Record: 64 << 10, Batch: 16, Prefetch: 4, Timeout: 5 * time.Second, Retry: 30 * time.Second}
+	o.Guests, o.Gateway = 1, &lab.GatewayFlags{}
+	return o
+}
+
+const (
+	maxConnections = 64
+	maxRange       = 1 << 30
+	maxSize        = 1 << 40
+	pool           = 16 << 20 // where what comes lands before it is gathered
+)
+
+// Complete sets what follows from the rest, and says what is wrong.
+func (o *Options) Complete() error {
+	if o.Format == "" {
+		o.Format = Raw
+		if strings.HasSuffix(strings.SplitN(o.URL, "?", 2)[0], ".safetensors") {
+			o.Format = Safetensors
+		}
+	}
+	switch {
+	case o.Format != Raw && o.Format != Records && o.Format != Safetensors:
+		return fmt.Errorf("--format %s: %s, %s or %s", o.Format, Raw, Records, Safetensors)
+	case o.Size == 0 || o.Size > maxSize:
+		return fmt.Errorf("--size %s: 1 byte to %s", lab.FormatBytes(o.Size), lab.FormatBytes(maxSize))
+	case o.Connections < 1 || o.Connections > maxConnections:
+		return fmt.Errorf("--connections %d: 1 to %d", o.Connections, maxConnections)
+	case o.Range == 0 || o.Range > maxRange:
+		return fmt.Errorf("--range %s: 1 byte to %s", lab.FormatBytes(o.Range), lab.FormatBytes(maxRange))
+	case o.Timeout < time.Millisecond || o.Timeout > time.Hour:
+		return fmt.Errorf("--timeout %v: 1ms to 1h", o.Timeout)
+	case o.Retry < time.Millisecond || o.Retry > time.Hour:
+		return fmt.Errorf("--retry %v: 1ms to 1h", o.Retry)
+	case o.Step < 0 || o.Step > time.Hour:
+		return fmt.Errorf("--step %v: up to 1h", o.Step)
+	case o.SHA256 != "" && (len(o.SHA256) != 64 || strings.Trim(strings.ToLower(o.SHA256), "0123456789abcdef") != ""):
+		return fmt.Errorf("--sha256 %s: not 64 hexadecimal digits", o.SHA256)
+	case o.SHA256 != "" && o.Format == Records:
+		return errors.New("--sha256 is of all that lands, and of records only the last batches are there at the end")
+	case len(o.Modes) == 0:
+		return errors.New("--mode: devmem, copy or both")
+	}
+	for _, m := range o.Modes {
+		if m != transfer.Devmem && m != transfer.Copy {
+			return fmt.Errorf("--mode %s: devmem, copy or both", m)
+		}
+	}
+	if o.Format == Records {
+		each := o.Record * o.Batch
+		if o.Record == 0 || o.Batch == 0 || o.Prefetch < 1 || each/o.Record != o.Batch || each > maxSize || o.Prefetch > 1<<16 {
+			return fmt.Errorf("--record %s, --batch %d, --prefetch %d: from 1 on, and no more than GPU memory has",
+				lab.FormatBytes(o.Record), o.Batch, o.Prefetch)
+		}
+	}
+	if err := o.parse(); err != nil {
+		return err
+	}
+	return o.fit()
+}
+
+// parse reads the URL, and opens the port of this machine that it names.
+func (o *Options) parse() (err error) {
+	if o.URL == "" {
+		return nil
+	}
+	if o.url, err = url.Parse(o.URL); err != nil {
+		return fmt.Errorf("%q is not a URL", o.URL)
+	}
+	switch {
+	case o.url.Scheme == "https":
+		return fmt.Errorf("%s: https: a TLS record cannot be decrypted in device memory here: use http", o.URL)
+	case o.url.Scheme != "http" || o.url.Host == "":
+		return fmt.Errorf("%s: http://HOST[:PORT]/PATH is wanted", o.URL)
+	}
+	if local(o.url.Hostname()) && o.Gateway.HostPorts == "" && !o.Gateway.Off() {
+		o.Gateway.HostPorts = cmp.Or(o.url.Port(), "80")
+	}
+	return nil
+}
+
+// local says whether a host is this machine, which guests reach as the gateway.
+func local(host string) bool {
+	a, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || strings.HasSuffix(strings.ToLower(host), ".localhost") ||
+		err == nil && a.IsLoopback()
+}
+
+// fit finds how much GPU memory there is for data.
+func (o *Options) fit() error {
+	if err := o.Check(); err != nil {
+		return err
+	}
+	d, err := o.Describe()
+	if err != nil {
+		return err
+	}
+	if len(d.Guests) != 1 {
+		return fmt.Errorf("--lab: %d guests: vnic load has one: --guests 1", len(d.Guests))
+	}
+	g := &d.Guests[0]
+	m, _ := lab.LookupModel(g.NICs[0].Model)
+	has := guests.Room(m, g.GPUs[0].Memory)
+	if has < pool+1<<20 {
+		return fmt.Errorf("guest %s can use %s of its GPU's memory, and %s are for pages alone: a larger --gpu-memory", g.Name,
+			lab.FormatBytes(has), lab.FormatBytes(pool))
+	}
+	o.room = (has - pool) &^ (devmem.PageSize - 1)
+	if o.URL == "" && o.Format == Raw {
+		o.room = min(o.room, (o.Size+devmem.PageSize-1)&^(devmem.PageSize-1))
+	}
+	if each := o.Record * o.Batch * uint64(o.Prefetch); o.Format == Records {
+		if each > o.room {
+			return fmt.Errorf("%d batches of %d records of %s: guest %s has room for %s: a larger --gpu-memory, or a smaller "+
+				"--prefetch or --batch", o.Prefetch, o.Batch, lab.FormatBytes(o.Record), g.Name, lab.FormatBytes(o.room))
+		}
+		o.room = (each + devmem.PageSize - 1) &^ (devmem.PageSize - 1)
+	}
+	o.Window = pool + o.room
+	return o.Check()
+}
+
+// ParseHeader reads NAME: VALUE.
+func ParseHeader(h http.Header, s string) error {
+	name, value, ok := strings.Cut(s, ":")
+	if name = strings.TrimSpace(name); !ok || name == "" || strings.ContainsAny(s, "\r\n") {
+		return fmt.Errorf("%q: NAME: VALUE", s)
+	}
+	h.Add(name, strings.TrimSpace(value))
+	return nil
+}
+
+// hostPort is where the own server listens, as a URL has it.
+func hostPort(l net.Listener) string { return l.Addr().String() }

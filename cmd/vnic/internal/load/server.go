@@ -1,0 +1,172 @@
+package load
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"vnic.dev/vnic/gpumem"
+)
+
+// Server is the command's own web server, on this machine's loopback: one file, which follows from the seed.
+type Server struct {
+	URL  string
+	file *file
+	srv  *http.Server
+	done chan struct{}
+}
+
+// file is head, and behind it the seed's pattern: of the file's bytes, not counted from its begin.
+type file struct {
+	head []byte
+	size uint64 // all of it
+	seed uint64
+}
+
+// gen makes what the file has from byte at on.
+func (f *file) gen(b []byte, at uint64) {
+	if n := uint64(len(f.head)); at < n {
+		k := copy(b, f.head[at:])
+		b, at = b[k:], at+uint64(k)
+	}
+	if len(b) > 0 {
+		gpumem.FillAt(b, f.seed, at)
+	}
+}
+
+// reader is a file as it is read.
+type reader struct {
+	*file
+	at int64
+}
+
+func (r *reader) Read(b []byte) (int, error) {
+	left := int64(r.size) - r.at
+	if left <= 0 {
+		return 0, io.EOF
+	}
+	b = b[:min(int64(len(b)), left)]
+	r.gen(b, uint64(r.at))
+	r.at += int64(len(b))
+	return len(b), nil
+}
+
+func (r *reader) Seek(off int64, whence int) (int64, error) {
+	switch whence {
+	case io.SeekCurrent:
+		off += r.at
+	case io.SeekEnd:
+		off += int64(r.size)
+	}
+	if off < 0 {
+		return 0, errors.New("seek before the file's begin")
+	}
+	r.at = off
+	return off, nil
+}
+
+// Serve starts the server that a command without a URL has; nil: there is a URL. The caller closes it.
+func (o *Options) Serve() (*Server, error) {
+	if o.URL != "" {
+		return nil, nil //nolint:nilnil // as documented
+	}
+	f := &file{size: o.Size, seed: o.Seed}
+	name := "data"
+	switch o.Format {
+	case Records: // whole ones
+		f.size = max(1, (o.Size-min(o.Size, o.Skip))/o.Record)*o.Record + o.Skip
+	case Safetensors:
+		var err error
+		if f.head, f.size, err = model(o.Size); err != nil {
+			return nil, err
+		}
+		name = "model.safetensors"
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("own server: %w", err)
+	}
+	began := time.Now()
+	s := &Server{URL: "http://" + hostPort(l) + "/" + name, file: f, done: make(chan struct{})}
+	s.srv = &http.Server{ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0),
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/"+name {
+				http.NotFound(w, r)
+				return
+			}
+			w.Header().Set("Etag", strconv.Quote(strconv.FormatUint(f.seed, 16)))
+			w.Header().Set("Content-Type", "application/octet-stream")
+			http.ServeContent(w, r, name, began, &reader{file: f})
+		})}
+	go func() {
+		defer close(s.done)
+		_ = s.srv.Serve(l) // until Close
+	}()
+	o.URL = s.URL
+	return s, o.parse()
+}
+
+// Close ends the server; s may be nil.
+func (s *Server) Close() error {
+	if s == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	err := s.srv.Shutdown(ctx)
+	if err != nil {
+		err = s.srv.Close()
+	}
+	<-s.done
+	return err
+}
+
+// model makes the header of a file with the tensors of a small transformer, of at least size bytes of data, with its
+// length before it, and says how long the whole file is.
+func model(size uint64) (head []byte, all uint64, err error) {
+	type tensor struct {
+		Type    string    `json:"dtype"`
+		Shape   []uint64  `json:"shape"`
+		Offsets [2]uint64 `json:"data_offsets"`
+	}
+	const hidden, inner = 512, 1408
+	list := map[string]any{"__metadata__": map[string]string{"format": "pt"}}
+	at := uint64(0)
+	add := func(name, typ string, width uint64, shape ...uint64) {
+		n := width
+		for _, d := range shape {
+			n *= d
+		}
+		list[name] = tensor{typ, shape, [2]uint64{at, at + n}}
+		at += n
+	}
+	add("model.embed_tokens.weight", "BF16", 2, 4096, hidden)
+	for layer := 0; at < size; layer++ {
+		of := fmt.Sprintf("model.layers.%d.", layer)
+		for _, w := range []string{"q", "k", "v", "o"} {
+			add(of+"self_attn."+w+"_proj.weight", "BF16", 2, hidden, hidden)
+		}
+		add(of+"mlp.gate_proj.weight", "BF16", 2, inner, hidden)
+		add(of+"mlp.up_proj.weight", "BF16", 2, inner, hidden)
+		add(of+"mlp.down_proj.weight", "BF16", 2, hidden, inner)
+		add(of+"input_layernorm.weight", "F32", 4, hidden)
+	}
+	text, err := json.Marshal(list)
+	if err != nil {
+		return nil, 0, err
+	}
+	for len(text)%8 != 0 {
+		text = append(text, ' ')
+	}
+	head = binary.LittleEndian.AppendUint64(nil, uint64(len(text)))
+	head = append(head, text...)
+	return head, uint64(len(head)) + at, nil
+}
