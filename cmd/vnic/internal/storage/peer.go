@@ -30,6 +30,7 @@ type Peer struct {
 	text   string // for people
 	start  func(ctx context.Context, s *guests.Set) (netip.AddrPort, error)
 	close  func() error
+	disk   []byte      // of a target of the command's own; nil: there is none
 	child  *proc.Child // one that the command has started; nil: there is none
 
 	content     func(b []byte, at uint64) // what the device has; nil: not known
@@ -103,15 +104,15 @@ func (o *Options) nvmet() (*Peer, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("a disk of %s: %w", lab.FormatBytes(size), err), disk.Close())
 	}
-	p := &Peer{target: target{protocol: transfer.NVMeTCP, name: ownNQN, namespace: 1},
+	p := &Peer{target: target{protocol: transfer.NVMeTCP, name: ownNQN, namespace: 1}, disk: mem,
 		text:    "Linux's nvmet in guest " + ownServer,
 		close:   func() error { return errors.Join(unix.Munmap(mem), disk.Close()) },
 		content: pattern(o.Seed), contentText: "what the host put on the disk", writtenText: "the target's disk"}
 	p.restore = func() { gpumem.FillAt(mem, o.Seed, 0) }
 	p.restore()
 	p.written = func(at, n uint64, gen func([]byte, uint64)) bool { return sameBytes(mem[at:at+n], gen) }
-	o.Servers = []guests.Server{{Name: ownServer, Model: lab.Virtio, Modules: guestnvme.TargetModules,
-		Disks: []qemu.Disk{{File: disk, Serial: serial}}}}
+	o.Servers = append([]guests.Server{{Name: ownServer, Model: lab.Virtio, Modules: guestnvme.TargetModules,
+		Disks: []qemu.Disk{{File: disk, Serial: serial}}}}, o.Servers...)
 	p.start = func(ctx context.Context, s *guests.Set) (netip.AddrPort, error) {
 		b := s.Servers[0]
 		addr := netip.AddrPortFrom(b.Addr, guestnvme.Port)

@@ -69,9 +69,15 @@ func (u *use) run(ctx context.Context) error {
 	}
 	u.rep.Server = u.peer.text
 	for i, mode := range u.opt.Modes {
+		if i > 0 && u.peer.restore != nil { // the mode before has written
+			u.peer.restore()
+		}
 		if err := u.mode(ctx, mode, server, uint64(i)); err != nil {
 			return fmt.Errorf("mode %s: %w", mode, err)
 		}
+	}
+	if u.opt.judge != nil {
+		return u.opt.judge(ctx, u.set, server)
 	}
 	return nil
 }
@@ -119,9 +125,6 @@ func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, numb
 			return fmt.Errorf("%s: %w", x.what, err)
 		}
 		u.rep.Runs = append(u.rep.Runs, r)
-	}
-	if o.Write && u.peer.restore != nil { // another mode reads what was there
-		u.peer.restore()
 	}
 	return u.guest.CloseStorage(ctx)
 }

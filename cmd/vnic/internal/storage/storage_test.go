@@ -1,0 +1,113 @@
+package storage
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+func TestTargets(t *testing.T) {
+	const nqn = "nqn.2026-01.org.example:disk0"
+	for _, c := range []struct {
+		in   string
+		want target
+		says string // of an error
+	}{
+		{"nvme-tcp://h/" + nqn, target{"nvme-tcp", "h", 4420, nqn, 1}, ""},
+		{"nvme-tcp://10.0.0.1:99/" + nqn + "?nsid=7", target{"nvme-tcp", "10.0.0.1", 99, nqn, 7}, ""},
+		{"nbd://localhost", target{"nbd", "localhost", 10809, "", 1}, ""},
+		{"nbd://[::1]:5/a/b", target{"nbd", "::1", 5, "a/b", 1}, ""},
+		{"nvme-tcp://h/", target{}, "no NQN"},
+		{"nvme-tcp://h/" + strings.Repeat("x", 224), target{}, "more than 223 bytes"},
+		{"nvme-tcp://h/n?nsid=0", target{}, "?nsid=0"},
+		{"nvme-tcp://h/n?nsid=4294967295", target{}, "?nsid=4294967295"},
+		{"nvme-tcp://h/n?x=1", target{}, "?x=1"},
+		{"nbd://h/e?nsid=1", target{}, "?nsid=1"},
+		{"nbd://h:0/e", target{}, "port 0"},
+		{"nbd://h:65536/e", target{}, "port 65536"},
+		{"nbd:///e", target{}, "no host"},
+		{"nbds://h/e", target{}, "only nbd:// over TCP"},
+		{"nbd+unix:///e?socket=s", target{}, "only nbd:// over TCP"},
+		{"iscsi://h/e", target{}, `protocol "iscsi"`},
+		{"h:4420", target{}, `"h"`},
+		{"nbd://u@h/e", target{}, "neither a user"},
+		{"nbd://h/%zz", target{}, "not a URL"},
+	} {
+		got, err := parseTarget(c.in)
+		switch {
+		case c.says != "":
+			testkit.ErrorSays(t, err, c.in, c.says, "nvme-tcp://HOST")
+		case err != nil || got != c.want:
+			t.Errorf("%s: %+v, %v", c.in, got, err)
+		}
+	}
+}
+
+// Each 8 bytes of nbdkit's pattern are their own offset, wherever one begins.
+func TestNBDKitPattern(t *testing.T) {
+	var all [64]byte
+	nbdkitPattern(all[:], 1<<20)
+	want := []byte{0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 8}
+	if !bytes.Equal(all[:16], want) {
+		t.Errorf("%x", all[:16])
+	}
+	for off := range 16 {
+		var b [20]byte
+		nbdkitPattern(b[:], 1<<20+uint64(off))
+		if !bytes.Equal(b[:], all[off:][:20]) {
+			t.Errorf("from %d on: %x", off, b)
+		}
+	}
+}
+
+// What a run shows that it must not is no proof.
+func TestWrongRuns(t *testing.T) {
+	yes, no := true, false
+	good := func() Run {
+		return Run{Mode: transfer.Devmem, What: Read, Bytes: 100, Verified: &yes,
+			Traffic: guests.Traffic{RX: guests.Where{Device: 124}}}
+	}
+	r := good()
+	if wrong := r.wrong(100, true); wrong != nil {
+		t.Error(wrong)
+	}
+	for name, c := range map[string]struct {
+		p2p    bool
+		change func(r *Run)
+	}{
+		"wrong byte":             {true, func(r *Run) { r.Verified = &no }},
+		"operation failed":       {true, func(r *Run) { r.Failed = 1 }},
+		"too few bytes":          {true, func(r *Run) { r.Bytes = 99 }},
+		"host memory":            {true, func(r *Run) { r.RX.Host = 1 }},
+		"not in device memory":   {true, func(r *Run) { r.RX.Device = 99 }},
+		"twice, not all":         {true, func(r *Run) { r.RX.Device, r.RX.Retransmitted = 124, 25 }},
+		"sent from host memory":  {true, func(r *Run) { r.What, r.TX = Write, guests.Where{Host: 100} }},
+		"p2p off, not bounced":   {false, func(*Run) {}},
+		"copy, in device memory": {true, func(r *Run) { r.Mode = transfer.Copy }},
+	} {
+		r := good()
+		c.change(&r)
+		if r.wrong(100, c.p2p) == nil {
+			t.Errorf("%s: nothing is wrong", name)
+		}
+	}
+}
+
+func TestSameBytes(t *testing.T) {
+	b := make([]byte, 3<<20+5)
+	gpumem.FillAt(b, 9, 0)
+	if !sameBytes(b, pattern(9)) || sameBytes(b, pattern(8)) {
+		t.Error("the pattern is not told from another one")
+	}
+	b[len(b)-1]++
+	if sameBytes(b, pattern(9)) {
+		t.Error("the last byte is not looked at")
+	}
+}
