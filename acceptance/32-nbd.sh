@@ -152,6 +152,7 @@ echo "== a server that goes, or stops"
 # left SIGNAL PATTERN: a server gets a signal while it is read from, and the client says that.
 left() {
   serve nbdkit pattern size=64M
+  : > "$work/out" # the one before has opened its export
   timeout 60 "$work/nbdclient" pattern --server "$at" --pause --timeout 2s > "$work/out" 2> "$work/err" & local c=$! s=0
   until grep -q opened "$work/out" || ! kill -0 $c 2> /dev/null; do sleep 0.1; done
   kill -"$1" $server
