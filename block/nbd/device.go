@@ -33,7 +33,7 @@ type Config struct {
 
 	// Queue is a receive queue that can be bound, which the Device takes for its reads. No RSS may lead there.
 	Queue int
-	Pool  devmem.Buffer // where what is read lands before it is brought to its place: of Data's GPU, bound by the Device
+	Pool  devmem.Buffer // where what is read lands, and is taken from: of Data's GPU, bound by the Device
 	Data  devmem.Buffer // where Mem of operations is; bound for transmit by the Device, where it can write
 
 	Depth    int  // operations at a time, 1 to 1024
@@ -139,8 +139,8 @@ func Open(ctx context.Context, c Config) (_ *Device, err error) {
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("nbd: %w", err)
 	}
-	d := &Device{c: c, slots: make([]slot, c.Depth+1), ended: make(chan struct{}, 1), heads: make([]byte, c.Depth*replyLen),
-		requests: make([]byte, min(c.Depth, maxBatch)*requestLen)}
+	d := &Device{c: c, slots: make([]slot, c.Depth+1), ended: make(chan struct{}, 1),
+		heads: make([]byte, c.Depth*replyLen), requests: make([]byte, min(c.Depth, maxBatch)*requestLen)}
 	for i := range c.Depth {
 		d.free = append(d.free, uint32(c.Depth-1-i))
 	}
@@ -246,11 +246,11 @@ func (d *Device) Info() block.Info { return d.info }
 // NBD_FLAG_CAN_MULTI_CONN and NBD_CMD_FLUSH. It is false of an export that is only read.
 func (d *Device) Coherent() bool { return d.shared && d.flushes }
 
-// Stats implements block.Device. HostBytes has heads in it, as of a connection that is not steered. Looked has all bytes
-// that were looked at, those behind a reply with an error too.
+// Stats implements block.Device. HostBytes has heads in it, as of a connection that is not steered. Looked has all
+// bytes that were looked at, those behind a reply with an error too.
 func (d *Device) Stats() block.Stats {
-	return block.Stats{Read: d.read.Load(), Written: d.written.Load(), HostBytes: d.host.Load(), Looked: d.looked.Load(),
-		Looks: d.looks.Load(), Messages: d.messages.Load()}
+	return block.Stats{Read: d.read.Load(), Written: d.written.Load(), HostBytes: d.host.Load(),
+		Looked: d.looked.Load(), Looks: d.looks.Load(), Messages: d.messages.Load()}
 }
 
 func (d *Device) links() (list []*link) {
@@ -296,8 +296,9 @@ func (d *Device) leave() error {
 	return errors.Join(errs...)
 }
 
-// Close implements block.Device: by NBD_CMD_DISC where nothing is under way, else at once; Do returns then. Buffers stay
-// the caller's, whose bindings are closed and done when it returns. It is idempotent, and may be called by what Do calls.
+// Close implements block.Device: by NBD_CMD_DISC where nothing is under way, else at once; Do returns then. Buffers
+// stay the caller's, whose bindings are closed and done when it returns. It is idempotent, and may be called by what
+// Do calls.
 func (d *Device) Close() error {
 	d.once.Do(func() {
 		d.mu.Lock()

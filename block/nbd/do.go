@@ -40,8 +40,8 @@ type size struct {
 	reads int
 }
 
-// Do implements block.Device: depth is the Config's at most. After a context that has ended, or any other error that the
-// Device returns, but of a flush, its connections are closed and it is of no use any more.
+// Do implements block.Device: depth is the Config's at most. After a context that has ended, or any other error but
+// that of a flush, the Device's connections are closed and it is of no use any more.
 //
 // Besides what block.Device says: a Do that wrote ends with NBD_CMD_FLUSH where the server has it, and the error of
 // that is Do's; what was written may not be kept then. When the server says that it is being shut down (NBD_ESHUTDOWN)

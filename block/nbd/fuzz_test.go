@@ -14,7 +14,8 @@ import (
 
 // fuzzed are the operations that are under way when a server says what it says. Their cookies are the first ones.
 var fuzzed = []block.Op{
-	{Off: 0, Len: 16, Mem: 1}, {Off: 32, Len: 16, Mem: 100}, {Off: 99, Len: 1, Mem: 200}, {Off: 512, Len: 5000, Mem: 4000},
+	{Off: 0, Len: 16, Mem: 1}, {Off: 32, Len: 16, Mem: 100}, {Off: 99, Len: 1, Mem: 200},
+	{Off: 512, Len: 5000, Mem: 4000},
 	{Write: true, Off: 0, Len: 512, Mem: 10000}, {Write: true, Off: 4096, Len: 1, Mem: 11000},
 }
 
@@ -56,13 +57,15 @@ func judge(b []byte, first, n int) (list [6]outcome) {
 	return list
 }
 
-// Invariant: nbd: Whatever a server replies, no byte beside the buffers of reads changes, and what is done was answered.
+// Invariant: nbd: Whatever a server replies, no byte beside the buffers of reads changes, and what is done was
+// answered.
 func FuzzReplies(f *testing.F) {
 	data := pattern(6000)
-	good := bytes.Join([][]byte{replyTo(0, 0, data[:16]), replyTo(1, 0, data[:16]), replyTo(2, 0, data[:1]), replyTo(3, 0, data[:5000])}, nil)
+	good := bytes.Join([][]byte{replyTo(0, 0, data[:16]), replyTo(1, 0, data[:16]), replyTo(2, 0, data[:1]),
+		replyTo(3, 0, data[:5000])}, nil)
 	f.Add(good, append(replyTo(5, 0, nil), replyTo(4, 0, nil)...))
-	f.Add(bytes.Join([][]byte{replyTo(3, 0, data[:5000]), replyTo(1, 5, nil), replyTo(0, 0, data[:16]), replyTo(2, 108, nil)}, nil),
-		append(replyTo(4, 28, nil), replyTo(5, 0, nil)...))
+	f.Add(bytes.Join([][]byte{replyTo(3, 0, data[:5000]), replyTo(1, 5, nil), replyTo(0, 0, data[:16]),
+		replyTo(2, 108, nil)}, nil), append(replyTo(4, 28, nil), replyTo(5, 0, nil)...))
 	f.Add(good[:5000], replyTo(4, 0, nil)[:9])
 	f.Add(append(good[:len(good):len(good)], good...), replyTo(0, 0, nil))
 	f.Add(append(replyTo(2, 0, data[:1]), 0x66, 0x8e, 0x33, 0xef), []byte{})

@@ -102,8 +102,8 @@ func greet(c io.Reader) (flags uint32, err error) {
 	}
 	has := be.Uint16(b[16:])
 	if has&flagFixedNewstyle == 0 {
-		return 0, fmt.Errorf("handshake flags %#x: the server's newstyle negotiation is not fixed, and has no NBD_OPT_GO: %w",
-			has, syscall.EOPNOTSUPP)
+		return 0, fmt.Errorf("handshake flags %#x: the server's newstyle negotiation is not fixed, "+
+			"and has no NBD_OPT_GO: %w", has, syscall.EOPNOTSUPP)
 	}
 	return uint32(has & (flagFixedNewstyle | flagNoZeroes)), nil // proto.md, Client flags
 }
@@ -179,7 +179,8 @@ func (e *export) info(b []byte) (is uint16, err error) {
 // check says what is wrong with what the server has said in all.
 func (e *export) check() error {
 	if e.flags&flagHasFlags == 0 {
-		return fmt.Errorf("handshake: transmission flags %#x, without NBD_FLAG_HAS_FLAGS: %w", e.flags, block.ErrProtocol)
+		return fmt.Errorf("handshake: transmission flags %#x, without NBD_FLAG_HAS_FLAGS: %w", e.flags,
+			block.ErrProtocol)
 	}
 	return nil
 }

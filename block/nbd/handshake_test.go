@@ -43,7 +43,8 @@ func sizes(minimum, maximum uint32) []byte {
 // What the client says, to the byte.
 func TestHandshake(t *testing.T) {
 	for _, flags := range []uint16{1, 3, 0xff03} {
-		s := says(greeting(flags), sizes(512, 65536), info(1, []byte("name")...), info(2, []byte("what")...), info(77, 1, 2, 3),
+		s := says(greeting(flags), sizes(512, 65536), info(1, []byte("name")...), info(2, []byte("what")...), info(77,
+			1, 2, 3),
 			goodExport, goodAck, []byte("what comes next"))
 		e := testkit.Must(handshake(s, "disk"))(t)
 		want := export{size: 65536, flags: 1, minBlock: 512, maxPayload: 65536, name: "name", description: "what"}
@@ -67,42 +68,63 @@ func TestHandshakeIsRefused(t *testing.T) {
 	}{
 		"nobody":           {nil, io.ErrUnexpectedEOF, "the greeting"},
 		"a short greeting": {[][]byte{greeting(3)[:17]}, io.ErrUnexpectedEOF, "the greeting"},
-		"another protocol": {[][]byte{[]byte("SSH-2.0-OpenSSH_9.2p1\r\n")}, block.ErrProtocol, `begins with "SSH-2.0-": no NBD server`},
-		"oldstyle": {[][]byte{[]byte("NBDMAGIC\x00\x00\x42\x02\x81\x86\x12\x53"), make([]byte, 136)}, syscall.EOPNOTSUPP,
+		"another protocol": {[][]byte{[]byte("SSH-2.0-OpenSSH_9.2p1\r\n")}, block.ErrProtocol,
+			`begins with "SSH-2.0-": no NBD server`},
+		"oldstyle": {[][]byte{[]byte("NBDMAGIC\x00\x00\x42\x02\x81\x86\x12\x53"), make([]byte, 136)},
+			syscall.EOPNOTSUPP,
 			"oldstyle negotiation"},
-		"no IHAVEOPT":         {[][]byte{[]byte("NBDMAGICIHAVENOT\x00\x03")}, block.ErrProtocol, "not IHAVEOPT"},
-		"newstyle, not fixed": {[][]byte{greeting(2)}, syscall.EOPNOTSUPP, "handshake flags 0x2: the server's newstyle negotiation is not fixed"},
-		"unsupported":         {refusedBy(1, ""), syscall.EOPNOTSUPP, "NBD_REP_ERR_UNSUP: the server does not know NBD_OPT_GO"},
-		"policy":              {refusedBy(2, "go away"), syscall.EPERM, `NBD_REP_ERR_POLICY: the server's policy forbids it; it says "go away"`},
-		"invalid":             {refusedBy(3, ""), syscall.EINVAL, "NBD_REP_ERR_INVALID"},
-		"platform":            {refusedBy(4, ""), syscall.EOPNOTSUPP, "NBD_REP_ERR_PLATFORM"},
-		"TLS":                 {refusedBy(5, ""), syscall.EOPNOTSUPP, "NBD_REP_ERR_TLS_REQD: a record of TLS cannot be decrypted in device memory"},
+		"no IHAVEOPT": {[][]byte{[]byte("NBDMAGICIHAVENOT\x00\x03")}, block.ErrProtocol, "not IHAVEOPT"},
+		"newstyle, not fixed": {[][]byte{greeting(2)}, syscall.EOPNOTSUPP,
+			"handshake flags 0x2: the server's newstyle negotiation is not fixed"},
+		"unsupported": {refusedBy(1, ""), syscall.EOPNOTSUPP,
+			"NBD_REP_ERR_UNSUP: the server does not know NBD_OPT_GO"},
+		"policy": {refusedBy(2, "go away"), syscall.EPERM,
+			`NBD_REP_ERR_POLICY: the server's policy forbids it; it says "go away"`},
+		"invalid":  {refusedBy(3, ""), syscall.EINVAL, "NBD_REP_ERR_INVALID"},
+		"platform": {refusedBy(4, ""), syscall.EOPNOTSUPP, "NBD_REP_ERR_PLATFORM"},
+		"TLS": {refusedBy(5, ""), syscall.EOPNOTSUPP,
+			"NBD_REP_ERR_TLS_REQD: a record of TLS cannot be decrypted in device memory"},
 		"unknown": {refusedBy(6, "no \x1b[31mdisk\xff"+long), syscall.ENOENT,
 			`export "disk": NBD_REP_ERR_UNKNOWN: there is no such export; it says "no .[31mdisk.xxx`},
-		"shutdown":         {refusedBy(7, ""), syscall.ESHUTDOWN, "NBD_REP_ERR_SHUTDOWN"},
-		"block size":       {refusedBy(8, ""), block.ErrProtocol, "NBD_REP_ERR_BLOCK_SIZE_REQD, though block sizes were asked for"},
+		"shutdown": {refusedBy(7, ""), syscall.ESHUTDOWN, "NBD_REP_ERR_SHUTDOWN"},
+		"block size": {refusedBy(8, ""), block.ErrProtocol,
+			"NBD_REP_ERR_BLOCK_SIZE_REQD, though block sizes were asked for"},
 		"too big":          {refusedBy(9, ""), syscall.EMSGSIZE, "NBD_REP_ERR_TOO_BIG"},
 		"extended headers": {refusedBy(10, ""), syscall.EOPNOTSUPP, "NBD_REP_ERR_EXT_HEADER_REQD"},
 		"another error":    {refusedBy(999, ""), syscall.EPROTO, "an error of type 0x800003e7, which is none of NBD's"},
 		"no magic": {[][]byte{greeting(3), append([]byte{9}, goodAck[1:]...)}, block.ErrProtocol,
 			"not 0x3e889045565a9"},
-		"another option":     {[][]byte{greeting(3), optMessage(6, 1, nil)}, block.ErrProtocol, "it is one to option 6"},
-		"another reply":      {[][]byte{greeting(3), optMessage(7, 2, nil)}, block.ErrProtocol, "a reply of type 2 to NBD_OPT_GO"},
-		"a long reply":       {[][]byte{greeting(3), optMessage(7, 3, nil)[:16], {0, 1, 0, 1}}, block.ErrProtocol, "it has 65537 bytes, 65536 at most"},
-		"an end in a reply":  {[][]byte{greeting(3), goodExport[:25]}, io.ErrUnexpectedEOF, "a reply to NBD_OPT_GO"},
-		"an end of replies":  {[][]byte{greeting(3), goodExport}, io.ErrUnexpectedEOF, "a reply to NBD_OPT_GO"},
-		"no export":          {[][]byte{greeting(3), sizes(1, 4096), goodAck}, block.ErrProtocol, "NBD_REP_ACK without NBD_INFO_EXPORT"},
-		"ACK with data":      {[][]byte{greeting(3), goodExport, optMessage(7, 1, []byte{1})}, block.ErrProtocol, "NBD_REP_ACK has 1 bytes"},
-		"a short info":       {[][]byte{greeting(3), optMessage(7, 3, []byte{0})}, block.ErrProtocol, "NBD_REP_INFO of 1 bytes"},
-		"a short export":     {[][]byte{greeting(3), info(0, 1, 2, 3), goodAck}, block.ErrProtocol, "NBD_INFO_EXPORT of 5 bytes, and not 12"},
-		"a long export":      {[][]byte{greeting(3), info(0, make([]byte, 11)...), goodAck}, block.ErrProtocol, "NBD_INFO_EXPORT of 13 bytes"},
-		"a short block size": {[][]byte{greeting(3), info(3, 0), goodAck}, block.ErrProtocol, "NBD_INFO_BLOCK_SIZE of 3 bytes, and not 14"},
-		"blocks of 0":        {[][]byte{greeting(3), sizes(0, 4096), goodAck}, block.ErrProtocol, "blocks of 0 bytes"},
-		"blocks of 513":      {[][]byte{greeting(3), sizes(513, 4096), goodAck}, block.ErrProtocol, "blocks of 513 bytes"},
-		"blocks of 128 KiB":  {[][]byte{greeting(3), sizes(128<<10, 1<<20), goodAck}, block.ErrProtocol, "blocks of 131072 bytes"},
-		"no whole block":     {[][]byte{greeting(3), sizes(4096, 4095), goodAck}, block.ErrProtocol, "payload of up to 4095"},
-		"no flags":           {[][]byte{greeting(3), info(0, make([]byte, 10)...), goodAck}, block.ErrProtocol, "without NBD_FLAG_HAS_FLAGS"},
-		"no end of it":       {append([][]byte{greeting(3)}, bytes.Repeat(goodExport, 65)), block.ErrProtocol, "more than 64 replies"},
+		"another option": {[][]byte{greeting(3), optMessage(6, 1, nil)}, block.ErrProtocol,
+			"it is one to option 6"},
+		"another reply": {[][]byte{greeting(3), optMessage(7, 2, nil)}, block.ErrProtocol,
+			"a reply of type 2 to NBD_OPT_GO"},
+		"a long reply": {[][]byte{greeting(3), optMessage(7, 3, nil)[:16], {0, 1, 0, 1}}, block.ErrProtocol,
+			"it has 65537 bytes, 65536 at most"},
+		"an end in a reply": {[][]byte{greeting(3), goodExport[:25]}, io.ErrUnexpectedEOF, "a reply to NBD_OPT_GO"},
+		"an end of replies": {[][]byte{greeting(3), goodExport}, io.ErrUnexpectedEOF, "a reply to NBD_OPT_GO"},
+		"no export": {[][]byte{greeting(3), sizes(1, 4096), goodAck}, block.ErrProtocol,
+			"NBD_REP_ACK without NBD_INFO_EXPORT"},
+		"ACK with data": {[][]byte{greeting(3), goodExport, optMessage(7, 1, []byte{1})}, block.ErrProtocol,
+			"NBD_REP_ACK has 1 bytes"},
+		"a short info": {[][]byte{greeting(3), optMessage(7, 3, []byte{0})}, block.ErrProtocol,
+			"NBD_REP_INFO of 1 bytes"},
+		"a short export": {[][]byte{greeting(3), info(0, 1, 2, 3), goodAck}, block.ErrProtocol,
+			"NBD_INFO_EXPORT of 5 bytes, and not 12"},
+		"a long export": {[][]byte{greeting(3), info(0, make([]byte, 11)...), goodAck}, block.ErrProtocol,
+			"NBD_INFO_EXPORT of 13 bytes"},
+		"a short block size": {[][]byte{greeting(3), info(3, 0), goodAck}, block.ErrProtocol,
+			"NBD_INFO_BLOCK_SIZE of 3 bytes, and not 14"},
+		"blocks of 0": {[][]byte{greeting(3), sizes(0, 4096), goodAck}, block.ErrProtocol, "blocks of 0 bytes"},
+		"blocks of 513": {[][]byte{greeting(3), sizes(513, 4096), goodAck}, block.ErrProtocol,
+			"blocks of 513 bytes"},
+		"blocks of 128 KiB": {[][]byte{greeting(3), sizes(128<<10, 1<<20), goodAck}, block.ErrProtocol,
+			"blocks of 131072 bytes"},
+		"no whole block": {[][]byte{greeting(3), sizes(4096, 4095), goodAck}, block.ErrProtocol,
+			"payload of up to 4095"},
+		"no flags": {[][]byte{greeting(3), info(0, make([]byte, 10)...), goodAck}, block.ErrProtocol,
+			"without NBD_FLAG_HAS_FLAGS"},
+		"no end of it": {append([][]byte{greeting(3)}, bytes.Repeat(goodExport, 65)), block.ErrProtocol,
+			"more than 64 replies"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := says(c.server...)
@@ -113,7 +135,8 @@ func TestHandshakeIsRefused(t *testing.T) {
 				t.Errorf("an error of %d bytes", len(err.Error()))
 			}
 			abort := strings.HasSuffix(s.said.String(), "IHAVEOPT\x00\x00\x00\x02\x00\x00\x00\x00")
-			if refused := strings.Contains(err.Error(), "NBD_REP_ERR_"); refused && !abort || !refused && abort && name != "another error" {
+			if refused := strings.Contains(err.Error(),
+				"NBD_REP_ERR_"); refused && !abort || !refused && abort && name != "another error" {
 				t.Errorf("the client ended it with %q", s.said.String())
 			}
 		})
@@ -152,7 +175,8 @@ func TestOpenIsRefused(t *testing.T) {
 	r = newRig(t, s, 1<<20, 1<<20)
 	err = testkit.Err(Open(t.Context(), r.conf))
 	testkit.ErrorIs(t, err, block.ErrProtocol)
-	testkit.ErrorSays(t, err, "the export has 524288 bytes and flags 0x105, and to the read connection 1048576 and 0x105")
+	testkit.ErrorSays(t, err,
+		"the export has 524288 bytes and flags 0x105, and to the read connection 1048576 and 0x105")
 	testkit.Equal(t, "bindings that are left", len(r.dev.Stats().Bindings), 0)
 }
 

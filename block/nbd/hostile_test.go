@@ -51,11 +51,17 @@ func TestServerBreaksTheProtocol(t *testing.T) {
 		is     error
 		says   string
 	}{
-		"a cookie of nobody's": {func() func(*answerTo) { return cookie(5, func(uint64) uint64 { return 0xdead<<40 | 3 }) }, true,
+		"a cookie of nobody's": {func() func(*answerTo) {
+			return cookie(5, func(uint64) uint64 { return 0xdead<<40 | 3 })
+		}, true,
 			block.ErrProtocol, "which no operation ever had"},
-		"a slot that is not there": {func() func(*answerTo) { return cookie(5, func(c uint64) uint64 { return c | 0xffff }) }, true,
+		"a slot that is not there": {func() func(*answerTo) {
+			return cookie(5, func(c uint64) uint64 { return c | 0xffff })
+		}, true,
 			block.ErrProtocol, "which no operation ever had"},
-		"cookie 0": {func() func(*answerTo) { return cookie(0, func(uint64) uint64 { return 0 }) }, true, block.ErrProtocol,
+		"cookie 0": {func() func(*answerTo) {
+			return cookie(0, func(uint64) uint64 { return 0 })
+		}, true, block.ErrProtocol,
 			"which no operation ever had"},
 		"another operation's number": {func() func(*answerTo) {
 			return cookie(3, func(c uint64) uint64 { return c ^ 3<<slotBits })
@@ -71,8 +77,10 @@ func TestServerBreaksTheProtocol(t *testing.T) {
 				}
 			}
 		}, true, block.ErrProtocol, "answered before, or never was"},
-		"no magic":         {func() func(*answerTo) { return magic(4, 0x12345678) }, true, block.ErrProtocol, "begins with 0x12345678, not 0x67446698"},
-		"structured reply": {func() func(*answerTo) { return magic(0, 0x668e33ef) }, true, block.ErrProtocol, "a structured reply, which was not negotiated"},
+		"no magic": {func() func(*answerTo) { return magic(4, 0x12345678) }, true, block.ErrProtocol,
+			"begins with 0x12345678, not 0x67446698"},
+		"structured reply": {func() func(*answerTo) { return magic(0, 0x668e33ef) }, true, block.ErrProtocol,
+			"a structured reply, which was not negotiated"},
 		"data that is short": {func() func(*answerTo) {
 			return func(a *answerTo) {
 				if a.n == 1 {
@@ -87,10 +95,14 @@ func TestServerBreaksTheProtocol(t *testing.T) {
 				}
 			}
 		}, false, block.ErrProtocol, "a reply begins with "},
-		"an end at a head":  {func() func(*answerTo) { return cut(6, 0) }, true, io.ErrUnexpectedEOF, "the server ended it where the "},
-		"an end in a head":  {func() func(*answerTo) { return cut(6, 15) }, true, io.ErrUnexpectedEOF, "the server ended it where the "},
-		"an end after head": {func() func(*answerTo) { return cut(6, 16) }, false, io.ErrUnexpectedEOF, "where the data of the read of 4096 bytes"},
-		"an end in data":    {func() func(*answerTo) { return cut(6, 4000) }, false, io.ErrUnexpectedEOF, "where the data of the read of 4096 bytes"},
+		"an end at a head": {func() func(*answerTo) { return cut(6, 0) }, true, io.ErrUnexpectedEOF,
+			"the server ended it where the "},
+		"an end in a head": {func() func(*answerTo) { return cut(6, 15) }, true, io.ErrUnexpectedEOF,
+			"the server ended it where the "},
+		"an end after head": {func() func(*answerTo) { return cut(6, 16) }, false, io.ErrUnexpectedEOF,
+			"where the data of the read of 4096 bytes"},
+		"an end in data": {func() func(*answerTo) { return cut(6, 4000) }, false, io.ErrUnexpectedEOF,
+			"where the data of the read of 4096 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, write := range []bool{false, true} {
@@ -160,9 +172,10 @@ func TestReplyOnTheOtherConnection(t *testing.T) {
 		}
 		r := newRig(t, s, 1<<20, 1<<20)
 		d := r.open(t)
-		err := d.Do(t.Context(), 2, give([]block.Op{{Len: 512}, {Write: true, Off: 4096, Len: 512, Mem: 4096}}), func(x block.Done) {
-			testkit.ErrorIs(t, x.Err, block.ErrProtocol)
-		})
+		err := d.Do(t.Context(), 2, give([]block.Op{{Len: 512}, {Write: true, Off: 4096, Len: 512, Mem: 4096}}),
+			func(x block.Done) {
+				testkit.ErrorIs(t, x.Err, block.ErrProtocol)
+			})
 		testkit.ErrorIs(t, err, block.ErrProtocol)
 		testkit.ErrorSays(t, err, "bytes at ", ", on the other connection")
 		r.check(t)

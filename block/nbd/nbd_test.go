@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -145,7 +146,8 @@ func TestReads(t *testing.T) {
 		for _, depth := range []int{1, 3, 64} {
 			t.Run(fmt.Sprintf("%d bytes, depth %d", length, depth), func(t *testing.T) {
 				n := int(max(4, min(256, 4<<20/length)))
-				s := &server{store: pattern(store), minBlock: 1, maxPayload: 32 << 20, batch: depth, reads: n, seed: length}
+				s := &server{store: pattern(store), minBlock: 1, maxPayload: 32 << 20, batch: depth, reads: n,
+					seed: length}
 				r := newRig(t, s, 8<<20, 1<<20)
 				d := r.open(t)
 				ops := readsOf(n, length, store, uint64(depth))
@@ -252,7 +254,8 @@ func TestWrites(t *testing.T) {
 			for _, depth := range []int{1, 3, 64} {
 				t.Run(fmt.Sprintf("%d bytes, depth %d, copy %v", length, depth, copied), func(t *testing.T) {
 					n := int(max(4, min(64, 3<<20/length)))
-					s := &server{store: make([]byte, store), minBlock: 1, maxPayload: 32 << 20, batch: depth, writes: n, seed: 5}
+					s := &server{store: make([]byte, store), minBlock: 1, maxPayload: 32 << 20, batch: depth, writes: n,
+						seed: 5}
 					r := newRig(t, s, 8<<20, 1<<20)
 					r.conf.Copy = copied
 					copy(r.want[guard:], pattern(8<<20))
@@ -261,7 +264,8 @@ func TestWrites(t *testing.T) {
 					want := make([]byte, store)
 					var ops []block.Op
 					for i := range uint64(n) {
-						o := block.Op{Write: true, Off: i * (length + 1) % (store - length), Len: length, Mem: 3 + i*(length+5)%(4<<20)}
+						o := block.Op{Write: true, Off: i * (length + 1) % (store - length), Len: length,
+							Mem: 3 + i*(length+5)%(4<<20)}
 						if length == 1<<20 {
 							o.Off = i * length
 						}
@@ -417,7 +421,8 @@ func TestOperationsAreChecked(t *testing.T) {
 	d := r.open(t)
 	ops := []block.Op{{Off: 0, Len: 0}, {Off: 1, Len: 512}, {Off: 0, Len: 513}, {Off: 1 << 20, Len: 512},
 		{Off: 0, Len: 512, Mem: 1<<20 - 511}, {Write: true, Len: 512}, {Len: 64 << 20}}
-	want := []error{syscall.EINVAL, syscall.EINVAL, syscall.EINVAL, syscall.EIO, syscall.EFAULT, syscall.EROFS, syscall.EINVAL}
+	want := []error{syscall.EINVAL, syscall.EINVAL, syscall.EINVAL, syscall.EIO, syscall.EFAULT, syscall.EROFS,
+		syscall.EINVAL}
 	i := 0
 	testkit.OK(t, d.Do(t.Context(), 4, give(ops), func(x block.Done) {
 		testkit.ErrorIs(t, x.Err, want[i])
@@ -437,9 +442,11 @@ func TestInfo(t *testing.T) {
 		s    *server
 		want block.Info
 	}{
-		{&server{}, block.Info{Size: 1 << 20, BlockSize: 512, MaxTransfer: 32 << 20, MaxDepth: 64, Name: `export "disk"`}},
+		{&server{}, block.Info{Size: 1 << 20, BlockSize: 512, MaxTransfer: 32 << 20, MaxDepth: 64,
+			Name: `export "disk"`}},
 		{&server{minBlock: 1, maxPayload: 32 << 20, flags: 3, description: "a\nb"},
-			block.Info{Size: 1 << 20, BlockSize: 1, MaxTransfer: 32 << 20, MaxDepth: 64, ReadOnly: true, Name: `export "disk", a.b`}},
+			block.Info{Size: 1 << 20, BlockSize: 1, MaxTransfer: 32 << 20, MaxDepth: 64, ReadOnly: true,
+				Name: `export "disk", a.b`}},
 		{&server{minBlock: 4096, maxPayload: 1<<32 - 1},
 			block.Info{Size: 1 << 20, BlockSize: 4096, MaxTransfer: 32 << 20, MaxDepth: 64, Name: `export "disk"`}},
 		{&server{minBlock: 4096, maxPayload: 10000},
@@ -512,6 +519,7 @@ func TestShutdown(t *testing.T) {
 type device struct {
 	devmem.Device
 	sent, complete atomic.Int64
+	tx             *late
 }
 
 type conn struct {
@@ -537,6 +545,44 @@ func (c *conn) ReadCompletion(deadline time.Time) (lo, hi uint32, err error) {
 		c.d.complete.Add(int64(hi-lo) + 1)
 	}
 	return lo, hi, err
+}
+
+// late is a binding that is done some time after it was closed.
+type late struct {
+	devmem.Binding
+	once sync.Once
+	done chan struct{}
+}
+
+func (b *late) Close() error {
+	b.once.Do(func() { time.AfterFunc(20*time.Millisecond, func() { close(b.done) }) })
+	return b.Binding.Close()
+}
+
+func (b *late) Done() <-chan struct{} { return b.done }
+
+func (d *device) BindTX(b devmem.Buffer) (devmem.Binding, error) {
+	x, err := d.Device.BindTX(b)
+	d.tx = &late{Binding: x, done: make(chan struct{})}
+	return d.tx, err
+}
+
+// Invariant: nbd: A write is done when its memory is free.
+func TestWriteThatFailsIsDoneWhenItsMemoryIsFree(t *testing.T) {
+	s := &server{store: make([]byte, 1<<20), bend: cut(0, 0)}
+	r := newRig(t, s, 1<<20, 1<<20)
+	lazy := &device{Device: r.dev}
+	r.conf.Device = lazy
+	d := r.open(t)
+	err := d.Do(t.Context(), 1, give([]block.Op{{Write: true, Len: 4096}}), func(x block.Done) {
+		testkit.ErrorIs(t, x.Err, io.ErrUnexpectedEOF)
+		select {
+		case <-lazy.tx.Done():
+		default:
+			t.Error("the binding is not done")
+		}
+	})
+	testkit.ErrorIs(t, err, io.ErrUnexpectedEOF)
 }
 
 // Invariant: nbd: A write is done when its memory is free.

@@ -30,7 +30,7 @@ type server struct {
 	minBlock, maxPayload uint32 // 0: it does not say
 	description          string
 	seed                 uint64
-	batch                int                            // requests that it waits for before it answers them, in any order; 0: what is there
+	batch                int                            // requests that it answers together; 0: any
 	reads, writes        int                            // with batch: how many there will be
 	status               func(n int, write bool) uint32 // of the n-th answer of a connection; nil: none fails
 	bend                 func(a *answerTo)              // may change what is sent; nil

@@ -1,5 +1,5 @@
-// Command nbdclient reads and writes an export of an NBD server by package block/nbd, over ordinary sockets (devmem/plain),
-// from and to memory that passes for a GPU's. 32-nbd.sh runs it against servers that are not ours.
+// Command nbdclient reads and writes an export of an NBD server by package block/nbd, over ordinary sockets
+// (devmem/plain), from and to memory that passes for a GPU's. 32-nbd.sh runs it against servers that are not ours.
 //
 //	nbdclient pattern [FLAG...]   reads all, which is to be nbdkit's pattern: each 8 bytes are their own offset
 //	nbdclient read [FLAG...]      reads all
@@ -62,7 +62,8 @@ func main() {
 	f.BoolVar(&o.errors, "errors", false, "the server may refuse blocks")
 	f.BoolVar(&o.readOnly, "read-only", false, "no connection for writes")
 	f.DurationVar(&o.timeout, "timeout", 0, "without progress")
-	f.BoolVar(&o.pause, "pause", false, "prints a line when it has opened the export, and then reads it again and again")
+	f.BoolVar(&o.pause, "pause", false,
+		"prints a line when it has opened the export, and then reads it again and again")
 	if len(os.Args) < 2 {
 		f.Usage()
 		os.Exit(2)
@@ -100,8 +101,8 @@ func run(job string, o options) (err error) {
 		copy(gpu.Bytes()[n:], gpu.Bytes()[:n])
 	}
 	memory := plain.NewMemory(gpu)
-	d, err := nbd.Open(context.Background(), nbd.Config{Device: dev, Memory: memory, Server: at, Export: o.export, Queue: 1,
-		Pool: landing, Data: data, Depth: o.depth, ReadOnly: o.readOnly, Copy: o.copied, Timeout: o.timeout})
+	d, err := nbd.Open(context.Background(), nbd.Config{Device: dev, Memory: memory, Server: at, Export: o.export,
+		Queue: 1, Pool: landing, Data: data, Depth: o.depth, ReadOnly: o.readOnly, Copy: o.copied, Timeout: o.timeout})
 	if err != nil {
 		return err
 	}
@@ -210,8 +211,8 @@ func (j *work) report(dev devmem.Stats, memory devmem.MemoryStats) error {
 	ops := (j.info.Size + j.o.bs - 1) / j.o.bs
 	fmt.Printf("%s; %d bytes, blocks of %d, up to %d; coherent %v\n", j.info.Name, j.info.Size, j.info.BlockSize,
 		j.info.MaxTransfer, j.d.Coherent())
-	fmt.Printf("ops=%d read=%d written=%d host=%d tx_device=%d gathered=%d looked=%d looks=%d replies=%d MB/s=%.0f\n", ops, s.Read,
-		s.Written, s.HostBytes, dev.TxDevmemBytes, memory.Gathered, s.Looked, s.Looks, s.Messages,
+	fmt.Printf("ops=%d read=%d written=%d host=%d tx_device=%d gathered=%d looked=%d looks=%d replies=%d MB/s=%.0f\n",
+		ops, s.Read, s.Written, s.HostBytes, dev.TxDevmemBytes, memory.Gathered, s.Looked, s.Looks, s.Messages,
 		float64(s.Read+s.Written)/1e6/j.took.Seconds())
 	fmt.Printf("refused=%d %v wrong=%d\n", len(j.bad), j.refused, j.wrong)
 	fmt.Printf("sha256 %x\n", sha256.Sum256(j.data))
