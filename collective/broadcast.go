@@ -14,8 +14,8 @@ const pieceLen = 1 << 20
 // Broadcast takes count elements of the root's buffer, from offset off on, to the same place of all others, from rank
 // to rank. It needs no scratch memory. Errors are AllReduce's, but ENOSPC; EINVAL for a root that is none of the ranks.
 func (r *Ring) Broadcast(ctx context.Context, t devmem.Type, b devmem.Buffer, off, count uint64, root int) error {
-	if root < 0 || root >= r.c.Ranks {
-		return fmt.Errorf("broadcast: from rank %d of %d: %w", root, r.c.Ranks, syscall.EINVAL)
+	if err := r.checkBroadcast(t, b, off, count, root); err != nil {
+		return err
 	}
 	o, err := r.begin("broadcast", t, b, off, count)
 	if err != nil {
@@ -39,4 +39,13 @@ func (r *Ring) Broadcast(ctx context.Context, t devmem.Type, b devmem.Buffer, of
 		}
 		return nil
 	})
+}
+
+// checkBroadcast says what is wrong with one.
+func (r *Ring) checkBroadcast(t devmem.Type, b devmem.Buffer, off, count uint64, root int) error {
+	if root < 0 || root >= r.c.Ranks {
+		return fmt.Errorf("broadcast: from rank %d of %d: %w", root, r.c.Ranks, syscall.EINVAL)
+	}
+	_, err := r.begin("broadcast", t, b, off, count)
+	return err
 }

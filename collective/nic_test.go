@@ -1,10 +1,12 @@
 package collective_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -193,6 +195,101 @@ func TestMeters(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Channels over rails: each rank has two NICs that reach one GPU, and each NIC carries half of the elements.
+//
+// Invariant: collective: channels share an operation's elements; each rail carries its part, and no other.
+func TestRails(t *testing.T) {
+	testkit.LeavesNothing(t)
+	const ranks, rails, count = 3, 2, 100_001
+	var d lab.Description
+	for i := range ranks {
+		below := lab.Slot{Below: "switch"}
+		g := lab.Guest{Sockets: []lab.Socket{{Name: "socket"}}, GPUs: []lab.GPU{{Memory: 16 << 20, Slot: below}},
+			Switches: []lab.Switch{{Name: "switch", Slot: lab.Slot{Below: "socket"}}}}
+		for k := range rails {
+			g.NICs = append(g.NICs, lab.NIC{Name: fmt.Sprintf("g%d.nic%d", i, k), Model: lab.Virtio, QueuePairs: 2,
+				Slot: below})
+		}
+		d.Guests = append(d.Guests, g)
+	}
+	l := testkit.Must(lab.Open(d, lab.Options{Log: labtest.Log(t)}))(t)
+	t.Cleanup(func() { testkit.OK(t, l.Close()) })
+	port := func(rank, rail int) *lab.Port { return l.Machine(rank).Ports[rail] }
+	at := func(rank, rail int, port uint16) netip.AddrPort {
+		return netip.AddrPortFrom(l.Machine(rank % ranks).Ports[rail].Addr4.Addr(), port)
+	}
+	var channels [ranks][rails]collective.Channel
+	var out [ranks][rails]uint32
+	var work sync.WaitGroup
+	for i := range ranks {
+		for k := range rails {
+			p := port(i, k)
+			nic := testkit.Must(p.InProcess(driver.Options{QueuePairs: 2, HostQueues: 1}))(t)
+			s := testkit.Must(stack.New(nic, nic.Control(), stack.Options{Addresses: []netip.Prefix{p.Addr4}}))(t)
+			t.Cleanup(func() { testkit.OK(t, s.Close()) })
+			gpu := p.GPUs[0].ID()
+			register := func(off, size uint64) devmem.Buffer { return testkit.Must(s.Register(gpu, off, size))(t) }
+			own := uint64(data + k*4<<20) // of the rail
+			out[i][k] = testkit.Must(p.NIC().AddFlowCounter(control.FlowCounter{Proto: 6, Local: at(i, k, 5202),
+				Remote: at(i+1, k, 5201)}))(t)
+			c := collective.Config{Rank: i, Ranks: ranks, Device: s, Memory: engine.New(nic.Control(), nic), GPU: gpu, Queue: 1,
+				Pool: register(own, 2<<20), Scratch: register(own+2<<20, 2<<20), Listen: at(i, k, 5201), From: at(i, k, 5202),
+				Next: at(i+1, k, 5201), Timeout: testkit.Patience}
+			channels[i][k].Buffer = register(0, data)
+			work.Go(func() {
+				var err error
+				if channels[i][k].Ring, err = collective.Join(t.Context(), c); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	work.Wait()
+	var all [ranks]*collective.Channels
+	b := make([]byte, 4*count)
+	for i := range ranks {
+		all[i] = testkit.Must(collective.NewChannels(channels[i][:]...))(t)
+		t.Cleanup(func() { testkit.OK(t, all[i].Close()) })
+		for k := range count {
+			binary.LittleEndian.PutUint32(b[4*k:], uint32(k*7919+i*104729))
+		}
+		testkit.Must(unix.Pwrite(port(i, 0).GPUs[0].GPU.FD(), b, 0))(t)
+	}
+	for i := range ranks {
+		work.Go(func() {
+			if err := all[i].AllReduce(t.Context(), devmem.Int32, 0, count); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	work.Wait()
+	wrong := 0
+	for i := range ranks {
+		testkit.Must(unix.Pread(port(i, 0).GPUs[0].GPU.FD(), b, 0))(t)
+		for k := range count {
+			if binary.LittleEndian.Uint32(b[4*k:]) != uint32(ranks*k*7919+ranks*(ranks-1)/2*104729) {
+				wrong++
+			}
+		}
+	}
+	testkit.Equal(t, "wrong elements", wrong, 0)
+	for i := range ranks {
+		for k := range rails {
+			_, n := collective.Part(k, rails, count)
+			testkit.Eventually(t, fmt.Sprintf("rank %d, rail %d: its part is counted", i, k), func() bool {
+				c, _ := port(i, k).NIC().ReadFlowCounter(out[i][k])
+				x := c.Tx
+				return x.DeviceBytes-x.RetransBytes == passes(i, ranks, int(n)) && x.HostBytes == helloBytes
+			})
+		}
+	}
+	testkit.ErrorIs(t, testkit.Err(collective.NewChannels()), syscall.EINVAL)
+	testkit.ErrorIs(t, testkit.Err(collective.NewChannels(channels[0][0], channels[1][1])), syscall.EINVAL)
+	testkit.ErrorIs(t, all[0].AllReduce(t.Context(), 9, 0, 1), syscall.EINVAL)
+	testkit.ErrorIs(t, all[0].Broadcast(t.Context(), devmem.Int32, 0, 1, ranks), syscall.EINVAL)
+	testkit.ErrorIs(t, all[0].AllReduce(t.Context(), devmem.Int32, 0, data), syscall.EFAULT)
 }
 
 // Invariant: collective: a rank whose host is gone is named by its neighbours; the others end with them.

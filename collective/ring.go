@@ -278,7 +278,9 @@ func (r *Ring) Stats() Stats {
 // that is gone is called.
 func (r *Ring) abort() {
 	for _, c := range []devmem.Conn{r.in, r.out} {
-		_ = c.SetLinger(0) // of one that is closed
+		if c != nil { // a single rank has none
+			_ = c.SetLinger(0) // of one that is closed
+		}
 	}
 	_ = r.leave()
 }

@@ -79,6 +79,7 @@ every element with a reference of its own, and the NICs count where payload lay.
 		"type of the elements: "+strings.Join(slices.Sorted(maps.Keys(allreduce.Types)), ", "))
 	f.StringVar(&o.Op, "op", o.Op, "operation: "+strings.Join(allreduce.Ops, ", "))
 	f.IntVar(&o.Root, "root", 0, "rank that a broadcast is from")
+	f.IntVar(&o.Channels, "channels", o.Channels, "rings that share each operation, each with a queue and a connection")
 	f.DurationVar(&o.Timeout, "timeout", o.Timeout,
 		"for how long a rank waits for a neighbour of which there is neither byte nor acknowledgment")
 	u.flags(c)

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"vnic.dev/vnic/collective"
 	"vnic.dev/vnic/devmem"
 )
@@ -27,8 +29,8 @@ type Rank struct {
 	Data    Area           `json:"data"`    // what is reduced
 	Pool    Area           `json:"pool"`    // where what comes lands
 	Scratch Area           `json:"scratch"` // room for a chunk
-	Queue   int            `json:"queue"`
-	Listen  netip.AddrPort `json:"listen"`
+	Queues  []int          `json:"queues"`  // one for each channel, which shares pool and scratch with the others
+	Listen  netip.AddrPort `json:"listen"`  // of the first channel; of channel c the port is 2c more, as of the next two
 	From    netip.AddrPort `json:"from"`
 	Next    netip.AddrPort `json:"next"`
 	Timeout time.Duration  `json:"timeout"`        // nanoseconds; 0: collective.DefaultTimeout
@@ -64,9 +66,10 @@ type CollectiveResult struct {
 	CPU         CPU              `json:"cpu"`
 }
 
-// member is a Node's place in a ring.
+// member is a Node's place in a ring, or in one for each channel.
 type member struct {
-	*collective.Ring
+	rings   []*collective.Ring
+	all     *collective.Channels // nil: one ring
 	memory  devmem.Memory
 	data    devmem.Buffer
 	buffers []devmem.Buffer
@@ -86,24 +89,73 @@ func (n *Node) Join(ctx context.Context, r Rank) (err error) {
 	m := &member{memory: n.gpuMemory()}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("join: %w", err), closeBuffers(m.buffers))
+			err = errors.Join(fmt.Errorf("join: %w", err), m.close(), closeBuffers(m.buffers))
 		}
 	}()
-	if m.buffers, err = n.areas(r.GPU, namedArea{"data", r.Data}, namedArea{"pool", r.Pool},
-		namedArea{"scratch", r.Scratch}); err != nil {
+	channels := uint64(len(r.Queues))
+	if channels == 0 || channels > maxChannels {
+		return fmt.Errorf("%d channels: 1 to %d: %w", channels, maxChannels, syscall.EINVAL)
+	}
+	list := []namedArea{{"data", r.Data}}
+	for c := range channels {
+		list = append(list, namedArea{"pool", r.Pool.part(c, channels)}, namedArea{"scratch", r.Scratch.part(c, channels)})
+	}
+	if m.buffers, err = n.areas(r.GPU, list...); err != nil {
 		return err
 	}
-	m.data = m.buffers[0]
-	c := collective.Config{Rank: r.Rank, Ranks: r.Ranks, Device: n.dev, Memory: m.memory, GPU: r.GPU, Queue: r.Queue,
-		Pool: m.buffers[1], Scratch: m.buffers[2],
-		Listen: r.Listen, From: r.From, Next: r.Next, Timeout: r.Timeout, Copy: r.Copy}
-	if m.Ring, err = collective.Join(ctx, c); err != nil {
+	m.data, m.rings = m.buffers[0], make([]*collective.Ring, channels)
+	eg, ctx := errgroup.WithContext(ctx)
+	for c, queue := range r.Queues {
+		port := func(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr(), a.Port()+uint16(2*c)) }
+		conf := collective.Config{Rank: r.Rank, Ranks: r.Ranks, Device: n.dev, Memory: m.memory, GPU: r.GPU, Queue: queue,
+			Pool: m.buffers[1+2*c], Scratch: m.buffers[2+2*c], Listen: port(r.Listen), From: port(r.From), Next: port(r.Next),
+			Timeout: r.Timeout, Copy: r.Copy}
+		eg.Go(func() (err error) { m.rings[c], err = collective.Join(ctx, conf); return err })
+	}
+	if err := eg.Wait(); err != nil {
 		return err
+	}
+	if channels > 1 {
+		parts := make([]collective.Channel, channels)
+		for c := range parts {
+			parts[c] = collective.Channel{Ring: m.rings[c], Buffer: m.data}
+		}
+		if m.all, err = collective.NewChannels(parts...); err != nil {
+			return err
+		}
 	}
 	n.mu.Lock()
 	n.member = m
 	n.mu.Unlock()
 	return nil
+}
+
+// maxChannels is how many channels a ring has at most.
+const maxChannels = 16
+
+// part is the c-th of n parts of an area, of whole pages.
+func (a Area) part(c, n uint64) Area {
+	each := a.Bytes / n &^ (devmem.PageSize - 1)
+	return Area{Off: a.Off + c*each, Bytes: each}
+}
+
+// stats adds up those of all channels.
+func (m *member) stats() collective.Stats {
+	if m.all != nil {
+		return m.all.Stats()
+	}
+	return m.rings[0].Stats()
+}
+
+// close leaves the rings.
+func (m *member) close() error {
+	var errs []error
+	for _, r := range m.rings {
+		if r != nil {
+			errs = append(errs, r.Close())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Collective does an operation, which ends early when ctx does or Leave comes.
@@ -136,7 +188,7 @@ func (n *Node) Collective(ctx context.Context, c Collective) (res CollectiveResu
 		}
 	}
 	var cost Result
-	before := m.Stats()
+	before := m.stats()
 	err = n.measure(&cost, func() error {
 		start := time.Now()
 		defer func() { res.Seconds = time.Since(start).Seconds() }()
@@ -147,7 +199,7 @@ func (n *Node) Collective(ctx context.Context, c Collective) (res CollectiveResu
 		}
 		return nil
 	})
-	now := m.Stats()
+	now := m.stats()
 	res.Retransmits, res.CPU = cost.Retransmits, cost.CPU
 	res.Stats = collective.Stats{Sent: now.Sent - before.Sent, Received: now.Received - before.Received,
 		Linear: now.Linear - before.Linear, Looked: now.Looked - before.Looked, Beats: now.Beats - before.Beats}
@@ -155,15 +207,25 @@ func (n *Node) Collective(ctx context.Context, c Collective) (res CollectiveResu
 }
 
 func (m *member) operation(c Collective) (func(ctx context.Context) error, error) {
+	if m.all != nil {
+		switch c.Op {
+		case AllReduce:
+			return func(ctx context.Context) error { return m.all.AllReduce(ctx, c.Type, c.Off, c.Count) }, nil
+		case Broadcast:
+			return func(ctx context.Context) error { return m.all.Broadcast(ctx, c.Type, c.Off, c.Count, c.Root) }, nil
+		}
+		return nil, fmt.Errorf("operation %q on %d channels: %w", c.Op, len(m.rings), syscall.EOPNOTSUPP)
+	}
+	r := m.rings[0]
 	switch c.Op {
 	case AllReduce:
-		return func(ctx context.Context) error { return m.AllReduce(ctx, c.Type, m.data, c.Off, c.Count) }, nil
+		return func(ctx context.Context) error { return r.AllReduce(ctx, c.Type, m.data, c.Off, c.Count) }, nil
 	case ReduceScatter:
-		return func(ctx context.Context) error { return m.ReduceScatter(ctx, c.Type, m.data, c.Off, c.Count) }, nil
+		return func(ctx context.Context) error { return r.ReduceScatter(ctx, c.Type, m.data, c.Off, c.Count) }, nil
 	case AllGather:
-		return func(ctx context.Context) error { return m.AllGather(ctx, c.Type, m.data, c.Off, c.Count) }, nil
+		return func(ctx context.Context) error { return r.AllGather(ctx, c.Type, m.data, c.Off, c.Count) }, nil
 	case Broadcast:
-		return func(ctx context.Context) error { return m.Broadcast(ctx, c.Type, m.data, c.Off, c.Count, c.Root) }, nil
+		return func(ctx context.Context) error { return r.Broadcast(ctx, c.Type, m.data, c.Off, c.Count, c.Root) }, nil
 	}
 	return nil, fmt.Errorf("operation %q: %w", c.Op, syscall.EINVAL)
 }
@@ -179,7 +241,7 @@ func (n *Node) Leave(context.Context) error {
 	if m == nil {
 		return nil
 	}
-	err := m.Close()
+	err := m.close()
 	m.busy.Lock()
 	defer m.busy.Unlock()
 	return errors.Join(err, closeBuffers(m.buffers))

@@ -19,7 +19,7 @@ func (w *world) ranks() (list [2]Rank) {
 	for i, g := range guests {
 		next := guests[1-i]
 		list[i] = Rank{Rank: i, Ranks: 2, GPU: int(g.gpu.ID()), Data: Area{dataOff, 4 << 20}, Pool: Area{0, 4 << 20},
-			Scratch: Area{4 << 20, 4 << 20}, Queue: 1, Listen: netip.AddrPortFrom(g.v4, port),
+			Scratch: Area{4 << 20, 4 << 20}, Queues: []int{1}, Listen: netip.AddrPortFrom(g.v4, port),
 			From: netip.AddrPortFrom(g.v4, port+1), Next: netip.AddrPortFrom(next.v4, port), Timeout: testkit.Patience}
 	}
 	return list

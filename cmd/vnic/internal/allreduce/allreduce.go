@@ -30,13 +30,13 @@ func Do(ctx context.Context, o *Options) (*Report, error) {
 		return nil, orCause(ctx, err)
 	}
 	r := &ring{opt: o, set: s, at: o.layout(len(s.Guests)), rep: &Report{Schema: 1, Info: s.Info, Op: o.Op,
-		Type: o.Type.String(), Ranks: len(s.Guests), Iters: o.Iters, Warmup: o.Warmup, Root: -1,
+		Type: o.Type.String(), Ranks: len(s.Guests), Channels: o.Channels, Iters: o.Iters, Warmup: o.Warmup, Root: -1,
 		Timeout: o.Timeout.Seconds(), Loss: o.Loss, Seed: o.Seed}}
 	if o.Op == transfer.Broadcast {
 		r.rep.Root = o.Root
 	}
 	for i, mode := range o.Modes {
-		if err = r.mode(ctx, mode, uint16(basePort+2*i)); err != nil {
+		if err = r.mode(ctx, mode, uint16(basePort+100*i)); err != nil {
 			err = s.Blame(ctx, fmt.Errorf("mode %s: %w", mode, err))
 			break
 		}
@@ -68,8 +68,8 @@ type ring struct {
 	sums   []Rank
 }
 
-// meter counts what a rank sends to the next one, and what it gets from the one before.
-type meter struct{ out, in uint32 }
+// meter counts what a rank sends to the next one, and what it gets from the one before, of each channel.
+type meter struct{ out, in []uint32 }
 
 // mode has the guests join a ring, and does all rows.
 func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
@@ -86,21 +86,29 @@ func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
 	for i, g := range r.set.Guests {
 		c := g.Config()
 		ranks[i] = transfer.Rank{Rank: i, Ranks: n, GPU: g.GPU.ID(), Data: r.at.data, Pool: r.at.pool, Scratch: r.at.scratch,
-			Queue: c.Queues()[0], Listen: addr(i, port), From: addr(i, port+1), Next: addr(i+1, port), Timeout: o.Timeout,
+			Queues: c.Queues(), Listen: addr(i, port), From: addr(i, port+1), Next: addr(i+1, port), Timeout: o.Timeout,
 			Copy: mode == transfer.Copy}
 		r.sums[i] = Rank{Rank: i, Guest: g.Name, NIC: g.Port.Model.Name, P2P: o.P2P.Of(i)}
 		if n == 1 {
 			continue
 		}
-		var err, err2 error
 		m := &r.meters[i]
-		m.out, err = g.Port.NIC().AddFlowCounter(control.FlowCounter{Proto: 6, Local: ranks[i].From, Remote: ranks[i].Next})
-		m.in, err2 = g.Port.NIC().AddFlowCounter(control.FlowCounter{Proto: 6, Local: ranks[i].Listen,
-			Remote: addr(i-1, port+1)})
-		if err := errors.Join(err, err2); err != nil {
+		count := func(to *[]uint32, local, remote netip.AddrPort) error {
+			id, err := g.Port.NIC().AddFlowCounter(control.FlowCounter{Proto: 6, Local: local, Remote: remote})
+			*to = append(*to, id)
 			return err
 		}
-		defer func() { _ = errors.Join(g.Port.NIC().DelFlowCounter(m.out), g.Port.NIC().DelFlowCounter(m.in)) }()
+		for c := range uint16(o.Channels) {
+			if err := errors.Join(count(&m.out, addr(i, port+2*c+1), addr(i+1, port+2*c)),
+				count(&m.in, addr(i, port+2*c), addr(i-1, port+2*c+1))); err != nil {
+				return err
+			}
+		}
+		defer func() {
+			for _, id := range append(m.out, m.in...) {
+				_ = g.Port.NIC().DelFlowCounter(id)
+			}
+		}()
 	}
 	if err := r.all(ctx, func(ctx context.Context, i int, g *guests.Guest) error {
 		return g.Join(ctx, ranks[i])
@@ -204,7 +212,7 @@ func (r *ring) row(ctx context.Context, count uint64, cpu *float64) (*Row, error
 		from *uint64
 	}{{&row.OutOfPlace, &r.at.from}, {&row.InPlace, nil}} {
 		x := &expected{op: r.opt.Op, t: r.opt.Type, ranks: len(r.set.Guests), root: r.opt.Root, count: count,
-			seed: mix(r.opt.Seed ^ count)}
+			parts: r.opt.Channels, seed: mix(r.opt.Seed ^ count)}
 		if h.from != nil {
 			x.seed = mix(x.seed)
 		}
@@ -319,9 +327,14 @@ func (r *ring) read() []counts {
 		if len(list) == 1 {
 			break
 		}
-		out, _ := g.Port.NIC().ReadFlowCounter(r.meters[i].out)
-		in, _ := g.Port.NIC().ReadFlowCounter(r.meters[i].in)
-		list[i] = counts{out.Tx, in.Rx}
+		for _, id := range r.meters[i].out {
+			c, _ := g.Port.NIC().ReadFlowCounter(id)
+			list[i].out.Add(c.Tx)
+		}
+		for _, id := range r.meters[i].in {
+			c, _ := g.Port.NIC().ReadFlowCounter(id)
+			list[i].in.Add(c.Rx)
+		}
 	}
 	return list
 }

@@ -71,7 +71,7 @@ func TestRings(t *testing.T) {
 // Where the ranks divide the elements each passes on 2(n-1)/n of them.
 func TestShareThatIsPassedOn(t *testing.T) {
 	for _, n := range []int{2, 3, 4, 8} {
-		x := expected{op: transfer.AllReduce, t: devmem.Float32, ranks: n, count: 840}
+		x := expected{op: transfer.AllReduce, t: devmem.Float32, ranks: n, count: 840, parts: 1}
 		for rank := range n {
 			testkit.Equal(t, "bytes", x.passes(rank), uint64(2*(n-1)*840*4/n))
 		}
@@ -106,6 +106,21 @@ func TestRankWithoutPeerToPeer(t *testing.T) {
 			want = guests.Where{Host: x.Expected.Out, Bounced: x.Expected.Out}
 		}
 		testkit.Equal(t, fmt.Sprint("out of rank ", i), x.Out, want)
+	}
+}
+
+// Several channels share the elements, which they add in orders of their own.
+func TestChannels(t *testing.T) {
+	for _, op := range []string{transfer.AllReduce, transfer.Broadcast} {
+		o := options(t, 3, 1, 2, 4, 100_001)
+		o.Op, o.Channels = op, 3
+		rep, err := do(t, &o)
+		testkit.OK(t, err)
+		for i, x := range rep.Modes[0].Ranks {
+			if x.Out.Host+x.In.Host > 0 || x.Out.Device-x.Out.Retransmitted != x.Expected.Out {
+				t.Errorf("%s, rank %d: %+v", op, i, x)
+			}
+		}
 	}
 }
 
@@ -182,7 +197,7 @@ func TestInterruption(t *testing.T) {
 // The reference is near the sum in 64 bits: each of n-1 additions rounds by half an ulp of the largest sum on the way.
 func TestReferenceIsNearTheSum(t *testing.T) {
 	for _, n := range []int{2, 3, 8} {
-		x := expected{op: transfer.AllReduce, t: devmem.Float32, ranks: n, count: 10_000, seed: 5}
+		x := expected{op: transfer.AllReduce, t: devmem.Float32, ranks: n, count: 10_000, seed: 5, parts: 1}
 		for i := range x.count {
 			sum, most := 0.0, 0.0
 			for rank := range n {
@@ -245,6 +260,9 @@ func TestMistakes(t *testing.T) {
 		"beyond 64 bits":   {func(o *Options) { o.Counts = []uint64{math.MaxUint64} }, "elements: 1 to"},
 		"iterations":       {func(o *Options) { o.Iters = 0 }, "--iters 0"},
 		"warm-up":          {func(o *Options) { o.Warmup = -1 }, "--warmup-iters -1"},
+		"channels":         {func(o *Options) { o.Channels = 16 }, "--channels 16: 1 to 15"},
+		"more than queues": {func(o *Options) { o.Channels = 9 }, "pairs of queues"},
+		"channels and op":  {func(o *Options) { o.Channels, o.Op = 2, "all_gather" }, "--op all_reduce or broadcast only"},
 		"timeout":          {func(o *Options) { o.Timeout = 0 }, "--timeout 0s"},
 		"root":             {func(o *Options) { o.Root = 2 }, "--root 2: ranks are 0 to 1"},
 		"p2p":              {func(o *Options) { testkit.OK(t, o.P2P.Set("off=2")) }, "--p2p off=2: guests are 0 to 1"},

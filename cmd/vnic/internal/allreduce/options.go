@@ -28,6 +28,7 @@ type Options struct {
 	Warmup   int      // operations before
 	Validate bool     // every element is compared
 	Root     int      // of a broadcast
+	Channels int      // rings that share each operation
 	Timeout  time.Duration
 	Seed     uint64
 
@@ -40,7 +41,7 @@ type Options struct {
 // Defaults are the options without a flag, but for a seed.
 func Defaults() Options {
 	return Options{Options: guests.Defaults(), Op: transfer.AllReduce, Modes: []string{transfer.Devmem},
-		Type: devmem.Float32, Min: 1 << 20, Max: 16 << 20, Factor: 4, Iters: 5, Warmup: 1, Validate: true,
+		Type: devmem.Float32, Min: 1 << 20, Max: 16 << 20, Factor: 4, Iters: 5, Warmup: 1, Validate: true, Channels: 1,
 		Timeout: 5 * time.Second}
 }
 
@@ -51,11 +52,13 @@ var Types = map[string]devmem.Type{"int32": devmem.Int32, "float": devmem.Float3
 var Ops = []string{transfer.AllReduce, transfer.ReduceScatter, transfer.AllGather, transfer.Broadcast}
 
 const (
+	maxChannels = 15 // a NIC has 16 pairs of queues
+
 	maxRows  = 64
 	maxIters = 1 << 20
 	maxBytes = 16 << 30 // of a row
 
-	pool = 8 << 20 // where what comes from the rank before lands
+	pool = 8 << 20 // where what comes from the rank before lands, of each channel
 )
 
 // Complete sets what follows from the rest, and says what is wrong.
@@ -71,6 +74,11 @@ func (o *Options) Complete() error {
 		return fmt.Errorf("--iters %d: 1 to %d", o.Iters, maxIters)
 	case o.Warmup < 0 || o.Warmup > maxIters:
 		return fmt.Errorf("--warmup-iters %d: 0 to %d", o.Warmup, maxIters)
+	case o.Channels < 1 || o.Channels > maxChannels:
+		return fmt.Errorf("--channels %d: 1 to %d", o.Channels, maxChannels)
+	case o.Channels > 1 && o.Op != transfer.AllReduce && o.Op != transfer.Broadcast:
+		return fmt.Errorf("--channels %d: with --op %s or %s only: parts of ranks would be in pieces", o.Channels,
+			transfer.AllReduce, transfer.Broadcast)
 	case o.Timeout < time.Millisecond || o.Timeout > time.Hour:
 		return fmt.Errorf("--timeout %v: 1ms to 1h", o.Timeout)
 	}
@@ -79,6 +87,7 @@ func (o *Options) Complete() error {
 			return fmt.Errorf("--mode %s: devmem, copy or both", m)
 		}
 	}
+	o.Bind = o.Channels
 	if err := errors.Join(o.rows(), o.Check()); err != nil {
 		return err
 	}
@@ -133,9 +142,10 @@ type layout struct {
 
 func (o *Options) layout(ranks int) layout {
 	longest := slices.Max(o.Counts) * o.Type.Size()
-	chunk := (slices.Max(o.Counts)/uint64(ranks) + 1) * o.Type.Size()
-	l := layout{pool: transfer.Area{Bytes: pool}}
-	l.scratch = transfer.Area{Off: l.pool.Bytes, Bytes: pages(chunk)}
+	channels := uint64(o.Channels)
+	chunk := (slices.Max(o.Counts)/channels/uint64(ranks) + 2) * o.Type.Size()
+	l := layout{pool: transfer.Area{Bytes: channels * pool}}
+	l.scratch = transfer.Area{Off: l.pool.Bytes, Bytes: channels * pages(chunk)}
 	l.data = transfer.Area{Off: l.scratch.Off + l.scratch.Bytes, Bytes: 2 * pages(longest)}
 	l.from = pages(longest)
 	l.end = l.data.Off + l.data.Bytes

@@ -9,16 +9,17 @@ import (
 type Report struct {
 	Schema int `json:"schema"` // 1
 	guests.Info
-	Op      string  `json:"op"`
-	Type    string  `json:"type"`
-	Ranks   int     `json:"ranks"`
-	Iters   int     `json:"iters"`
-	Warmup  int     `json:"warmup_iters"`
-	Root    int     `json:"root"` // -1: the operation has none
-	Timeout float64 `json:"timeout_seconds"`
-	Loss    float64 `json:"loss"`
-	Seed    uint64  `json:"seed"`
-	Modes   []Mode  `json:"modes"`
+	Op       string  `json:"op"`
+	Type     string  `json:"type"`
+	Ranks    int     `json:"ranks"`
+	Channels int     `json:"channels"`
+	Iters    int     `json:"iters"`
+	Warmup   int     `json:"warmup_iters"`
+	Root     int     `json:"root"` // -1: the operation has none
+	Timeout  float64 `json:"timeout_seconds"`
+	Loss     float64 `json:"loss"`
+	Seed     uint64  `json:"seed"`
+	Modes    []Mode  `json:"modes"`
 
 	Pcap *pcap.Report `json:"pcap,omitempty"` // set by the caller, which captured
 }

@@ -58,6 +58,27 @@ type expected struct {
 	ranks int
 	root  int
 	count uint64
+	parts int // channels, each of which has a part of the elements
+}
+
+// part is what a channel has to do, and which element is its first.
+func (x *expected) part(c int) (of expected, first uint64) {
+	of = *x
+	of.parts = 1
+	first, of.count = collective.Part(c, x.parts, x.count)
+	return of, first
+}
+
+// channel is which channel has an element.
+func (x *expected) channel(i uint64) int { return partOf(i, x.parts, x.count) }
+
+// partOf is which of n parts an element is in.
+func partOf(i uint64, n int, count uint64) int {
+	each, more := count/uint64(n), count%uint64(n)
+	if long := more * (each + 1); i >= long {
+		return int(more + (i-long)/each)
+	}
+	return int(i / (each + 1))
 }
 
 // mine says which elements of a rank an operation has anything to say of: [first, first+n).
@@ -70,11 +91,11 @@ func (x *expected) mine(rank int) (first, n uint64) {
 
 // chunk is which of the parts of all elements an element is in.
 func (x *expected) chunk(i uint64) int {
-	each, more := x.count/uint64(x.ranks), x.count%uint64(x.ranks)
-	if long := more * (each + 1); i >= long {
-		return int(more + (i-long)/each)
+	if x.parts > 1 {
+		of, first := x.part(x.channel(i))
+		return of.chunk(i - first)
 	}
-	return int(i / (each + 1))
+	return partOf(i, x.ranks, x.count)
 }
 
 // element is element i of each rank that has it.
@@ -97,6 +118,13 @@ func (x *expected) element(i uint64) uint32 {
 
 // passes is how many bytes a rank passes on in an operation, and so how many come to the next one.
 func (x *expected) passes(rank int) (n uint64) {
+	if x.parts > 1 {
+		for c := range x.parts {
+			of, _ := x.part(c)
+			n += of.passes(rank)
+		}
+		return n
+	}
 	part := func(c int) uint64 {
 		_, k := collective.Part(((c%x.ranks)+x.ranks)%x.ranks, x.ranks, x.count)
 		return k * x.t.Size()

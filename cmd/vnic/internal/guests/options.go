@@ -32,6 +32,7 @@ type Options struct {
 	GPUMemory uint64 // in bytes
 	P2P       P2P
 	Window    uint64 // how much of its GPU's memory each guest needs, in bytes
+	Bind      int    // receive queues of a NIC that are to be bound; 0: 1
 
 	Servers []Server          // further guests
 	Gateway *lab.GatewayFlags // nil: there is none
@@ -155,6 +156,8 @@ func (o *Options) loss() transfer.Loss {
 	return transfer.NoLoss
 }
 
+func (o *Options) bind() int { return max(1, o.Bind) }
+
 // model is that of guest i's NIC.
 func (o *Options) model(i int) string { return o.NIC[min(i, len(o.NIC)-1)] }
 
@@ -178,8 +181,10 @@ func (o *Options) Describe() (d lab.Description, err error) {
 	}
 	for i := range o.Guests {
 		name := fmt.Sprint(lab.GuestName, i)
+		m, _ := lab.LookupModel(o.model(i))
 		g := lab.Guest{Name: name, GPUs: []lab.GPU{{Name: name + ".gpu0", Memory: o.GPUMemory}},
-			NICs: []lab.NIC{{Name: name + ".nic0", Model: o.model(i), MTU: o.MTU}}}
+			NICs: []lab.NIC{{Name: name + ".nic0", Model: o.model(i), MTU: o.MTU,
+				QueuePairs: max(m.QueuePairs, o.bind()+1)}}}
 		d.Guests = append(d.Guests, g)
 	}
 	o.addServers(&d)
@@ -252,6 +257,14 @@ func (o *Options) Check() error {
 	for i := range own {
 		g := &own[i]
 		m, _ := lab.LookupModel(g.NICs[0].Model)
+		pairs := UsedPairs(m.Name, g.NICs[0].QueuePairs)
+		if g.NICs[0].QueuePairs == 0 {
+			pairs = UsedPairs(m.Name, m.QueuePairs)
+		}
+		if pairs <= o.bind() {
+			return fmt.Errorf("guest %s uses %d pairs of queues of its NIC, of which one is for ordinary traffic: %d can be bound, "+
+				"and not %d", g.Name, pairs, pairs-1, o.bind())
+		}
 		if has := Usable(m, g.GPUs[first(g)].Memory); o.Window > has {
 			return fmt.Errorf("guest %s can use %s of its GPU's memory, and %s are wanted: a larger --gpu-memory, or less data",
 				g.Name, lab.FormatBytes(has), lab.FormatBytes((o.Window+1<<20-1)&^(1<<20-1)))

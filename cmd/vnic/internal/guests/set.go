@@ -190,7 +190,7 @@ func (s *Set) reach(d *lab.Description) error {
 			gpu = p.GPU().GPU
 		}
 		g.Memory = Memory{Name: hw.Name, GPU: gpu}
-		g.conf = NodeConfig{Port: p, GPU: gpu, Family: s.opt.Family, Bind: 1, Loss: s.opt.loss(),
+		g.conf = NodeConfig{Port: p, GPU: gpu, Family: s.opt.Family, Bind: s.opt.bind(), Loss: s.opt.loss(),
 			Window: (s.opt.Window + HugePage - 1) &^ (HugePage - 1), Gateways: s.opt.gateways(),
 			Log: s.opt.Log}
 		s.Guests = append(s.Guests, g)
