@@ -95,7 +95,8 @@ func (u *use) complete(c *cobra.Command) error {
 		seed = *l.Seed
 	}
 	l.Sow(seed)
-	if u.opt.Lab = l; !c.Flags().Changed("guests") {
+	u.opt.Lab = l
+	if f := c.Flags().Lookup("guests"); f != nil && !f.Changed { // a command without the flag has the first guest alone
 		u.opt.Guests = 0
 	}
 	return nil

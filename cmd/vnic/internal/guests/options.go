@@ -218,7 +218,7 @@ func (o *Options) Check() error {
 	case len(o.NIC) == 0:
 		return errors.New("--nic: virtio or gve, or one for each guest with commas between")
 	case o.Lab == nil && len(o.NIC) > o.Guests:
-		return fmt.Errorf("--nic %s: %d models for %d guests", strings.Join(o.NIC, ","), len(o.NIC), o.Guests)
+		return fmt.Errorf("--nic %s: %d models, and %d of guests", strings.Join(o.NIC, ","), len(o.NIC), o.Guests)
 	case o.Family != 4 && o.Family != 6:
 		return fmt.Errorf("--family %d: 4 or 6", o.Family)
 	case o.Family == 6 && o.MTU < 1280:

@@ -54,7 +54,10 @@ func (p *P2P) Of(i int) bool { return !p.off && !slices.Contains(p.not, i) }
 
 func (p *P2P) check(guests int) error {
 	for _, i := range p.not {
-		if i >= guests {
+		switch {
+		case i >= guests && guests == 1:
+			return fmt.Errorf("--p2p %s: there is guest 0 alone", p)
+		case i >= guests:
 			return fmt.Errorf("--p2p %s: guests are 0 to %d", p, guests-1)
 		}
 	}
