@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"strings"
 	"testing"
 
@@ -126,4 +127,19 @@ stage: verify
 `
 	testkit.Equal(t, "it writes", play(false), want)
 	testkit.Equal(t, "beside JSON", play(true), "note: a note\n")
+}
+
+// rude is a report with a server's words.
+type rude struct{}
+
+func (rude) Table(w io.Writer) error {
+	_, err := io.WriteString(w, "disk \x1b[31mred\x07\r of\nnext\n")
+	return err
+}
+
+// What servers and guests say cannot drive a terminal.
+func TestServersWordsAreShownPlain(t *testing.T) {
+	var b strings.Builder
+	testkit.OK(t, printTable(&b, rude{}))
+	testkit.Equal(t, "table", b.String(), "disk red of\nnext\n")
 }

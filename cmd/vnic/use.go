@@ -15,6 +15,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/lab/labfile"
 )
 
@@ -150,5 +151,18 @@ func (u *use) run(c *cobra.Command, config func(mode string) (broker.Config, err
 	if u.asJSON {
 		return errors.Join(err, printJSON(out, rep))
 	}
-	return errors.Join(err, rep.Table(out))
+	return errors.Join(err, printTable(out, rep))
+}
+
+// printTable prints a report for people. Some of it is a server's or a guest's words.
+func printTable(w io.Writer, rep report) error {
+	var b, clean strings.Builder
+	if err := rep.Table(&b); err != nil {
+		return err
+	}
+	for line := range strings.Lines(b.String()) {
+		clean.WriteString(agent.Plain(line) + "\n")
+	}
+	_, err := io.WriteString(w, clean.String())
+	return err
 }

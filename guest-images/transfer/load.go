@@ -44,8 +44,9 @@ type SourceInfo struct {
 	URL     string          `json:"url"` // behind redirects
 	Size    uint64          `json:"size"`
 	ETag    string          `json:"etag,omitempty"`
-	Tensors []loader.Tensor `json:"tensors,omitempty"`
-	Data    uint64          `json:"data,omitempty"` // of tensors: where in the file they begin
+	Tensors []loader.Tensor `json:"tensors,omitempty"` // the first ones, as many as a message has room for
+	Count   int             `json:"count,omitempty"`   // how many there are
+	Data    uint64          `json:"data,omitempty"`    // of tensors: where in the file they begin
 }
 
 // Load is what is to be done with an open Source.
@@ -112,10 +113,26 @@ func (n *Node) OpenSource(ctx context.Context, s Source, tensors bool) (info Sou
 		if x.tensors, err = x.Safetensors(ctx); err != nil {
 			return info, err
 		}
-		info.Tensors, info.Data = x.tensors.Tensors, x.tensors.Data
+		info.Count, info.Data = len(x.tensors.Tensors), x.tensors.Data
+		info.Tensors = listed(x.tensors.Tensors)
 	}
 	n.source = x
 	return info, nil
+}
+
+// maxListed is how long the list of a file's tensors may be in a message, in bytes: a line of the results channel has a
+// MiB (agent.MaxLine), and JSON makes six of a byte at the most.
+const maxListed = 128 << 10
+
+// listed are the first tensors, as many as a message has room for.
+func listed(list []loader.Tensor) []loader.Tensor {
+	n := 0
+	for i := range list {
+		if n += len(list[i].Name) + 24*len(list[i].Shape) + 100; n > maxListed {
+			return list[:i]
+		}
+	}
+	return list
 }
 
 // resolver finds hosts' addresses: those that lead elsewhere, addresses as they are, other names by the servers of

@@ -99,6 +99,9 @@ func (u *use) mode(ctx context.Context, mode string) error {
 	if err != nil {
 		return err
 	}
+	if info.Size > maxSize {
+		return fmt.Errorf("%s has %d bytes: %s at most", info.URL, info.Size, lab.FormatBytes(maxSize))
+	}
 	u.rep.URL, u.rep.Size, u.rep.ETag = info.URL, info.Size, info.ETag
 	if err := o.Begin(ctx, guests.Step{Stage: "transfer", Mode: mode}); err != nil {
 		return err
@@ -113,7 +116,7 @@ func (u *use) mode(ctx context.Context, mode string) error {
 			return fmt.Errorf("%s: its tensors have %d bytes, and the GPU has room for %d: a larger --gpu-memory", info.URL, need,
 				o.room)
 		}
-		u.rep.Tensors = nil
+		u.rep.Tensors, u.rep.TensorCount = nil, info.Count
 		for _, t := range info.Tensors {
 			u.rep.Tensors = append(u.rep.Tensors, Tensor{t.Name, t.DType, t.Shape, dataOff + t.Begin, t.Len})
 		}

@@ -63,6 +63,7 @@ const (
 	maxConnections = 64
 	maxRange       = 1 << 30
 	maxSize        = 1 << 40
+	maxHeader      = 16 << 10
 	pool           = 16 << 20 // where what comes lands before it is gathered
 )
 
@@ -93,6 +94,8 @@ func (o *Options) Complete() error {
 		return fmt.Errorf("--sha256 %s: not 64 hexadecimal digits", o.SHA256)
 	case o.SHA256 != "" && o.Format == Records:
 		return errors.New("--sha256 is of all that lands, and of records only the last batches are there at the end")
+	case headerBytes(o.Header) > maxHeader:
+		return fmt.Errorf("--header: %d bytes, %d at most", headerBytes(o.Header), maxHeader)
 	case len(o.Modes) == 0:
 		return errors.New("--mode: devmem, copy or both")
 	}
@@ -173,6 +176,16 @@ func (o *Options) fit() error {
 	}
 	o.Window = pool + o.room
 	return o.Check()
+}
+
+// headerBytes is how long headers are.
+func headerBytes(h http.Header) (n int) {
+	for name, values := range h {
+		for _, v := range values {
+			n += len(name) + len(v) + 4
+		}
+	}
+	return n
 }
 
 // ParseHeader reads NAME: VALUE.

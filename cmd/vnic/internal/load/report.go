@@ -26,7 +26,8 @@ type Report struct {
 	Format      string   `json:"format"`
 	Connections int      `json:"connections"`
 	Range       uint64   `json:"range_bytes"`
-	Tensors     []Tensor `json:"tensors,omitempty"`
+	Tensors     []Tensor `json:"tensors,omitempty"`      // the first ones
+	TensorCount int      `json:"tensor_count,omitempty"` // all of them
 	Seed        uint64   `json:"seed"`
 	Runs        []Run    `json:"runs"`
 
@@ -91,7 +92,7 @@ func (r *Report) Table(w io.Writer) error {
 		for _, t := range r.Tensors[:min(len(r.Tensors), mostTensors)] {
 			fmt.Fprintf(tw, "%s\t%s\t%d\t%#x\t%s\n", t.Name, t.Type, t.Shape, t.Off, n(t.Bytes))
 		}
-		if more := len(r.Tensors) - mostTensors; more > 0 {
+		if more := r.TensorCount - min(len(r.Tensors), mostTensors); more > 0 {
 			fmt.Fprintf(tw, "and %d more: --json\n", more)
 		}
 		_ = tw.Flush() // a strings.Builder takes all
