@@ -16,8 +16,8 @@ func blockCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "block [nvme-tcp://HOST[:PORT]/NQN[?nsid=N] | nbd://HOST[:PORT]/[EXPORT]]",
 		Short: "Read blocks of a remote device into a guest's GPU and write them from there, over NVMe/TCP or NBD",
-		Long: `Read blocks of a remote device into the memory of a guest's GPU, and write them from there, over NVMe/TCP or NBD.
-Data goes from the wire to the GPU and back; of what is read a CPU sees the heads of messages alone. The host
+		Long: `Read blocks of a remote device into the memory of a guest's GPU, and write them from there, over NVMe/TCP or
+NBD. Data goes from the wire to the GPU and back; of what is read a CPU sees the heads of messages alone. The host
 compares what is in GPU memory, and what is on the device. Without an address there is a server: Linux's own
 NVMe/TCP target in a second guest, or nbdkit for a guest in this process. HOST may be this machine, as localhost.`,
 		Example: `  vnic block                                     read, write and read back, from Linux's NVMe/TCP target

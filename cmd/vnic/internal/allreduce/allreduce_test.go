@@ -248,7 +248,7 @@ func TestMistakes(t *testing.T) {
 		"mode":             {func(o *Options) { o.Modes = []string{"rdma"} }, "--mode rdma"},
 		"no guest":         {func(o *Options) { o.Guests = 0 }, "--guests 0: 1 to 64"},
 		"guests":           {func(o *Options) { o.Guests = 65 }, "--guests 65: 1 to 64"},
-		"more models":      {func(o *Options) { o.NIC = []string{"virtio", "virtio", "virtio"} }, "3 models, and 2 of guests"},
+		"more models":      {func(o *Options) { o.NIC = append(o.NIC, "virtio", "virtio") }, "3 models, and 2 of guests"},
 		"model":            {func(o *Options) { o.NIC = []string{"e1000"} }, "--nic e1000"},
 		"gve here":         {func(o *Options) { o.NIC = []string{lab.GVE} }, "--nic gve: "},
 		"no bytes":         {func(o *Options) { o.Counts, o.Min = nil, 0 }, "--minbytes"},

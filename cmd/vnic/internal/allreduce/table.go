@@ -40,7 +40,8 @@ func (r *Report) table(b *strings.Builder, m *Mode) {
 	}
 	fmt.Fprintf(b, "# vnic %s: mode %s, %d ranks, minBytes %d maxBytes %d warmup iters: %d iters: %d validation: %d\n",
 		r.Op, m.Mode, r.Ranks, m.Rows[0].Bytes, m.Rows[len(m.Rows)-1].Bytes, r.Warmup, r.Iters, checked(m))
-	fmt.Fprintf(b, "# guests: %v; %d channels; seed %d; rates are the emulation's\n#\n# Using devices\n", &r.Info, r.Channels, r.Seed)
+	fmt.Fprintf(b, "# guests: %v; %d channels; seed %d; rates are the emulation's\n#\n# Using devices\n", &r.Info,
+		r.Channels, r.Seed)
 	for _, x := range m.Ranks {
 		p2p := ""
 		if !x.P2P {

@@ -262,8 +262,8 @@ func (o *Options) Check() error {
 			pairs = UsedPairs(m.Name, m.QueuePairs)
 		}
 		if pairs <= o.bind() {
-			return fmt.Errorf("guest %s uses %d pairs of queues of its NIC, of which one is for ordinary traffic: %d can be bound, "+
-				"and not %d", g.Name, pairs, pairs-1, o.bind())
+			return fmt.Errorf("guest %s uses %d pairs of queues of its NIC, of which one is for ordinary traffic: %d can be "+
+				"bound, and not %d", g.Name, pairs, pairs-1, o.bind())
 		}
 		if has := Usable(m, g.GPUs[first(g)].Memory); o.Window > has {
 			return fmt.Errorf("guest %s can use %s of its GPU's memory, and %s are wanted: a larger --gpu-memory, or less data",

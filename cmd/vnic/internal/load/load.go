@@ -113,8 +113,8 @@ func (u *use) mode(ctx context.Context, mode string) error {
 		err = u.records(ctx, &r, &info, &cpu)
 	case Safetensors:
 		if need := info.Size - info.Data; need > o.room {
-			return fmt.Errorf("%s: its tensors have %d bytes, and the GPU has room for %d: a larger --gpu-memory", info.URL, need,
-				o.room)
+			return fmt.Errorf("%s: its tensors have %d bytes, and the GPU has room for %d: a larger --gpu-memory", info.URL,
+				need, o.room)
 		}
 		u.rep.Tensors, u.rep.TensorCount = nil, info.Count
 		for _, t := range info.Tensors {
@@ -189,8 +189,8 @@ func (u *use) records(ctx context.Context, r *Run, info *transfer.SourceInfo, cp
 	if o.Progress != nil {
 		o.Progress(r.Mode, 0, info.Size)
 	}
-	if err := u.load(ctx, r, transfer.Load{Records: o.Record, Batch: o.Batch, Depth: o.Prefetch, Step: o.Step, Skip: o.Skip},
-		cpu); err != nil {
+	l := transfer.Load{Records: o.Record, Batch: o.Batch, Depth: o.Prefetch, Step: o.Step, Skip: o.Skip}
+	if err := u.load(ctx, r, l, cpu); err != nil {
 		return err
 	}
 	if o.Progress != nil {
@@ -207,7 +207,8 @@ func (u *use) records(ctx context.Context, r *Run, info *transfer.SourceInfo, cp
 	}
 	for i := count - min(count, uint64(o.Prefetch)); i < count; i++ {
 		n, at := min(each, all-i*each), o.Skip+i*each
-		first, err := u.guest.Differs(ctx, dataOff+i%uint64(o.Prefetch)*each, n, func(b []byte, k uint64) { u.file.gen(b, at+k) })
+		place := dataOff + i%uint64(o.Prefetch)*each
+		first, err := u.guest.Differs(ctx, place, n, func(b []byte, k uint64) { u.file.gen(b, at+k) })
 		if err != nil {
 			return err
 		}

@@ -41,8 +41,8 @@ func do(t *testing.T, o *Options, url string) (*Report, error) {
 	return Do(t.Context(), o, s)
 }
 
-// Invariant: vnic load: every byte of a file is in GPU memory, and came there without a CPU that has looked at more than
-// the heads; in mode copy all of it came to host memory.
+// Invariant: vnic load: every byte of a file is in GPU memory, and came there without a CPU that has looked at more
+// than the heads; in mode copy all of it came to host memory.
 func TestLoad(t *testing.T) {
 	for _, c := range []struct {
 		format string
@@ -123,7 +123,9 @@ func TestWrongByteIsFound(t *testing.T) {
 	s := testkit.Must(o.Serve())(t)
 	defer func() { testkit.OK(t, s.Close()) }()
 	inner := s.srv.Handler
-	s.srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { inner.ServeHTTP(&liar{ResponseWriter: w}, r) })
+	s.srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		inner.ServeHTTP(&liar{ResponseWriter: w}, r)
+	})
 	_, err := Do(t.Context(), &o, s)
 	testkit.ErrorIs(t, err, ErrProof)
 	testkit.ErrorSays(t, err, "byte ", "is not what the server has")

@@ -63,6 +63,7 @@ const (
 	maxConnections = 64
 	maxRange       = 1 << 30
 	maxSize        = 1 << 40
+	maxPrefetch    = 1 << 16
 	maxHeader      = 16 << 10
 	pool           = 16 << 20 // where what comes lands before it is gathered
 )
@@ -106,7 +107,8 @@ func (o *Options) Complete() error {
 	}
 	if o.Format == Records {
 		each := o.Record * o.Batch
-		if o.Record == 0 || o.Batch == 0 || o.Prefetch < 1 || each/o.Record != o.Batch || each > maxSize || o.Prefetch > 1<<16 {
+		if o.Record == 0 || o.Batch == 0 || o.Prefetch < 1 || each/o.Record != o.Batch || each > maxSize ||
+			o.Prefetch > maxPrefetch {
 			return fmt.Errorf("--record %s, --batch %d, --prefetch %d: from 1 on, and no more than GPU memory has",
 				lab.FormatBytes(o.Record), o.Batch, o.Prefetch)
 		}
@@ -160,8 +162,8 @@ func (o *Options) fit() error {
 	m, _ := lab.LookupModel(g.NICs[0].Model)
 	has := guests.Room(m, g.GPUs[0].Memory)
 	if has < pool+1<<20 {
-		return fmt.Errorf("guest %s can use %s of its GPU's memory, and %s are for pages alone: a larger --gpu-memory", g.Name,
-			lab.FormatBytes(has), lab.FormatBytes(pool))
+		return fmt.Errorf("guest %s can use %s of its GPU's memory, and %s are for pages alone: a larger --gpu-memory",
+			g.Name, lab.FormatBytes(has), lab.FormatBytes(pool))
 	}
 	o.room = (has - pool) &^ (devmem.PageSize - 1)
 	if o.URL == "" && o.Format == Raw {

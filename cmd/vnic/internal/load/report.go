@@ -83,8 +83,8 @@ const mostTensors = 12
 // Table prints the report for people.
 func (r *Report) Table(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s\n%d connections, requests of %s; rates are the emulation's\n\n", r.URL, lab.FormatBytes(r.Size),
-		r.Connections, lab.FormatBytes(r.Range))
+	fmt.Fprintf(&b, "%s: %s\n%d connections, requests of %s; rates are the emulation's\n\n", r.URL,
+		lab.FormatBytes(r.Size), r.Connections, lab.FormatBytes(r.Range))
 	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	n := func(v uint64) string { return humanize.Comma(int64(v)) }
 	if len(r.Tensors) > 0 {

@@ -205,8 +205,8 @@ func (o *Options) Check() error {
 	}
 	for _, m := range models {
 		if pairs := guests.UsedPairs(m.Name, o.queuePairs(m)); pairs <= o.BindQueues {
-			return fmt.Errorf("--bind-queues %d: guests use %d pairs of queues of a NIC of model %s, and ordinary traffic wants "+
-				"one: %d at most", o.BindQueues, pairs, m.Name, pairs-1)
+			return fmt.Errorf("--bind-queues %d: guests use %d pairs of queues of a NIC of model %s, and ordinary traffic "+
+				"wants one: %d at most", o.BindQueues, pairs, m.Name, pairs-1)
 		}
 	}
 	_, err = o.plan()

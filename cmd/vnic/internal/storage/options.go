@@ -123,8 +123,8 @@ func (o *Options) fit() error {
 	i := slices.IndexFunc(g.GPUs, func(lab.GPU) bool { return true })
 	has := guests.Room(m, g.GPUs[i].Memory)
 	if least := uint64(pool + 1<<20); has < least || has-pool < o.Block {
-		return fmt.Errorf("guest %s can use %s of its GPU's memory: that is too little for %s of pages and an operation of %s: "+
-			"a larger --gpu-memory, or a smaller --bs", g.Name, lab.FormatBytes(has), lab.FormatBytes(pool),
+		return fmt.Errorf("guest %s can use %s of its GPU's memory: that is too little for %s of pages and an operation of "+
+			"%s: a larger --gpu-memory, or a smaller --bs", g.Name, lab.FormatBytes(has), lab.FormatBytes(pool),
 			lab.FormatBytes(o.Block))
 	}
 	o.room = min((o.Size+devmem.PageSize-1)&^(devmem.PageSize-1), (has-pool)&^(devmem.PageSize-1))

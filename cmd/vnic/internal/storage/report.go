@@ -90,9 +90,11 @@ func (r *Report) Table(w io.Writer) error {
 	if r.Random {
 		random = ", in random order"
 	}
-	fmt.Fprintf(&b, "operations of %s, %d at a time%s; rates are the emulation's\n\n", lab.FormatBytes(r.Block), r.Depth, random)
+	fmt.Fprintf(&b, "operations of %s, %d at a time%s; rates are the emulation's\n\n", lab.FormatBytes(r.Block), r.Depth,
+		random)
 	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "mode\t\tbytes\tIOPS\tMB/s\tp50 us\tp99 us\tin device\tin host\tout device\tout host\tlooked at\tverified")
+	fmt.Fprintln(tw, "mode\t\tbytes\tIOPS\tMB/s\tp50 us\tp99 us\tin device\tin host\tout device\tout host\tlooked at"+
+		"\tverified")
 	n := func(v uint64) string { return humanize.Comma(int64(v)) }
 	for i := range r.Runs {
 		x := &r.Runs[i]

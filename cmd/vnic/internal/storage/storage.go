@@ -91,8 +91,8 @@ func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, numb
 	c := u.guest.Config()
 	t := &u.peer.target
 	info, err := u.guest.OpenStorage(ctx, transfer.Storage{Protocol: t.protocol, Server: server, Name: t.name,
-		Namespace: t.namespace, Local: c.Addr().Addr(), GPU: u.guest.GPU.ID(), Data: transfer.Area{Off: dataOff, Bytes: o.room},
-		Pool: transfer.Area{Bytes: pool}, Queue: c.Queues()[0], Depth: o.Depth, ReadOnly: !o.Write, Timeout: o.Timeout,
+		Namespace: t.namespace, Local: c.Addr().Addr(), GPU: u.guest.GPU.ID(),
+		Data: transfer.Area{Off: dataOff, Bytes: o.room}, Pool: transfer.Area{Bytes: pool}, Queue: c.Queues()[0], Depth: o.Depth, ReadOnly: !o.Write, Timeout: o.Timeout,
 		Copy: mode == transfer.Copy})
 	if err != nil {
 		return fmt.Errorf("%s: %w", u.peer.text, err)
@@ -134,10 +134,11 @@ func (u *use) fits(d *Device) error {
 	o := u.opt
 	switch {
 	case o.Offset > d.Bytes || o.Size > d.Bytes-o.Offset:
-		return fmt.Errorf("%s: it has %d bytes, and %d from %d on are asked for: --size, --offset", u.peer.text, d.Bytes, o.Size,
-			o.Offset)
+		return fmt.Errorf("%s: it has %d bytes, and %d from %d on are asked for: --size, --offset", u.peer.text, d.Bytes,
+			o.Size, o.Offset)
 	case d.BlockSize > 1 && (o.Block%d.BlockSize != 0 || o.Size%d.BlockSize != 0 || o.Offset%d.BlockSize != 0):
-		return fmt.Errorf("%s: its blocks have %d bytes: --bs, --size and --offset are to be multiples", u.peer.text, d.BlockSize)
+		return fmt.Errorf("%s: its blocks have %d bytes: --bs, --size and --offset are to be multiples", u.peer.text,
+			d.BlockSize)
 	case o.Block > d.MaxTransfer:
 		return fmt.Errorf("--bs %d: %s takes %d bytes at most in an operation", o.Block, u.peer.text, d.MaxTransfer)
 	case o.Write && d.ReadOnly:
