@@ -1,0 +1,204 @@
+package loader
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+const (
+	lookStep  = 512      // bytes of a head that are looked at in one go
+	headLimit = 16 << 10 // of a head
+	interims  = 8        // responses 1xx before one that counts
+)
+
+var (
+	// ErrChanged is a file that changed while it was read: what came of it before belongs to
+	// another version.
+	ErrChanged = errors.New("the file changed while it was read")
+
+	// ErrProtocol is a server that breaks HTTP, or answers something else than what it was asked.
+	// The connection is closed, and nothing outside of the places of what was asked for was
+	// touched.
+	ErrProtocol = errors.New("the server breaks the protocol")
+)
+
+// StatusError is a response that is none of what was asked for, as 404 or 503.
+type StatusError struct {
+	Code   int
+	Status string // the server's words: "404 Not Found"
+}
+
+func (e *StatusError) Error() string { return "the server answers " + strconv.Quote(e.Status) }
+
+func unsupported(what string) error { return fmt.Errorf("%s: %w", what, syscall.EOPNOTSUPP) }
+
+// headParser turns the bytes of heads into responses.
+type headParser struct {
+	src bytes.Reader
+	buf *bufio.Reader
+}
+
+// askedBy is the request that all heads are taken for answers to.
+var askedBy = &http.Request{Method: http.MethodGet}
+
+// parse parses a head, which ends with its empty line. The body of the response is not to be read.
+func (p *headParser) parse(head []byte) (*http.Response, error) {
+	p.src.Reset(head)
+	if p.buf == nil {
+		p.buf = bufio.NewReader(&p.src)
+	}
+	p.buf.Reset(&p.src)
+	resp, err := http.ReadResponse(p.buf, askedBy)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: a head that is none: %v", ErrProtocol, err)
+	case resp.ProtoMajor != 1:
+		return nil, fmt.Errorf("%w: version %q in an answer to HTTP/1.1", ErrProtocol, resp.Proto)
+	case p.buf.Buffered()+p.src.Len() != 0: // where we and net/http see its end differ
+		return nil, fmt.Errorf("%w: a head with an empty line in it", ErrProtocol)
+	}
+	return resp, nil
+}
+
+// headEnd is the length of the head that b begins with, or -1 where its end, which is an empty
+// line, is not there. Lines end with LF, whether CR precedes it or not (RFC 9112, section 2.2).
+func headEnd(b []byte, from int) int {
+	for {
+		k := bytes.IndexByte(b[from:], '\n')
+		if k < 0 {
+			return -1
+		}
+		from += k + 1
+		switch rest := b[from:]; {
+		case len(rest) > 0 && rest[0] == '\n':
+			return from + 1
+		case len(rest) > 1 && rest[0] == '\r' && rest[1] == '\n':
+			return from + 2
+		}
+	}
+}
+
+// version is what a response says of the file it is from.
+type version struct {
+	size         uint64
+	etag         string // "": none
+	lastModified string // "": none
+}
+
+// conditions are the headers by which the server refuses to serve another version.
+func (v *version) conditions(h http.Header) {
+	switch {
+	case strings.HasPrefix(v.etag, `"`): // strong (RFC 9110, section 8.8.3), as If-Match compares
+		h.Set("If-Match", v.etag)
+	case v.lastModified != "":
+		h.Set("If-Unmodified-Since", v.lastModified)
+	}
+}
+
+// same says what is wrong with a response's version where this one was there first.
+func (v *version) same(now version) error {
+	for _, x := range []struct{ what, was, is string }{
+		{"size", strconv.FormatUint(v.size, 10), strconv.FormatUint(now.size, 10)},
+		{"ETag", v.etag, now.etag},
+		{"Last-Modified", v.lastModified, now.lastModified},
+	} {
+		if x.was != "" && x.is != "" && x.was != x.is {
+			return changed(x.what, x.was, x.is)
+		}
+	}
+	return nil
+}
+
+func changed(what, was, is any) error {
+	return fmt.Errorf("%w: its %s was %v and is %v", ErrChanged, what, was, is)
+}
+
+// partial checks that a response is the n bytes from off on and nothing else, and says which
+// version they are of.
+func partial(resp *http.Response, off, n uint64) (v version, err error) {
+	if err := status(resp); err != nil {
+		return v, err
+	}
+	h := resp.Header
+	if len(resp.TransferEncoding) > 0 {
+		return v, unsupported(fmt.Sprintf("Transfer-Encoding %s: chunks would lie between the data", resp.TransferEncoding))
+	}
+	if c := strings.Join(h.Values("Content-Encoding"), ", "); c != "" && !strings.EqualFold(c, "identity") {
+		return v, unsupported(fmt.Sprintf("Content-Encoding %q: nobody decodes it in device memory", c))
+	}
+	if t, _, _ := mime.ParseMediaType(h.Get("Content-Type")); t == "multipart/byteranges" {
+		return v, unsupported("multipart/byteranges for one range")
+	}
+	if resp.ContentLength < 0 {
+		return v, fmt.Errorf("%w: no Content-Length", ErrProtocol)
+	}
+	ranges := h.Values("Content-Range")
+	if len(ranges) != 1 {
+		return v, fmt.Errorf("%w: %d headers Content-Range, of one range", ErrProtocol, len(ranges))
+	}
+	first, last, size, err := contentRange(ranges[0])
+	if err != nil {
+		return v, err
+	}
+	if first != off || last != off+n-1 || uint64(resp.ContentLength) != n {
+		return v, fmt.Errorf("%w: bytes %d-%d were asked for, and Content-Range %q with Content-Length %d came", ErrProtocol,
+			off, off+n-1, ranges[0], resp.ContentLength)
+	}
+	return version{size: size, etag: h.Get("Etag"), lastModified: h.Get("Last-Modified")}, nil
+}
+
+// status says what is wrong with a status that is not 206.
+func status(resp *http.Response) error {
+	switch resp.StatusCode {
+	case http.StatusPartialContent:
+		return nil
+	case http.StatusPreconditionFailed:
+		return fmt.Errorf("%w: the server answers %q", ErrChanged, resp.Status)
+	case http.StatusOK:
+		if resp.ContentLength == 0 {
+			return fmt.Errorf("the file is empty: %w", syscall.ENODATA)
+		}
+		return unsupported("the server answers 200 to a request of a range: it serves none; nginx is one that does")
+	}
+	return &StatusError{Code: resp.StatusCode, Status: resp.Status}
+}
+
+// unsatisfied is the size of a file that has not the range that was asked for (RFC 9110, section
+// 15.5.17).
+func unsatisfied(resp *http.Response) (size uint64, ok bool) {
+	s, ok := strings.CutPrefix(resp.Header.Get("Content-Range"), "bytes */")
+	if !ok || resp.StatusCode != http.StatusRequestedRangeNotSatisfiable {
+		return 0, false
+	}
+	size, err := decimal(s)
+	return size, err == nil
+}
+
+// contentRange parses "bytes FIRST-LAST/SIZE" (RFC 9110, section 14.4). A range lies in the file.
+func contentRange(s string) (first, last, size uint64, err error) {
+	unit, rest, _ := strings.Cut(s, " ")
+	span, total, _ := strings.Cut(rest, "/")
+	from, to, _ := strings.Cut(span, "-")
+	first, e1 := decimal(from)
+	last, e2 := decimal(to)
+	size, e3 := decimal(total)
+	if !strings.EqualFold(unit, "bytes") || errors.Join(e1, e2, e3) != nil || first > last || last >= size {
+		return 0, 0, 0, fmt.Errorf("%w: Content-Range %q is no range of a file whose size is known", ErrProtocol, s)
+	}
+	return first, last, size, nil
+}
+
+// decimal is digits only, and fits an int64, as Content-Length does.
+func decimal(s string) (uint64, error) {
+	if s == "" || strings.Trim(s, "0123456789") != "" {
+		return 0, syscall.EINVAL
+	}
+	return strconv.ParseUint(s, 10, 63)
+}

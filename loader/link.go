@@ -1,0 +1,242 @@
+package loader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// broken is an error of a connection: another one may do better.
+type broken struct{ err error }
+
+func (b *broken) Error() string { return b.err.Error() }
+func (b *broken) Unwrap() error { return b.err }
+
+// memory remembers that a Memory failed, which no other connection would mend.
+type memory struct {
+	devmem.Memory
+	failed atomic.Pointer[error]
+}
+
+func (m *memory) note(err error) error {
+	if err != nil {
+		m.failed.CompareAndSwap(nil, &err)
+	}
+	return err
+}
+
+// Look implements devmem.Memory.
+func (m *memory) Look(ctx context.Context, dst []byte, b devmem.Buffer, ranges ...devmem.Range) error {
+	return m.note(m.Memory.Look(ctx, dst, b, ranges...))
+}
+
+// Put implements devmem.Memory.
+func (m *memory) Put(ctx context.Context, b devmem.Buffer, off uint64, src []byte) error {
+	return m.note(m.Memory.Put(ctx, b, off, src))
+}
+
+// Gather implements devmem.Memory.
+func (m *memory) Gather(ctx context.Context, dst, src devmem.Buffer, moves []devmem.Move) error {
+	return m.note(m.Memory.Gather(ctx, dst, src, moves))
+}
+
+// link is a connection to the server, that ranges are asked for on. It may be used by one Fetch
+// after the other.
+type link struct {
+	o    *Object
+	c    devmem.Conn
+	s    *devmem.Stream
+	m    *memory
+	flow devmem.FlowID
+	rule bool        // flow is one
+	stop func() bool // the context's hold on it; nil: none has it
+
+	parser headParser
+	head   []byte
+	out    []byte
+	host   uint64 // of Stats.HostBytes: what this one has told
+
+	sent      int  // requests whose responses have not come in whole
+	served    int  // responses that came in whole
+	begun     bool // the one that comes now has given a byte
+	persists  bool // the server has answered, and goes on: more may be asked for before it does
+	took      bool // bytes of bodies
+	unflushed uint64
+}
+
+// connect makes a connection, and has what comes on it land in the pool.
+func (o *Object) connect(ctx context.Context) (*link, error) {
+	c, err := o.dial(ctx, o.address())
+	if err != nil {
+		return nil, &broken{err}
+	}
+	l := &link{o: o, c: c, m: &memory{Memory: o.c.Memory}}
+	if o.c.Copy {
+		l.s = devmem.NewStream(c, l.m, nil)
+		o.stats.connections.Add(1)
+		return l, nil
+	}
+	f := devmem.Flow{Queue: o.c.Queue}
+	if f.Src, err = addrPort(c.RemoteAddr()); err == nil {
+		f.Dst, err = addrPort(c.LocalAddr())
+	}
+	if err == nil {
+		l.flow, err = o.c.Device.AddFlow(f) // before anything is asked for: nothing is on its way
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.close())
+	}
+	l.rule = true
+	l.s = devmem.NewStream(c, l.m, o.c.Pool)
+	o.stats.connections.Add(1)
+	return l, nil
+}
+
+func addrPort(a net.Addr) (netip.AddrPort, error) {
+	if t, ok := a.(*net.TCPAddr); ok {
+		x := t.AddrPort()
+		return netip.AddrPortFrom(x.Addr().Unmap(), x.Port()), nil
+	}
+	return netip.ParseAddrPort(a.String())
+}
+
+// close ends the connection: at once where more is to come on it. A nil link has none.
+func (l *link) close() error {
+	if l == nil {
+		return nil
+	}
+	l.release()
+	if l.sent > 0 {
+		_ = l.c.SetLinger(0)
+	}
+	err := l.c.Close()
+	if errors.Is(err, net.ErrClosed) { // by the Device
+		err = nil
+	}
+	if l.rule {
+		err = errors.Join(err, l.o.c.Device.DelFlow(l.flow))
+	}
+	return err
+}
+
+// hold has ctx end what the link waits for, until release; false: it has done so.
+func (l *link) hold(ctx context.Context) {
+	l.stop = context.AfterFunc(ctx, func() { _ = l.c.SetDeadline(time.Unix(1, 0)) })
+}
+
+func (l *link) release() (ok bool) {
+	stop := l.stop
+	l.stop = nil
+	return stop == nil || stop()
+}
+
+// failed makes an error what it is to be: Memory's is final, any other the connection's.
+func (l *link) failed(err error) error {
+	if p := l.m.failed.Load(); p != nil {
+		return fmt.Errorf("memory: %w", *p)
+	}
+	return &broken{err}
+}
+
+// fill waits until n bytes are there.
+func (l *link) fill(ctx context.Context, n int) error {
+	err := l.s.Fill(ctx, n)
+	all := l.s.HostBytes()
+	l.o.stats.host.Add(all - l.host)
+	l.host = all
+	l.begun = l.begun || l.s.Len() > 0
+	if err != nil {
+		return l.failed(err)
+	}
+	return nil
+}
+
+// ask sends what is in out.
+func (l *link) ask(requests int) error {
+	l.sent += requests
+	l.o.stats.requests.Add(uint64(requests))
+	_, err := l.c.Write(l.out)
+	if err != nil {
+		return l.failed(err)
+	}
+	return nil
+}
+
+// response takes the head of the next response.
+func (l *link) response(ctx context.Context) (*http.Response, error) {
+	for range interims {
+		resp, err := l.nextHead(ctx)
+		if err != nil || resp.StatusCode >= 200 || resp.StatusCode == http.StatusSwitchingProtocols {
+			return resp, err
+		}
+	}
+	return nil, fmt.Errorf("%w: %d responses 1xx to one request", ErrProtocol, interims)
+}
+
+// nextHead looks at a head, and takes it.
+func (l *link) nextHead(ctx context.Context) (*http.Response, error) {
+	l.head = l.head[:0]
+	for {
+		have := len(l.head)
+		if have == headLimit {
+			return nil, fmt.Errorf("%w: a head of more than %d bytes", ErrProtocol, headLimit)
+		}
+		if err := l.fill(ctx, have+1); err != nil {
+			return nil, err
+		}
+		n := int(min(lookStep, l.s.Len()-uint64(have), uint64(headLimit-have)))
+		l.head = append(l.head, make([]byte, n)...)
+		if err := l.s.Look(ctx, l.head[have:], uint64(have)); err != nil {
+			return nil, l.failed(err)
+		}
+		if l.rule {
+			l.o.stats.looked.Add(uint64(n))
+			l.o.stats.looks.Add(1)
+		}
+		if end := headEnd(l.head, max(0, have-2)); end >= 0 {
+			if err := l.s.Skip(uint64(end)); err != nil {
+				return nil, l.failed(err)
+			}
+			return l.parser.parse(l.head[:end])
+		}
+	}
+}
+
+// take takes n bytes that are there to their place, where they are at the next flush.
+func (l *link) take(ctx context.Context, dst devmem.Buffer, off, n uint64) error {
+	if err := l.s.Take(ctx, dst, off, n); err != nil {
+		return l.failed(err)
+	}
+	l.took = true
+	l.o.stats.payload.Add(n)
+	if l.unflushed += n; l.unflushed >= l.o.flushAt() {
+		return l.flush(ctx)
+	}
+	return nil
+}
+
+// flush brings what was taken to its place, and gives its pages back.
+func (l *link) flush(ctx context.Context) error {
+	l.unflushed = 0
+	if err := l.s.Flush(ctx); err != nil {
+		return l.failed(err)
+	}
+	return nil
+}
+
+// flushAt is how many bytes may be taken and not be in their place: they hold pages that others
+// wait for.
+func (o *Object) flushAt() uint64 {
+	const most = 1 << 20
+	if o.c.Copy {
+		return most
+	}
+	return min(most, o.c.Pool.Size()/uint64(4*o.c.Connections))
+}

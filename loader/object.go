@@ -1,0 +1,371 @@
+package loader
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"vnic.dev/vnic/devmem"
+)
+
+const (
+	redirects = 10 // that are followed
+	addresses = 16 // of a host that are tried
+)
+
+// Object is a file on a server. One Fetch, or one Records, is under way at a time (EBUSY).
+type Object struct {
+	c       Config
+	url     *url.URL // behind redirects
+	name    string   // of it, for people
+	version version
+
+	client *http.Client // of what comes in host memory
+	base   *http.Request
+	head   []byte // of requests, but for the range
+
+	rx    devmem.Binding
+	links []*link // by worker, nil: none; of the Fetch that is under way
+
+	stats counters
+
+	mu     sync.Mutex
+	closed bool
+	cancel context.CancelCauseFunc // of the Fetch that is under way; nil: none
+	idle   chan struct{}           // closed when it has ended
+
+	once sync.Once
+	err  error // of once
+}
+
+// Stats counts since the Object was opened.
+type Stats struct {
+	Payload     uint64 // bytes of the file that came for Fetch
+	HostBytes   uint64 // of all that came on its connections: in host memory
+	HeaderBytes uint64 // bytes of the file that came for ReadHost, on another connection, and the first one of Open
+	Looked      uint64 // bytes of heads that were looked at in device memory
+	Looks       uint64 // calls in which that was done
+	Requests    uint64 // of ranges, by Fetch; what is asked for again is another one
+	Connections uint64 // that Fetch made
+	Resumed     uint64 // of them that ended in the middle, and were followed by another
+}
+
+type counters struct {
+	payload, host, header, looked, looks, requests, connections, resumed atomic.Uint64
+}
+
+// Stats is a snapshot.
+func (o *Object) Stats() Stats {
+	s := &o.stats
+	return Stats{Payload: s.payload.Load(), HostBytes: s.host.Load(), HeaderBytes: s.header.Load(),
+		Looked: s.looked.Load(), Looks: s.looks.Load(), Requests: s.requests.Load(),
+		Connections: s.connections.Load(), Resumed: s.resumed.Load()}
+}
+
+// Size is the file's, in bytes: 1 at least.
+func (o *Object) Size() uint64 { return o.version.size }
+
+// ETag is the file's, as the server writes it; "" where it gives none.
+func (o *Object) ETag() string { return o.version.etag }
+
+// URL is where the file is, behind redirects.
+func (o *Object) URL() string { return o.url.String() }
+
+// Open asks a server for the first byte of a file, follows redirects, and binds the pool. Errors:
+// EINVAL (the URL, or the Config), EOPNOTSUPP (https, a server that serves no ranges, or codes what
+// it sends), ENODATA (an empty file), *StatusError, ErrProtocol, those of Device.Dial and
+// Device.BindRX.
+func Open(ctx context.Context, from string, c Config) (_ *Object, err error) {
+	u, err := url.Parse(from)
+	if err != nil {
+		return nil, fmt.Errorf("open a URL: %w: %w", inner(err), syscall.EINVAL)
+	}
+	if err := errors.Join(checkURL(u), c.check()); err != nil {
+		return nil, fmt.Errorf("open %s: %w", nameOf(u), err)
+	}
+	o := &Object{c: c, url: u, name: nameOf(u), links: make([]*link, c.Connections)}
+	o.client = &http.Client{
+		Transport: &http.Transport{
+			DialContext:            func(ctx context.Context, _, to string) (net.Conn, error) { return o.dial(ctx, to) },
+			DisableCompression:     true,
+			MaxResponseHeaderBytes: headLimit,
+		},
+		CheckRedirect: func(r *http.Request, via []*http.Request) error {
+			if len(via) >= redirects {
+				return fmt.Errorf("%d redirects: %w", redirects, syscall.ELOOP)
+			}
+			r.Header.Del("Referer")
+			if err := checkURL(r.URL); err != nil {
+				return fmt.Errorf("redirect to %s: %w", nameOf(r.URL), err)
+			}
+			return nil
+		},
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("open %s: %w", o.name, err), o.Close())
+		}
+	}()
+	if err := o.probe(ctx); err != nil {
+		return nil, err
+	}
+	if !c.Copy {
+		if o.rx, err = c.Device.BindRX(c.Pool, c.Queue); err != nil {
+			return nil, err
+		}
+	}
+	return o, nil
+}
+
+// checkURL says what is wrong with where a file is.
+func checkURL(u *url.URL) error {
+	switch {
+	case u.Scheme == "https":
+		return unsupported("https: a TLS record cannot be decrypted in device memory here; use http")
+	case u.Scheme != "http" || u.Opaque != "":
+		return fmt.Errorf("scheme %q: only http://HOST[:PORT]/PATH is read: %w", u.Scheme, syscall.EINVAL)
+	case u.Hostname() == "":
+		return fmt.Errorf("no host: %w", syscall.EINVAL)
+	case u.User != nil:
+		return fmt.Errorf("a user in the URL: give the header Authorization instead: %w", syscall.EINVAL)
+	}
+	return nil
+}
+
+// nameOf is a URL for people. Its query may be a secret, as its user.
+func nameOf(u *url.URL) string {
+	x := url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}
+	if u.RawQuery != "" {
+		x.RawQuery = "..."
+	}
+	return x.String()
+}
+
+// inner is what a *url.Error says beside the URL.
+func inner(err error) error {
+	if e := (*url.Error)(nil); errors.As(err, &e) {
+		return e.Err
+	}
+	return err
+}
+
+// probe asks for the first byte.
+func (o *Object) probe(ctx context.Context) error {
+	o.base = &http.Request{Method: http.MethodGet, URL: o.url, Header: o.c.Header.Clone(), Host: o.c.Header.Get("Host")}
+	o.base.Header.Del("Host")
+	var first [1]byte
+	resp, v, err := o.get(ctx, first[:], 0)
+	if resp != nil {
+		o.url = resp.Request.URL
+	}
+	o.name = nameOf(o.url)
+	if err != nil {
+		return err
+	}
+	o.version = v
+	h := resp.Request.Header.Clone() // without what must not go to another host
+	h.Del("Range")
+	v.conditions(h)
+	u := *o.url
+	u.Fragment, u.RawFragment = "", ""
+	o.base = &http.Request{Method: http.MethodGet, URL: &u, Header: h, Host: resp.Request.Host}
+	var b bytes.Buffer
+	if err := o.base.Write(&b); err != nil {
+		return err
+	}
+	o.head = bytes.TrimSuffix(b.Bytes(), []byte("\r\n"))
+	return nil
+}
+
+// request appends the request of n bytes from off on.
+func (o *Object) request(b []byte, off, n uint64) []byte {
+	b = append(b, o.head...)
+	b = append(b, "Range: bytes="...)
+	b = strconv.AppendUint(b, off, 10)
+	b = append(b, '-')
+	b = strconv.AppendUint(b, off+n-1, 10)
+	return append(b, "\r\n\r\n"...)
+}
+
+// get reads bytes of the file to host memory.
+func (o *Object) get(ctx context.Context, p []byte, off uint64) (*http.Response, version, error) {
+	r := o.base.Clone(ctx)
+	r.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", off, off+uint64(len(p))-1))
+	resp, err := o.client.Do(r)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, version{}, context.Cause(ctx)
+		}
+		return nil, version{}, inner(err)
+	}
+	defer resp.Body.Close()
+	v, err := o.answer(resp, off, uint64(len(p)))
+	if err != nil {
+		return resp, v, err
+	}
+	n, err := io.ReadFull(resp.Body, p)
+	o.stats.header.Add(uint64(n))
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return resp, v, err
+}
+
+// answer checks a response: it is what was asked for, and of the version that was there first.
+func (o *Object) answer(resp *http.Response, off, n uint64) (version, error) {
+	v, err := partial(resp, off, n)
+	if size, ok := unsatisfied(resp); ok {
+		switch {
+		case size == 0 && o.version.size == 0:
+			return v, fmt.Errorf("the file is empty: %w", syscall.ENODATA)
+		case size != o.version.size:
+			return v, changed("size", o.version.size, size)
+		}
+	}
+	if err != nil || o.version.size == 0 {
+		return v, err
+	}
+	return v, o.version.same(v)
+}
+
+// ReadHost reads len(p) bytes of the file from off on to host memory, over an ordinary connection:
+// what a CPU has to see, as a header. Errors: EINVAL (beyond the file), ErrChanged, those of Open;
+// there is no second try.
+func (o *Object) ReadHost(ctx context.Context, p []byte, off uint64) error {
+	if n := uint64(len(p)); off > o.Size() || n > o.Size()-off {
+		return fmt.Errorf("%s: bytes [%d, +%d) of %d: %w", o.name, off, n, o.Size(), syscall.EINVAL)
+	}
+	if len(p) == 0 {
+		return nil
+	}
+	if _, _, err := o.get(ctx, p, off); err != nil {
+		return fmt.Errorf("%s: bytes [%d, +%d): %w", o.name, off, len(p), err)
+	}
+	return nil
+}
+
+// dial connects to a host, by its name or address.
+func (o *Object) dial(ctx context.Context, to string) (devmem.Conn, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, o.c.Timeout,
+		fmt.Errorf("no connection within %v: %w", o.c.Timeout, syscall.ETIMEDOUT))
+	defer cancel()
+	host, service, err := net.SplitHostPort(to)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, syscall.EINVAL)
+	}
+	port, err := strconv.ParseUint(service, 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("port %q: %w", service, syscall.EINVAL)
+	}
+	addrs, err := o.resolve(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, a := range addrs {
+		local := netip.AddrPort{}
+		if o.c.Local.IsValid() {
+			local = netip.AddrPortFrom(o.c.Local, 0)
+		}
+		c, err := o.c.Device.Dial(ctx, local, netip.AddrPortFrom(a, uint16(port)))
+		if err == nil {
+			c.SetStallLimit(o.c.Timeout)
+			return c, nil
+		}
+		if errs = append(errs, fmt.Errorf("%s at %v: %w", host, a, err)); ctx.Err() != nil {
+			return nil, errors.Join(append(errs, context.Cause(ctx))...)
+		}
+	}
+	return nil, errors.Join(errs...)
+}
+
+// resolve finds the addresses that there is a way to from Local.
+func (o *Object) resolve(ctx context.Context, host string) (list []netip.Addr, err error) {
+	all := []netip.Addr{}
+	if a, err := netip.ParseAddr(host); err == nil {
+		all = append(all, a)
+	} else if all, err = o.c.Resolve(ctx, host); err != nil {
+		return nil, fmt.Errorf("resolve %s: %w", host, err)
+	}
+	local := o.c.Local.Unmap()
+	for _, a := range all {
+		a = a.Unmap()
+		if a.IsValid() && len(list) < addresses && (!local.IsValid() || local.Is4() == a.Is4()) {
+			list = append(list, a)
+		}
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("%s has no address that %v could reach, of %d: %w", host, o.c.Local, len(all),
+			syscall.EADDRNOTAVAIL)
+	}
+	return list, nil
+}
+
+// address is the server's, for dial.
+func (o *Object) address() string {
+	port := o.url.Port()
+	if port == "" {
+		port = "80"
+	}
+	return net.JoinHostPort(o.url.Hostname(), port)
+}
+
+// begin has a Fetch under way: until end, which frees its place.
+func (o *Object) begin(ctx context.Context) (_ context.Context, cancel context.CancelCauseFunc, end func(), err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.closed:
+		return nil, nil, nil, net.ErrClosed
+	case o.cancel != nil:
+		return nil, nil, nil, fmt.Errorf("another one is under way: %w", syscall.EBUSY)
+	}
+	ctx, cancel = context.WithCancelCause(ctx)
+	idle := make(chan struct{})
+	o.cancel, o.idle = cancel, idle
+	return ctx, cancel, func() {
+		cancel(nil)
+		o.mu.Lock()
+		o.cancel = nil
+		o.mu.Unlock()
+		close(idle)
+	}, nil
+}
+
+// Close ends what is under way, the connections and the binding, idempotent; not from a callback of
+// Fetch. Buffers stay the caller's.
+func (o *Object) Close() error {
+	o.once.Do(func() {
+		o.mu.Lock()
+		o.closed = true
+		idle := o.idle
+		if o.cancel != nil {
+			o.cancel(net.ErrClosed)
+		}
+		o.mu.Unlock()
+		if idle != nil {
+			<-idle
+		}
+		var errs []error
+		for _, l := range o.links {
+			errs = append(errs, l.close())
+		}
+		o.client.CloseIdleConnections()
+		if o.rx != nil {
+			errs = append(errs, o.rx.Close())
+			<-o.rx.Done()
+		}
+		o.err = errors.Join(errs...)
+	})
+	return o.err
+}
