@@ -216,23 +216,32 @@ func (w *worker) gain(ctx context.Context) (more bool, err error) {
 		w.busy = false
 		w.f.idle.Add(1)
 	}
-	if len(w.f.spans) == 0 { // there may be long to wait
-		if err := w.settle(ctx); err != nil {
-			return false, err
-		}
+	select {
+	case s, ok := <-w.f.spans:
+		return w.got(ctx, s, ok)
+	default:
+	}
+	// What has landed is told of before there is a wait: a new span may not come until it is.
+	if err := w.settle(ctx); err != nil {
+		return false, err
 	}
 	select {
 	case s, ok := <-w.f.spans:
-		if !ok {
-			return false, w.settle(ctx)
-		}
-		w.busy = true
-		w.f.idle.Add(-1)
-		w.list = append(w.list, s)
-		return true, nil
+		return w.got(ctx, s, ok)
 	case <-ctx.Done():
 		return false, context.Cause(ctx)
 	}
+}
+
+// got takes a span; not ok: there are no more.
+func (w *worker) got(ctx context.Context, s span, ok bool) (more bool, err error) {
+	if !ok {
+		return false, w.settle(ctx)
+	}
+	w.busy = true
+	w.f.idle.Add(-1)
+	w.list = append(w.list, s)
+	return true, nil
 }
 
 // settle brings what was taken to its place, and tells of it.

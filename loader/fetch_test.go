@@ -45,6 +45,9 @@ func TestFetchBringsTheRightBytes(t *testing.T) {
 			conf.RangeSize, conf.Connections, conf.Pipeline, conf.Copy = uint64(c.rangeSize), c.connections, c.pipeline, c.copy
 			o := testkit.Must(Open(t.Context(), s.URL, conf))(t)
 			defer func() { testkit.OK(t, o.Close()) }()
+			if n := len(w.dev.Stats().Bindings); c.copy != (n == 0) {
+				t.Errorf("%d bindings", n)
+			}
 			testkit.Equal(t, "size", o.Size(), uint64(c.size))
 			testkit.Equal(t, "ETag", o.ETag(), `"v1"`)
 			w.whole(o, file, 4097)
@@ -159,6 +162,11 @@ func TestWrongByteIsSeen(t *testing.T) {
 	testkit.Equal(t, "the byte", w.mem()[700_001], bad[700_001])
 }
 
+// elsewhere is a buffer of another GPU.
+type elsewhere struct{ devmem.Buffer }
+
+func (elsewhere) GPU() int { return 1 }
+
 func TestBadPiecesAreRefused(t *testing.T) {
 	w := newWorld(t)
 	file := random(100_000, 6)
@@ -182,6 +190,8 @@ func TestBadPiecesAreRefused(t *testing.T) {
 	testkit.Equal(t, "requests", o.Stats().Requests, 0)
 	err := o.Fetch(t.Context(), w.conf.Pool, Pieces(Piece{Len: 1}), nil)
 	testkit.ErrorIs(t, err, syscall.EINVAL, "fetch to the pool")
+	err = o.Fetch(t.Context(), elsewhere{w.dst}, Pieces(Piece{Len: 1}), nil)
+	testkit.ErrorIs(t, err, syscall.EXDEV, "fetch to another gpu")
 	w.whole(o, file, 0)
 }
 
@@ -268,6 +278,19 @@ func TestCloseEndsFetch(t *testing.T) {
 	testkit.ErrorIs(t, err, net.ErrClosed)
 	testkit.OK(t, o.Close())
 	w.whole(w.open(serve(t, content(file)).URL), file, 0)
+}
+
+func TestRuleThatIsRefusedIsAnError(t *testing.T) {
+	w := newWorld(t)
+	file := random(10_000, 18)
+	o := w.open(serve(t, content(file)).URL)
+	w.dev.full.Store(true)
+	_, err := w.fetch(o, Piece{Len: 10_000})
+	testkit.ErrorIs(t, err, syscall.ENOSPC)
+	testkit.Equal(t, "requests that nobody would have got the answer of", o.Stats().Requests, 0)
+	w.only(0, 0)
+	w.dev.full.Store(false)
+	w.whole(o, file, 0)
 }
 
 // brokenMemory fails to gather.
@@ -403,7 +426,7 @@ func TestNoProgressIsAnError(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newWorldOf(t, 64<<10)
 			file := random(1000, 13)
 			var friendly atomic.Bool
 			s := raw(t, file, func(c *net.TCPConn, in *bufio.Reader, a ask) bool {
@@ -463,7 +486,7 @@ func TestServerThatClosesConnections(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newWorldOf(t, 128<<10)
 			s := raw(t, file, func(c *net.TCPConn, _ *bufio.Reader, a ask) bool {
 				if f(c, a) {
 					return true
@@ -501,7 +524,7 @@ func TestFileThatChanges(t *testing.T) {
 		"by its size, which is shorter": {false, false, true, other[:10], "size"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newWorldOf(t, 128<<10)
 			var changed atomic.Bool
 			s := serve(t, func(rw http.ResponseWriter, r *http.Request) {
 				now, tag, date := file, `"v1"`, longAgo

@@ -24,7 +24,7 @@ func pad(off, n, size, length int) []byte {
 }
 
 func TestHeadsOfAnyLengthInAnyPieces(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldOf(t, 64<<10)
 	w.conf.Connections = 1
 	file := random(600, 30)
 	var length, piece atomic.Int64
@@ -125,7 +125,7 @@ var hostile = map[string]struct {
 
 // Invariant: loader: whatever a server answers, no byte outside of the place of what was asked for is touched.
 func TestHostileResponsesAreRefused(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldOf(t, 64<<10)
 	file := random(10_000, 31)
 	var now atomic.Pointer[string]
 	s := raw(t, file, func(c *net.TCPConn, in *bufio.Reader, a ask) bool {
@@ -174,7 +174,7 @@ func TestHostileResponsesAreRefused(t *testing.T) {
 }
 
 func TestBytesBehindABodyAreNotPayload(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldOf(t, 64<<10)
 	w.conf.Connections = 1
 	file := random(10_000, 33)
 	s := raw(t, file, func(c *net.TCPConn, in *bufio.Reader, a ask) bool {

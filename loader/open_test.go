@@ -144,7 +144,7 @@ func TestServersThatAreRefused(t *testing.T) {
 		"a head of 100 KB": {answer(206, "x", "X", strings.Repeat("x", 100<<10), "Content-Range", "bytes 0-0/10"), nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newWorldOf(t, 64<<10)
 			w.refused(serve(t, c.h).URL, c.want, c.says...)
 			if _, err := Open(t.Context(), serve(t, c.h).URL, w.conf); strings.HasPrefix(name, "not found") {
 				e := (*StatusError)(nil)

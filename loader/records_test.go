@@ -78,6 +78,25 @@ func TestRecordsComeInOrder(t *testing.T) {
 	}
 }
 
+// A connection that waits for a place must have told of the batch before: the consumer waits for that.
+func TestBatchesAreToldOfBeforeAConnectionWaits(t *testing.T) {
+	w := newWorldOf(t, 64<<10)
+	w.conf.Connections = 2
+	const records = 5000
+	o := w.open(serve(t, content(random(records*8, 45))).URL)
+	r := testkit.Must(o.Records(t.Context(), RecordsConfig{Buffer: w.dst, RecordSize: 8, Batch: 1, Depth: 8}))(t)
+	for i := range records {
+		testkit.Must(r.Next(t.Context()))(t)
+		if i%4 < 3 {
+			continue
+		}
+		for range 4 { // several places at once, that connections contend for
+			testkit.OK(t, r.Release())
+		}
+	}
+	testkit.OK(t, r.Close())
+}
+
 func TestRecordsAreFetchedAhead(t *testing.T) {
 	w := newWorld(t)
 	w.conf.Connections = 1

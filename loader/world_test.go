@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -32,9 +33,13 @@ const (
 type rules struct {
 	devmem.Device
 	n, added atomic.Int64
+	full     atomic.Bool // there is no place for another
 }
 
 func (r *rules) AddFlow(f devmem.Flow) (devmem.FlowID, error) {
+	if r.full.Load() {
+		return 0, syscall.ENOSPC
+	}
 	id, err := r.Device.AddFlow(f)
 	if err == nil {
 		r.n.Add(1)
@@ -60,7 +65,10 @@ type world struct {
 	conf Config
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T) *world { return newWorldOf(t, dstSize) }
+
+// newWorldOf makes one whose destination has size bytes.
+func newWorldOf(t *testing.T, size uint64) *world {
 	t.Helper()
 	testkit.LeavesNothing(t)
 	w := &world{t: t, gpu: testkit.Must(plain.NewGPU(dstSize + poolSize))(t)}
@@ -72,7 +80,7 @@ func newWorld(t *testing.T) *world {
 		testkit.OK(t, dev.Close())
 		testkit.OK(t, w.gpu.Close())
 	})
-	w.dst = testkit.Must(dev.Register(0, 0, dstSize))(t)
+	w.dst = testkit.Must(dev.Register(0, 0, size))(t)
 	w.conf = Config{Device: w.dev, Memory: plain.NewMemory(w.gpu), Queue: 1,
 		Pool: testkit.Must(dev.Register(0, dstSize, poolSize))(t), Timeout: testkit.Patience, Retry: testkit.Patience}
 	w.poison()
@@ -80,9 +88,9 @@ func newWorld(t *testing.T) *world {
 }
 
 // mem is the destination.
-func (w *world) mem() []byte { return w.gpu.Bytes()[:dstSize] }
+func (w *world) mem() []byte { return w.gpu.Bytes()[:w.dst.Size()] }
 
-func (w *world) poison() { copy(w.mem(), bytes.Repeat([]byte{poison}, dstSize)) }
+func (w *world) poison() { copy(w.mem(), bytes.Repeat([]byte{poison}, len(w.mem()))) }
 
 // only fails the test unless the destination has poison everywhere but in [off, off+n).
 func (w *world) only(off, n int) {
