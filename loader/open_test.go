@@ -175,7 +175,9 @@ func TestRedirectsAreFollowed(t *testing.T) {
 	})
 	w.conf.Header = http.Header{"Authorization": {"Bearer hush"}, "X-Mine": {"mine"}}
 	w.conf.Resolve = func(_ context.Context, host string) ([]netip.Addr, error) {
-		testkit.Equal(t, "host", host, "there.example")
+		if host != "127.0.0.1" && host != "there.example" { // an address is asked for as a name is
+			t.Errorf("host %s", host)
+		}
 		return []netip.Addr{netip.MustParseAddr("::ffff:127.0.0.1")}, nil
 	}
 	for i, code := range []int{301, 302, 303, 307, 308} {
