@@ -283,7 +283,7 @@ func (w *worker) serve(ctx context.Context) error {
 			return err
 		}
 	}
-	resp, err := l.response(ctx)
+	resp, err := l.response(ctx) //nolint:bodyclose // it has none: what follows lies in device memory
 	if err != nil {
 		return err
 	}

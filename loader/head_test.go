@@ -218,7 +218,7 @@ func FuzzHead(f *testing.F) {
 			return
 		}
 		var p headParser
-		resp, err := p.parse(b[:end])
+		resp, err := p.parse(b[:end]) //nolint:bodyclose // it has none
 		if err != nil {
 			if !errors.Is(err, ErrProtocol) {
 				t.Fatalf("%q: %v", b, err)

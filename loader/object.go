@@ -164,7 +164,7 @@ func (o *Object) probe(ctx context.Context) error {
 	o.base = &http.Request{Method: http.MethodGet, URL: o.url, Header: o.c.Header.Clone(), Host: o.c.Header.Get("Host")}
 	o.base.Header.Del("Host")
 	var first [1]byte
-	resp, v, err := o.get(ctx, first[:], 0)
+	resp, v, err := o.get(ctx, first[:], 0) //nolint:bodyclose // get has closed it
 	if resp != nil {
 		o.url = resp.Request.URL
 	}
@@ -248,7 +248,7 @@ func (o *Object) ReadHost(ctx context.Context, p []byte, off uint64) error {
 	if len(p) == 0 {
 		return nil
 	}
-	if _, _, err := o.get(ctx, p, off); err != nil {
+	if _, _, err := o.get(ctx, p, off); err != nil { //nolint:bodyclose // get has closed it
 		return fmt.Errorf("%s: bytes [%d, +%d): %w", o.name, off, len(p), err)
 	}
 	return nil

@@ -222,7 +222,7 @@ func (d *Device) connect(ctx context.Context, to **link, what string) (e export,
 	stop := context.AfterFunc(ctx, func() { stopped <- c.SetDeadline(time.Unix(1, 0)) })
 	e, err = handshake(c, d.c.Export)
 	if !stop() {
-		<-stopped
+		_ = <-stopped
 		if err == nil {
 			err = errors.New("handshake")
 		}

@@ -156,7 +156,7 @@ func (s *server) serve(c net.Conn) {
 				_, _ = c.Write(out)
 				_ = c.(*net.TCPConn).CloseWrite()
 				_, _ = io.Copy(io.Discard, c)
-				for range requests { //nolint:revive // until its goroutine ends
+				for range requests { // until its goroutine ends
 				}
 				return
 			}
@@ -166,7 +166,7 @@ func (s *server) serve(c net.Conn) {
 		}
 	}
 	_ = c.Close()
-	for range requests { //nolint:revive // likewise
+	for range requests { // likewise
 	}
 }
 

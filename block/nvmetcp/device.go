@@ -160,7 +160,7 @@ func Open(ctx context.Context, c Config) (*Device, error) {
 			err = context.Cause(ctx)
 		}
 		err = d.wrap(err)
-		d.fail(err)
+		_ = d.fail(err)
 		return nil, errors.Join(err, d.release())
 	}
 	return d, nil

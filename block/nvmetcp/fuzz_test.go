@@ -43,7 +43,7 @@ func FuzzStream(f *testing.F) {
 		r.target.quiet = true // of what is sent because it asks for it
 		r.conf.Timeout = 5 * time.Second
 		d := r.open(t)
-		if err, bad := r.attack(t, d, true); err == nil && bad < hostileOps {
+		if bad, err := r.attack(t, d, true); err == nil && bad < hostileOps {
 			t.Errorf("all is well, but %d operations", bad)
 		}
 	})

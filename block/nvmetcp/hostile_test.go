@@ -29,9 +29,18 @@ func hostileOp(i int) block.Op {
 	return block.Op{Write: i%4 == 3, Off: uint64(i) * hostileLen, Len: hostileLen, Mem: hostileStep*uint64(i+1) + 77}
 }
 
+func twice(f func() bool) bool {
+	for range 2 {
+		if !f() {
+			return false
+		}
+	}
+	return true
+}
+
 // attack has a Device do operations with a target. It checks that nothing outside of the operations' memory was
 // touched, that each was done once, and that those that are said to be well are; a liar may send any data.
-func (r *rig) attack(t testing.TB, d *Device, liar bool) (err error, bad int) {
+func (r *rig) attack(t testing.TB, d *Device, liar bool) (bad int, err error) {
 	t.Helper()
 	all := r.data()[:hostileStep*(hostileOps+2)]
 	spoil(all)
@@ -70,7 +79,7 @@ func (r *rig) attack(t testing.TB, d *Device, liar bool) (err error, bad int) {
 		spoil(b)
 	}
 	clean(t, "beside the operations", all)
-	return err, bad
+	return bad, err
 }
 
 // raw sends bytes of a PDU of which some differ.
@@ -150,7 +159,7 @@ func TestHostileTargets(t *testing.T) {
 		}, "DATAO 4294966784, not 0", nil},
 		{"data a second time", 1, func(q *ioServer, c *command) bool {
 			p := transfer{common: common{Type: typeC2HData}, CID: c.cid, Len: 512}
-			return raw(q, p, data[:512], nil) && raw(q, p, data[:512], nil)
+			return twice(func() bool { return raw(q, p, data[:512], nil) })
 		}, "DATAO 0, not 512", nil},
 		{"LAST too early", 1, func(q *ioServer, c *command) bool {
 			return raw(q, transfer{common: common{Type: typeC2HData, Flags: flagLast}, CID: c.cid, Len: 512}, data[:512], nil)
@@ -171,7 +180,7 @@ func TestHostileTargets(t *testing.T) {
 		{"data of a write", 3, func(q *ioServer, c *command) bool { return whole(q, c, nil, nil) },
 			"C2HData for command 0x0403 (write of 24576 bytes at 73728)", nil},
 		{"data behind the answer", 1, func(q *ioServer, c *command) bool {
-			return whole(q, c, nil, nil) && whole(q, c, nil, nil)
+			return twice(func() bool { return whole(q, c, nil, nil) })
 		}, "C2HData for", nil},
 		{"response for an unknown command", 1, func(q *ioServer, c *command) bool {
 			respond(q.c, 0x0fff, 0, 0)
@@ -251,7 +260,7 @@ func TestHostileTargets(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, script{answer: func(q *ioServer, x *command) bool { return x.n == c.at && c.what(q, x) }})
 			d := r.open(t)
-			err, bad := r.attack(t, d, false)
+			bad, err := r.attack(t, d, false)
 			if err == nil || bad == 0 {
 				t.Fatalf("error %v, %d operations ended with one", err, bad)
 			}
@@ -269,7 +278,7 @@ func TestHostileTargets(t *testing.T) {
 			testkit.ErrorIs(t, d.Do(t.Context(), 1, nil, nil), err)
 			testkit.OK(t, d.Close())
 			r.target.behave(script{})
-			if err, bad := r.attack(t, r.open(t), false); err != nil || bad > 0 {
+			if bad, err := r.attack(t, r.open(t), false); err != nil || bad > 0 {
 				t.Errorf("the next one: %v, %d operations failed", err, bad)
 			}
 		})
