@@ -218,11 +218,14 @@ func (d *Device) connect(ctx context.Context, to **link, what string) (e export,
 		return e, fmt.Errorf("%s: %w", what, err)
 	}
 	*to = &link{Conn: c, what: what, send: make(chan struct{}, 1), receive: make(chan struct{}, 1)}
-	stopped := make(chan error, 1)
-	stop := context.AfterFunc(ctx, func() { stopped <- c.SetDeadline(time.Unix(1, 0)) })
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		_ = c.SetDeadline(time.Unix(1, 0))
+		close(stopped)
+	})
 	e, err = handshake(c, d.c.Export)
 	if !stop() {
-		_ = <-stopped
+		<-stopped
 		if err == nil {
 			err = errors.New("handshake")
 		}
