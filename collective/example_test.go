@@ -21,7 +21,7 @@ func add(ctx context.Context, rank int, at [2]netip.AddrPort) (sums []int32, err
 		return nil, err
 	}
 	defer gpu.Close()
-	dev, err := plain.New(plain.Options{GPUs: []*plain.GPU{gpu}}) // or a device of package guest, stack or devmem/kernel
+	dev, err := plain.New(plain.Options{GPUs: []*plain.GPU{gpu}}) // or a device of package guest or devmem/kernel
 	if err != nil {
 		return nil, err
 	}
@@ -35,8 +35,8 @@ func add(ctx context.Context, rank int, at [2]netip.AddrPort) (sums []int32, err
 	for i := range 8 { // what a step of training leaves
 		binary.LittleEndian.PutUint32(gpu.Bytes()[4*i:], uint32(10*rank+i))
 	}
-	ring, err := collective.Join(ctx, collective.Config{Rank: rank, Ranks: 2, Device: dev, Memory: plain.NewMemory(gpu),
-		Queue: 1, Pool: pool, Scratch: scratch, Listen: at[rank], Next: at[1-rank]})
+	ring, err := collective.Join(ctx, collective.Config{Rank: rank, Ranks: 2, Device: dev,
+		Memory: plain.NewMemory(gpu), Queue: 1, Pool: pool, Scratch: scratch, Listen: at[rank], Next: at[1-rank]})
 	if err != nil {
 		return nil, err
 	}
