@@ -29,4 +29,6 @@
 //
 // Cost: up to four goroutines while Do runs, some 100 bytes for each operation of Config.Depth, and what devmem.Stream
 // and devmem.Sender cost. An operation allocates nothing.
+//
+// The package is API (README, Stability).
 package nbd
