@@ -19,10 +19,19 @@ type Result struct {
 
 // Check runs a case outside of `go test`. newWorld, like the case, may end it by Fatal.
 func Check(ctx context.Context, c Case, newWorld func(T) *World) Result {
+	return check(ctx, c.Name, func(t T) { c.Run(t, newWorld(t)) })
+}
+
+// CheckMemory is Check for a case of MemoryCases.
+func CheckMemory(ctx context.Context, c MemoryCase, newWorld func(T) *MemoryWorld) Result {
+	return check(ctx, c.Name, func(t T) { c.Run(t, newWorld(t)) })
+}
+
+func check(ctx context.Context, name string, run func(T)) Result {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	t := &checker{ctx: ctx, result: Result{Name: c.Name}}
-	t.do(func() { c.Run(t, newWorld(t)) })
+	t := &checker{ctx: ctx, result: Result{Name: name}}
+	t.do(func() { run(t) })
 	cancel()
 	for {
 		t.mu.Lock()

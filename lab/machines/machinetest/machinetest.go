@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"vnic.dev/vnic/assets"
@@ -75,22 +76,47 @@ func Lab(t *testing.T, d lab.Description, log *slog.Logger) *lab.Lab {
 // Boot boots a guest, which is ended with the test. Its console is shown if the test has failed.
 func Boot(t *testing.T, im *machines.Images, hw *lab.Machine, c machines.Config) *machines.Guest {
 	t.Helper()
-	if c.Name == "" {
-		c.Name = t.Name()
+	return BootAll(t, im, Guest{hw, c})[0]
+}
+
+// Guest is what Boot boots.
+type Guest struct {
+	Machine *lab.Machine
+	Config  machines.Config
+}
+
+// BootAll is Boot for several guests at the same time.
+func BootAll(t *testing.T, im *machines.Images, list ...Guest) []*machines.Guest {
+	t.Helper()
+	guests, errs := make([]*machines.Guest, len(list)), make([]error, len(list))
+	var booted sync.WaitGroup
+	for i, g := range list {
+		if g.Config.Name == "" {
+			g.Config.Name = t.Name()
+		}
+		booted.Go(func() { // t's context ends before its Cleanup
+			guests[i], errs[i] = im.Boot(context.WithoutCancel(t.Context()), g.Machine, g.Config)
+		})
 	}
-	g, err := im.Boot(context.WithoutCancel(t.Context()), hw, c) // t's ends before its Cleanup
-	testkit.OK(t, err)
-	t.Cleanup(func() {
-		err := g.Close()
-		if t.Failed() {
-			console := g.Console()
-			for line := range strings.Lines(string(console[max(0, len(console)-16<<10):])) {
-				t.Log(agent.Plain(strings.TrimRight(line, "\r\n")))
-			}
+	booted.Wait()
+	for _, g := range guests {
+		if g != nil {
+			t.Cleanup(func() { end(t, g) })
 		}
-		if err != nil && !errors.Is(err, context.Canceled) {
-			t.Error(err)
+	}
+	testkit.OK(t, errors.Join(errs...))
+	return guests
+}
+
+func end(t *testing.T, g *machines.Guest) {
+	err := g.Close()
+	if t.Failed() {
+		console := g.Console()
+		for line := range strings.Lines(string(console[max(0, len(console)-16<<10):])) {
+			t.Log(agent.Plain(strings.TrimRight(line, "\r\n")))
 		}
-	})
-	return g
+	}
+	if err != nil && !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
 }

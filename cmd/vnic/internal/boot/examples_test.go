@@ -19,6 +19,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"vnic.dev/vnic/devmem/devmemtest"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 )
@@ -57,7 +58,11 @@ func (e exampleProgram) build(ctx context.Context, to string) error {
 	if err := os.WriteFile(to+".go", e.source, 0o644); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", to, to+".go")
+	return goBuild(ctx, to, to+".go")
+}
+
+func goBuild(ctx context.Context, to, what string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", to, what)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
@@ -81,7 +86,10 @@ func sections(out string) map[string]string {
 
 // Guests under QEMU run programs of this machine: their bytes come out as they are, and their status.
 // Among them is what packages guest and devmem/kernel show as examples: it prints what it says it does.
-// Two guests are booted once for all that a NIC serves.
+// Two guests are booted once for all that a NIC serves: the suite of devmem.Memory as well, over what package guest
+// gives of the GPU's memory.
+//
+// Invariant: guest: Device.Engines do in guests, on either NIC, what package devmem says of a Memory.
 //
 // Invariant: vnic boot: A program's bytes and status come out as they are, on either NIC.
 func TestProgramRunsInAGuest(t *testing.T) {
@@ -103,6 +111,8 @@ func TestProgramRunsInAGuest(t *testing.T) {
 		}
 		want[name+" 0"] = e.output
 	}
+	const memory = "vnic.dev/vnic/guest/memory-conformance"
+	testkit.OK(t, goBuild(t.Context(), filepath.Join(dir, "memory"), memory))
 	input := bytes.Repeat([]byte("for GPU memory\n"), 1500000/15) // what the example of devmem/kernel is sent
 	testkit.OK(t, os.WriteFile(filepath.Join(dir, "input"), input, 0o644))
 	t.Chdir(dir)
@@ -123,16 +133,16 @@ polls() {
 run() { ./$1; echo "== $1 $?"; }
 pour() { cat input > /dev/tcp/guest0/5202; }
 case $VNIC_INDEX-%s in
-0-gve) run receiver; run kernel;;
+0-gve) run receiver; run kernel; run memory;;
 1-gve) run sender; until pour 2>/dev/null; do sleep 0.1; done;;
-0-*) run receiver;;
+0-*) run receiver; run memory;;
 1-*) run sender;;
 esac
 printf 'a\001\377\r\n'
 cat /proc/sys/kernel/hostname >&2
 polls
 exit $((VNIC_INDEX * 7))`
-	for nic, programs := range map[string]string{lab.Virtio: "receiver sender", lab.GVE: "receiver sender kernel"} {
+	for nic, programs := range map[string]string{lab.Virtio: "receiver sender memory", lab.GVE: "receiver sender kernel memory"} {
 		t.Run(nic, func(t *testing.T) {
 			ignore := goleak.IgnoreCurrent()
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -147,6 +157,8 @@ exit $((VNIC_INDEX * 7))`
 			if err != nil || status != 7 {
 				t.Errorf("status %d, %v", status, err)
 			}
+			n, by := len(devmemtest.MemoryCases()), map[string]string{lab.Virtio: "BAR", lab.GVE: "Engines"}
+			want["memory 0"] = fmt.Sprintf("%d of %d cases passed, contents by %s", n, n, by[nic])
 			got := sections(out.String())
 			for _, p := range strings.Fields(programs) {
 				if g, ok := got[p+" 0"]; !ok || g != want[p+" 0"] {

@@ -1,0 +1,29 @@
+package clienttest
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// What is of ours in the program: clients, package devmem and what implements it without a NIC of ours, and small
+// things that know nothing of ours.
+//
+// Invariant: devmem: The clients pass in a guest over Linux's device memory TCP and a mapped dma-buf, without any of
+// vnic's code below package devmem; payload lies in the GPU's memory, by the NIC's count.
+func TestProgramHasNoPackageOfTheGuest(t *testing.T) {
+	const module = "vnic.dev/vnic/"
+	out := testkit.Must(exec.CommandContext(t.Context(), "go", "list", "-deps", program).Output())(t)
+	var list []string
+	for p := range strings.FieldsSeq(string(out)) {
+		if of, ours := strings.CutPrefix(p, module); ours && !strings.HasPrefix(of, "internal/") {
+			list = append(list, of)
+		}
+	}
+	slices.Sort(list)
+	testkit.Equal(t, "packages", strings.Join(list, " "), "block block/nbd block/nvmetcp collective devmem "+
+		"devmem/devmemtest devmem/kernel devmem/kernel/clienttest devmem/kernel/clienttest/devmem-clients devmem/plain loader")
+}

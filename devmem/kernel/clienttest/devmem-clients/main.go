@@ -1,0 +1,10 @@
+// Command devmem-clients runs the clients of package devmem over the kernel's device memory TCP and a mapped dma-buf.
+package main
+
+import (
+	"os"
+
+	"vnic.dev/vnic/devmem/kernel/clienttest"
+)
+
+func main() { os.Exit(clienttest.Main(os.Args[1:])) }

@@ -1,0 +1,69 @@
+package clienttest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/devmem/devmemtest"
+	"vnic.dev/vnic/devmem/kernel"
+	"vnic.dev/vnic/devmem/plain"
+)
+
+// Where what lies in GPU memory.
+const (
+	dataOff, dataSize       = 0, devmemtest.MemorySize // what jobs work on
+	poolOff, poolSize       = dataOff + dataSize, 4 << 20
+	scratchOff, scratchSize = poolOff + poolSize, 2 << 20
+	gpuSize                 = scratchOff + scratchSize
+)
+
+// gpu is memory of GPU 0, of which a dma-buf is mapped: so the CPU sees a GPU's memory whose driver can map it. Caches
+// of the machine are coherent with its devices (x86), so that there is no DMA_BUF_IOCTL_SYNC.
+type gpu struct {
+	*kernel.UDMABuf
+	mapped []byte // of the dma-buf
+}
+
+func newGPU(node int) (_ *gpu, err error) {
+	g := &gpu{}
+	if g.UDMABuf, err = kernel.NewUDMABuf(kernel.UDMABufOptions{Size: gpuSize, Node: node}); err != nil {
+		return nil, err
+	}
+	fd, _, err := g.Export(0, 0, gpuSize)
+	if err == nil {
+		g.mapped, err = unix.Mmap(fd, 0, gpuSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		err = errors.Join(os.NewSyscallError("mmap of a dma-buf", err), unix.Close(fd)) // the mapping keeps it
+	}
+	if err != nil {
+		return nil, errors.Join(err, g.Close())
+	}
+	return g, nil
+}
+
+// find is for plain.MapMemory.
+func (g *gpu) find(id int, off, size uint64) ([]byte, error) {
+	if id != 0 {
+		return nil, fmt.Errorf("gpu %d: %w", id, syscall.ENODEV)
+	}
+	if off > gpuSize || size > gpuSize-off {
+		return nil, fmt.Errorf("[%#x, +%#x) of gpu %d: %w", off, size, id, syscall.EFAULT)
+	}
+	return g.mapped[off : off+size : off+size], nil
+}
+
+func (g *gpu) memory() devmem.Memory { return plain.MapMemory(g.find) }
+
+// Close gives the memory back.
+func (g *gpu) Close() error {
+	var err error
+	if g.mapped != nil {
+		err = os.NewSyscallError("munmap", unix.Munmap(g.mapped))
+		g.mapped = nil
+	}
+	return errors.Join(err, g.UDMABuf.Close())
+}
