@@ -20,6 +20,7 @@ import (
 	"vnic.dev/vnic/guest-images/guestnvme"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/lab/machines/machinetest"
 	"vnic.dev/vnic/qemu"
@@ -190,6 +191,9 @@ func (p *pair) giveUp(t *testing.T) {
 
 // A target has several namespaces and addresses; its NIC is a gVNIC.
 func TestTargetWithGVNIC(t *testing.T) {
+	if !labtest.Long() {
+		t.Skip("one more pair of guests: with VNIC_LONG")
+	}
 	p := newPair(t, lab.GVE, qemu.Disk{File: newDisk(t, 1<<20, 21), Serial: "one"},
 		qemu.Disk{File: newDisk(t, 2<<20, 22), Serial: "two"})
 	testkit.OK(t, guestnvme.Serve(t.Context(), p.target, guestnvme.Target{NQN: nqn, Disks: []string{"one", "two"},
