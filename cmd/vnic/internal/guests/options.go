@@ -12,6 +12,7 @@ import (
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/memavail"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/qemu"
@@ -190,6 +191,22 @@ func (o *Options) Describe() (d lab.Description, err error) {
 	o.addServers(&d)
 	d.Impair(o.Impairment)
 	return d, nil
+}
+
+// enough says whether there is memory for all guests; of a Lab the user of that has looked.
+func (o *Options) enough() error {
+	each := o.GPUMemory
+	if !o.InProc {
+		each += o.Memory
+	}
+	if o.Lab != nil {
+		return nil
+	}
+	if err := memavail.Enough(uint64(o.Guests)*each+uint64(len(o.Servers))*serverRAM, "/"); err != nil {
+		return fmt.Errorf("%d of guests, each with --memory %s and --gpu-memory %s: %w: fewer, or less of either", o.Guests,
+			lab.FormatBytes(o.Memory), lab.FormatBytes(o.GPUMemory), err)
+	}
+	return nil
 }
 
 // addServers adds the servers, behind all guests.

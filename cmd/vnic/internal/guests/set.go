@@ -130,6 +130,9 @@ func Open(ctx context.Context, o *Options) (s *Set, err error) {
 	if err := o.Begin(ctx, Step{Stage: "gpu-memory"}); err != nil {
 		return s, err
 	}
+	if err := o.enough(); err != nil {
+		return s, err
+	}
 	conf := lab.Options{Log: o.Log}
 	if conf.Services, err = o.services(); err != nil {
 		return s, err
