@@ -1,5 +1,6 @@
 // Command memory-conformance runs the conformance suite of devmem.Memory in a guest of vnic boot, over what package
-// guest gives there (Device.Engines): with --nic virtio the engines of vnic's GPU, with --nic gve memory that is mapped.
+// guest gives there (Device.Engines): with --nic virtio the engines of vnic's GPU, with --nic gve memory that is
+// mapped.
 //
 // What the suite finds in GPU memory is looked at through the GPU's BAR, where there is one. On a guest whose GPU is a
 // NUMA node there is no other way to it than Engines themselves.
@@ -55,7 +56,8 @@ func run(ctx context.Context, d *guest.Device) error {
 	return nil
 }
 
-// mapBAR maps the memory of the guest's GPU that is a PCI device: BAR 2 of ivshmem-plain. It is nil where there is none.
+// mapBAR maps the memory of the guest's GPU that is a PCI device: BAR 2 of ivshmem-plain. It is nil where there is
+// none.
 func mapBAR(d *guest.Device) ([]byte, error) {
 	dirs, err := filepath.Glob("/sys/bus/pci/devices/*")
 	if err != nil {

@@ -25,5 +25,6 @@ func TestProgramHasNoPackageOfTheGuest(t *testing.T) {
 	}
 	slices.Sort(list)
 	testkit.Equal(t, "packages", strings.Join(list, " "), "block block/nbd block/nvmetcp collective devmem "+
-		"devmem/devmemtest devmem/kernel devmem/kernel/clienttest devmem/kernel/clienttest/devmem-clients devmem/plain loader")
+		"devmem/devmemtest devmem/kernel devmem/kernel/clienttest devmem/kernel/clienttest/devmem-clients devmem/plain "+
+		"loader")
 }

@@ -193,16 +193,16 @@ func (w *world) run(ctx context.Context, t *testing.T, job string, args ...any) 
 	testkit.OK(t, json.Unmarshal([]byte(out.Stdout), &r))
 	bound, others = w.meters()
 	bound, others = bound.since(wasBound), others.since(wasOthers)
-	t.Logf("%s: %v\n\t%+v\n\tbound queue: rx %+v\n\tothers: rx %+v\n\ttx %+v", job, time.Since(begin), r, bound.rx, others.rx,
-		others.tx)
+	t.Logf("%s: %v\n\t%+v\n\tbound queue: rx %+v\n\tothers: rx %+v\n\ttx %+v", job, time.Since(begin), r, bound.rx,
+		others.rx, others.tx)
 	return r, bound, others
 }
 
 // overhead is more than all that clients take and send by host memory: handshakes, requests, heads.
 const overhead = 64 << 10
 
-// inGPU wants a client's payload to be in the GPU's memory, by its own count and by the NIC's. That knows nothing of the
-// program: what it counts is memory of the GPU that nobody has registered.
+// inGPU wants a client's payload to be in the GPU's memory, by its own count and by the NIC's. The NIC knows nothing of
+// the program: what it counts is memory of the GPU that nobody has registered.
 func inGPU(t *testing.T, r Report, bound, others counts) {
 	t.Helper()
 	if r.Received == 0 || r.HostBytes != 0 {

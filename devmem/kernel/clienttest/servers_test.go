@@ -21,8 +21,8 @@ func serveFile(l net.Listener, file []byte) {
 	_ = s.Close()
 }
 
-// nbdServer is a server of the NBD protocol (its proto.md) with one export, written for this test alone: fixed newstyle,
-// NBD_OPT_GO and no other option, simple replies. A client that is wrong loses its connection.
+// nbdServer is a server of the NBD protocol (its proto.md) with one export, written for this test alone: fixed
+// newstyle, NBD_OPT_GO and no other option, simple replies. A client that is wrong loses its connection.
 type nbdServer struct {
 	mu    sync.Mutex
 	store []byte

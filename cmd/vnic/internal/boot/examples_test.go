@@ -142,7 +142,9 @@ printf 'a\001\377\r\n'
 cat /proc/sys/kernel/hostname >&2
 polls
 exit $((VNIC_INDEX * 7))`
-	for nic, programs := range map[string]string{lab.Virtio: "receiver sender memory", lab.GVE: "receiver sender kernel memory"} {
+	for nic, programs := range map[string]string{
+		lab.Virtio: "receiver sender memory", lab.GVE: "receiver sender kernel memory",
+	} {
 		t.Run(nic, func(t *testing.T) {
 			ignore := goleak.IgnoreCurrent()
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
