@@ -21,7 +21,7 @@ func TestRingOfMachines(t *testing.T) {
 	}
 	o := options(t, 4, 1, 3, 5, 100_001, 2)
 	o.InProc, o.NIC, o.Fetch = false, []string{lab.GVE, lab.GVE, lab.Virtio}, assets.Options{IgnoreSystemQEMU: true}
-	o.Memory, o.Timeout = 256<<20, 5*time.Second
+	o.Memory, o.Timeout = 256<<20, 10*time.Second // a busy machine may leave a guest alone for seconds
 	var set *guests.Set
 	o.Hook = func(s *guests.Set) { set = s }
 	var ranks []Rank
