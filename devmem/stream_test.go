@@ -195,7 +195,8 @@ func TestStreamLooksAtEachHead(t *testing.T) {
 	s := devmem.NewStream(conn, m, pool)
 	ctx := t.Context()
 	testkit.OK(t, s.Fill(ctx, len(all)))
-	for _, each := range []devmem.Strided{{Off: 3, Stride: 1000, Len: 24, Count: 39}, {Off: 0, Stride: 24, Len: 24, Count: 1000},
+	for _, each := range []devmem.Strided{{Off: 3, Stride: 1000, Len: 24, Count: 39},
+		{Off: 0, Stride: 24, Len: 24, Count: 1000},
 		{Off: 39_999, Len: 1, Count: 1}, {Off: 5, Stride: 0, Len: 16, Count: 3}, {Count: 7}} {
 		got, want := make([]byte, each.Len*each.Count), []byte(nil)
 		for i := range each.Count {
@@ -240,8 +241,8 @@ func TestFragmentsThatDoNotAddUp(t *testing.T) {
 		testkit.ErrorIs(t, devmem.NewStream(c, nil, buffer(4096)).Fill(t.Context(), 1), syscall.EPROTO)
 	}
 	// Of a connection that nobody steers nothing can come in device memory.
-	testkit.ErrorIs(t, devmem.NewStream(&crooked{frag: devmem.Frag{Size: 1, Token: 1}, n: 1}, nil, nil).Fill(t.Context(), 1),
-		syscall.EPROTO)
+	c := &crooked{frag: devmem.Frag{Size: 1, Token: 1}, n: 1}
+	testkit.ErrorIs(t, devmem.NewStream(c, nil, nil).Fill(t.Context(), 1), syscall.EPROTO)
 }
 
 // buffer is a devmem.Buffer of a size.
@@ -297,5 +298,6 @@ func TestSender(t *testing.T) {
 	testkit.ErrorIs(t, s.Send(ctx, buffer(4096), binding{}, 4096, 1), syscall.EFAULT)
 	testkit.ErrorIs(t, s.Send(ctx, buffer(4096), binding{}, ^uint64(0), 2), syscall.EFAULT)
 	broken := errors.New("broken")
-	testkit.ErrorIs(t, devmem.NewSender(&sink{fail: broken}, zeros{}).Send(ctx, buffer(10_000), binding{}, 0, 9000), broken)
+	s = devmem.NewSender(&sink{fail: broken}, zeros{})
+	testkit.ErrorIs(t, s.Send(ctx, buffer(10_000), binding{}, 0, 9000), broken)
 }

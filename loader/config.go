@@ -67,7 +67,8 @@ type Config struct {
 
 // ours are the headers that users do not set.
 var ours = []string{"Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since",
-	"Connection", "Content-Length", "Transfer-Encoding", "Accept-Encoding", "Te", "Trailer", "Upgrade", "Expect", "Keep-Alive"}
+	"Connection", "Content-Length", "Transfer-Encoding", "Accept-Encoding", "Te", "Trailer", "Upgrade", "Expect",
+	"Keep-Alive"}
 
 // check fills in what is not set, and says what is wrong.
 func (c *Config) check() error {

@@ -184,7 +184,8 @@ func (n *Node) Load(ctx context.Context, l Load) (r LoadResult, err error) {
 	now := s.Stats()
 	r.Stats = loader.Stats{Payload: now.Payload - before.Payload, HostBytes: now.HostBytes - before.HostBytes,
 		HeaderBytes: now.HeaderBytes - before.HeaderBytes, Looked: now.Looked - before.Looked,
-		Looks: now.Looks - before.Looks, Requests: now.Requests - before.Requests, Connections: now.Connections - before.Connections,
+		Looks: now.Looks - before.Looks, Requests: now.Requests - before.Requests,
+		Connections: now.Connections - before.Connections,
 		Resumed: now.Resumed - before.Resumed}
 	r.Retransmits, r.CPU = cost.Retransmits, cost.CPU
 	return r, err

@@ -48,8 +48,9 @@ func TestOperationsOfAnIO(t *testing.T) {
 		x    IO
 		want error
 	}{
-		{IO{Size: 1, Depth: 1}, syscall.EINVAL}, {IO{Len: 1, Depth: 1}, syscall.EINVAL}, {IO{Len: 1, Size: 1}, syscall.EINVAL},
-		{IO{Len: 1<<20 + 1, Size: 512, Depth: 1}, syscall.EFAULT}, {IO{Len: 2, Size: 1, Depth: 1, Mem: 1<<20 - 1}, syscall.EFAULT},
+		{IO{Size: 1, Depth: 1}, syscall.EINVAL}, {IO{Len: 1, Depth: 1}, syscall.EINVAL},
+		{IO{Len: 1, Size: 1}, syscall.EINVAL}, {IO{Len: 1<<20 + 1, Size: 512, Depth: 1}, syscall.EFAULT},
+		{IO{Len: 2, Size: 1, Depth: 1, Mem: 1<<20 - 1}, syscall.EFAULT},
 		{IO{Len: 1, Size: 1, Depth: 1, Mem: ^uint64(0)}, syscall.EFAULT},
 	} {
 		_, _, err := c.x.operations(1 << 20)
@@ -70,8 +71,8 @@ func TestTimesOfOperations(t *testing.T) {
 		r.add(block.Done{Op: block.Op{Len: 10}, Err: syscall.EIO}, &took)
 	}
 	r.percentiles(took)
-	if r.Operations != 109 || r.Bytes != 1000 || r.Failed != 9 || len(r.Errors) != maxErrors || r.P50 != 51 || r.P99 != 100 ||
-		r.Max != 100 {
+	if r.Operations != 109 || r.Bytes != 1000 || r.Failed != 9 || len(r.Errors) != maxErrors || r.P50 != 51 ||
+		r.P99 != 100 || r.Max != 100 {
 		t.Errorf("%+v", r)
 	}
 }

@@ -92,7 +92,8 @@ func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, numb
 	t := &u.peer.target
 	info, err := u.guest.OpenStorage(ctx, transfer.Storage{Protocol: t.protocol, Server: server, Name: t.name,
 		Namespace: t.namespace, Local: c.Addr().Addr(), GPU: u.guest.GPU.ID(),
-		Data: transfer.Area{Off: dataOff, Bytes: o.room}, Pool: transfer.Area{Bytes: pool}, Queue: c.Queues()[0], Depth: o.Depth, ReadOnly: !o.Write, Timeout: o.Timeout,
+		Data: transfer.Area{Off: dataOff, Bytes: o.room}, Pool: transfer.Area{Bytes: pool}, Queue: c.Queues()[0],
+		Depth: o.Depth, ReadOnly: !o.Write, Timeout: o.Timeout,
 		Copy: mode == transfer.Copy})
 	if err != nil {
 		return fmt.Errorf("%s: %w", u.peer.text, err)
