@@ -186,7 +186,7 @@ func (n *Node) Load(ctx context.Context, l Load) (r LoadResult, err error) {
 		HeaderBytes: now.HeaderBytes - before.HeaderBytes, Looked: now.Looked - before.Looked,
 		Looks: now.Looks - before.Looks, Requests: now.Requests - before.Requests,
 		Connections: now.Connections - before.Connections,
-		Resumed: now.Resumed - before.Resumed}
+		Resumed:     now.Resumed - before.Resumed}
 	r.Retransmits, r.CPU = cost.Retransmits, cost.CPU
 	return r, err
 }
