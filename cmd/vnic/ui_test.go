@@ -72,7 +72,7 @@ func TestTerminalHasOneProgressLine(t *testing.T) {
 	u.note("%s is untested", "this")
 	shows("note: this is untested\n")
 	u.stage(run.Step{Stage: "boot"})
-	shows("note: this is untested\nbooting two guests")
+	shows("note: this is untested\nbooting guests")
 	for round := 1; round <= 3; round++ {
 		u.stage(run.Step{Stage: "prepare", Mode: "copy", Round: round, Rounds: 3})
 		u.stage(run.Step{Stage: "transfer", Mode: "copy", Round: round, Rounds: 3})
