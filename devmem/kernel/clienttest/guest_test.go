@@ -247,7 +247,8 @@ func TestClientsOverTheKernelAndAMappedDMABuf(t *testing.T) {
 	t.Run("an ordinary socket", func(t *testing.T) { // the meters show where payload is, not what is hoped for
 		r, bound, others := w.run(t.Context(), t, "plain", "-url", url)
 		testkit.Equal(t, "digest", r.SHA256, digest(w.file))
-		if others.rx.HostBytes < fileSize || others.rx.GPUFileBytes != 0 || bound.rx.Packets != 0 {
+		// The client before has left its queue to RSS: late acknowledgments may come by it.
+		if others.rx.HostBytes < fileSize || others.rx.GPUFileBytes != 0 || bound.rx.HostBytes+bound.rx.GPUFileBytes != 0 {
 			t.Errorf("received %+v, on the other queue %+v", others.rx, bound.rx)
 		}
 	})
