@@ -106,9 +106,9 @@ func set[V comparable](v *V, otherwise V) {
 	}
 }
 
-func (c *Config) checkHeader() error {
-	h := make(http.Header, len(c.Header))
-	for name, values := range c.Header {
+// CheckHeader says what is wrong with Config.Header: EINVAL.
+func CheckHeader(h http.Header) error {
+	for name, values := range h {
 		canonical := http.CanonicalHeaderKey(name)
 		switch {
 		case !httpguts.ValidHeaderFieldName(name):
@@ -123,6 +123,18 @@ func (c *Config) checkHeader() error {
 				return fmt.Errorf("header %s: its value has characters that cannot be sent: %w", canonical, syscall.EINVAL)
 			}
 		}
+	}
+	return nil
+}
+
+// checkHeader checks the headers, and completes them.
+func (c *Config) checkHeader() error {
+	if err := CheckHeader(c.Header); err != nil {
+		return err
+	}
+	h := make(http.Header, len(c.Header))
+	for name, values := range c.Header {
+		canonical := http.CanonicalHeaderKey(name)
 		h[canonical] = append(h[canonical], values...)
 	}
 	if h.Get("User-Agent") == "" {

@@ -14,6 +14,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/guest-images/transfer"
 )
 
 func allreduceCommand() *cobra.Command {
@@ -46,6 +47,9 @@ every element with a reference of its own, and the NICs count where payload lay.
 			}
 			if c.Flags().Changed("maxbytes") && !c.Flags().Changed("minbytes") {
 				o.Min = min(o.Max, o.Min)
+			}
+			if c.Flags().Changed("root") && o.Op != transfer.Broadcast {
+				return usagef(c, "--root is of --op %s", transfer.Broadcast)
 			}
 			if err := o.Complete(); err != nil {
 				return misuse(c, err)

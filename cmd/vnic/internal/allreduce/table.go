@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
 
 	"vnic.dev/vnic/guest-images/transfer"
 )
@@ -40,14 +41,14 @@ func (r *Report) table(b *strings.Builder, m *Mode) {
 	}
 	fmt.Fprintf(b, "# vnic %s: mode %s, %d ranks, minBytes %d maxBytes %d warmup iters: %d iters: %d validation: %d\n",
 		r.Op, m.Mode, r.Ranks, m.Rows[0].Bytes, m.Rows[len(m.Rows)-1].Bytes, r.Warmup, r.Iters, checked(m))
-	fmt.Fprintf(b, "# guests: %v; %d channels; seed %d; rates are the emulation's\n#\n# Using devices\n", &r.Info,
-		r.Channels, r.Seed)
+	fmt.Fprintf(b, "# guests: %v; %s; seed %d; rates are the emulation's\n#\n# Using devices\n", &r.Info,
+		english.Plural(r.Channels, "channel", ""), r.Seed)
 	for _, x := range m.Ranks {
 		p2p := ""
 		if !x.P2P {
 			p2p = ", no peer-to-peer: payload is bounced"
 		}
-		fmt.Fprintf(b, "#  Rank %2d Pid %6d on %10s device %2d [%s%s]\n", x.Rank, 0, x.Guest, 0, x.NIC, p2p)
+		fmt.Fprintf(b, "#  Rank %2d on %10s device %2d [%s%s]\n", x.Rank, x.Guest, 0, x.NIC, p2p)
 	}
 	b.WriteString("#\n#                                                              out-of-place" +
 		"                       in-place          \n" +
@@ -68,7 +69,7 @@ func (r *Report) table(b *strings.Builder, m *Mode) {
 	if m.Wrong > 0 {
 		verdict = "FAILED"
 	}
-	fmt.Fprintf(b, "# Out of bounds values : %d %s\n# Avg bus bandwidth    : %g\n#\n", m.Wrong, verdict, m.Bus)
+	fmt.Fprintf(b, "# Out of bounds values : %d %s\n# Avg bus bandwidth    : %.6g\n#\n", m.Wrong, verdict, m.Bus)
 }
 
 // checked is nccl-tests' word for whether elements were compared.
@@ -99,11 +100,11 @@ func (h *Half) text() string {
 func (m *Mode) payload(b *strings.Builder) {
 	var t strings.Builder
 	tw := tabwriter.NewWriter(&t, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "rank\tout: device\thost\tin: device\thost\tsent again\texpected\tbounced\tlooked at")
+	fmt.Fprintln(tw, "rank\tout: device\thost\tin: device\thost\tsent again\texpected\tbounced")
 	for _, x := range m.Ranks {
 		n := func(v uint64) string { return humanize.Comma(int64(v)) }
-		fmt.Fprintf(tw, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Rank, n(x.Out.Device), n(x.Out.Host), n(x.In.Device),
-			n(x.In.Host), n(x.Out.Retransmitted), n(x.Expected.Out), n(x.Out.Bounced+x.In.Bounced), n(x.Looked))
+		fmt.Fprintf(tw, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Rank, n(x.Out.Device), n(x.Out.Host), n(x.In.Device),
+			n(x.In.Host), n(x.Out.Retransmitted), n(x.Expected.Out), n(x.Out.Bounced+x.In.Bounced))
 	}
 	_ = tw.Flush() // a strings.Builder takes all
 	b.WriteString("#\n# payload by the NICs' meters, in bytes, all operations together\n")

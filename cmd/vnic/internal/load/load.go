@@ -110,6 +110,10 @@ func (u *use) mode(ctx context.Context, mode string) error {
 	cpu := 0.0
 	switch o.Format {
 	case Records:
+		if o.Skip >= info.Size || (info.Size-o.Skip)%o.Record != 0 {
+			return fmt.Errorf("%s: its %d bytes, without the first %d, are no records of %d bytes: --record, --skip", info.URL,
+				info.Size, o.Skip, o.Record)
+		}
 		err = u.records(ctx, &r, &info, &cpu)
 	case Safetensors:
 		if need := info.Size - info.Data; need > o.room {

@@ -244,6 +244,8 @@ func TestMistakes(t *testing.T) {
 		"only the last batches":   func(o *Options) { o.Format, o.SHA256 = Records, strings.Repeat("0", 64) },
 		"--no-gateway":            func(o *Options) { o.Gateway.Gateway, o.Gateway.NoGateway = "nat", true },
 		"--host-ports":            func(o *Options) { o.Gateway.HostPorts = "many" },
+		"--format records":        func(o *Options) { o.Step = time.Second },
+		"--header: header Range":  func(o *Options) { o.Header = http.Header{"Range": {"bytes=0-1"}} },
 		"--header: 20":            func(o *Options) { o.Header = http.Header{"X": {strings.Repeat("x", 20_000)}} },
 		"guest 0 alone":           func(o *Options) { testkit.OK(t, o.P2P.Set("off=1")) },
 		"with --guest inproc":     func(o *Options) { o.NIC = []string{"gve"} },

@@ -15,6 +15,7 @@ import (
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/loader"
 )
 
 // Options are the flags of `vnic load`.
@@ -95,6 +96,8 @@ func (o *Options) Complete() error {
 		return fmt.Errorf("--sha256 %s: not 64 hexadecimal digits", o.SHA256)
 	case o.SHA256 != "" && o.Format == Records:
 		return errors.New("--sha256 is of all that lands, and of records only the last batches are there at the end")
+	case o.Format != Records && (o.Step > 0 || o.Skip > 0):
+		return fmt.Errorf("--step and --skip are of --format %s", Records)
 	case headerBytes(o.Header) > maxHeader:
 		return fmt.Errorf("--header: %d bytes, %d at most", headerBytes(o.Header), maxHeader)
 	case len(o.Modes) == 0:
@@ -112,6 +115,9 @@ func (o *Options) Complete() error {
 			return fmt.Errorf("--record %s, --batch %d, --prefetch %d: from 1 on, and no more than GPU memory has",
 				lab.FormatBytes(o.Record), o.Batch, o.Prefetch)
 		}
+	}
+	if err := loader.CheckHeader(o.Header); err != nil {
+		return fmt.Errorf("--header: %w", err)
 	}
 	if err := o.parse(); err != nil {
 		return err

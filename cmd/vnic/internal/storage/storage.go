@@ -100,6 +100,9 @@ func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, numb
 	}
 	u.rep.Device = Device{Name: info.Name, Bytes: info.Size, BlockSize: info.BlockSize, MaxTransfer: info.MaxTransfer,
 		MaxDepth: info.MaxDepth, ReadOnly: info.ReadOnly}
+	if !o.Write && t.protocol == transfer.NBD { // it was opened for reads alone
+		u.rep.Device.ReadOnly = false
+	}
 	if err := u.fits(&u.rep.Device); err != nil {
 		return err
 	}
