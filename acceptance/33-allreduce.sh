@@ -122,7 +122,7 @@ ring loss "loss" "${mixed[@]}" --loss 1% --count 100001
 ring "reduce_scatter, both modes" --guests 3 --nic gve,virtio -n 1 -w 0 --op reduce_scatter --mode both --count 100001
 ring "all_gather" --guests 2 --nic gve,virtio -n 1 -w 0 --op all_gather --dtype bfloat16 --count 100001
 ring "broadcast" --guests 3 --nic virtio,gve -n 1 -w 0 --op broadcast --root 1 --dtype int32 --count 100001
-ring "a preset, gve" --lab a3-high -n 1 -w 0 --count 100001
+ring "a preset" --lab a3-high -n 1 -w 0 --count 100001
 
 echo "== a guest that is killed, and Ctrl-C"
 # until_transfer: a ring of many operations, in the middle of one.
@@ -134,7 +134,7 @@ until_transfer() {
 # guest NAME: its QEMU.
 guest() {
   local p
-  for p in $(qemus); do ! tr '\0' '\n' < "/proc/$p/cmdline" | grep -qE "^(guest=)?$1(,|\$)" || echo "$p"; done
+  for p in $(qemus); do ! grep -qsz "^guest=guest $1," "/proc/$p/cmdline" || echo "$p"; done
 }
 until_transfer
 victim=$(guest guest1)

@@ -284,5 +284,6 @@ whole --nic virtio
 model --nic gve
 s=0
 kill -INT $boot; wait $boot || s=$?
-[ $s = 1 ] && grep -qx 'vnic: interrupted' "$work/boot.err" || { cat "$work/boot.err" >&2; fail "nginx in a guest: status $s"; }
+[ $s = 1 ] && grep -qx 'vnic: interrupted' "$work/boot.err" ||
+  { cat "$work/boot.err" >&2; fail "nginx in a guest: status $s"; }
 echo PASS

@@ -1,5 +1,6 @@
 // Command nvmetserve is a program for a stock guest: it makes the guest's kernel an NVMe/TCP target, nvmet, as an
-// administrator would by its configfs, with files of the guest for namespaces. It prints a line when the target listens.
+// administrator would by its configfs, with files of the guest for namespaces. It prints a line when the target
+// listens.
 //
 //	nvmetserve NQN ADDR:PORT FOLDER FILE...
 //
@@ -22,7 +23,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "nvmetserve:", err)
 		os.Exit(1)
 	}
-	select {} // until the guest ends
+	_ = unix.Pause() // until the guest ends
 }
 
 // load loads all modules of a folder.
