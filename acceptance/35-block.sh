@@ -176,7 +176,7 @@ blocks "namespace 1" "$url?nsid=1" --nic gve --content nbdkit-pattern --size 8M 
 refuses 1 'namespace 3' block "$url?nsid=3" "${inproc[@]}" --size 1M
 refuses 1 "${nqn}x" block "${url}x" "${inproc[@]}" --size 1M
 refuses 1 'are asked for: --size, --offset' block "$url" "${inproc[@]}" --size 9M
-refuses 1 'does not prove' block "$url?nsid=2" "${inproc[@]}" --size 8M --content nbdkit-pattern
+refuses 1 'do not prove' block "$url?nsid=2" "${inproc[@]}" --size 8M --content nbdkit-pattern
 # It goes away in the middle of many small operations.
 timeout --kill-after=10 150 "$vnic" block "$url" "${inproc[@]}" --bs 512 --qd 1 --size 8M --timeout 2s > "$work/out" \
   2> "$work/err" < /dev/null & client=$!

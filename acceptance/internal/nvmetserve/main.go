@@ -23,7 +23,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "nvmetserve:", err)
 		os.Exit(1)
 	}
-	select {} // until the guest ends
+	_ = unix.Pause() // until the guest ends
 }
 
 // load loads all modules of a folder.
