@@ -53,6 +53,9 @@ func newMembers(t *testing.T, n int, lossy bool, timeout time.Duration) (*lab.La
 		p := l.Port(i)
 		nic := testkit.Must(p.InProcess(driver.Options{QueuePairs: 2, HostQueues: 1}))(t)
 		o := stack.Options{Addresses: []netip.Prefix{p.Addr4}, RACK: lossy}
+		if !lossy { // nothing is sent again because a busy machine is late
+			o.MinRTO = 20 * time.Second
+		}
 		s := testkit.Must(stack.New(nic, nic.Control(), o))(t)
 		t.Cleanup(func() { testkit.OK(t, s.Close()) })
 		register := func(off, size uint64) devmem.Buffer { return testkit.Must(s.Register(p.GPU().ID(), off, size))(t) }
@@ -188,7 +191,7 @@ func TestMeters(t *testing.T) {
 				off, lossy := c.name == "one without peer to peer" && i == 1, c.name == "loss"
 				switch {
 				case off && (out.bounced != out.host-helloBytes || in.bounced != in.host || in.device != helloBytes),
-					!off && (out.bounced > 0 || in.host > 0), !off && !lossy && out.host != helloBytes,
+					!off && (out.bounced > 0 || in.host > 0), !off && !lossy && out.host-helloBytes > out.again,
 					lossy && out.again == 0:
 					t.Errorf("rank %d: out %+v, in %+v", i, out, in)
 				}
@@ -227,7 +230,8 @@ func TestRails(t *testing.T) {
 		for k := range rails {
 			p := port(i, k)
 			nic := testkit.Must(p.InProcess(driver.Options{QueuePairs: 2, HostQueues: 1}))(t)
-			s := testkit.Must(stack.New(nic, nic.Control(), stack.Options{Addresses: []netip.Prefix{p.Addr4}}))(t)
+			s := testkit.Must(stack.New(nic, nic.Control(), stack.Options{Addresses: []netip.Prefix{p.Addr4},
+				MinRTO: 20 * time.Second}))(t)
 			t.Cleanup(func() { testkit.OK(t, s.Close()) })
 			gpu := p.GPUs[0].ID()
 			register := func(off, size uint64) devmem.Buffer { return testkit.Must(s.Register(gpu, off, size))(t) }
