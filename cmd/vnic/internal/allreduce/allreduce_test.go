@@ -104,9 +104,9 @@ func TestRankWithoutPeerToPeer(t *testing.T) {
 	rep, err := do(t, &o)
 	testkit.OK(t, err)
 	for i, x := range rep.Modes[0].Ranks {
-		want := guests.Where{Device: x.Expected.Out}
+		want := guests.Where{Place: guests.Place{Device: x.Expected.Out}}
 		if i == 1 {
-			want = guests.Where{Host: x.Expected.Out, Bounced: x.Expected.Out}
+			want = guests.Where{Place: guests.Place{Host: x.Expected.Out, Bounced: x.Expected.Out}}
 		}
 		testkit.Equal(t, fmt.Sprint("out of rank ", i), x.Out, want)
 	}

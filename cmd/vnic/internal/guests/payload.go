@@ -7,26 +7,35 @@ import (
 	"vnic.dev/vnic/control"
 )
 
-// Where is payload by the kind of memory that a NIC read it from or wrote it to, in bytes.
+// Place is payload by the kind of memory that a NIC read it from or wrote it to, in bytes.
+type Place struct {
+	Device  uint64 `json:"device"`  // in buffers of a GPU that are registered
+	Host    uint64 `json:"host"`    // everything else
+	Bounced uint64 `json:"bounced"` // of Host: through a bounce buffer, as the NIC does not reach the GPU
+}
+
+// Add adds what was counted since before.
+func (p *Place) Add(now, before control.DirCounters) {
+	p.Device += now.DeviceBytes - before.DeviceBytes
+	p.Host += now.HostBytes + now.GPUFileBytes - before.HostBytes - before.GPUFileBytes
+	p.Bounced += now.BouncedBytes - before.BouncedBytes
+}
+
+// Merge adds another's.
+func (p *Place) Merge(x Place) {
+	p.Device, p.Host, p.Bounced = p.Device+x.Device, p.Host+x.Host, p.Bounced+x.Bounced
+}
+
+// Where is the Place of a connection's payload, of which its own counter tells what was sent again.
 type Where struct {
-	Device        uint64 `json:"device"`        // in buffers of a GPU that are registered
-	Host          uint64 `json:"host"`          // everything else
-	Bounced       uint64 `json:"bounced"`       // of Host: through a bounce buffer, as the NIC does not reach the GPU
-	Retransmitted uint64 `json:"retransmitted"` // of Device and Host: sent again
+	Place
+	Retransmitted uint64 `json:"retransmitted"` // of Device and Host
 }
 
 // Add adds what was counted since before.
 func (w *Where) Add(now, before control.DirCounters) {
-	w.Device += now.DeviceBytes - before.DeviceBytes
-	w.Host += now.HostBytes + now.GPUFileBytes - before.HostBytes - before.GPUFileBytes
-	w.Bounced += now.BouncedBytes - before.BouncedBytes
+	w.Place.Add(now, before)
 	w.Retransmitted += now.RetransBytes - before.RetransBytes
-}
-
-// Merge adds another's.
-func (w *Where) Merge(x Where) {
-	w.Device, w.Host = w.Device+x.Device, w.Host+x.Host
-	w.Bounced, w.Retransmitted = w.Bounced+x.Bounced, w.Retransmitted+x.Retransmitted
 }
 
 // Payload is all payload that was counted, of any kind of memory.
@@ -42,10 +51,10 @@ func Settle(ctx context.Context, done func() bool) {
 	}
 }
 
-// Traffic is what a guest's NIC sends and receives while something goes on.
+// Traffic is what a guest's NIC sends and receives while something goes on, what it sends again included.
 type Traffic struct {
-	TX Where `json:"tx"`
-	RX Where `json:"rx"`
+	TX Place `json:"tx"`
+	RX Place `json:"rx"`
 }
 
 // Meter counts the payload of all connections of a guest's NIC while f runs, which says how many bytes at the least it

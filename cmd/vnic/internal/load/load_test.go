@@ -198,7 +198,7 @@ func TestInterruption(t *testing.T) {
 // What a run shows that it must not is no proof.
 func TestWrongRuns(t *testing.T) {
 	no := false
-	good := Run{Mode: transfer.Devmem, Bytes: 100, Traffic: guests.Traffic{RX: guests.Where{Device: 124}}}
+	good := Run{Mode: transfer.Devmem, Bytes: 100, Traffic: guests.Traffic{RX: guests.Place{Device: 124}}}
 	if wrong := good.wrong(true); wrong != nil {
 		t.Error(wrong)
 	}

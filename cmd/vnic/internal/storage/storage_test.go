@@ -72,7 +72,7 @@ func TestWrongRuns(t *testing.T) {
 	yes, no := true, false
 	good := func() Run {
 		return Run{Mode: transfer.Devmem, What: Read, Bytes: 100, Verified: &yes,
-			Traffic: guests.Traffic{RX: guests.Where{Device: 124}}}
+			Traffic: guests.Traffic{RX: guests.Place{Device: 124}}}
 	}
 	r := good()
 	if wrong := r.wrong(100, true); wrong != nil {
@@ -87,8 +87,7 @@ func TestWrongRuns(t *testing.T) {
 		"too few bytes":          {true, func(r *Run) { r.Bytes = 99 }},
 		"host memory":            {true, func(r *Run) { r.RX.Host = 1 }},
 		"not in device memory":   {true, func(r *Run) { r.RX.Device = 99 }},
-		"twice, not all":         {true, func(r *Run) { r.RX.Device, r.RX.Retransmitted = 124, 25 }},
-		"sent from host memory":  {true, func(r *Run) { r.What, r.TX = Write, guests.Where{Host: 100} }},
+		"sent from host memory":  {true, func(r *Run) { r.What, r.TX = Write, guests.Place{Host: 100} }},
 		"p2p off, not bounced":   {false, func(*Run) {}},
 		"copy, in device memory": {true, func(r *Run) { r.Mode = transfer.Copy }},
 	} {
