@@ -61,7 +61,7 @@ type setting struct{ path, value string }
 
 func serve(args []string) error {
 	if len(args) < 4 {
-		return errors.New("NQN ADDR:PORT FOLDER FILE...")
+		return errors.New("arguments are NQN ADDR:PORT FOLDER FILE, and more files")
 	}
 	at, err := netip.ParseAddrPort(args[1])
 	if err != nil {
