@@ -31,7 +31,7 @@ until_guests() { until_ booting "$1"; }
 booting() {
   local p n=0
   for p in $(alive "$pid"); do
-    ! tr '\0' ' ' < "/proc/$p/cmdline" 2>/dev/null | grep -q ' -kernel ' || n=$((n + 1))
+    ! tr '\0' ' ' 2>/dev/null < "/proc/$p/cmdline" | grep -q ' -kernel ' || n=$((n + 1))
   done
   [ $n -ge "$1" ]
 }
