@@ -25,37 +25,25 @@ const basePort = 5301
 // Do makes the lab, does the operations in each mode, and reports. Whatever happens, nothing of the lab is left when it
 // returns. The report is also returned with an ErrProof. When ctx ends, its cause is returned.
 func Do(ctx context.Context, o *Options) (*Report, error) {
-	s, err := guests.Open(ctx, &o.Options)
-	if err != nil {
-		return nil, orCause(ctx, err)
-	}
-	r := &ring{opt: o, set: s, at: o.layout(len(s.Guests)), rep: &Report{Schema: 1, Info: s.Info, Op: o.Op,
-		Type: o.Type.String(), Ranks: len(s.Guests), Channels: o.Channels, Iters: o.Iters, Warmup: o.Warmup, Root: -1,
-		Timeout: o.Timeout.Seconds(), Loss: o.Loss, Seed: o.Seed}}
-	if o.Op == transfer.Broadcast {
-		r.rep.Root = o.Root
-	}
-	for i, mode := range o.Modes {
-		if err = r.mode(ctx, mode, uint16(basePort+100*i)); err != nil {
-			err = s.Blame(ctx, fmt.Errorf("mode %s: %w", mode, err))
-			break
+	var rep *Report
+	err := guests.Run(ctx, &o.Options, func(s *guests.Set) error {
+		rep = &Report{Schema: 1, Info: s.Info, Op: o.Op, Type: o.Type.String(), Ranks: len(s.Guests), Channels: o.Channels,
+			Iters: o.Iters, Warmup: o.Warmup, Root: -1, Timeout: o.Timeout.Seconds(), Loss: o.Loss, Seed: o.Seed}
+		if o.Op == transfer.Broadcast {
+			rep.Root = o.Root
 		}
+		r := &ring{opt: o, set: s, at: o.layout(len(s.Guests)), rep: rep}
+		for i, mode := range o.Modes {
+			if err := r.mode(ctx, mode, uint16(basePort+100*i)); err != nil {
+				return fmt.Errorf("mode %s: %w", mode, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	cerr := s.Close()
-	switch {
-	case err != nil:
-		return nil, orCause(ctx, err)
-	case cerr != nil:
-		return nil, fmt.Errorf("clearing up: %w", cerr)
-	}
-	return r.rep, r.rep.check(o.Modes)
-}
-
-func orCause(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	return err
+	return rep, rep.check(o.Modes)
 }
 
 // ring is the ranks of a mode.

@@ -159,6 +159,34 @@ func Open(ctx context.Context, o *Options) (s *Set, err error) {
 	return s, s.start(ctx)
 }
 
+// Run opens a Set, has f use it, and closes it: whatever happens, nothing of it is left then. When ctx ends, its cause is
+// returned.
+func Run(ctx context.Context, o *Options, f func(*Set) error) error {
+	s, err := Open(ctx, o)
+	if err != nil {
+		return OrCause(ctx, err)
+	}
+	if err = f(s); err != nil {
+		err = s.Blame(ctx, err)
+	}
+	cerr := s.Close()
+	switch {
+	case err != nil:
+		return OrCause(ctx, err)
+	case cerr != nil:
+		return fmt.Errorf("clearing up: %w", cerr)
+	}
+	return nil
+}
+
+// OrCause puts the end of ctx before what came of it.
+func OrCause(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
 func unique(list []string) (out []string) {
 	seen := make(map[string]bool)
 	for _, x := range list {

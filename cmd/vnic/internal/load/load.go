@@ -20,37 +20,26 @@ var ErrProof = errors.New("what was loaded does not prove what it should")
 // nothing of the lab is left when it returns. The report is also returned with an ErrProof. When ctx ends, its cause is
 // returned.
 func Do(ctx context.Context, o *Options, s *Server) (*Report, error) {
-	set, err := guests.Open(ctx, &o.Options)
-	if err != nil {
-		return nil, orCause(ctx, err)
-	}
-	u := &use{opt: o, set: set, guest: set.Guests[0], rep: &Report{Schema: 1, Info: set.Info,
-		NIC: set.Guests[0].Port.Model.Name, P2P: o.P2P.Of(0), Format: o.Format, Connections: o.Connections, Range: o.Range,
-		Seed: o.Seed}}
-	if s != nil {
-		u.file = s.file
-	}
-	for _, mode := range o.Modes {
-		if err = u.mode(ctx, mode); err != nil {
-			err = set.Blame(ctx, fmt.Errorf("mode %s: %w", mode, err))
-			break
+	var rep *Report
+	err := guests.Run(ctx, &o.Options, func(set *guests.Set) error {
+		u := &use{opt: o, set: set, guest: set.Guests[0], rep: &Report{Schema: 1, Info: set.Info,
+			NIC: set.Guests[0].Port.Model.Name, P2P: o.P2P.Of(0), Format: o.Format, Connections: o.Connections,
+			Range: o.Range, Seed: o.Seed}}
+		if s != nil {
+			u.file = s.file
 		}
+		rep = u.rep
+		for _, mode := range o.Modes {
+			if err := u.mode(ctx, mode); err != nil {
+				return fmt.Errorf("mode %s: %w", mode, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	cerr := set.Close()
-	switch {
-	case err != nil:
-		return nil, orCause(ctx, err)
-	case cerr != nil:
-		return nil, fmt.Errorf("clearing up: %w", cerr)
-	}
-	return u.rep, u.rep.check()
-}
-
-func orCause(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	return err
+	return rep, rep.check()
 }
 
 // use is a guest's use of a file.

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
@@ -246,7 +247,7 @@ func (h *host) accept(ctx context.Context) (halfCloser, error) {
 	defer cancel()
 	c, err := l.AcceptConn()
 	if err != nil {
-		return nil, orCause(ctx, err)
+		return nil, guests.OrCause(ctx, err)
 	}
 	return c, nil
 }

@@ -292,11 +292,11 @@ func doRails(ctx context.Context, o *Options) (rep *Report, err error) {
 		err = o.stage(ctx, Step{Stage: "gpu-memory"})
 	}
 	if err != nil {
-		return nil, orCause(ctx, err)
+		return nil, guests.OrCause(ctx, err)
 	}
 	r, err := newRails(o, fail)
 	if err != nil {
-		return nil, orCause(ctx, err)
+		return nil, guests.OrCause(ctx, err)
 	}
 	defer func() {
 		if cerr := errors.Join(r.leave(err), r.close()); cerr != nil {

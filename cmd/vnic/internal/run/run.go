@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/lab/machines"
 )
 
@@ -33,7 +34,7 @@ func Do(ctx context.Context, o Options) (*Report, error) {
 		l, err = newRunner(&o, p)
 	}
 	if err != nil {
-		return nil, orCause(ctx, err)
+		return nil, guests.OrCause(ctx, err)
 	}
 	if o.InProc {
 		defer addProcs(len(l.ends))()
@@ -52,14 +53,6 @@ func Do(ctx context.Context, o Options) (*Report, error) {
 		return nil, cmp.Or(err, kerr)
 	}
 	return rep, errors.Join(append([]error{rep.check(&o)}, l.wrong...)...)
-}
-
-// orCause puts the end of ctx before what came of it.
-func orCause(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	return err
 }
 
 // run boots the guests and transfers in each mode.

@@ -24,30 +24,16 @@ func Do(ctx context.Context, o *Options, p *Peer) (*Report, error) {
 	if err := p.own(o.Broker); err != nil {
 		return nil, err
 	}
-	s, err := guests.Open(ctx, &o.Options)
+	var rep *Report
+	err := guests.Run(ctx, &o.Options, func(s *guests.Set) error {
+		rep = &Report{Schema: 1, Info: s.Info, NIC: s.Guests[0].Port.Model.Name, P2P: o.P2P.Of(0), Block: o.Block,
+			Depth: o.Depth, Random: o.Random, Seed: o.Seed}
+		return (&use{opt: o, set: s, guest: s.Guests[0], peer: p, rep: rep}).run(ctx)
+	})
 	if err != nil {
-		return nil, orCause(ctx, err)
+		return nil, err
 	}
-	u := &use{opt: o, set: s, guest: s.Guests[0], peer: p, rep: &Report{Schema: 1, Info: s.Info,
-		NIC: s.Guests[0].Port.Model.Name, P2P: o.P2P.Of(0), Block: o.Block, Depth: o.Depth, Random: o.Random, Seed: o.Seed}}
-	if err = u.run(ctx); err != nil {
-		err = s.Blame(ctx, err)
-	}
-	cerr := s.Close()
-	switch {
-	case err != nil:
-		return nil, orCause(ctx, err)
-	case cerr != nil:
-		return nil, fmt.Errorf("clearing up: %w", cerr)
-	}
-	return u.rep, u.rep.check()
-}
-
-func orCause(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	return err
+	return rep, rep.check()
 }
 
 // use is a guest's use of a device.
