@@ -12,7 +12,6 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/allreduce"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
-	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/guest-images/transfer"
 )
@@ -54,17 +53,9 @@ every element with a reference of its own, and the NICs count where payload lay.
 			if err := o.Complete(); err != nil {
 				return misuse(c, err)
 			}
-			return u.run(c, o.BrokerConfig, func(ctx context.Context, ui *ui) (report, error) {
+			return runUse(u, c, func(ctx context.Context, ui *ui) (*allreduce.Report, error) {
 				o.Progress = ui.steps
-				rep, err := allreduce.Do(ctx, &o)
-				if rep == nil {
-					return nil, err
-				}
-				return rep, err
-			}, func(r report, p *pcap.Report) {
-				if rep, ok := r.(*allreduce.Report); ok {
-					rep.Pcap = p
-				}
+				return allreduce.Do(ctx, &o)
 			})
 		},
 	}

@@ -6,7 +6,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/storage"
 )
 
@@ -42,17 +41,9 @@ NVMe/TCP target in a second guest, or nbdkit for a guest in this process. HOST m
 				return err
 			}
 			defer func() { err = errors.Join(err, p.Close()) }()
-			return u.run(c, o.BrokerConfig, func(ctx context.Context, ui *ui) (report, error) {
+			return runUse(u, c, func(ctx context.Context, ui *ui) (*storage.Report, error) {
 				o.Progress = ui.progress
-				rep, err := storage.Do(ctx, &o, p)
-				if rep == nil {
-					return nil, err
-				}
-				return rep, err
-			}, func(r report, p *pcap.Report) {
-				if rep, ok := r.(*storage.Report); ok {
-					rep.Pcap = p
-				}
+				return storage.Do(ctx, &o, p)
 			})
 		},
 	}

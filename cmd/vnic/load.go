@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"vnic.dev/vnic/cmd/vnic/internal/load"
-	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 )
 
 func loadCommand() *cobra.Command {
@@ -47,17 +46,9 @@ and comes back is not.`,
 				return err
 			}
 			defer func() { err = errors.Join(err, s.Close()) }()
-			return u.run(c, o.BrokerConfig, func(ctx context.Context, ui *ui) (report, error) {
+			return runUse(u, c, func(ctx context.Context, ui *ui) (*load.Report, error) {
 				o.Progress = ui.progress
-				rep, err := load.Do(ctx, &o, s)
-				if rep == nil {
-					return nil, err
-				}
-				return rep, err
-			}, func(r report, p *pcap.Report) {
-				if rep, ok := r.(*load.Report); ok {
-					rep.Pcap = p
-				}
+				return load.Do(ctx, &o, s)
 			})
 		},
 	}

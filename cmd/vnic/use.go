@@ -104,12 +104,17 @@ func (u *use) complete(c *cobra.Command) error {
 }
 
 // report is what a use prints.
-type report interface{ Table(w io.Writer) error }
+type report interface {
+	Table(w io.Writer) error
+	SetCapture(p *pcap.Report)
+}
 
-// run does what a use is for: with the sandbox, progress, counters and a capture. do gives a report, which is nil if
-// there is none, also with an error; captured tells it of the capture.
-func (u *use) run(c *cobra.Command, config func(mode string) (broker.Config, error),
-	do func(ctx context.Context, ui *ui) (report, error), captured func(report, *pcap.Report)) (err error) {
+// runUse does what a use is for: with the sandbox, progress, counters and a capture. do gives a report, which is nil if
+// there is none, also with an error.
+func runUse[R any, P interface {
+	*R
+	report
+}](u *use, c *cobra.Command, do func(ctx context.Context, ui *ui) (P, error)) (err error) {
 	if err := u.show.Check(); err != nil {
 		return misuse(c, err)
 	}
@@ -127,7 +132,7 @@ func (u *use) run(c *cobra.Command, config func(mode string) (broker.Config, err
 	if o.InProc {
 		more = append(append(broker.Calls{}, more...), broker.InProcess...)
 	}
-	if o.Broker, o.Confine, err = confined(config, u.sandbox, c.Flags().Changed("sandbox"), ui.note, more); err != nil {
+	if o.Broker, o.Confine, err = confined(o.BrokerConfig, u.sandbox, c.Flags().Changed("sandbox"), ui.note, more); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, o.Broker.Close()) }()
@@ -147,7 +152,7 @@ func (u *use) run(c *cobra.Command, config func(mode string) (broker.Config, err
 	if rep == nil {
 		return err
 	}
-	captured(rep, look.capture.Report())
+	rep.SetCapture(look.capture.Report())
 	if u.asJSON {
 		return errors.Join(err, printJSON(out, rep))
 	}
@@ -155,7 +160,7 @@ func (u *use) run(c *cobra.Command, config func(mode string) (broker.Config, err
 }
 
 // printTable prints a report for people. Some of it is a server's or a guest's words.
-func printTable(w io.Writer, rep report) error {
+func printTable(w io.Writer, rep interface{ Table(w io.Writer) error }) error {
 	var b, clean strings.Builder
 	if err := rep.Table(&b); err != nil {
 		return err

@@ -2,7 +2,6 @@ package allreduce
 
 import (
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
-	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 )
 
 // Report is the result of `vnic allreduce`, and its --json.
@@ -21,7 +20,7 @@ type Report struct {
 	Seed     uint64  `json:"seed"`
 	Modes    []Mode  `json:"modes"`
 
-	Pcap *pcap.Report `json:"pcap,omitempty"` // set by the caller, which captured
+	guests.Captured
 }
 
 // Mode is a table.

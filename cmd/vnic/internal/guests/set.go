@@ -14,6 +14,7 @@ import (
 
 	"vnic.dev/vnic/block"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/guest-images/transfer"
@@ -69,6 +70,14 @@ type Info struct {
 	BootSeconds float64  `json:"boot_seconds,omitempty"`
 	Untested    []string `json:"untested,omitempty"`
 }
+
+// Captured is the part of a report that tells of a capture, which its caller made.
+type Captured struct {
+	Pcap *pcap.Report `json:"pcap,omitempty"`
+}
+
+// SetCapture sets it; nil: there was none.
+func (c *Captured) SetCapture(p *pcap.Report) { c.Pcap = p }
 
 // String is a line about them.
 func (i *Info) String() string {

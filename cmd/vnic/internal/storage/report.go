@@ -9,7 +9,6 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
-	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/lab"
 )
 
@@ -27,7 +26,7 @@ type Report struct {
 	Seed   uint64 `json:"seed"`
 	Runs   []Run  `json:"runs"`
 
-	Pcap *pcap.Report `json:"pcap,omitempty"` // set by the caller, which captured
+	guests.Captured
 }
 
 // Device is what the server says of it.
