@@ -138,7 +138,8 @@ func TestHeadersThatAreRefused(t *testing.T) {
 func FuzzSafetensors(f *testing.F) {
 	f.Add([]byte("{}"), uint64(0))
 	f.Add([]byte(`{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}  `), uint64(24))
-	f.Add([]byte(`{"a":{"dtype":"F4","shape":[2],"data_offsets":[0,1]},"b":{"dtype":"I8","shape":[],"data_offsets":[1,2]}}`),
+	f.Add([]byte(`{"a":{"dtype":"F4","shape":[2],"data_offsets":[0,1]},`+
+		`"b":{"dtype":"I8","shape":[],"data_offsets":[1,2]}}`),
 		uint64(2))
 	f.Add([]byte(`{"a":{"dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,0],"x":[{"y":null}]}}`), uint64(1))
 	f.Fuzz(func(t *testing.T, header []byte, size uint64) {

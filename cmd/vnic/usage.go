@@ -53,7 +53,8 @@ const usageTemplate = `{{if .HasExample}}Examples:
 {{$all := .}}{{if .Groups}}{{range $i, $group := .Groups}}{{if $i}}
 
 {{end}}{{.Title}}{{range $all.Commands}}{{if (and (eq .GroupID $group.ID) .IsAvailableCommand)}}
-  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{else}}Commands:{{range .Commands}}{{if .IsAvailableCommand}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}` +
+	`{{else}}Commands:{{range .Commands}}{{if .IsAvailableCommand}}
   {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}
 
 See '{{.CommandPath}} COMMAND --help' for the flags of a command.{{else}}

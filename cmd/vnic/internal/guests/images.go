@@ -58,8 +58,8 @@ func Usable(m lab.Model, memory uint64) uint64 {
 	return (memory - min(memory, max(memory/nodeShare, nodeLeast))) &^ (HugePage - 1)
 }
 
-// Room is how much of it a guest can take for certain as one window: of 224 MiB that were usable, 222 were free once.
-func Room(m lab.Model, memory uint64) uint64 {
+// room is how much of it a guest can take for certain as one window: of 224 MiB that were usable, 222 were free once.
+func room(m lab.Model, memory uint64) uint64 {
 	has := Usable(m, memory)
 	if !m.Node {
 		return has

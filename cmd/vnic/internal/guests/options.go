@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -37,8 +36,6 @@ type Options struct {
 
 	Servers []Server          // further guests
 	Gateway *lab.GatewayFlags // nil: there is none
-
-	Keep func(name string) (io.WriteCloser, error) // makes files for consoles; nil: none
 
 	Fetch assets.Options
 	Log   *slog.Logger
@@ -82,9 +79,6 @@ type Step struct {
 	Mode          string // "" before the first transfer
 	Round, Rounds int    // from 1
 }
-
-// Stages are those of a Set, in order.
-var Stages = []string{"fetch", "gpu-memory", "boot", "setup"}
 
 // BrokerConfig is what a broker is to do for a command: to end QEMUs, and to dial for the gateway.
 func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
@@ -215,6 +209,20 @@ func (o *Options) addServers(d *lab.Description) {
 		d.Guests = append(d.Guests, lab.Guest{Name: s.Name,
 			NICs: []lab.NIC{{Name: s.Name + ".nic0", Model: s.Model, MTU: o.MTU}}})
 	}
+}
+
+// Only names the guest of a command that has one, and says how much of its GPU's memory it can take.
+func (o *Options) Only() (name string, has uint64, err error) {
+	if err := o.Check(); err != nil {
+		return "", 0, err
+	}
+	d, err := o.Describe()
+	if err != nil {
+		return "", 0, err
+	}
+	g := &d.Guests[0]
+	m, _ := lab.LookupModel(g.NICs[0].Model)
+	return g.Name, room(m, g.GPUs[first(g)].Memory), nil
 }
 
 // first is the first GPU that a guest's first NIC may address; -1: none.

@@ -15,7 +15,6 @@ import (
 	"vnic.dev/vnic/block"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
-	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/lab"
@@ -98,8 +97,7 @@ type Set struct {
 	im     *machines.Images
 	gate   *broker.Gate
 	cancel context.CancelFunc // ends guests that are still about to boot
-	mu     sync.Mutex
-	close  []func() error // under mu while guests boot
+	close  []func() error
 }
 
 // Open makes the lab and boots its guests: the stages fetch, gpu-memory, boot and setup. Without an error the caller
@@ -220,15 +218,7 @@ func (s *Set) reach(d *lab.Description) error {
 			continue
 		}
 		g := &Guest{Name: hw.Name, HW: hw, Port: p}
-		var gpu *gpumem.GPU
-		for _, x := range hw.GPUs {
-			if x.Name == d.Guests[i].GPUs[first(&d.Guests[i])].Name {
-				gpu = x.GPU
-			}
-		}
-		if gpu == nil {
-			gpu = p.GPU().GPU
-		}
+		gpu := hw.GPUs[first(&d.Guests[i])].GPU
 		g.Memory = Memory{Name: hw.Name, GPU: gpu}
 		g.conf = NodeConfig{Port: p, GPU: gpu, Family: s.opt.Family, Bind: s.opt.bind(), Loss: s.opt.loss(),
 			Window: (s.opt.Window + HugePage - 1) &^ (HugePage - 1), Gateways: s.opt.gateways(),
@@ -311,19 +301,9 @@ func (s *Set) boot(ctx context.Context) error {
 	return eg.Wait()
 }
 
-// bootOne boots a guest, whose console is kept if that is asked for.
+// bootOne boots a guest.
 func (s *Set) bootOne(ctx context.Context, hw *lab.Machine, c BootConfig) (*machines.Guest, error) {
 	c.TimeLimit, c.Gate, c.Log = timeLimit, s.gate, s.opt.Log
-	if s.opt.Keep != nil {
-		console, err := s.opt.Keep("console-" + hw.Name + ".log")
-		if err != nil {
-			return nil, err
-		}
-		s.mu.Lock()
-		s.close = append(s.close, console.Close)
-		s.mu.Unlock()
-		c.Console = console
-	}
 	return Boot(ctx, s.im, hw, c)
 }
 

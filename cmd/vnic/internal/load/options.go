@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -154,22 +153,13 @@ func local(host string) bool {
 
 // fit finds how much GPU memory there is for data.
 func (o *Options) fit() error {
-	if err := o.Check(); err != nil {
-		return err
-	}
-	d, err := o.Describe()
+	name, has, err := o.Only()
 	if err != nil {
 		return err
 	}
-	if len(d.Guests) != 1 {
-		return fmt.Errorf("--lab: %d guests: vnic load has one: --guests 1", len(d.Guests))
-	}
-	g := &d.Guests[0]
-	m, _ := lab.LookupModel(g.NICs[0].Model)
-	has := guests.Room(m, g.GPUs[0].Memory)
 	if has < pool+1<<20 {
 		return fmt.Errorf("guest %s can use %s of its GPU's memory, and %s are for pages alone: a larger --gpu-memory",
-			g.Name, lab.FormatBytes(has), lab.FormatBytes(pool))
+			name, lab.FormatBytes(has), lab.FormatBytes(pool))
 	}
 	o.room = (has - pool) &^ (devmem.PageSize - 1)
 	if o.URL == "" && o.Format == Raw {
@@ -178,7 +168,7 @@ func (o *Options) fit() error {
 	if each := o.Record * o.Batch * uint64(o.Prefetch); o.Format == Records {
 		if each > o.room {
 			return fmt.Errorf("%d batches of %d records of %s: guest %s has room for %s: a larger --gpu-memory, or a smaller "+
-				"--prefetch or --batch", o.Prefetch, o.Batch, lab.FormatBytes(o.Record), g.Name, lab.FormatBytes(o.room))
+				"--prefetch or --batch", o.Prefetch, o.Batch, lab.FormatBytes(o.Record), name, lab.FormatBytes(o.room))
 		}
 		o.room = (each + devmem.PageSize - 1) &^ (devmem.PageSize - 1)
 	}
@@ -205,6 +195,3 @@ func ParseHeader(h http.Header, s string) error {
 	h.Add(name, strings.TrimSpace(value))
 	return nil
 }
-
-// hostPort is where the own server listens, as a URL has it.
-func hostPort(l net.Listener) string { return l.Addr().String() }

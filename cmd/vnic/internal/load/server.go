@@ -95,7 +95,7 @@ func (o *Options) Serve() (*Server, error) {
 		return nil, fmt.Errorf("own server: %w", err)
 	}
 	began := time.Now()
-	s := &Server{URL: "http://" + hostPort(l) + "/" + name, file: f, done: make(chan struct{})}
+	s := &Server{URL: "http://" + l.Addr().String() + "/" + name, file: f, done: make(chan struct{})}
 	s.srv = &http.Server{ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0),
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/"+name {

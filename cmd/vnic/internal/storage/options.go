@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 	"time"
 
@@ -108,23 +107,13 @@ func (o *Options) Complete() (err error) {
 
 // fit finds how much GPU memory there is for data.
 func (o *Options) fit() error {
-	if err := o.Check(); err != nil {
-		return err
-	}
-	d, err := o.Describe()
+	name, has, err := o.Only()
 	if err != nil {
 		return err
 	}
-	if len(d.Guests)-len(o.Servers) != 1 {
-		return fmt.Errorf("--lab: %d guests: vnic block has one: --guests 1", len(d.Guests)-len(o.Servers))
-	}
-	g := &d.Guests[0]
-	m, _ := lab.LookupModel(g.NICs[0].Model)
-	i := slices.IndexFunc(g.GPUs, func(lab.GPU) bool { return true })
-	has := guests.Room(m, g.GPUs[i].Memory)
 	if least := uint64(pool + 1<<20); has < least || has-pool < o.Block {
 		return fmt.Errorf("guest %s can use %s of its GPU's memory: that is too little for %s of pages and an operation of "+
-			"%s: a larger --gpu-memory, or a smaller --bs", g.Name, lab.FormatBytes(has), lab.FormatBytes(pool),
+			"%s: a larger --gpu-memory, or a smaller --bs", name, lab.FormatBytes(has), lab.FormatBytes(pool),
 			lab.FormatBytes(o.Block))
 	}
 	o.room = min((o.Size+devmem.PageSize-1)&^(devmem.PageSize-1), (has-pool)&^(devmem.PageSize-1))
