@@ -8,22 +8,9 @@
 # - a server that is shut down, killed, or stopped, ends the client in bounded time.
 # Servers and clients are this machine's, or Debian's packages, unpacked (tools/nbd). It takes half a minute.
 . "$(dirname "$0")/lib.sh"
+. acceptance/uses.sh
 tool nbdclient
 tools/nbd # fetches
-
-# port: one that is free, and none that connections are made from: one that asks whether it is served could meet itself.
-port() {
-  python3 -c 'import random, socket
-while True:
-    s = socket.socket()
-    p = random.randrange(10000, 30000)
-    try:
-        s.bind(("127.0.0.1", p))
-    except OSError:
-        continue
-    print(p)
-    break'
-}
 
 # serve PROGRAM ARGUMENT...: starts nbdkit or qemu-nbd at $at, as process $server.
 serve() {
@@ -31,13 +18,7 @@ serve() {
   [ "$1" = nbdkit ] || on=(qemu-nbd -b)
   at=127.0.0.1:$p
   tools/nbd "${on[@]}" 127.0.0.1 -p "$p" "${@:2}" > "$work/server.log" 2>&1 {said}>&- & server=$!
-  for _ in {1..100}; do
-    ! (exec 3<> "/dev/tcp/127.0.0.1/$p") 2> /dev/null || return 0
-    kill -0 $server 2> /dev/null || break
-    sleep 0.1
-  done
-  cat "$work/server.log" >&"$said"
-  fail "$*: does not serve"
+  served "$p" $server || { cat "$work/server.log" >&"$said"; fail "$*: does not serve"; }
 }
 # stop: ends the server.
 stop() { kill $server; wait $server 2> /dev/null || true; }
