@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -17,6 +19,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/lab/labtest"
 )
 
@@ -90,6 +93,22 @@ func TestRounds(t *testing.T) {
 	rep, err := Do(t.Context(), &o, s)
 	testkit.OK(t, err)
 	testkit.Equal(t, "digests", strings.Count(rep.Runs[0].SHA256, ",")+1, 3)
+}
+
+// Of a lab's guest the GPU is used that its first NIC may address, and has room for what it has room for.
+func TestGPUOfALab(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lab.yaml")
+	testkit.OK(t, os.WriteFile(path, []byte(`guests:
+  a:
+    sockets: [{name: s0, p2p: any}]
+    nics: [{name: nic0, below: s0, gpus: [gpu1]}, {name: nic1, below: s0, gpus: [gpu0]}]
+    gpus: [{name: gpu0, below: s0, memory: 32M}, {name: gpu1, below: s0, memory: 64M}]
+`), 0o600))
+	o := options(t, Raw, 40<<20)
+	o.Lab = testkit.Must(labfile.Load(path, nil))(t)
+	rep, err := do(t, &o, "")
+	testkit.OK(t, err)
+	testkit.Equal(t, "digests: one of all", len(rep.Runs[0].SHA256), 64)
 }
 
 // A consumer that takes its time waits for the first batch alone.
