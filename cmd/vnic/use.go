@@ -26,6 +26,7 @@ type use struct {
 	seed  *uint64
 
 	mode, how, lab  string
+	unused          []string // of the lab file
 	asJSON, verbose bool
 	sandbox         string
 	dump            pcap.Options
@@ -96,6 +97,14 @@ func (u *use) complete(c *cobra.Command) error {
 		seed = *l.Seed
 	}
 	l.Sow(seed)
+	for _, x := range []struct {
+		key  string
+		said bool
+	}{{"script", len(l.Script) > 0}, {"uplinks", len(l.Uplinks) > 0}} {
+		if x.said {
+			u.unused = append(u.unused, x.key)
+		}
+	}
 	u.opt.Lab = l
 	if f := c.Flags().Lookup("guests"); f != nil && !f.Changed { // a command without the flag has the first guest alone
 		u.opt.Guests = 0
@@ -128,6 +137,9 @@ func runUse[R any, P interface {
 	o.Log = logTo(ui, slog.LevelError, u.verbose)
 	o.Fetch.Log, o.Fetch.Progress = o.Log, ui.fetch
 	o.Stage, o.Note = ui.stage, ui.note
+	if len(u.unused) > 0 {
+		ui.note("--lab %s: this command does nothing with its %s", u.lab, strings.Join(u.unused, ", "))
+	}
 	more := broker.Terminal
 	if o.InProc {
 		more = append(append(broker.Calls{}, more...), broker.InProcess...)

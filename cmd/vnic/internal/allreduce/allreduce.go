@@ -76,7 +76,7 @@ func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
 		ranks[i] = transfer.Rank{Rank: i, Ranks: n, GPU: g.GPU.ID(), Data: r.at.data, Pool: r.at.pool, Scratch: r.at.scratch,
 			Queues: c.Queues(), Listen: addr(i, port), From: addr(i, port+1), Next: addr(i+1, port), Timeout: o.Timeout,
 			Copy: mode == transfer.Copy}
-		r.sums[i] = Rank{Rank: i, Guest: g.Name, NIC: g.Port.Model.Name, P2P: o.P2P.Of(i)}
+		r.sums[i] = Rank{Rank: i, Guest: g.Name, NIC: g.Port.Model.Name, P2P: g.P2P}
 		if n == 1 {
 			continue
 		}

@@ -44,6 +44,7 @@ type Guest struct {
 	Name string
 	HW   *lab.Machine
 	Port *lab.Port
+	P2P  bool            // its NIC reaches its GPU's memory itself: by the flag, and in the lab's PCIe tree
 	QEMU *machines.Guest // nil: in this process
 	conf NodeConfig
 	near *transfer.Node // of one in this process
@@ -218,7 +219,9 @@ func (s *Set) reach(d *lab.Description) error {
 			continue
 		}
 		g := &Guest{Name: hw.Name, HW: hw, Port: p}
-		gpu := hw.GPUs[first(&d.Guests[i])].GPU
+		mem := hw.GPUs[first(&d.Guests[i])]
+		gpu := mem.GPU
+		g.P2P = s.opt.P2P.Of(i) && !d.NoP2P && hw.Tree.Path(p.Place, mem.Place).P2P()
 		g.Memory = Memory{Name: hw.Name, GPU: gpu}
 		g.conf = NodeConfig{Port: p, GPU: gpu, Family: s.opt.Family, Bind: s.opt.bind(), Loss: s.opt.loss(),
 			Window: (s.opt.Window + HugePage - 1) &^ (HugePage - 1), Gateways: s.opt.gateways(),

@@ -23,7 +23,7 @@ func Do(ctx context.Context, o *Options, s *Server) (*Report, error) {
 	var rep *Report
 	err := guests.Run(ctx, &o.Options, func(set *guests.Set) error {
 		u := &use{opt: o, set: set, guest: set.Guests[0], rep: &Report{Schema: 1, Info: set.Info,
-			NIC: set.Guests[0].Port.Model.Name, P2P: o.P2P.Of(0), Format: o.Format, Connections: o.Connections,
+			NIC: set.Guests[0].Port.Model.Name, P2P: set.Guests[0].P2P, Format: o.Format, Connections: o.Connections,
 			Range: o.Range, Seed: o.Seed}}
 		if s != nil {
 			u.file = s.file

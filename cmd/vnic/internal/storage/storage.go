@@ -26,7 +26,7 @@ func Do(ctx context.Context, o *Options, p *Peer) (*Report, error) {
 	}
 	var rep *Report
 	err := guests.Run(ctx, &o.Options, func(s *guests.Set) error {
-		rep = &Report{Schema: 1, Info: s.Info, NIC: s.Guests[0].Port.Model.Name, P2P: o.P2P.Of(0), Block: o.Block,
+		rep = &Report{Schema: 1, Info: s.Info, NIC: s.Guests[0].Port.Model.Name, P2P: s.Guests[0].P2P, Block: o.Block,
 			Depth: o.Depth, Random: o.Random, Seed: o.Seed}
 		return (&use{opt: o, set: s, guest: s.Guests[0], peer: p, rep: rep}).run(ctx)
 	})
