@@ -33,6 +33,8 @@ type run struct {
 	over  bool    // next gives no more
 	open  []*slot // under way, the answered ones too
 	unans int     // of these: not answered
+	reads int     // of these: reads
+	kinds int     // of what was not answered when a head was looked at last
 
 	// The C2HData that is being taken.
 	into      *slot
@@ -165,6 +167,9 @@ func (r *run) begin() error {
 		}
 		r.open = append(r.open, s)
 		r.unans++
+		if !o.Write {
+			r.reads++
+		}
 		if err := r.give(r.q.job(s)); err != nil {
 			return err
 		}
@@ -213,6 +218,10 @@ func (r *run) receive(ctx context.Context) error {
 // pdu takes the head of a PDU.
 func (r *run) pdu(ctx context.Context) error {
 	var b [headLen]byte
+	if kinds := r.kindsUnderWay(); kinds != r.kinds || kinds == bothKinds {
+		r.q.heads.forget()
+		r.kinds = kinds
+	}
 	if err := r.q.heads.next(ctx, &b); err != nil {
 		return err
 	}
@@ -235,6 +244,23 @@ func (r *run) pdu(ctx context.Context) error {
 		return r.r2t(&b)
 	}
 	return r.capsule(&b)
+}
+
+// What may be under way. The PDUs of reads are as far from each other as those of writes only by chance.
+const (
+	someReads = 1 << iota
+	someWrites
+	bothKinds = someReads | someWrites
+)
+
+func (r *run) kindsUnderWay() (kinds int) {
+	if r.reads > 0 {
+		kinds |= someReads
+	}
+	if r.reads < r.unans {
+		kinds |= someWrites
+	}
+	return kinds
 }
 
 // skip takes bytes to nowhere.
@@ -309,6 +335,9 @@ func (r *run) gather(ctx context.Context) error {
 func (r *run) answer(s *slot, err error) {
 	s.answered, s.err = true, err
 	r.unans--
+	if !s.op.Write {
+		r.reads--
+	}
 }
 
 // r2t has data sent that the target asks for.

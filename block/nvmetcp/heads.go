@@ -57,6 +57,9 @@ func (h *heads) next(ctx context.Context, b *[headLen]byte) error {
 	return nil
 }
 
+// forget forgets what PDUs were like: the next ones are others, and where a head is expected may be data.
+func (h *heads) forget() { h.stride, h.pair, h.inPair, h.window = 0, false, false, 1 }
+
 // look looks at as many heads as the window has.
 func (h *heads) look(ctx context.Context) error {
 	// Each piece is size bytes.

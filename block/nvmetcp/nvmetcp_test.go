@@ -318,6 +318,25 @@ func TestFewBytesAreLookedAt(t *testing.T) {
 	testkit.Equal(t, "bytes that the memory says were looked at", looked, d.Stats().Looked)
 }
 
+// Invariant: nvmetcp: where the operations of a Do have one length, nothing but heads is looked at.
+func TestOnlyHeadsAreLookedAt(t *testing.T) {
+	for _, v := range []script{{}, {refuseCATTR: true}} {
+		r := newRig(t, v)
+		d := r.open(t)
+		for _, bs := range []uint64{4096, 512, 16 << 10, 4096} {
+			for _, write := range []func(i int) bool{
+				func(int) bool { return true }, func(int) bool { return false }, func(i int) bool { return i*7%5 < 2 },
+				func(i int) bool { return i > 50 }, func(i int) bool { return i < 50 },
+			} {
+				r.play(t, d, bs, 32, 100, write)
+				if s := d.Stats(); s.Looked != s.Messages*headLen || s.Messages == 0 {
+					t.Fatalf("blocks of %d: %+v", bs, s)
+				}
+			}
+		}
+	}
+}
+
 func TestInfo(t *testing.T) {
 	r := newRig(t, script{mqes: 31, ctrl: func(ctrl, ns []byte) {
 		ctrl[77] = 4 // MDTS: 64 KiB
