@@ -35,7 +35,7 @@ func Do(ctx context.Context, o *Options) (*Report, error) {
 		r := &ring{opt: o, set: s, at: o.layout(len(s.Guests)), rep: rep}
 		for i, mode := range o.Modes {
 			if err := r.mode(ctx, mode, uint16(basePort+100*i)); err != nil {
-				return fmt.Errorf("mode %s: %w", mode, err)
+				return guests.InMode(o.Modes, mode, err)
 			}
 		}
 		return nil

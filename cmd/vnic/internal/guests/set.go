@@ -195,6 +195,22 @@ func OrCause(ctx context.Context, err error) error {
 	return err
 }
 
+// InMode is an error in one of modes, which it names if there are others.
+func InMode(modes []string, mode string, err error) error {
+	if len(modes) < 2 {
+		return err
+	}
+	return fmt.Errorf("mode %s: %w", mode, err)
+}
+
+// Cost is how a table says guest CPU seconds for each GB; nil: the guest shares this process.
+func Cost(perGB *float64) string {
+	if perGB == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f", *perGB)
+}
+
 func unique(list []string) (out []string) {
 	seen := make(map[string]bool)
 	for _, x := range list {

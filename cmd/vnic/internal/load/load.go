@@ -31,7 +31,7 @@ func Do(ctx context.Context, o *Options, s *Server) (*Report, error) {
 		rep = u.rep
 		for _, mode := range o.Modes {
 			if err := u.mode(ctx, mode); err != nil {
-				return fmt.Errorf("mode %s: %w", mode, err)
+				return guests.InMode(o.Modes, mode, err)
 			}
 		}
 		return nil

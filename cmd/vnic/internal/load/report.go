@@ -102,7 +102,7 @@ func (r *Report) Table(w io.Writer) error {
 	if records {
 		fmt.Fprint(tw, "samples/s\twaited for data\t")
 	}
-	fmt.Fprintln(tw, "in device\tin host\tlooked at\trequests\tconnections\tresumed\tverified")
+	fmt.Fprintln(tw, "requests\tconnections\tresumed\tguest CPU s/GB")
 	for i := range r.Runs {
 		x := &r.Runs[i]
 		per := func(v uint64) float64 {
@@ -115,6 +115,12 @@ func (r *Report) Table(w io.Writer) error {
 		if records {
 			fmt.Fprintf(tw, "%.1f\t%.1f %%\t", per(x.Records), 100*x.Waited)
 		}
+		fmt.Fprintf(tw, "%d\t%d\t%d\t%s\n", x.Requests, x.Connections, x.Resumed, guests.Cost(x.CPUPerGB))
+	}
+	_ = tw.Flush()
+	fmt.Fprintln(tw, "\nmode\tin device\tin host\tlooked at\tverified")
+	for i := range r.Runs {
+		x := &r.Runs[i]
 		verified := "-"
 		switch {
 		case x.Verified != nil && *x.Verified:
@@ -122,8 +128,7 @@ func (r *Report) Table(w io.Writer) error {
 		case x.Verified != nil:
 			verified = "WRONG: " + x.Error
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%.4f %%\t%d\t%d\t%d\t%s\n", n(x.RX.Device), n(x.RX.Host), 100*x.share(), x.Requests,
-			x.Connections, x.Resumed, verified)
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%.4f %%\t%s\n", x.Mode, n(x.RX.Device), n(x.RX.Host), 100*x.share(), verified)
 	}
 	_ = tw.Flush()
 	b.WriteByte('\n')
@@ -132,9 +137,6 @@ func (r *Report) Table(w io.Writer) error {
 		if records {
 			fmt.Fprintf(&b, "%s: the first batch was there after %v\n", x.Mode,
 				time.Duration(x.First*float64(time.Second)).Round(time.Microsecond))
-		}
-		if x.CPUPerGB != nil {
-			fmt.Fprintf(&b, "guest CPU s/GB, %s: %.2f\n", x.Mode, *x.CPUPerGB)
 		}
 		if x.SHA256 != "" {
 			fmt.Fprintf(&b, "sha256, %s: %s\n", x.Mode, x.SHA256)

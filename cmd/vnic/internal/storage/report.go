@@ -92,8 +92,7 @@ func (r *Report) Table(w io.Writer) error {
 	fmt.Fprintf(&b, "operations of %s, %d at a time%s; rates are the emulation's\n\n", lab.FormatBytes(r.Block), r.Depth,
 		random)
 	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "mode\t\tbytes\tIOPS\tMB/s\tp50 us\tp99 us\tin device\tin host\tout device\tout host\tlooked at"+
-		"\tverified")
+	fmt.Fprintln(tw, "mode\t\tbytes\tIOPS\tMB/s\tp50 us\tp99 us\tlooked at\tguest CPU s/GB")
 	n := func(v uint64) string { return humanize.Comma(int64(v)) }
 	for i := range r.Runs {
 		x := &r.Runs[i]
@@ -101,6 +100,13 @@ func (r *Report) Table(w io.Writer) error {
 		if x.Seconds > 0 {
 			iops, rate = float64(x.Operations)/x.Seconds, float64(x.Bytes)/x.Seconds/1e6
 		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%.0f\t%.1f\t%.0f\t%.0f\t%.4f %%\t%s\n", x.Mode, x.What, n(x.Bytes), iops, rate, x.P50,
+			x.P99, 100*x.share(), guests.Cost(x.CPUPerGB))
+	}
+	_ = tw.Flush() // a strings.Builder takes all
+	fmt.Fprintln(tw, "\nmode\t\tin device\tin host\tout device\tout host\tverified")
+	for i := range r.Runs {
+		x := &r.Runs[i]
 		verified := "-"
 		switch {
 		case x.Verified != nil && *x.Verified:
@@ -108,16 +114,13 @@ func (r *Report) Table(w io.Writer) error {
 		case x.Verified != nil:
 			verified = "WRONG, with " + x.By
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%.0f\t%.1f\t%.0f\t%.0f\t%s\t%s\t%s\t%s\t%.4f %%\t%s\n", x.Mode, x.What, n(x.Bytes), iops,
-			rate, x.P50, x.P99, n(x.RX.Device), n(x.RX.Host), n(x.TX.Device), n(x.TX.Host), 100*x.share(), verified)
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Mode, x.What, n(x.RX.Device), n(x.RX.Host), n(x.TX.Device),
+			n(x.TX.Host), verified)
 	}
-	_ = tw.Flush() // a strings.Builder takes all
+	_ = tw.Flush()
 	b.WriteByte('\n')
 	for i := range r.Runs {
 		x := &r.Runs[i]
-		if x.CPUPerGB != nil {
-			fmt.Fprintf(&b, "guest CPU s/GB, %s, %s: %.2f\n", x.Mode, x.What, *x.CPUPerGB)
-		}
 		if x.Verified == nil && x.SHA256 != "" {
 			fmt.Fprintf(&b, "sha256, %s, %s: %s\n", x.Mode, x.What, x.SHA256)
 		}

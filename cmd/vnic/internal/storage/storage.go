@@ -59,7 +59,7 @@ func (u *use) run(ctx context.Context) error {
 			u.peer.restore()
 		}
 		if err := u.mode(ctx, mode, server, uint64(i)); err != nil {
-			return fmt.Errorf("mode %s: %w", mode, err)
+			return guests.InMode(u.opt.Modes, mode, err)
 		}
 	}
 	if u.opt.judge != nil {
