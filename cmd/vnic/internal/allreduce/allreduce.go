@@ -59,6 +59,10 @@ type ring struct {
 // meter counts what a rank sends to the next one, and what it gets from the one before, of each channel.
 type meter struct{ out, in []uint32 }
 
+// hello is how many bytes each connection of a ring begins with (package collective). They are counted before the first
+// operation is.
+const hello = 16
+
 // mode has the guests join a ring, and does all rows.
 func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
 	o, n := r.opt, len(r.set.Guests)
@@ -103,6 +107,8 @@ func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
 	}); err != nil {
 		return fmt.Errorf("join: %w", err)
 	}
+	hellos := uint64(o.Channels) * hello
+	r.settle(ctx, make([]counts, n), func(int) (out, in uint64) { return hellos, hellos })
 	if err := o.Begin(ctx, guests.Step{Stage: "transfer", Mode: mode}); err != nil {
 		return err
 	}
@@ -288,12 +294,14 @@ func (r *ring) operate(ctx context.Context, x *expected, c transfer.Collective, 
 		return 0, err
 	}
 	times := uint64(c.Times + c.Warm)
-	r.settle(ctx, x, before, times)
+	expected := func(i int) (out, in uint64) { return times * x.passes(i), times * x.passes((i+x.ranks-1)%x.ranks) }
+	r.settle(ctx, before, expected)
 	now := r.read()
 	for i := range results {
 		s, res := &r.sums[i], &results[i]
-		s.Expected.Out += times * x.passes(i)
-		s.Expected.In += times * x.passes((i+x.ranks-1)%x.ranks)
+		out, in := expected(i)
+		s.Expected.Out += out
+		s.Expected.In += in
 		s.Out.Add(now[i].out, before[i].out)
 		s.In.Add(now[i].in, before[i].in)
 		s.Looked += res.Stats.Looked
@@ -327,13 +335,19 @@ func (r *ring) read() []counts {
 	return list
 }
 
-// settle waits until workers have counted what is there already.
-func (r *ring) settle(ctx context.Context, x *expected, before []counts, times uint64) {
+// settle waits until workers have counted what is there already, which is payload that a rank sends and receives.
+func (r *ring) settle(ctx context.Context, before []counts, payload func(i int) (out, in uint64)) {
+	if len(before) == 1 {
+		return
+	}
+	since := func(now, before control.DirCounters) uint64 { // without what was sent again
+		return guests.Payload(now) - now.RetransBytes - (guests.Payload(before) - before.RetransBytes)
+	}
 	guests.Settle(ctx, func() bool {
 		now, done := r.read(), true
 		for i := range now {
-			done = done && guests.Payload(now[i].out)-guests.Payload(before[i].out) >= times*x.passes(i) &&
-				guests.Payload(now[i].in)-guests.Payload(before[i].in) >= times*x.passes((i+x.ranks-1)%x.ranks)
+			out, in := payload(i)
+			done = done && since(now[i].out, before[i].out) >= out && since(now[i].in, before[i].in) >= in
 		}
 		return done
 	})
