@@ -71,7 +71,7 @@ for n in 1 2 3 4 8; do
   done
 done
 for op in reduce_scatter all_gather broadcast; do
-  ring "$op" "${quick[@]}" --guests 3 --op $op --root $([ $op = broadcast ] && echo 2 || echo 0) --mode both \
+  ring "$op" "${quick[@]}" --guests 3 --op $op $([ $op != broadcast ] || echo --root 2) --mode both \
     --count 3,100001
 done
 ring loss "loss" "${quick[@]}" --guests 4 --loss 1% --count 100001

@@ -150,7 +150,7 @@ grep -q "WRONG: sha256 $(sha256sum "$work/host/www/wrong" | cut -d ' ' -f 1)" "$
 for f in long short bits; do
   refuses 1 "$f.safetensors: " load $url/$f.safetensors "${inproc[@]}"
 done
-refuses 1 'not records of 50001 bytes' load $url/raw "${inproc[@]}" --format records --record 50001
+refuses 1 'no records of 50001 bytes' load $url/raw "${inproc[@]}" --format records --record 50001
 refuses 1 'answers "404' load $url/none "${inproc[@]}"
 refuses 1 'answers "401' load $url/secret "${inproc[@]}"
 refuses 1 'redirect to https://localhost:[0-9]*/raw: https: ' load $url/to-https "${inproc[@]}"
