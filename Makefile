@@ -17,6 +17,9 @@
 
 WITH  := tools/with-tools
 GUEST := guest-images/bin/vnic-guest.gz
+# The driver of guests' GPUs, for the kernel that is fetched: in vnic as well.
+KERNEL := $(shell sed -n 's/.*"name": "linux-binary-\(.*\)",/\1/p' assets/versions.lock)
+GPU    := guest-images/bin/vnicgpu-$(KERNEL).ko.gz
 # Everything that Go builds from: a change of any of it builds anew.
 SRC   := $(shell find . -name '*.go' -o -name '*.s' -o -name go.mod -o -name go.sum -o \
                  -name '*.json' -path '*/internal/*' | grep -v '^./tools/')
@@ -36,7 +39,10 @@ $(GUEST): $(SRC)
 	$(WITH) go build -trimpath -buildvcs=false -ldflags='-s -w -buildid=' -o bin/vnic-guest ./guest-images/cmd/vnic-guest
 	@gzip -9nc bin/vnic-guest > $@.new && mv $@.new $@
 
-bin/vnic: $(SRC) $(GUEST)
+$(GPU): tools/vnicgpu $(wildcard guest-images/vnicgpu/*.[ch]) guest-images/vnicgpu/Kbuild
+	$(WITH) --cc tools/vnicgpu $(KERNEL) $@
+
+bin/vnic: $(SRC) $(GUEST) $(GPU)
 	$(WITH) go build -trimpath -buildvcs=false -ldflags='-X main.stamped=$(VERSION)' -o $@ ./cmd/vnic
 
 # The same with a command that writes man pages and completions: cmd/vnic/docs.go.
@@ -80,22 +86,22 @@ lint:
 GOTEST := tools/gotest -vet=off -ldflags='-s -w'
 
 # What boots nothing.
-short: $(GUEST)
+short: $(GUEST) $(GPU)
 	$(WITH) $(GOTEST) -short ./...
 
 # Without -race as well: the tests that count allocations mean nothing under it.
-unit: $(GUEST)
+unit: $(GUEST) $(GPU)
 	$(WITH) $(GOTEST) -timeout 15m ./...
 	$(WITH) go test -C tools -vet=off ./...
 
 # Golden files and bounds of memory are the same with -race, or mean nothing.
 # No goroutine outlives a test (testkit.Main): programs need not wait at their end, a second each, for races of such.
 race: export GORACE := atexit_sleep_ms=10
-race: $(GUEST)
+race: $(GUEST) $(GPU)
 	$(WITH) --cc $(GOTEST) -race -short -timeout 15m -skip '^(TestGolden|TestMemoryIsBounded)$$' ./...
 
 # All that race compiles goes into Go's cache: this is go list's way to say so, and it links nothing.
-race-compiled: $(GUEST)
+race-compiled: $(GUEST) $(GPU)
 	$(HASTE) $(WITH) --cc go list -race -export -test ./... > /dev/null
 
 # Each fuzz target for so many inputs, on top of its corpus, which `unit` has run. FUZZ=10m hunts.
@@ -109,4 +115,4 @@ acceptance: build
 	acceptance/run $(ACCEPTANCE)
 
 clean:
-	rm -rf bin dist $(GUEST)
+	rm -rf bin dist $(GUEST) $(GPU)

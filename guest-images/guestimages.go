@@ -58,7 +58,7 @@ func Build(ctx context.Context, o Options) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	mods, err := resolve(o.ModulesDir, o.Modules)
+	mods, err := resolve(o.ModulesDir, o.Kernel, o.Modules)
 	if err == nil {
 		err = checkRelease(mods, o.Kernel, o.ModulesDir)
 	}

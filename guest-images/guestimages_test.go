@@ -86,7 +86,7 @@ func kernel(t *testing.T) string {
 
 func TestModulesComeWithWhatTheyNeed(t *testing.T) {
 	dir := kernel(t)
-	mods, err := resolve(dir, []string{"top_module", "low"})
+	mods, err := resolve(dir, "", []string{"top_module", "low"})
 	testkit.OK(t, err)
 	var names []string
 	for _, m := range mods {
@@ -96,17 +96,17 @@ func TestModulesComeWithWhatTheyNeed(t *testing.T) {
 		}
 	}
 	testkit.Equal(t, "modules", strings.Join(names, " "), "low mid built_in top_module")
-	mods, err = resolve(dir, []string{"packed"})
+	mods, err = resolve(dir, "", []string{"packed"})
 	if err != nil || len(mods) != 3 || mods[2].ext != zstd || strings.Join(mods[2].needs, " ") != "mid low" ||
 		string(mods[2].content) != "as it is" {
 		t.Errorf("a module that the kernel unpacks: %+v, %v", mods, err)
 	}
 	for name, want := range map[string]string{"nothing": "nothing", "lost": "nowhere, needed by lost"} {
-		_, err := resolve(dir, []string{name})
+		_, err := resolve(dir, "", []string{name})
 		testkit.ErrorIs(t, err, ErrNoModule, name)
 		testkit.ErrorSays(t, err, want)
 	}
-	_, err = resolve(dir, []string{"broken"})
+	_, err = resolve(dir, "", []string{"broken"})
 	testkit.ErrorIs(t, err, ErrBadModule, "a broken module")
 	testkit.ErrorSays(t, err, "/broken.ko")
 	for name, want := range map[string]bool{"top-module": true, "built-in": false, "nothing": false} {
@@ -114,11 +114,11 @@ func TestModulesComeWithWhatTheyNeed(t *testing.T) {
 	}
 	odd := t.TempDir()
 	put(t, filepath.Join(odd, "low.ko.bz2"), []byte("BZh9"))
-	_, err = resolve(odd, []string{"low"})
+	_, err = resolve(odd, "", []string{"low"})
 	testkit.ErrorIs(t, err, ErrBadModule, "packed in another way")
 	testkit.ErrorSays(t, err, "packed by xz, gzip or zstd")
-	testkit.ErrorSays(t, testkit.Err(resolve("", []string{"low"})), "no module directory given")
-	if mods, err := resolve("", nil); err != nil || mods != nil {
+	testkit.ErrorSays(t, testkit.Err(resolve("", "", []string{"low"})), "no module directory given")
+	if mods, err := resolve("", "", nil); err != nil || mods != nil {
 		t.Errorf("no modules asked for: %v, %v", mods, err)
 	}
 }

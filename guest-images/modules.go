@@ -40,7 +40,9 @@ const zstd = ".ko.zst"
 
 // resolve finds modules by name in a kernel's module directory, with all that they need. Packages that no maintainer
 // script has finished have no modules.dep, so what a module needs is read from itself.
-func resolve(dir string, names []string) ([]module, error) {
+//
+// Of ours it takes those of the kernel that has this release, whatever dir has.
+func resolve(dir, release string, names []string) ([]module, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
@@ -61,6 +63,11 @@ func resolve(dir string, names []string) ([]module, error) {
 			return nil
 		}
 		seen[name] = true
+		if isOwn(name) {
+			m, err := ownModule(name, release)
+			mods = append(mods, m)
+			return err
+		}
 		path, ok := index[name]
 		if !ok && builtin[name] {
 			mods = append(mods, module{name: name})

@@ -48,6 +48,9 @@ type Guest struct {
 	Sockets       []Socket
 	Switches      []Switch
 	Interconnects []Interconnect
+	// Driver is that of its GPUs: DriverNode, which "" stands for, or DriverVNICGPU. With the latter QEMU is told of the
+	// tree in any case, as the guest's kernel decides by it which NIC reaches which GPU.
+	Driver string
 }
 
 // Socket is a CPU socket: a NUMA node with a host bridge.
@@ -228,9 +231,9 @@ func (g *Guest) checkGPUs() error {
 		if owner < 0 {
 			return &GPUError{Index: i, guest: g.Name, Text: "no NIC of the guest may address it"}
 		}
-		m, _ := LookupModel(g.NICs[owner].Model)
+		m := g.ModelOf(&g.NICs[owner])
 		for _, n := range g.NICs {
-			if other, _ := LookupModel(n.Model); n.Reaches(i) && other.Node != m.Node {
+			if n.Reaches(i) && g.ModelOf(&n).Node != m.Node {
 				return &GPUError{Index: i, guest: g.Name,
 					Text: "NICs of both models may address it, and it can only be one of PCI device and NUMA node: say at each NIC " +
 						"which it may, as gpus: [gpu0]"}

@@ -44,9 +44,11 @@ type Lab struct {
 type Machine struct {
 	Name  string
 	Tree  *pcie.Tree // in which ports and GPUs have a Place
-	Bare  bool       // nobody has said what is in the tree: the guest need not see it
+	Bare  bool       // nobody has said what is in the tree, or needs it: the guest need not see it
 	Ports []*Port
 	GPUs  []*GPUMemory
+	// Driver is that of the GPUs in the guest, DriverNode or DriverVNICGPU.
+	Driver string
 
 	lab    *Lab
 	desc   *Guest
@@ -99,11 +101,12 @@ func (l *Lab) addMachine(g *Guest) error {
 	if err != nil {
 		return err
 	}
-	m := &Machine{Name: g.Name, Tree: tree, Bare: len(g.Sockets) == 0, desc: g, lab: l}
+	m := &Machine{Name: g.Name, Tree: tree, Bare: len(g.Sockets) == 0 && g.Driver != DriverVNICGPU,
+		Driver: cmp.Or(g.Driver, DriverNode), desc: g, lab: l}
 	l.machines = append(l.machines, m)
 	nodes := max(len(g.Sockets), 1) - 1 // the last that is a socket's; GPUs that are nodes follow
 	for i := range g.GPUs {
-		model, _ := LookupModel(g.NICs[g.owner(i)].Model)
+		model := g.ModelOf(&g.NICs[g.owner(i)])
 		if model.Node {
 			nodes++
 		}

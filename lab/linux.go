@@ -34,17 +34,30 @@ func AddPair(list []Pairs, text, nic, gpu string) []Pairs {
 }
 
 // SeenByLinux is what a guest's own kernel sees of a tree under a QEMU that emulates the CPU: no port redirects, and
-// the CPU is none whose host bridges are known to forward.
-func SeenByLinux(t *pcie.Tree) *pcie.Tree {
+// the CPU is none whose host bridges are known to forward; unless GPUs have the driver DriverVNICGPU and there is a host
+// bridge that does forward, for then the CPU is of a kind whose host bridges all do.
+func SeenByLinux(t *pcie.Tree, driver string) *pcie.Tree {
 	nodes := t.Nodes()
+	routing := pcie.NoRouting
+	if driver == DriverVNICGPU && Forwards(t) {
+		routing = pcie.AnyBridge
+	}
 	for i := range nodes {
-		nodes[i].Redirect, nodes[i].Routing = false, pcie.NoRouting
+		nodes[i].Redirect = false
+		if nodes[i].Kind == pcie.Socket {
+			nodes[i].Routing = routing
+		}
 	}
 	s, err := pcie.New(nodes)
 	if err != nil {
 		panic("lab: a tree that was one: " + err.Error())
 	}
 	return s
+}
+
+// Forwards says whether some host bridge of a tree forwards requests between its ports.
+func Forwards(t *pcie.Tree) bool {
+	return slices.ContainsFunc(t.Children(""), func(s pcie.Node) bool { return s.Routing != pcie.NoRouting })
 }
 
 // Differences says where the kernel of guest i comes to another verdict than the lab on whether a NIC reaches a GPU:
@@ -66,6 +79,23 @@ func (d *Description) Differences(i int, linux func(nic, gpu string) pcie.Path) 
 			nic := g.nicInTree(&g.NICs[j])
 			if text := difference(tree.Path(nic, gpu), linux(nic, gpu)); text != "" {
 				list = AddPair(list, text, nic, gpu)
+			}
+		}
+	}
+	return list
+}
+
+// Refused says which GPUs' memory the kernel of guest i binds to no queue of a NIC, and why. The description has been
+// checked.
+func (d *Description) Refused(i int, linux func(nic, gpu string) pcie.Path) (list []Pairs) {
+	_, _, gpus := d.Tree(i)
+	c := d.Complete()
+	g := &c.Guests[i]
+	for j := range g.NICs {
+		for k, gpu := range gpus {
+			nic := g.nicInTree(&g.NICs[j])
+			if path := linux(nic, gpu); g.NICs[j].Reaches(k) && !path.P2P() {
+				list = AddPair(list, "Linux in this guest refuses it: "+path.Reason, nic, gpu)
 			}
 		}
 	}

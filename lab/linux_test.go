@@ -33,12 +33,12 @@ func TestDifferencesFromLinux(t *testing.T) {
 		linux *pcie.Tree
 		want  string
 	}{
-		{"alike", alike, SeenByLinux(tree), ""},
-		{"off", off, SeenByLinux(tree), ""},
+		{"alike", alike, SeenByLinux(tree, DriverNode), ""},
+		{"off", off, SeenByLinux(tree, DriverNode), ""},
 		{"bare", bare, nil, ""},
-		{"redirects", describe(pcie.NoRouting, true), SeenByLinux(redirected),
+		{"redirects", describe(pcie.NoRouting, true), SeenByLinux(redirected, DriverNode),
 			"allows it: QEMU's switches have no ACS nicn-gpua"},
-		{"forwards", describe(pcie.AnyBridge, false), SeenByLinux(zen),
+		{"forwards", describe(pcie.AnyBridge, false), SeenByLinux(zen, DriverNode),
 			"refuses it: its CPU is none whose host bridges are known to forward nicn-gpub"},
 		{"a CPU that forwards", alike, zen, "allows it: its CPU is one whose host bridges forward nicn-gpub"},
 		{"ports that redirect", alike, redirected, "refuses it: ports of its tree redirect (ACS) nicn-gpua"},

@@ -31,7 +31,8 @@ const (
 // Model is what differs between device models on the host, besides the device itself.
 type Model struct {
 	Name       string // Virtio or GVE
-	Node       bool   // GPU memory is a NUMA node's; else BAR 2 of an ivshmem device
+	Kernel     bool   // driver and TCP are those of the guest's kernel; else ours
+	Node       bool   // GPU memory is a NUMA node's, if the guest's driver is DriverNode; else BAR 2 of an ivshmem device
 	VFIOUser   bool   // the transport is vfio-user; else vhost-user
 	QueuePairs int    // unless more are asked for
 	MaxMTU     int
@@ -50,7 +51,7 @@ type descriptors struct{ buffer, packet float64 }
 var models = map[string]Model{
 	Virtio: {Name: Virtio, QueuePairs: 2, MaxMTU: 65535 - 14, open: newVirtio,
 		sent: descriptors{16 + 2, 8}, received: descriptors{16 + 2, 8}},
-	GVE: {Name: GVE, Node: true, VFIOUser: true, QueuePairs: 4, MaxMTU: 9198, open: newGVE,
+	GVE: {Name: GVE, Kernel: true, Node: true, VFIOUser: true, QueuePairs: 4, MaxMTU: 9198, open: newGVE,
 		sent: descriptors{16, 8}, received: descriptors{32, 32}},
 }
 
@@ -58,6 +59,19 @@ var models = map[string]Model{
 func LookupModel(name string) (m Model, known bool) {
 	m, known = models[name]
 	return m, known
+}
+
+// Drivers of a guest's GPUs (Guest.Driver).
+const (
+	DriverNode    = "node"    // none: where the NIC is the kernel's, the memory is that of a NUMA node without CPUs
+	DriverVNICGPU = "vnicgpu" // guest-images/vnicgpu: the memory is BAR 2 of a PCI device, whatever the NIC
+)
+
+// ModelOf is the model of a guest's NIC, with Node as the driver of its GPUs has it.
+func (g *Guest) ModelOf(n *NIC) Model {
+	m, _ := LookupModel(n.Model)
+	m.Node = m.Node && g.Driver != DriverVNICGPU
+	return m
 }
 
 // gpuInfo says how a guest finds a GPU: as BAR 2 of an ivshmem-plain (1af4:1110), or as NUMA node

@@ -53,7 +53,7 @@ type Port struct {
 
 // newPort makes a port. The caller closes it even when there is an error, unless it is nil.
 func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, place string) (*Port, error) {
-	model, _ := LookupModel(n.Model)
+	model := m.desc.ModelOf(n)
 	p := &Port{Index: len(l.ports), Name: n.Name, Model: model, MAC: n.MAC, Addr4: n.Addr4, Addr6: n.Addr6, MTU: n.MTU,
 		QueuePairs: n.QueuePairs, GPUs: reached, Place: place, lab: l, machine: m, desc: n,
 		loads: make(map[loadsOf][]Load)}

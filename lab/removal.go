@@ -80,7 +80,7 @@ func (d *Description) HotplugFor(script []Event) {
 			if owner < 0 {
 				continue // which Check refuses
 			}
-			m, _ := LookupModel(g.NICs[owner].Model)
+			m := g.ModelOf(&g.NICs[owner])
 			g.GPUs[j].Hotplug = g.GPUs[j].Hotplug || removed(KindGPU, g.GPUs[j].Name) && !m.Node
 		}
 	}

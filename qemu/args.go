@@ -139,7 +139,11 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 	if accel == AccelKVM {
 		args = append(args, "-accel", "kvm", "-cpu", "host")
 	} else {
-		args = append(args, "-accel", "tcg,thread=multi", "-cpu", "max")
+		cpu := "max"
+		if c.ForwardsP2P {
+			cpu += ",family=23" // Zen's
+		}
+		args = append(args, "-accel", "tcg,thread=multi", "-cpu", cpu)
 	}
 	args = append(args, c.devices(&f)...)
 	return append(args, c.Args...), f.list

@@ -89,7 +89,10 @@ type Config struct {
 	Netdevs []Netdev
 	Disks   []Disk
 	Tree    *pcie.Tree // that GPUs and Netdevs are in; nil, or at no Place of it: they are on the root complex
-	Args    []string   // more QEMU arguments, last
+	// ForwardsP2P has the guest's kernel take the host bridges for ones that forward requests between their ports: it
+	// goes by the CPU, AMD's since Zen (drivers/pci/p2pdma.c, cpu_supports_p2pdma). With KVM the host's CPU decides.
+	ForwardsP2P bool
+	Args        []string // more QEMU arguments, last
 	// ResultsPort offers the results channel as a port of a virtio-serial device, too
 	// (agent.PortName): much faster than a serial line, for guests whose kernel has a driver for
 	// it. The guest picks one (agent.Config.Port).

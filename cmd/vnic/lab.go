@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -22,6 +24,37 @@ import (
 func labFlag(f *pflag.FlagSet, name *string) {
 	f.StringVar(name, "lab", "", "lab file with all guests, or preset: "+strings.Join(labfile.Presets(), ", ")+
 		" (vnic lab show; instead of flags that say the same)")
+}
+
+// gpuDriverFlag says who drives the GPUs in the guests.
+func gpuDriverFlag(f *pflag.FlagSet, name *string) {
+	f.Var(&oneOf{to: name, words: []string{lab.DriverNode, lab.DriverVNICGPU}}, "gpu-driver", "node: no driver, GPU memory "+
+		"is a NUMA node's where the NIC is gve; or vnicgpu: a kernel module, to which GPUs are PCI devices, so that Linux "+
+		"decides which NIC reaches which (default: as the lab file has it, else node)")
+}
+
+// setGPUDriver has all guests of a lab have a driver of their GPUs; "": the one that they have.
+func setGPUDriver(l *labfile.Lab, name string) {
+	for i := range l.Guests {
+		l.Guests[i].Driver = cmp.Or(name, l.Guests[i].Driver)
+	}
+}
+
+// oneOf is a flag that is one of some words.
+type oneOf struct {
+	to    *string
+	words []string
+}
+
+func (o *oneOf) String() string { return *o.to }
+func (o *oneOf) Type() string   { return "string" }
+
+func (o *oneOf) Set(s string) error {
+	if !slices.Contains(o.words, s) {
+		return errors.New(strings.Join(o.words, " or "))
+	}
+	*o.to = s
+	return nil
 }
 
 // readLab reads a lab file; what is wrong with it is the user's mistake.

@@ -178,6 +178,7 @@ Memory TCP.`,
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of payload, loss and reordering (default: random, printed)")
 	f.Var((*bytesFlag)(&o.Memory), "memory", "RAM of each guest")
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each GPU, a power of two")
+	gpuDriverFlag(f, &o.GPUDriver)
 	sourceFlags(f, &o.Fetch)
 	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
 	f.BoolVar(&o.Keep, "keep", false, "keep the guests' consoles and the NICs' counters, in ./vnic-run-SEED")
@@ -224,6 +225,7 @@ func takeLab(c *cobra.Command, o *run.Options, name string) error {
 	if err != nil {
 		return err
 	}
+	setGPUDriver(l, o.GPUDriver)
 	if c.Flags().Changed("nic") {
 		if err := o.Remodel(l); err != nil {
 			return misuse(c, err)

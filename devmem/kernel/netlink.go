@@ -3,6 +3,7 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 
 	"github.com/mdlayher/genetlink"
@@ -117,6 +118,10 @@ func (g *genl) ask(cmd uint8, dump bool, request attrs, reply func(*netlink.Attr
 	return nil
 }
 
+// noAttach is what the kernel says where a dma-buf cannot be attached to the NIC (net/core/devmem.c,
+// net_devmem_bind_dmabuf).
+const noAttach = "Failed to bind dmabuf to device"
+
 // bind binds a dma-buf, for receive (cmdBindRx) to queues, or for transmit (cmdBindTx). The binding is the socket's: it
 // ends when that is closed.
 func (g *genl) bind(cmd uint8, ifindex, fd int, queues []int) (id uint32, err error) {
@@ -126,6 +131,10 @@ func (g *genl) bind(cmd uint8, ifindex, fd int, queues []int) (id uint32, err er
 		request = append(request, attr{attrDmabufQueues, queue})
 	}
 	err = g.ask(cmd, false, request, fields{attrDmabufID: &id}.decode)
+	if errors.Is(err, syscall.EOPNOTSUPP) && strings.Contains(err.Error(), noAttach) {
+		return 0, fmt.Errorf("%w: who made the dma-buf refuses this NIC: of a PCI device's memory, that the NIC cannot reach "+
+			"it from where it is in the PCIe tree (the kernel's log names both: \"cannot be used for peer-to-peer DMA\")", err)
+	}
 	if err == nil && id == 0 {
 		return 0, fmt.Errorf("the answer has no id: %w", syscall.EPROTO)
 	}

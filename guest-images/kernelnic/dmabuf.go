@@ -47,6 +47,9 @@ func (w *Window) DMABuf(off, size uint64) (fd int, err error) {
 	if _, err := w.pieces(off, size); err != nil {
 		return -1, err
 	}
+	if w.order == nil {
+		return exportVNICGPU(w.fd, w.base+off, size)
+	}
 	f, err := os.Open(udmabufPath)
 	if err != nil {
 		return -1, fmt.Errorf("%w: the kernel has no CONFIG_UDMABUF, or the module is not loaded", err)

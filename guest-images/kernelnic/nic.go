@@ -36,7 +36,7 @@ type Options struct {
 	Gateways   []netip.Addr // default routes
 	MTU        int          // 0 = as it is
 	Window     uint64       // bytes of GPU memory; 0 = none
-	GPU        *int         // which GPU they are of, by the NIC's number; nil = the first that is a NUMA node
+	GPU        *int         // which GPU they are of, by the NIC's number; nil = the first
 	HostQueues int          // receive queues that RSS spreads over, from 0; the others are free to be bound. 0 = as it is
 	Log        *slog.Logger
 	// Lossless says that the link loses nothing: TCP then waits before it takes what is late for lost, as a guest that is
@@ -120,21 +120,21 @@ func Open(ctx context.Context, o Options) (n *NIC, err error) {
 	return n, nil
 }
 
-// takeWindow takes memory of a GPU that is a node, and makes sure that it is that.
+// takeWindow takes memory of a GPU, and makes sure that it is that.
 func (n *NIC) takeWindow(ctx context.Context, gpu *int, size uint64) error {
 	gpus, err := n.channel.ctl.GPUs(ctx)
 	if err != nil {
 		return fmt.Errorf("asking the NIC for its GPUs: %w", err)
 	}
 	i := slices.IndexFunc(gpus, func(g control.GPUInfo) bool {
-		return g.Attach == control.AttachNode && (gpu == nil || int(g.ID) == *gpu)
+		return g.Attach != control.AttachNone && (gpu == nil || int(g.ID) == *gpu)
 	})
 	if i < 0 {
 		which := "no GPU"
 		if gpu != nil {
 			which = fmt.Sprintf("no GPU %d", *gpu)
 		}
-		return fmt.Errorf("the NIC knows of %s whose memory is a NUMA node: %w", which, unix.ENODEV)
+		return fmt.Errorf("the NIC knows of %s that this guest sees: %w", which, unix.ENODEV)
 	}
 	n.gpu = gpus[i]
 	if size > n.gpu.Size {
@@ -144,7 +144,12 @@ func (n *NIC) takeWindow(ctx context.Context, gpu *int, size uint64) error {
 	if err != nil {
 		return fmt.Errorf("asking the NIC where GPU memory is: %w", err)
 	}
-	if n.window, err = NewWindow(int(n.gpu.ID), int(n.gpu.Node), size, maps); err != nil {
+	if n.gpu.Attach == control.AttachNode {
+		n.window, err = NewWindow(int(n.gpu.ID), int(n.gpu.Node), size, maps)
+	} else {
+		n.window, err = NewDriverWindow(int(n.gpu.ID), size, maps)
+	}
+	if err != nil {
 		return err
 	}
 	n.engine = newEngine(n.channel.ctl, n.window, n.memory)

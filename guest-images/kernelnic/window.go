@@ -30,13 +30,15 @@ type Extent struct {
 }
 
 // Window is GPU memory that this process has: huge pages of a NUMA node, in the order of their
-// addresses, so that a window of a node with no other user is one extent or a few.
+// addresses, so that a window of a node with no other user is one extent or a few; or memory of a
+// GPU that has a driver, in one piece.
 type Window struct {
 	gpu     int
-	fd      int
-	mem     []byte   // the memfd
-	order   []uint32 // order[i] is the page of the memfd that is the window's page i
+	fd      int      // a memfd, or the open device of a driver
+	mem     []byte   // of it
+	order   []uint32 // order[i] is the page of the memfd that is the window's page i; nil: they are in order
 	extents []Extent
+	base    uint64       // of a driver: where mem is in its memory
 	restore func() error // gives the huge pages back
 
 	mu    sync.Mutex
@@ -243,6 +245,9 @@ func (w *Window) pieces(off, size uint64) ([]Extent, error) {
 
 // page is the CPU's view of the huge page that holds an offset of the window, from there on.
 func (w *Window) page(off uint64) []byte {
+	if w.order == nil {
+		return w.mem[off:min(uint64(len(w.mem)), off/hugePage*hugePage+hugePage)]
+	}
 	p := uint64(w.order[off/hugePage])
 	return w.mem[p*hugePage+off%hugePage : (p+1)*hugePage]
 }

@@ -268,6 +268,8 @@ func (b *builder) guest(name string) error {
 		return b.wrong(at.to("memory"), "memory of %s: 192M to 4T, in steps of 2M", lab.FormatBytes(m.RAM))
 	case m.CPUs < 1 || m.CPUs > lab.MaxCPUs:
 		return b.wrong(at.to("cpus"), "%d CPUs: 1 to %d", f.CPUs, lab.MaxCPUs)
+	case f.Driver != "" && f.Driver != lab.DriverNode && f.Driver != lab.DriverVNICGPU:
+		return b.wrong(at.to("driver"), "driver %s: %s or %s", f.Driver, lab.DriverNode, lab.DriverVNICGPU)
 	case len(f.NICs) == 0 || len(f.NICs) > maxNICs:
 		return b.wrong(at.to("nics"), "%s has %d NICs: 1 to %d", name, len(f.NICs), maxNICs)
 	case len(f.Sockets) == 0 && len(f.NICs)+len(f.GPUs) > maxBare:
@@ -278,7 +280,7 @@ func (b *builder) guest(name string) error {
 	case len(f.Sockets) == 0 && len(f.Switches) > 0:
 		return b.wrong(at.to("switches"), "switches without sockets: name one that they are below, as sockets: [{name: s0}]")
 	}
-	g := lab.Guest{Name: name}
+	g := lab.Guest{Name: name, Driver: f.Driver}
 	if err := b.tree(at, &f, &g); err != nil {
 		return err
 	}

@@ -42,6 +42,9 @@ type Guest struct {
 	NICs []NIC `yaml:"nics"`
 	// GPUs.
 	GPUs []GPU `yaml:"gpus,omitempty"`
+	// Driver of the GPUs: node, as no driver has them, or vnicgpu, so that the guest's kernel decides which NIC reaches
+	// which GPU.
+	Driver string `yaml:"driver,omitempty" jsonschema:"enum=node,enum=vnicgpu"`
 }
 
 // Socket is a CPU socket: a NUMA node with a host bridge.

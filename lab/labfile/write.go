@@ -51,7 +51,7 @@ func (l *Lab) YAML() ([]byte, error) {
 }
 
 func (l *Lab) guest(i int, g *lab.Guest) Guest {
-	f := Guest{Memory: Quantity(lab.FormatBytes(l.Machines[i].RAM)), CPUs: l.Machines[i].CPUs}
+	f := Guest{Memory: Quantity(lab.FormatBytes(l.Machines[i].RAM)), CPUs: l.Machines[i].CPUs, Driver: g.Driver}
 	for _, s := range g.Sockets {
 		f.Sockets = append(f.Sockets, Socket{s.Name, s.Routing.String(), rateOf(s.DRAM, lab.FormatByteRate)})
 	}

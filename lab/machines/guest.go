@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/qemu"
@@ -84,6 +85,10 @@ func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, 
 		maps.Copy(a.Sysctl, c.Agent.Sysctl)
 	}
 	a.Node0 = slices.ContainsFunc(hw.Ports, func(p *lab.Port) bool { return p.Model.Node })
+	a.Modules = slices.DeleteFunc(slices.Clone(a.Modules), func(m string) bool { return m == guestimages.GPUModule })
+	if hw.Driver == lab.DriverVNICGPU {
+		a.Modules = append(a.Modules, guestimages.GPUModule)
+	}
 	initrd, err := im.Initrd(a)
 	if err != nil {
 		return nil, err
@@ -105,6 +110,9 @@ func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, 
 func Attach(c *qemu.Config, hw *lab.Machine) {
 	if !hw.Bare {
 		c.Tree = hw.Tree
+	}
+	if hw.Driver == lab.DriverVNICGPU {
+		c.ForwardsP2P = lab.Forwards(hw.Tree)
 	}
 	for _, g := range hw.GPUs {
 		c.GPUs = append(c.GPUs, qemu.GPU{File: g.File, Size: g.Size(), Node: g.Node, Place: g.Place,
@@ -130,7 +138,7 @@ func driven(hw *lab.Machine, model string) (n int) {
 // interfaces on one switch each is to answer for its own addresses (Linux: Documentation/networking/ip-sysctl.rst,
 // arp_ignore and arp_announce).
 func several(hw *lab.Machine) bool {
-	return len(hw.Ports) > 1 && slices.ContainsFunc(hw.Ports, func(p *lab.Port) bool { return p.Model.Node })
+	return len(hw.Ports) > 1 && slices.ContainsFunc(hw.Ports, func(p *lab.Port) bool { return p.Model.Kernel })
 }
 
 // modelsOf lists the models of a machine's NICs, each once.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 
 	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
@@ -29,6 +30,14 @@ var software = map[string]Software{
 
 // SoftwareFor gives the software for a model.
 func SoftwareFor(model string) Software { return software[model] }
+
+// DriverModules are the kernel modules of GPUs' drivers that guests need.
+func DriverModules(guests []lab.Guest) []string {
+	if slices.ContainsFunc(guests, func(g lab.Guest) bool { return g.Driver == lab.DriverVNICGPU }) {
+		return []string{guestimages.GPUModule}
+	}
+	return nil
+}
 
 // Images is what guests boot from.
 type Images struct {

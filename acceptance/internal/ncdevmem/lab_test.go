@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -35,6 +36,7 @@ var (
 
 // bench is the guest with its NIC and its GPU, and the peer.
 type bench struct {
+	driver  string // of the GPU: lab.DriverNode or lab.DriverVNICGPU
 	gpu     *lab.GPUMemory
 	port    *nic.Port // the guest's
 	machine *machines.Guest
@@ -55,16 +57,29 @@ func buildTools(t *testing.T) string {
 	return strings.TrimSpace(string(dir))
 }
 
-// newBench starts both sides.
-func newBench(t *testing.T) *bench {
+// onGPU has ncdevmem take GPU memory for its buffer (tools/gpu-memory.c).
+func (l *bench) onGPU() string {
+	if l.driver == lab.DriverVNICGPU {
+		return "export GPU=/dev/vnicgpu0; "
+	}
+	return "export GPU_NODE=1; "
+}
+
+// newBench starts both sides; driver is that of the guest's GPU.
+func newBench(t *testing.T, driverOfGPU string) *bench {
 	t.Helper()
-	im := machinetest.Images(t, []string{lab.GVE}, guestimages.Options{})
+	modules := machines.SoftwareFor(lab.GVE).Modules
+	if driverOfGPU == lab.DriverVNICGPU {
+		modules = append(slices.Clone(modules), guestimages.GPUModule)
+	}
+	im := machinetest.Images(t, []string{lab.GVE}, guestimages.Options{Modules: modules})
 	tools := buildTools(t) // now that a kernel is fetched, whose source it takes
 	w := machinetest.Lab(t, lab.Description{Guests: []lab.Guest{
-		{Name: "guest", NICs: []lab.NIC{{Name: "guest", Model: lab.GVE}}, GPUs: []lab.GPU{{Memory: gpuMemory}}},
+		{Name: "guest", Driver: driverOfGPU, NICs: []lab.NIC{{Name: "guest", Model: lab.GVE}},
+			GPUs: []lab.GPU{{Memory: gpuMemory}}},
 		{Name: "peer", NICs: []lab.NIC{{Name: "peer", Model: lab.Virtio}}},
 	}}, nil)
-	l := &bench{gpu: w.Port(0).GPU(), port: w.Port(0).NIC(), lines: makeLines(8, sent), ports: 6000}
+	l := &bench{driver: driverOfGPU, gpu: w.Port(0).GPU(), port: w.Port(0).NIC(), lines: makeLines(8, sent), ports: 6000}
 	n, err := w.Port(1).InProcess(driver.Options{QueuePairs: 2, HostQueues: 2})
 	testkit.OK(t, err)
 	if l.peer, err = stack.New(n, n.Control(), stack.Options{Addresses: peerAddrs[:], MTU: w.Port(1).MTU}); err != nil {
@@ -107,9 +122,9 @@ func (l *bench) meter(guest, peer netip.AddrPort) (read func() (control.FlowCoun
 }
 
 // placed checks where the payload of one direction was: in the GPU's file, or in host memory.
-func (j *judge) placed(d control.DirCounters, size uint64, node bool) {
+func (j *judge) placed(d control.DirCounters, size uint64, onGPU bool) {
 	gpu, host, where := d.GPUFileBytes, d.HostBytes, "in the GPU's file (file-level count)"
-	if !node {
+	if !onGPU {
 		gpu, host, where = host, gpu, "in host memory"
 	}
 	j.check(gpu >= size && host == 0 && d.DeviceBytes == 0 && d.BouncedBytes == 0,

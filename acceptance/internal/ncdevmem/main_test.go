@@ -13,7 +13,7 @@
 //     to which it was written. ncdevmem registers no buffer, so these are counts of the GPU's file,
 //     whatever in it. Independently of meters, the host looks for the bytes themselves in the GPU's
 //     memory and in guest RAM.
-//   - negative controls: the same program whose buffer is not on the GPU's node, and a plain sender
+//   - negative controls: the same program whose buffer is not the GPU's memory, and a plain sender
 //     beside one that is.
 package ncdevmem
 
@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
 )
 
@@ -42,9 +43,23 @@ func TestKernelsOwnTestOfDevmem(t *testing.T) {
 	if labtest.Long() {
 		received, compared = 64<<20, 64<<20
 	}
-	l := newBench(t)
+	newBench(t, lab.DriverNode).judged(t, (*bench).cases)
+}
+
+// Invariant: vnicgpu: Linux's own ncdevmem receives into and sends from a dma-buf of the driver's, of a GPU that is a PCI
+// device below the NIC's switch.
+func TestKernelsOwnTestOfDevmemOnADriversGPU(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots QEMU")
+	}
+	newBench(t, lab.DriverVNICGPU).judged(t, (*bench).driverCases)
+}
+
+// judged runs cases and judges them.
+func (l *bench) judged(t *testing.T, cases func(*bench, context.Context, *judge) error) {
+	t.Helper()
 	j := &judge{out: t.Output()}
-	testkit.OK(t, l.cases(t.Context(), j))
+	testkit.OK(t, cases(l, t.Context(), j))
 	if j.failed > 0 {
 		t.Errorf("%d conditions do not hold", j.failed)
 	}
@@ -61,32 +76,57 @@ const sent = 4 << 20
 // cases runs all that there is. Their order matters: pages of the pattern are looked for in guest
 // RAM before anything may put them there.
 func (l *bench) cases(ctx context.Context, j *judge) error {
-	receive := func(r receiving) func(context.Context, *judge) error {
-		return func(ctx context.Context, j *judge) error { return l.receive(ctx, j, r) }
-	}
-	send := func(s sending) func(context.Context, *judge) error {
-		return func(ctx context.Context, j *judge) error { return l.send(ctx, j, s) }
-	}
-	for _, step := range []func(context.Context, *judge) error{
+	receive, send := l.steps()
+	return l.run(ctx, j,
 		l.patternBefore,
 		receive(receiving{name: "receive, IPv4",
-			port: 5201, size: received, queue: 1, queues: 1, validate: true, node: true}),
+			port: 5201, size: received, queue: 1, queues: 1, validate: true, onGPU: true}),
 		receive(receiving{name: "receive, IPv6",
-			port: 5202, v6: true, size: received, queue: 2, queues: 2, validate: true, node: true, client: true}),
+			port: 5202, v6: true, size: received, queue: 2, queues: 2, validate: true, onGPU: true, client: true}),
 		l.patternAfter,
 		receive(receiving{name: "receive and compare, IPv4",
-			port: 5203, size: compared, queue: 3, queues: 1, node: true, client: true, seed: 4}),
+			port: 5203, size: compared, queue: 3, queues: 1, onGPU: true, client: true, seed: 4}),
 		receive(receiving{name: "receive and compare, IPv6",
-			port: 5204, v6: true, size: compared, queue: 1, queues: 1, node: true, seed: 6}),
-		send(sending{name: "send, IPv4", port: 5205, node: true}),
-		send(sending{name: "send in pieces of 1000 bytes, IPv6", port: 5206, v6: true, chunk: 1000, node: true}),
-		send(sending{name: "negative control: a plain sender", port: 5207, plain: true, node: true}),
-		receive(receiving{name: "negative control: receive, buffer not on the GPU's node",
+			port: 5204, v6: true, size: compared, queue: 1, queues: 1, onGPU: true, seed: 6}),
+		send(sending{name: "send, IPv4", port: 5205, onGPU: true}),
+		send(sending{name: "send in pieces of 1000 bytes, IPv6", port: 5206, v6: true, chunk: 1000, onGPU: true}),
+		send(sending{name: "negative control: a plain sender", port: 5207, plain: true, onGPU: true}),
+		receive(receiving{name: "negative control: receive, buffer not the GPU's memory",
 			port: 5208, size: received, queue: 1, queues: 1, validate: true}),
 		l.patternControl,
-		send(sending{name: "negative control: send, buffer not on the GPU's node", port: 5209}),
-		l.kernelLog,
-	} {
+		send(sending{name: "negative control: send, buffer not the GPU's memory", port: 5209}),
+		l.kernelLog)
+}
+
+// driverCases are those of a GPU that has a driver: what the driver has to do with.
+func (l *bench) driverCases(ctx context.Context, j *judge) error {
+	receive, send := l.steps()
+	return l.run(ctx, j,
+		l.patternBefore,
+		receive(receiving{name: "receive and compare, IPv4",
+			port: 5203, size: compared, queue: 3, queues: 1, onGPU: true, client: true, seed: 4}),
+		send(sending{name: "send, IPv4", port: 5205, onGPU: true}),
+		receive(receiving{name: "negative control: receive, buffer not the GPU's memory",
+			port: 5208, size: received, queue: 1, queues: 1, validate: true}),
+		l.patternControl,
+		l.kernelLog)
+}
+
+// steps make cases of transfers.
+func (l *bench) steps() (func(receiving) step, func(sending) step) {
+	receive := func(r receiving) step {
+		return func(ctx context.Context, j *judge) error { return l.receive(ctx, j, r) }
+	}
+	send := func(s sending) step {
+		return func(ctx context.Context, j *judge) error { return l.send(ctx, j, s) }
+	}
+	return receive, send
+}
+
+type step func(context.Context, *judge) error
+
+func (l *bench) run(ctx context.Context, j *judge, steps ...step) error {
+	for _, step := range steps {
 		if err := step(ctx, j); err != nil {
 			return err
 		}

@@ -22,7 +22,7 @@ type receiving struct {
 	size          uint64
 	queue, queues int    // to be bound: -t and -q
 	client        bool   // -c: the flow rule is for the connection, not for the port
-	node          bool   // its buffer is on the GPU's node
+	onGPU         bool   // its buffer is the GPU's memory
 	validate      bool   // -v 7; else it prints what comes
 	seed          uint64 // of what comes then
 }
@@ -37,10 +37,10 @@ const (
 	stderrFile = "/tmp/err"
 )
 
-func (r *receiving) command(guest, peer netip.Addr) string {
+func (r *receiving) command(l *bench, guest, peer netip.Addr) string {
 	s := ""
-	if r.node {
-		s = "export GPU_NODE=1; "
+	if r.onGPU {
+		s = l.onGPU()
 	}
 	s += fmt.Sprintf("exec ncdevmem -l -L -f eth0 -s %v -p %d -t %d -q %d", guest, r.port, r.queue, r.queues)
 	if r.client {
@@ -60,7 +60,7 @@ func (l *bench) receive(ctx context.Context, j *judge, r receiving) error {
 	to, from := netip.AddrPortFrom(guest, r.port), netip.AddrPortFrom(peer, r.port)
 	start := time.Now()
 	var connect, moved time.Duration
-	x, err := l.beside(ctx, to, from, r.command(guest, peer), true, func(ready context.Context) error {
+	x, err := l.beside(ctx, to, from, r.command(l, guest, peer), true, func(ready context.Context) error {
 		if err := l.listening(ready, r.port); err != nil {
 			return err
 		}
@@ -108,7 +108,7 @@ func (l *bench) receive(ctx context.Context, j *judge, r receiving) error {
 		}
 		j.check(back == r.size && same == back, "the peer compared %d bytes that ncdevmem found, %d are as sent, of %d", back,
 			same, r.size)
-		if r.node {
+		if r.onGPU {
 			n, err := l.audit(r.seed, r.size)
 			if err != nil {
 				return err
@@ -116,7 +116,7 @@ func (l *bench) receive(ctx context.Context, j *judge, r receiving) error {
 			j.check(n >= many*pageSize/2, "%d bytes of them are in GPU memory still", n)
 		}
 	}
-	j.placed(x.meter.Rx, r.size, r.node)
+	j.placed(x.meter.Rx, r.size, r.onGPU)
 	if j.failed > failed {
 		j.words(x.text, 12)
 	}

@@ -16,13 +16,13 @@ type sending struct {
 	port  uint16
 	chunk int  // -z: bytes of each piece of a sendmsg; 0: in one
 	plain bool // netcat
-	node  bool // the buffer is on the GPU's node
+	onGPU bool // the buffer is the GPU's memory
 }
 
-func (s *sending) command(guest, peer netip.Addr) string {
+func (s *sending) command(l *bench, guest, peer netip.Addr) string {
 	c := ""
-	if s.node {
-		c = "export GPU_NODE=1; "
+	if s.onGPU {
+		c = l.onGPU()
 	}
 	if s.plain { // its port is to be known, and it has no option for that
 		c += fmt.Sprintf("r=/proc/sys/net/ipv4/ip_local_port_range; old=$(cat $r); echo %d %d >$r; trap 'echo $old >$r' "+
@@ -86,7 +86,7 @@ func (l *bench) send(ctx context.Context, j *judge, s sending) error {
 			"%d bytes by %d calls, %d of them complete, of %d", t.bytes, t.calls, t.completed, lines)
 	}
 	j.check(x.got == size && x.same == size, "the peer compared %d bytes, %d are right, of %d", x.got, x.same, size)
-	j.placed(x.meter.Tx, size, s.node && !s.plain)
+	j.placed(x.meter.Tx, size, s.onGPU && !s.plain)
 	if j.failed > failed {
 		j.words(x.text, 12)
 	}
@@ -102,7 +102,7 @@ func (l *bench) sendOnce(ctx context.Context, s sending) (x sender, err error) {
 		return x, err
 	}
 	defer in.Close()
-	x.ran, err = l.beside(ctx, from, to, s.command(guest, peer), false, func(ready context.Context) error {
+	x.ran, err = l.beside(ctx, from, to, s.command(l, guest, peer), false, func(ready context.Context) error {
 		return read(ready, in, func(b []byte) error {
 			n := uint64(len(b))
 			if x.got+n > uint64(len(l.lines)) {

@@ -47,7 +47,7 @@ func NewImage(ctx context.Context, o Options) (i *Image, err error) {
 	i.config = agent.Config{Modules: l.images.Modules, HugePages: software.HugePages, Node0: model.Node,
 		Alone: &agent.Alone{
 			Path: p.path, Args: p.args, Env: o.imageEnv(), Dir: p.dir, Shell: len(o.Command) == 0, Driver: software.Driver,
-			OwnDriver: !model.Node}}
+			OwnDriver: !model.Kernel}}
 	return i, nil
 }
 

@@ -135,26 +135,26 @@ func (o *Options) models() (list []string) {
 	return slices.Compact(list)
 }
 
-// node says whether GPU memory is a NUMA node's at NICs of a model, which the kernel has.
-func node(model string) bool {
+// kernels says whether NICs of a model are the guest's kernel's.
+func kernels(model string) bool {
 	m, _ := lab.LookupModel(model)
-	return m.Node
+	return m.Kernel
 }
 
 // ownNIC says whether the kernel of guest i has a NIC that no devmem program has: where the first of the others is
 // virtio.
 func (o *Options) ownNIC(i int) bool {
 	if o.Lab != nil {
-		return !node(o.Lab.Guests[i].NICs[0].Model)
+		return !kernels(o.Lab.Guests[i].NICs[0].Model)
 	}
-	return !node(o.NIC)
+	return !kernels(o.NIC)
 }
 
 // gpuPort is the first NIC by which programs of the guest can get GPU memory for the kernel's sockets; nil: there is
 // none.
 func (p *place) gpuPort() *lab.Port {
 	for _, port := range p.devmem {
-		if port.Model.Node && port.GPU() != nil {
+		if port.Model.Kernel && port.GPU() != nil {
 			return port
 		}
 	}

@@ -97,7 +97,7 @@ func (o *Options) describeLab() lab.Description {
 	for i := range d.Guests {
 		g := &d.Guests[i]
 		for j := range g.NICs {
-			if !node(g.NICs[j].Model) {
+			if !kernels(g.NICs[j].Model) {
 				g.NICs[j].Addr4, g.NICs[j].Addr6 = o.devmemAddrs(j, i)
 			}
 		}
@@ -159,7 +159,7 @@ func (o *Options) reserve(l *lab.Lab) (io.Closer, error) {
 func (o *Options) network(p place) guestnet.Config {
 	var c guestnet.Config
 	for _, port := range p.hw.Ports {
-		if port != p.kernel && !port.Model.Node {
+		if port != p.kernel && !port.Model.Kernel {
 			c.Interfaces = append(c.Interfaces, guestnet.Interface{MAC: mac(port), Leave: true})
 			continue
 		}
@@ -244,7 +244,7 @@ func (g *guest) devices() (list []entry) {
 	for j, port := range g.devmem {
 		found := g.found(port)
 		e := entry{name: fmt.Sprint("nic", j), device: found.PCI}
-		if port.Model.Node {
+		if port.Model.Kernel {
 			e.device = found.Name
 		}
 		if o.Lab != nil {

@@ -86,7 +86,7 @@ func Setup(ctx context.Context, a *agent.Client, c NodeConfig) (r transfer.Remot
 	s := transfer.Setup{Interface: c.Device, Addrs: []netip.Prefix{c.Addr()}, Gateways: c.Gateways, MTU: c.Port.MTU,
 		QueuePairs: c.Pairs(), HostQueues: c.HostQueues(), Loss: c.Loss, GPU: &gpu}
 	want := c.GPU.Size()
-	if c.Port.Model.Node {
+	if c.Port.Model.Kernel {
 		s.Kernel, s.Window = true, c.Window
 		want = s.Window
 	}
@@ -107,7 +107,7 @@ func Locate(ctx context.Context, a *agent.Client, ports []*lab.Port) (devices []
 	var c guestnet.Config
 	for _, p := range ports {
 		c.Interfaces = append(c.Interfaces, guestnet.Interface{MAC: net.HardwareAddr(p.MAC[:]).String(),
-			Leave: !p.Model.Node})
+			Leave: !p.Model.Kernel})
 	}
 	found, err := guestnet.Apply(ctx, a, c)
 	if err != nil {
@@ -115,7 +115,7 @@ func Locate(ctx context.Context, a *agent.Client, ports []*lab.Port) (devices []
 	}
 	for i, p := range ports {
 		name := found.Interfaces[i].PCI
-		if p.Model.Node {
+		if p.Model.Kernel {
 			name = found.Interfaces[i].Name
 		}
 		devices = append(devices, name)

@@ -28,6 +28,7 @@ type Options struct {
 	InProc    bool
 	MTU       int
 	Family    int    // 4 or 6
+	Driver    string // of the GPUs, lab.DriverNode or lab.DriverVNICGPU; a Lab has its own
 	Memory    uint64 // RAM of each guest, in bytes
 	GPUMemory uint64 // in bytes
 	P2P       P2P
@@ -177,7 +178,7 @@ func (o *Options) Describe() (d lab.Description, err error) {
 	for i := range o.Guests {
 		name := fmt.Sprint(lab.GuestName, i)
 		m, _ := lab.LookupModel(o.model(i))
-		g := lab.Guest{Name: name, GPUs: []lab.GPU{{Name: name + ".gpu0", Memory: o.GPUMemory}},
+		g := lab.Guest{Name: name, Driver: o.Driver, GPUs: []lab.GPU{{Name: name + ".gpu0", Memory: o.GPUMemory}},
 			NICs: []lab.NIC{{Name: name + ".nic0", Model: o.model(i), MTU: o.MTU,
 				QueuePairs: max(m.QueuePairs, o.bind()+1)}}}
 		d.Guests = append(d.Guests, g)
@@ -221,7 +222,7 @@ func (o *Options) Only() (name string, has uint64, err error) {
 		return "", 0, err
 	}
 	g := &d.Guests[0]
-	m, _ := lab.LookupModel(g.NICs[0].Model)
+	m := g.ModelOf(&g.NICs[0])
 	return g.Name, room(m, g.GPUs[first(g)].Memory), nil
 }
 
@@ -281,7 +282,7 @@ func (o *Options) Check() error {
 	}
 	for i := range own {
 		g := &own[i]
-		m, _ := lab.LookupModel(g.NICs[0].Model)
+		m := g.ModelOf(&g.NICs[0])
 		pairs := UsedPairs(m.Name, g.NICs[0].QueuePairs)
 		if g.NICs[0].QueuePairs == 0 {
 			pairs = UsedPairs(m.Name, m.QueuePairs)

@@ -125,7 +125,7 @@ func Open(ctx context.Context, o *Options) (s *Set, err error) {
 				models = append(models, n.Model)
 			}
 		}
-		var modules []string
+		modules := machines.DriverModules(d.Guests)
 		for _, x := range o.Servers {
 			modules = append(modules, x.Modules...)
 		}

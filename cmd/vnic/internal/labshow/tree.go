@@ -79,7 +79,7 @@ func guestView(l *labfile.Lab, d *lab.Description, i int) *view {
 			v.apart[[2]string{v.nics[k], v.gpus[j]}] = !g.NICs[k].Reaches(j)
 		}
 	}
-	v.linux = d.Differences(i, lab.SeenByLinux(v.tree).Path)
+	v.linux = d.Differences(i, lab.SeenByLinux(v.tree, d.Guests[i].Driver).Path)
 	return v
 }
 

@@ -9,6 +9,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
 )
 
@@ -24,7 +25,20 @@ func prepareGuests(ctx context.Context, o *Options) (*machines.Images, error) {
 	if err != nil {
 		return nil, err
 	}
-	return guests.Images(ctx, o.Fetch, models, o.Rails > 0, o.note) // with rails the kernel says which NIC is which
+	d, err := o.description()
+	if err != nil {
+		return nil, err
+	}
+	// With rails the kernel says which NIC is which.
+	return guests.Images(ctx, o.Fetch, models, o.Rails > 0, o.note, machines.DriverModules(d.Guests)...)
+}
+
+// description is the lab that the options ask for.
+func (o *Options) description() (lab.Description, error) {
+	if o.Rails > 0 {
+		return o.describeRails()
+	}
+	return o.describe()
 }
 
 // guestModels are the models of the guests' NICs that are used, each once.

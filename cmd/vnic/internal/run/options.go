@@ -31,6 +31,7 @@ type Options struct {
 	Family     int // 4 or 6
 	Memory     uint64
 	GPUMemory  uint64
+	GPUDriver  string // lab.DriverNode or lab.DriverVNICGPU; a Lab has its own
 	P2P        bool
 	Audit      bool
 	// Lab, if it is not nil, has the guests; Rails is how many of their NICs are used, each with that of the same number

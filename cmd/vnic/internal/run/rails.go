@@ -121,7 +121,7 @@ func (o *Options) describeRails() (d lab.Description, err error) {
 	}
 	d.NoP2P = !o.P2P
 	for i, name := range [2]string{"a", "b"} {
-		g := lab.Guest{Name: name}
+		g := lab.Guest{Name: name, Driver: o.GPUDriver}
 		for rail := range o.Rails {
 			n := lab.NIC{Name: fmt.Sprintf("%s.nic%d", name, rail), Model: models[i].Name, MTU: o.MTU,
 				QueuePairs: o.queuePairs(models[i]), GPUs: []int{rail}}
@@ -215,9 +215,9 @@ func (o *Options) checkRAM(i int, g *lab.Guest) error {
 	}
 	ram, _ := o.machine(i)
 	pages, most, node := 0, 0, false // the least RAM has room for those of one NIC
-	for _, n := range g.NICs {
-		model, _ := lab.LookupModel(n.Model)
-		one := machines.SoftwareFor(n.Model).HugePages
+	for i := range g.NICs {
+		model := g.ModelOf(&g.NICs[i])
+		one := machines.SoftwareFor(model.Name).HugePages
 		pages, most, node = pages+one, max(most, one), node || model.Node
 	}
 	least := lab.MinRAM + uint64(pages-most)*guests.HugePage
@@ -273,7 +273,7 @@ func (o *Options) Remodel(l *labfile.Lab) error {
 			g.NICs[j].Hotplug = g.NICs[j].Hotplug && !m.VFIOUser
 		}
 		for j := range g.GPUs {
-			if m.Node {
+			if m.Node && g.Driver != lab.DriverVNICGPU {
 				g.GPUs[j].Memory, g.GPUs[j].Hotplug = max(g.GPUs[j].Memory, nodeMemory), false
 			}
 		}
@@ -312,6 +312,9 @@ func doRails(ctx context.Context, o *Options) (rep *Report, err error) {
 			return nil, err
 		}
 	}
+	if im != nil {
+		o.noteLinux(&r.desc)
+	}
 	if err := r.open(ctx, im); err != nil {
 		return nil, r.blame(ctx, err)
 	}
@@ -323,6 +326,21 @@ func doRails(ctx context.Context, o *Options) (rep *Report, err error) {
 	}
 	rep, err = r.transfer(ctx)
 	return rep, r.conclude(ctx, rep, err)
+}
+
+// noteLinux tells what the kernels of guests that decide by themselves which NIC reaches which GPU refuse, and where
+// they allow what the lab's tree does not, which is what is counted.
+func (o *Options) noteLinux(d *lab.Description) {
+	for i, g := range d.Guests {
+		if g.Driver != lab.DriverVNICGPU || o.away(i) {
+			continue
+		}
+		tree, _, _ := d.Tree(i)
+		linux := lab.SeenByLinux(tree, g.Driver)
+		for _, p := range append(d.Refused(i, linux.Path), d.Differences(i, linux.Path)...) {
+			o.note("%s: %s: %s", g.Name, p.Some(), p.Text)
+		}
+	}
 }
 
 // transfer transfers in each mode, and reports.
@@ -519,7 +537,7 @@ func (s *stream) share(d *lab.Description, used map[place]int) (room uint64, err
 	for i, e := range s.ends {
 		at := s.at[i]
 		g, n := &d.Guests[at.guest], uint64(used[at.ofGPU()])
-		model, _ := lab.LookupModel(g.NICs[at.nic].Model)
+		model := g.ModelOf(&g.NICs[at.nic])
 		memory := g.GPUs[at.gpu].Memory
 		part := guests.Usable(model, memory) / n &^ (guests.HugePage - 1)
 		if part < leastRoom {

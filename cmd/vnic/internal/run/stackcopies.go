@@ -48,7 +48,7 @@ func (r *rails) stackCopies(mode string, runs []*Run) (list []StackCopies) {
 			}
 			g := &r.desc.Guests[at.guest]
 			c := StackCopies{Guest: g.Name, Stack: StackVNIC, PerByte: vnicCopies}
-			if m, _ := lab.LookupModel(g.NICs[at.nic].Model); m.Node {
+			if m, _ := lab.LookupModel(g.NICs[at.nic].Model); m.Kernel {
 				c.Stack, c.PerByte = StackLinux, linuxCopies
 			}
 			n := slices.IndexFunc(list, func(x StackCopies) bool { return x.Guest == c.Guest && x.Stack == c.Stack })

@@ -1,0 +1,61 @@
+package guestimages
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+)
+
+// GPUModule is the kernel module of a GPU that is a PCI device with a driver: guest-images/vnicgpu.
+const GPUModule = "vnicgpu"
+
+// EnvGPUModule names a vnicgpu.ko to use in place of those that this program carries.
+const EnvGPUModule = "VNIC_GPU_MODULE"
+
+// ErrNoGPUModule says that this program carries no vnicgpu.ko for a kernel.
+var ErrNoGPUModule = errors.New("this vnic carries no vnicgpu.ko for it: build one with the kernel's headers, " +
+	"make -C HEADERS M=$PWD/guest-images/vnicgpu modules, and name it by $" + EnvGPUModule)
+
+func isOwn(name string) bool { return name == GPUModule }
+
+// ownModule is a module of ours, for the kernel that has this release.
+func ownModule(name, release string) (module, error) {
+	file := os.Getenv(EnvGPUModule)
+	var b []byte
+	var err error
+	if file != "" {
+		b, err = os.ReadFile(file)
+	} else {
+		file = name + "-" + release + ".ko.gz"
+		if b, err = bin.ReadFile(path.Join("bin", file)); errors.Is(err, fs.ErrNotExist) {
+			return module{}, fmt.Errorf("kernel %s: %w%s", release, ErrNoGPUModule, carried())
+		}
+	}
+	if err != nil {
+		return module{}, fmt.Errorf("module %s: %w", name, err)
+	}
+	m := module{name: name, packed: b, ext: ".ko"}
+	if m.content, err = decompress(b); err == nil {
+		m.needs, m.release, err = moduleInfo(m.content)
+	}
+	if err != nil {
+		return module{}, fmt.Errorf("module %s: %s: %w: %w", name, file, ErrBadModule, err)
+	}
+	return m, nil
+}
+
+// carried says for which kernels there are modules of ours.
+func carried() string {
+	var list []string
+	files, _ := fs.Glob(bin, "bin/"+GPUModule+"-*.ko.gz")
+	for _, f := range files {
+		list = append(list, strings.TrimSuffix(strings.TrimPrefix(path.Base(f), GPUModule+"-"), ".ko.gz"))
+	}
+	if len(list) == 0 {
+		return ""
+	}
+	return "; it carries those for " + strings.Join(list, ", ")
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * dma-bufs of a GPU's memory (Documentation/driver-api/dma-buf.rst). Memory never moves, and an importer that cannot be
+ * told so - devmem TCP's binding is one - is as good as any other: it has the mapping until it lets go of it, and the
+ * GPU's removal waits for that.
+ */
+#include <linux/dma-buf.h>
+#include <linux/dma-buf-mapping.h>
+#include <linux/file.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/pci-p2pdma.h>
+#include <linux/slab.h>
+
+#include "internal.h"
+
+MODULE_IMPORT_NS("DMA_BUF");
+
+struct vnicgpu_buf {
+	struct vnicgpu *gpu;
+	struct file *file;	/* has a reference to gpu, and the memory */
+	u64 offset, size;
+};
+
+/* The port of a switch that both devices are below, if there is one. */
+static struct pci_dev *common_port(struct pci_dev *a, struct pci_dev *b)
+{
+	struct pci_dev *x, *y;
+
+	for (x = pci_upstream_bridge(a); x; x = pci_upstream_bridge(x))
+		for (y = pci_upstream_bridge(b); y; y = pci_upstream_bridge(y))
+			if (x == y)
+				return x;
+	return NULL;
+}
+
+/*
+ * QEMU has no peer traffic below a switch: all goes to the vIOMMU, by addresses on the bus, which it does not know.
+ * What is bound would wait for ever.
+ */
+static bool iommu_breaks(struct vnicgpu *gpu, struct device *dev)
+{
+	if (!dev_is_pci(dev) || !device_iommu_mapped(dev) || !common_port(gpu->pdev, to_pci_dev(dev)))
+		return false;
+	dev_warn(dev, "cannot reach %s: a vIOMMU translates what is sent below a switch: leave out either\n",
+		 pci_name(gpu->pdev));
+	return true;
+}
+
+/* Whether a device reaches the GPU's memory is decided by Linux, which names both in its log where it does not. */
+static int buf_attach(struct dma_buf *dmabuf, struct dma_buf_attachment *attach)
+{
+	struct vnicgpu_buf *buf = dmabuf->priv;
+	struct vnicgpu *gpu = buf->gpu;
+	int ret = -ENODEV;
+
+	down_read(&gpu->lock);
+	if (!gpu->gone)
+		ret = pci_p2pdma_distance_many(gpu->pdev, &attach->dev, 1, true) < 0 ||
+		      iommu_breaks(gpu, attach->dev) ? -EOPNOTSUPP : 0;
+	up_read(&gpu->lock);
+	return ret;
+}
+
+static struct sg_table *buf_map(struct dma_buf_attachment *attach, enum dma_data_direction dir)
+{
+	struct vnicgpu_buf *buf = attach->dmabuf->priv;
+	struct vnicgpu *gpu = buf->gpu;
+	struct phys_vec vec = { .paddr = gpu->start + buf->offset, .len = buf->size };
+	struct sg_table *sgt = ERR_PTR(-ENODEV);
+
+	down_read(&gpu->lock);
+	if (!gpu->gone) {
+		sgt = dma_buf_phys_vec_to_sgt(attach, gpu->provider, &vec, 1, buf->size, dir);
+		if (!IS_ERR(sgt))
+			atomic_inc(&gpu->mapped);
+	}
+	up_read(&gpu->lock);
+	return sgt;
+}
+
+static void buf_unmap(struct dma_buf_attachment *attach, struct sg_table *sgt, enum dma_data_direction dir)
+{
+	struct vnicgpu_buf *buf = attach->dmabuf->priv;
+	struct vnicgpu *gpu = buf->gpu;
+
+	dma_buf_free_sgt(attach, sgt, dir);
+	if (atomic_dec_and_test(&gpu->mapped))
+		wake_up_all(&gpu->unmapped);
+}
+
+static int buf_mmap(struct dma_buf *dmabuf, struct vm_area_struct *vma)
+{
+	struct vnicgpu_buf *buf = dmabuf->priv;
+
+	vma_set_file(vma, buf->file);
+	vma->vm_pgoff += buf->offset >> PAGE_SHIFT;
+	return vnicgpu_mmap(buf->file, vma);
+}
+
+static void buf_release(struct dma_buf *dmabuf)
+{
+	struct vnicgpu_buf *buf = dmabuf->priv;
+
+	fput(buf->file);
+	kfree(buf);
+}
+
+static const struct dma_buf_ops buf_ops = {
+	.attach = buf_attach,
+	.map_dma_buf = buf_map,
+	.unmap_dma_buf = buf_unmap,
+	.mmap = buf_mmap,
+	.release = buf_release,
+};
+
+int vnicgpu_export(struct file *file, struct vnicgpu_export *arg)
+{
+	struct vnicgpu_file *f = file->private_data;
+	DEFINE_DMA_BUF_EXPORT_INFO(info);
+	struct vnicgpu_buf *buf;
+	struct dma_buf *dmabuf;
+	int ret;
+
+	if (arg->flags & ~O_CLOEXEC)
+		return -EINVAL;
+	ret = vnicgpu_owns(f, arg->offset, arg->size);
+	if (ret)
+		return ret;
+	buf = kzalloc(sizeof(*buf), GFP_KERNEL_ACCOUNT);
+	if (!buf)
+		return -ENOMEM;
+	buf->gpu = f->gpu;
+	buf->file = get_file(file);
+	buf->offset = arg->offset;
+	buf->size = arg->size;
+
+	info.ops = &buf_ops;
+	info.size = arg->size;
+	info.flags = arg->flags | O_RDWR;
+	info.priv = buf;
+	dmabuf = dma_buf_export(&info);
+	if (IS_ERR(dmabuf)) {
+		fput(buf->file);
+		kfree(buf);
+		return PTR_ERR(dmabuf);
+	}
+	ret = dma_buf_fd(dmabuf, arg->flags);
+	if (ret < 0) {
+		dma_buf_put(dmabuf);
+		return ret;
+	}
+	arg->fd = ret;
+	return 0;
+}

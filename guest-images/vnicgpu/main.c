@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * vnicgpu: the driver of a GPU that has memory and no processor, which vnic shows to a guest as QEMU's ivshmem-plain.
+ * The memory is a PCI BAR. It is given to programs by mmap, and to other devices as dma-bufs.
+ */
+#include <linux/cleanup.h>
+#include <linux/file.h>
+#include <linux/fs.h>
+#include <linux/genalloc.h>
+#include <linux/idr.h>
+#include <linux/io.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/pci-p2pdma.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+
+#include "internal.h"
+
+static DEFINE_IDA(ids);
+
+static void vnicgpu_free(struct kref *ref)
+{
+	struct vnicgpu *gpu = container_of(ref, struct vnicgpu, ref);
+
+	if (gpu->inode)
+		iput(gpu->inode);
+	if (gpu->pool)
+		gen_pool_destroy(gpu->pool);
+	ida_free(&ids, gpu->id);
+	kfree(gpu);
+}
+
+static void vnicgpu_put(struct vnicgpu *gpu)
+{
+	kref_put(&gpu->ref, vnicgpu_free);
+}
+
+/* misc_open has put the miscdevice there; it excludes misc_deregister, after which nobody comes here. */
+static int gpu_open(struct inode *inode, struct file *file)
+{
+	struct vnicgpu *gpu = container_of(file->private_data, struct vnicgpu, misc);
+	struct vnicgpu_file *f;
+
+	f = kzalloc(sizeof(*f), GFP_KERNEL_ACCOUNT);
+	if (!f)
+		return -ENOMEM;
+	f->gpu = gpu;
+	mutex_init(&f->lock);
+	INIT_LIST_HEAD(&f->pieces);
+	kref_get(&gpu->ref);
+	down_write(&gpu->lock);
+	if (!gpu->inode)
+		gpu->inode = igrab(inode);
+	/* One mapping for all, which removal takes away. */
+	if (gpu->inode)
+		file->f_mapping = gpu->inode->i_mapping;
+	up_write(&gpu->lock);
+	if (!gpu->inode) {
+		vnicgpu_put(gpu);
+		kfree(f);
+		return -ENXIO;
+	}
+	file->private_data = f;
+	return 0;
+}
+
+static int gpu_release(struct inode *inode, struct file *file)
+{
+	struct vnicgpu_file *f = file->private_data;
+
+	vnicgpu_free_pieces(f);
+	vnicgpu_put(f->gpu);
+	mutex_destroy(&f->lock);
+	kfree(f);
+	return 0;
+}
+
+static vm_fault_t gpu_fault(struct vm_fault *vmf)
+{
+	struct vnicgpu *gpu = vmf->vma->vm_private_data;
+	u64 offset = (u64)vmf->pgoff << PAGE_SHIFT;
+	vm_fault_t ret = VM_FAULT_SIGBUS;
+
+	down_read(&gpu->lock);
+	if (!gpu->gone && offset < gpu->size)
+		ret = vmf_insert_pfn(vmf->vma, vmf->address, PHYS_PFN(gpu->start + offset));
+	up_read(&gpu->lock);
+	return ret;
+}
+
+static const struct vm_operations_struct gpu_vm_ops = {
+	.fault = gpu_fault,
+};
+
+int vnicgpu_mmap(struct file *file, struct vm_area_struct *vma)
+{
+	struct vnicgpu_file *f = file->private_data;
+	int ret;
+
+	if (!(vma->vm_flags & VM_SHARED))
+		return -EINVAL;
+	if (vma->vm_pgoff > f->gpu->size >> PAGE_SHIFT)
+		return -EACCES;
+	ret = vnicgpu_owns(f, (u64)vma->vm_pgoff << PAGE_SHIFT, vma->vm_end - vma->vm_start);
+	if (ret)
+		return ret;
+	vm_flags_set(vma, VM_PFNMAP | VM_IO | VM_DONTEXPAND | VM_DONTDUMP);
+	vma->vm_page_prot = pgprot_writecombine(vma->vm_page_prot);
+	vma->vm_private_data = f->gpu;	/* vma->vm_file has the reference, and the memory */
+	vma->vm_ops = &gpu_vm_ops;
+	return 0;
+}
+
+/* What gpu_ioctl does under lock. */
+static int gpu_do(struct file *file, unsigned int cmd, void *arg)
+{
+	struct vnicgpu_file *f = file->private_data;
+	struct vnicgpu *gpu = f->gpu;
+	struct vnicgpu_info *info = arg;
+
+	guard(rwsem_read)(&gpu->lock);
+	if (gpu->gone)
+		return -ENODEV;
+	switch (cmd) {
+	case VNICGPU_GET_INFO:
+		info->version = VNICGPU_VERSION;
+		info->mapped = atomic_read(&gpu->mapped);
+		info->size = gpu->size;
+		info->free = gen_pool_avail(gpu->pool);
+		return 0;
+	case VNICGPU_ALLOC:
+		return vnicgpu_alloc(f, arg);
+	case VNICGPU_EXPORT:
+		return vnicgpu_export(file, arg);
+	}
+	return -ENOTTY;
+}
+
+/*
+ * User memory is touched without the lock, which a page fault takes (gpu_fault). Where the answer cannot be written,
+ * what was made is the file's, or an open descriptor, all the same.
+ */
+static long gpu_ioctl(struct file *file, unsigned int cmd, unsigned long data)
+{
+	union {
+		struct vnicgpu_info info;
+		struct vnicgpu_alloc alloc;
+		struct vnicgpu_export export;
+	} arg = {};
+	void __user *user = (void __user *)data;
+	size_t size = _IOC_SIZE(cmd);
+	int ret;
+
+	if (size > sizeof(arg))
+		return -ENOTTY;
+	if (_IOC_DIR(cmd) & _IOC_WRITE && copy_from_user(&arg, user, size))
+		return -EFAULT;
+	ret = gpu_do(file, cmd, &arg);
+	if (!ret && copy_to_user(user, &arg, size))
+		return -EFAULT;
+	return ret;
+}
+
+static const struct file_operations gpu_fops = {
+	.owner = THIS_MODULE,
+	.open = gpu_open,
+	.release = gpu_release,
+	.mmap = vnicgpu_mmap,
+	.unlocked_ioctl = gpu_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
+};
+
+static int gpu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
+{
+	struct vnicgpu *gpu;
+	int ret;
+
+	ret = pcim_enable_device(pdev);
+	if (ret)
+		return ret;
+	if (!(pci_resource_flags(pdev, VNICGPU_BAR) & IORESOURCE_MEM) || !pci_resource_len(pdev, VNICGPU_BAR))
+		return dev_err_probe(&pdev->dev, -ENODEV, "BAR %d has no place: it does not fit below the bridge\n",
+				     VNICGPU_BAR);
+	ret = pcim_request_region(pdev, VNICGPU_BAR, KBUILD_MODNAME);
+	if (ret)
+		return ret;
+	ret = pcim_p2pdma_init(pdev);
+	if (ret)
+		return dev_err_probe(&pdev->dev, ret, "no peer-to-peer DMA\n");
+
+	gpu = kzalloc(sizeof(*gpu), GFP_KERNEL);
+	if (!gpu)
+		return -ENOMEM;
+	gpu->id = ida_alloc(&ids, GFP_KERNEL);
+	if (gpu->id < 0) {
+		ret = gpu->id;
+		kfree(gpu);
+		return ret;
+	}
+	kref_init(&gpu->ref);
+	init_rwsem(&gpu->lock);
+	init_waitqueue_head(&gpu->unmapped);
+	gpu->pdev = pdev;
+	gpu->start = pci_resource_start(pdev, VNICGPU_BAR);
+	gpu->size = pci_resource_len(pdev, VNICGPU_BAR);
+	gpu->provider = pcim_p2pdma_provider(pdev, VNICGPU_BAR);
+	if (!gpu->provider) {
+		ret = -EINVAL;
+		goto put;
+	}
+	gpu->mem = devm_memremap(&pdev->dev, gpu->start, gpu->size, MEMREMAP_WC);
+	if (IS_ERR(gpu->mem)) {
+		ret = PTR_ERR(gpu->mem);
+		goto put;
+	}
+	gpu->pool = gen_pool_create(PAGE_SHIFT, NUMA_NO_NODE);
+	if (!gpu->pool) {
+		ret = -ENOMEM;
+		goto put;
+	}
+	ret = gen_pool_add(gpu->pool, gpu->start, gpu->size, NUMA_NO_NODE);
+	if (ret)
+		goto put;
+	pci_set_drvdata(pdev, gpu);
+
+	snprintf(gpu->name, sizeof(gpu->name), "vnicgpu%d", gpu->id);
+	gpu->misc.minor = MISC_DYNAMIC_MINOR;
+	gpu->misc.name = gpu->name;
+	gpu->misc.fops = &gpu_fops;
+	gpu->misc.parent = &pdev->dev;
+	ret = misc_register(&gpu->misc);
+	if (ret)
+		goto put;
+	dev_info(&pdev->dev, "%s: %llu MiB\n", gpu->name, (u64)gpu->size >> 20);
+	return 0;
+put:
+	vnicgpu_put(gpu);
+	return ret;
+}
+
+/* Waits until no device has a mapping of the memory: DMA to a BAR that is gone would go anywhere. */
+static void gpu_remove(struct pci_dev *pdev)
+{
+	struct vnicgpu *gpu = pci_get_drvdata(pdev);
+
+	misc_deregister(&gpu->misc);
+	down_write(&gpu->lock);
+	gpu->gone = true;
+	up_write(&gpu->lock);
+	if (gpu->inode)
+		unmap_mapping_range(gpu->inode->i_mapping, 0, 0, 1);
+	while (!wait_event_timeout(gpu->unmapped, !atomic_read(&gpu->mapped), 10 * HZ))
+		dev_warn(&pdev->dev, "removal waits for devices that have %d dma-bufs mapped\n",
+			 atomic_read(&gpu->mapped));
+	vnicgpu_put(gpu);
+}
+
+static const struct pci_device_id gpu_ids[] = {
+	{ PCI_DEVICE(PCI_VENDOR_ID_REDHAT_QUMRANET, 0x1110) }, /* ivshmem-plain */
+	{ }
+};
+MODULE_DEVICE_TABLE(pci, gpu_ids);
+
+static struct pci_driver gpu_driver = {
+	.name = KBUILD_MODNAME,
+	.id_table = gpu_ids,
+	.probe = gpu_probe,
+	.remove = gpu_remove,
+};
+module_pci_driver(gpu_driver);
+
+MODULE_DESCRIPTION("The GPU of vnic: memory in a PCI BAR, as dma-bufs");
+MODULE_LICENSE("GPL");

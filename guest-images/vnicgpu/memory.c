@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Who has which part of a GPU's memory: a file, in pieces. */
+#include <linux/genalloc.h>
+#include <linux/log2.h>
+#include <linux/mm.h>
+#include <linux/slab.h>
+
+#include "internal.h"
+
+struct piece {
+	struct list_head list;
+	u64 offset, size;
+};
+
+int vnicgpu_alloc(struct vnicgpu_file *f, struct vnicgpu_alloc *arg)
+{
+	struct vnicgpu *gpu = f->gpu;
+	u64 align = arg->align ?: PAGE_SIZE;
+	/* The BAR lies at a multiple of its size. */
+	struct genpool_data_align data = { .align = align };
+	struct piece *p;
+	unsigned long at;
+
+	if (!arg->size || !PAGE_ALIGNED(arg->size) || !is_power_of_2(align) || align < PAGE_SIZE || align > INT_MAX)
+		return -EINVAL;
+	if (arg->size > gpu->size)
+		return -ENOMEM;
+	p = kzalloc(sizeof(*p), GFP_KERNEL_ACCOUNT);
+	if (!p)
+		return -ENOMEM;
+	at = gen_pool_alloc_algo(gpu->pool, arg->size, gen_pool_first_fit_align, &data);
+	if (!at) {
+		kfree(p);
+		return -ENOMEM;
+	}
+	p->offset = at - gpu->start;
+	p->size = arg->size;
+	memset(gpu->mem + p->offset, 0, p->size);
+	arg->offset = p->offset;
+	mutex_lock(&f->lock);
+	list_add_tail(&p->list, &f->pieces);
+	mutex_unlock(&f->lock);
+	return 0;
+}
+
+int vnicgpu_owns(struct vnicgpu_file *f, u64 offset, u64 size)
+{
+	struct piece *p;
+	int ret = -EACCES;
+
+	if (!size || !PAGE_ALIGNED(offset) || !PAGE_ALIGNED(size))
+		return -EINVAL;
+	mutex_lock(&f->lock);
+	list_for_each_entry(p, &f->pieces, list) {
+		if (offset >= p->offset && offset - p->offset <= p->size && size <= p->size - (offset - p->offset)) {
+			ret = 0;
+			break;
+		}
+	}
+	mutex_unlock(&f->lock);
+	return ret;
+}
+
+void vnicgpu_free_pieces(struct vnicgpu_file *f)
+{
+	struct piece *p, *next;
+
+	list_for_each_entry_safe(p, next, &f->pieces, list) {
+		gen_pool_free(f->gpu->pool, f->gpu->start + p->offset, p->size);
+		kfree(p);
+	}
+}

@@ -1,0 +1,77 @@
+// Linked into ncdevmem with -Wl,--wrap=memfd_create,--wrap=ioctl, so that its buffer is a GPU's memory.
+//
+// GPU_NODE: a memfd's pages, and nothing else of the program, come from that NUMA node. Shared memory keeps the policy of
+// a mapping in its inode, so it outlives the mapping (mm/mempolicy.c, mpol_set_shared_policy). A task-wide policy would
+// move the program's socket buffers as well.
+//
+// GPU: what it takes for a dma-buf of /dev/udmabuf's is one of this device's, as vnicgpu.ko has them.
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <linux/udmabuf.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "vnicgpu.h"
+
+#define MPOL_BIND 2      // linux/mempolicy.h
+#define SPAN (1UL << 32) // more than any buffer; no page is touched
+
+int __real_memfd_create(const char *name, unsigned int flags);
+
+int __wrap_memfd_create(const char *name, unsigned int flags)
+{
+	int fd = __real_memfd_create(name, flags);
+	const char *node = getenv("GPU_NODE");
+	unsigned long mask;
+	void *p;
+
+	if (fd < 0 || !node)
+		return fd;
+	mask = 1UL << atoi(node);
+	p = mmap(NULL, SPAN, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+	if (p == MAP_FAILED || syscall(SYS_mbind, p, SPAN, MPOL_BIND, &mask, 8 * sizeof(mask) + 1, 0)) {
+		perror("gpu-memory: cannot bind a memfd to GPU_NODE");
+		exit(3);
+	}
+	munmap(p, SPAN);
+	return fd;
+}
+
+int __real_ioctl(int fd, unsigned long request, void *arg);
+
+static int gpu_buffer(const char *device, unsigned long size)
+{
+	struct vnicgpu_alloc alloc = { .size = size };
+	struct vnicgpu_export export = { .size = size };
+	int fd = open(device, O_RDWR | O_CLOEXEC); // the dma-buf keeps what it has
+
+	if (fd < 0 || __real_ioctl(fd, VNICGPU_ALLOC, &alloc)) {
+		perror(device);
+		exit(3);
+	}
+	export.offset = alloc.offset;
+	if (__real_ioctl(fd, VNICGPU_EXPORT, &export)) {
+		perror(device);
+		exit(3);
+	}
+	close(fd);
+	return export.fd;
+}
+
+int __wrap_ioctl(int fd, unsigned long request, ...)
+{
+	const char *device = getenv("GPU");
+	va_list list;
+	void *arg;
+
+	va_start(list, request);
+	arg = va_arg(list, void *);
+	va_end(list);
+	if (device && request == UDMABUF_CREATE)
+		return gpu_buffer(device, ((struct udmabuf_create *)arg)->size);
+	return __real_ioctl(fd, request, arg);
+}
