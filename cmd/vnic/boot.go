@@ -69,6 +69,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 				if err != nil {
 					return err
 				}
+				setGPUDriver(l, o.GPUDriver)
 				ups = l.UplinksOf("")
 				if err := gatewayOnce(c, l); err != nil {
 					return err
@@ -135,6 +136,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	f.IntVar(&o.CPUs, "cpus", 1, "CPUs of each guest")
 	f.Var((*bytesFlag)(&o.Memory), "memory", "RAM of each guest")
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each GPU, a power of two; 0: no GPUs")
+	gpuDriverFlag(f, &o.GPUDriver)
 	f.IntVar(&o.MTU, "mtu", 1500, "MTU of the link")
 	impairFlags(f, &o.Impair)
 	impairSeedFlag(f, &o.Impair)

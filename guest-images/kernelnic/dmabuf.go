@@ -47,8 +47,8 @@ func (w *Window) DMABuf(off, size uint64) (fd int, err error) {
 	if _, err := w.pieces(off, size); err != nil {
 		return -1, err
 	}
-	if w.order == nil {
-		return exportVNICGPU(w.fd, w.base+off, size)
+	if w.driver != nil {
+		return w.driver.Export(w.base+off, size)
 	}
 	f, err := os.Open(udmabufPath)
 	if err != nil {

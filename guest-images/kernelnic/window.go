@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/guest-images/gpudriver"
 )
 
 // hugePage is the size of the pages that a window consists of.
@@ -34,12 +35,13 @@ type Extent struct {
 // GPU that has a driver, in one piece.
 type Window struct {
 	gpu     int
-	fd      int      // a memfd, or the open device of a driver
+	fd      int      // a memfd; -1: driver has the memory
 	mem     []byte   // of it
 	order   []uint32 // order[i] is the page of the memfd that is the window's page i; nil: they are in order
 	extents []Extent
-	base    uint64       // of a driver: where mem is in its memory
-	restore func() error // gives the huge pages back
+	driver  *gpudriver.File // nil: none
+	base    uint64          // where mem is in the driver's memory
+	restore func() error    // gives the huge pages back
 
 	mu    sync.Mutex
 	inUse int // under mu: dma-bufs that were exported and not released
@@ -245,7 +247,7 @@ func (w *Window) pieces(off, size uint64) ([]Extent, error) {
 
 // page is the CPU's view of the huge page that holds an offset of the window, from there on.
 func (w *Window) page(off uint64) []byte {
-	if w.order == nil {
+	if w.driver != nil {
 		return w.mem[off:min(uint64(len(w.mem)), off/hugePage*hugePage+hugePage)]
 	}
 	p := uint64(w.order[off/hugePage])
@@ -303,6 +305,10 @@ func (w *Window) Close() error {
 	if w.fd >= 0 {
 		errs = append(errs, unix.Close(w.fd))
 		w.fd = -1
+	}
+	if w.driver != nil {
+		errs = append(errs, w.driver.Close())
+		w.driver = nil
 	}
 	errs = append(errs, w.restore())
 	w.restore = func() error { return nil }

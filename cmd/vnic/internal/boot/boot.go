@@ -116,10 +116,10 @@ func (o *Options) drivers(between string) string {
 func (l *runner) initrd(ctx context.Context) error {
 	o, im := l.opt, l.images
 	build := func(modules []string) error { return im.Build(ctx, modules, devmemtool.Name) }
+	all := machines.DriverModules(o.describe().Guests)
 	if im.Kernel.Modules == "" {
-		return build(nil)
+		return build(all)
 	}
-	var all []string
 	for _, m := range o.models() {
 		all = append(all, im.Drivers(m)...)
 	}

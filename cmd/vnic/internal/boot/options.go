@@ -28,6 +28,7 @@ type Options struct {
 	CPUs      int
 	Memory    uint64
 	GPUMemory uint64
+	GPUDriver string // lab.DriverNode or lab.DriverVNICGPU; a Lab has its own
 	MTU       int
 	Impair    lab.Impairment // of all links
 

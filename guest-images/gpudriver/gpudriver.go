@@ -1,0 +1,186 @@
+// Package gpudriver is what programs of a guest have of the GPU's driver, vnicgpu.ko: the devices that it makes
+// (guest-images/vnicgpu/vnicgpu.h).
+package gpudriver
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Module is the driver's name.
+const Module = "vnicgpu"
+
+// PageSize is what sizes and offsets are multiples of.
+const PageSize = 4096
+
+const (
+	getInfo   = 0x8018e900 // VNICGPU_GET_INFO: _IOR(0xE9, 0, struct vnicgpu_info)
+	alloc     = 0xc018e901 // VNICGPU_ALLOC: _IOWR(0xE9, 1, struct vnicgpu_alloc)
+	exportBuf = 0xc018e902 // VNICGPU_EXPORT: _IOWR(0xE9, 2, struct vnicgpu_export)
+
+	class = "/sys/class/misc" // has vnicgpuN
+	bar   = 2
+)
+
+// version is the one of the driver's calls.
+const version = 1
+
+// GPU is one that the driver has.
+type GPU struct {
+	Path string // /dev/vnicgpuN
+	PCI  string // its address, as 0000:01:00.0
+	Addr uint64 // guest-physical, of its memory
+	Size uint64 // bytes
+}
+
+// List finds the GPUs that the driver has, in the order of their names.
+func List() ([]GPU, error) { return list(class) }
+
+func list(class string) (gpus []GPU, err error) {
+	names, err := filepath.Glob(filepath.Join(class, Module+"*"))
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		dir, err := filepath.EvalSymlinks(filepath.Join(name, "device"))
+		if err != nil {
+			return nil, err
+		}
+		path := filepath.Join(dir, "resource")
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		g := GPU{Path: "/dev/" + filepath.Base(name), PCI: filepath.Base(dir)}
+		if g.Addr, g.Size, err = barOf(b); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		gpus = append(gpus, g)
+	}
+	return gpus, nil
+}
+
+// barOf reads the line of the BAR in a PCI device's resource: start, end and flags, in hexadecimal.
+func barOf(resource []byte) (addr, size uint64, err error) {
+	lines := bytes.Split(resource, []byte("\n"))
+	if len(lines) <= bar {
+		return 0, 0, fmt.Errorf("%d lines: %w", len(lines), unix.EINVAL)
+	}
+	fields := strings.Fields(string(lines[bar]))
+	if len(fields) != 3 {
+		return 0, 0, fmt.Errorf("BAR %d: %q: %w", bar, lines[bar], unix.EINVAL)
+	}
+	start, err1 := strconv.ParseUint(fields[0], 0, 64)
+	end, err2 := strconv.ParseUint(fields[1], 0, 64)
+	if err := errors.Join(err1, err2); err != nil {
+		return 0, 0, fmt.Errorf("BAR %d: %w", bar, err)
+	}
+	if end <= start {
+		return 0, 0, fmt.Errorf("BAR %d has no place: %w", bar, unix.ENXIO)
+	}
+	return start, end - start + 1, nil
+}
+
+// File is an open device. The memory that it allocates is its own, until it is closed and no mapping and no dma-buf of it
+// is left.
+type File struct{ fd int }
+
+// Open opens a GPU's device. An error is ENODEV where its driver is of another version than this package.
+func Open(path string) (*File, error) {
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	f := &File{fd}
+	info, err := f.Info()
+	if err == nil && info.Version != version {
+		err = fmt.Errorf("version %d of the driver, and not %d: %w", info.Version, version, unix.ENODEV)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return f, nil
+}
+
+// Close closes the device.
+func (f *File) Close() error { return os.NewSyscallError("close", unix.Close(f.fd)) }
+
+// Info is what the driver says of a GPU.
+type Info struct {
+	Version int
+	Mapped  int    // mappings of dma-bufs for devices, now
+	Size    uint64 // of the memory
+	Free    uint64 // of it, in one piece or several
+}
+
+// Info asks the driver.
+func (f *File) Info() (i Info, err error) {
+	arg := make([]byte, 24)
+	if err := f.call("VNICGPU_GET_INFO", getInfo, arg); err != nil {
+		return i, err
+	}
+	ne := binary.NativeEndian
+	return Info{int(ne.Uint32(arg)), int(ne.Uint32(arg[4:])), ne.Uint64(arg[8:]), ne.Uint64(arg[16:])}, nil
+}
+
+// Alloc has memory be the file's, in one piece whose bytes are 0, and gives its place in the GPU's memory. ENOMEM: there
+// is no such piece.
+func (f *File) Alloc(size, align uint64) (off uint64, err error) {
+	ne := binary.NativeEndian
+	arg := ne.AppendUint64(ne.AppendUint64(ne.AppendUint64(nil, size), align), 0)
+	if err := f.call("VNICGPU_ALLOC", alloc, arg); err != nil {
+		return 0, fmt.Errorf("%d bytes: %w", size, err)
+	}
+	return ne.Uint64(arg[16:]), nil
+}
+
+// Export makes a dma-buf of memory that is the file's. The descriptor is the caller's.
+func (f *File) Export(off, size uint64) (fd int, err error) {
+	ne := binary.NativeEndian
+	arg := ne.AppendUint64(ne.AppendUint64(nil, off), size)
+	arg = ne.AppendUint32(ne.AppendUint32(arg, unix.O_CLOEXEC), 0)
+	if err := f.call("VNICGPU_EXPORT", exportBuf, arg); err != nil {
+		return -1, fmt.Errorf("[%#x, +%#x): %w", off, size, err)
+	}
+	return int(int32(ne.Uint32(arg[20:]))), nil
+}
+
+// Mmap maps memory that is the file's. The caller unmaps it.
+func (f *File) Mmap(off, size uint64) ([]byte, error) {
+	b, err := unix.Mmap(f.fd, int64(off), int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	return b, os.NewSyscallError("mmap", err)
+}
+
+// MmapPrivate maps memory of the file's in a way that the driver refuses, as a copy that would be: for tests.
+func (f *File) MmapPrivate(off, size uint64) error {
+	b, err := unix.Mmap(f.fd, int64(off), int(size), unix.PROT_READ, unix.MAP_PRIVATE)
+	if err == nil {
+		_ = unix.Munmap(b)
+	}
+	return os.NewSyscallError("mmap", err)
+}
+
+// Raw makes any call of the driver: for tests.
+func (f *File) Raw(request uintptr, arg []byte) error {
+	return f.call(fmt.Sprintf("%#x", request), request, arg)
+}
+
+func (f *File) call(name string, request uintptr, arg []byte) error {
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(f.fd), request, reflect.ValueOf(arg).Pointer())
+	runtime.KeepAlive(arg)
+	if errno != 0 {
+		return fmt.Errorf("%s: %w", name, errno)
+	}
+	return nil
+}
