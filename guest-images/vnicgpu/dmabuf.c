@@ -7,6 +7,7 @@
 #include <linux/dma-buf.h>
 #include <linux/dma-buf-mapping.h>
 #include <linux/file.h>
+#include <linux/iommu.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/pci-p2pdma.h>
@@ -40,9 +41,12 @@ static struct pci_dev *common_port(struct pci_dev *a, struct pci_dev *b)
  */
 static bool iommu_breaks(struct vnicgpu *gpu, struct device *dev)
 {
-	if (!dev_is_pci(dev) || !device_iommu_mapped(dev) || !common_port(gpu->pdev, to_pci_dev(dev)))
+	struct iommu_domain *domain = iommu_get_domain_for_dev(dev);
+
+	if (!domain || domain->type == IOMMU_DOMAIN_IDENTITY || !dev_is_pci(dev) ||
+	    !common_port(gpu->pdev, to_pci_dev(dev)))
 		return false;
-	dev_warn(dev, "cannot reach %s: a vIOMMU translates what is sent below a switch: leave out either\n",
+	dev_warn(dev, "cannot reach %s: a vIOMMU translates what is sent below a switch: iommu=pt, or no switch\n",
 		 pci_name(gpu->pdev));
 	return true;
 }
