@@ -40,7 +40,8 @@ $(GUEST): $(SRC)
 	@gzip -9nc bin/vnic-guest > $@.new && mv $@.new $@
 
 $(GPU): tools/vnicgpu $(wildcard guest-images/vnicgpu/*.[ch]) guest-images/vnicgpu/Kbuild
-	$(WITH) --cc tools/vnicgpu $(KERNEL) $@
+	@$(WITH) --cc tools/vnicgpu $(KERNEL) $@ || \
+	  { [ $$? = 3 ] && echo "make: note: this vnic has no driver for guests' GPUs (--gpu-driver vnicgpu)" >&2; }
 
 bin/vnic: $(SRC) $(GUEST) $(GPU)
 	$(WITH) go build -trimpath -buildvcs=false -ldflags='-X main.stamped=$(VERSION)' -o $@ ./cmd/vnic

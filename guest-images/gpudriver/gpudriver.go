@@ -24,7 +24,7 @@ const Module = "vnicgpu"
 const PageSize = 4096
 
 const (
-	getInfo   = 0x8018e900 // VNICGPU_GET_INFO: _IOR(0xE9, 0, struct vnicgpu_info)
+	getInfo   = 0x8040e900 // VNICGPU_GET_INFO: _IOR(0xE9, 0, struct vnicgpu_info)
 	alloc     = 0xc018e901 // VNICGPU_ALLOC: _IOWR(0xE9, 1, struct vnicgpu_alloc)
 	exportBuf = 0xc018e902 // VNICGPU_EXPORT: _IOWR(0xE9, 2, struct vnicgpu_export)
 
@@ -91,8 +91,8 @@ func barOf(resource []byte) (addr, size uint64, err error) {
 	return start, end - start + 1, nil
 }
 
-// File is an open device. The memory that it allocates is its own, until it is closed and no mapping and no dma-buf of it
-// is left.
+// File is an open device. The memory that it allocates is its own, until it is closed and no mapping and no dma-buf of
+// it is left.
 type File struct{ fd int }
 
 // Open opens a GPU's device. An error is ENODEV where its driver is of another version than this package.
@@ -122,20 +122,26 @@ type Info struct {
 	Mapped  int    // mappings of dma-bufs for devices, now
 	Size    uint64 // of the memory
 	Free    uint64 // of it, in one piece or several
+
+	// Pages of programs: how many are in the GPU's memory, and how many were moved there, and back: as was asked for, as
+	// a CPU touched them, as the GPU was removed.
+	Private, ToGPU, ToRAM, Faulted, Evicted uint64
 }
 
 // Info asks the driver.
 func (f *File) Info() (i Info, err error) {
-	arg := make([]byte, 24)
+	arg := make([]byte, 64)
 	if err := f.call("VNICGPU_GET_INFO", getInfo, arg); err != nil {
 		return i, err
 	}
 	ne := binary.NativeEndian
-	return Info{int(ne.Uint32(arg)), int(ne.Uint32(arg[4:])), ne.Uint64(arg[8:]), ne.Uint64(arg[16:])}, nil
+	at := func(i int) uint64 { return ne.Uint64(arg[i:]) }
+	return Info{Version: int(ne.Uint32(arg)), Mapped: int(ne.Uint32(arg[4:])), Size: at(8), Free: at(16), Private: at(24),
+		ToGPU: at(32), ToRAM: at(40), Faulted: at(48), Evicted: at(56)}, nil
 }
 
-// Alloc has memory be the file's, in one piece whose bytes are 0, and gives its place in the GPU's memory. ENOMEM: there
-// is no such piece.
+// Alloc has memory be the file's, in one piece whose bytes are 0, and gives its place in the GPU's memory. ENOMEM:
+// there is no such piece.
 func (f *File) Alloc(size, align uint64) (off uint64, err error) {
 	ne := binary.NativeEndian
 	arg := ne.AppendUint64(ne.AppendUint64(ne.AppendUint64(nil, size), align), 0)

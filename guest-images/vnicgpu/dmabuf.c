@@ -56,13 +56,13 @@ static int buf_attach(struct dma_buf *dmabuf, struct dma_buf_attachment *attach)
 {
 	struct vnicgpu_buf *buf = dmabuf->priv;
 	struct vnicgpu *gpu = buf->gpu;
-	int ret = -ENODEV;
+	int ret, idx;
 
-	down_read(&gpu->lock);
-	if (!gpu->gone)
-		ret = pci_p2pdma_distance_many(gpu->pdev, &attach->dev, 1, true) < 0 ||
-		      iommu_breaks(gpu, attach->dev) ? -EOPNOTSUPP : 0;
-	up_read(&gpu->lock);
+	if (!vnicgpu_enter(gpu, &idx))
+		return -ENODEV;
+	ret = pci_p2pdma_distance_many(gpu->pdev, &attach->dev, 1, true) < 0 ||
+	      iommu_breaks(gpu, attach->dev) ? -EOPNOTSUPP : 0;
+	vnicgpu_exit(idx);
 	return ret;
 }
 
@@ -71,15 +71,15 @@ static struct sg_table *buf_map(struct dma_buf_attachment *attach, enum dma_data
 	struct vnicgpu_buf *buf = attach->dmabuf->priv;
 	struct vnicgpu *gpu = buf->gpu;
 	struct phys_vec vec = { .paddr = gpu->start + buf->offset, .len = buf->size };
-	struct sg_table *sgt = ERR_PTR(-ENODEV);
+	struct sg_table *sgt;
+	int idx;
 
-	down_read(&gpu->lock);
-	if (!gpu->gone) {
-		sgt = dma_buf_phys_vec_to_sgt(attach, gpu->provider, &vec, 1, buf->size, dir);
-		if (!IS_ERR(sgt))
-			atomic_inc(&gpu->mapped);
-	}
-	up_read(&gpu->lock);
+	if (!vnicgpu_enter(gpu, &idx))
+		return ERR_PTR(-ENODEV);
+	sgt = dma_buf_phys_vec_to_sgt(attach, gpu->provider, &vec, 1, buf->size, dir);
+	if (!IS_ERR(sgt))
+		atomic_inc(&gpu->mapped);
+	vnicgpu_exit(idx);
 	return sgt;
 }
 

@@ -3,14 +3,16 @@
 #define _VNICGPU_INTERNAL_H
 
 #include <linux/kref.h>
+#include <linux/memremap.h>
 #include <linux/miscdevice.h>
 #include <linux/pci.h>
-#include <linux/rwsem.h>
+#include <linux/srcu.h>
 #include <linux/wait.h>
 
 #include "vnicgpu.h"
 
 struct gen_pool;
+struct resource;
 struct p2pdma_provider;
 struct vm_area_struct;
 
@@ -19,7 +21,7 @@ struct vm_area_struct;
 
 /*
  * A GPU. Its driver's binding has a reference, and so has each open file; dma-bufs have a file. What is the PCI
- * device's may be used under lock, while gone is false.
+ * device's may be used between vnicgpu_enter and vnicgpu_exit.
  */
 struct vnicgpu {
 	struct kref ref;
@@ -33,13 +35,27 @@ struct vnicgpu {
 	void *mem;				/* the BAR, for the CPU */
 	struct gen_pool *pool;			/* of its addresses, those that nobody has */
 
-	struct rw_semaphore lock;
-	bool gone;				/* under lock: the device was removed */
-	struct inode *inode;			/* under lock: of the first file; CPU mappings of all files are its mapping's */
+	bool gone;				/* the device was removed */
+	struct mutex lock;
+	struct inode *inode;			/* under lock: of the first file, whose mapping all CPU mappings are of */
 
 	atomic_t mapped;			/* mappings of dma-bufs for devices */
 	wait_queue_head_t unmapped;
+
+	/* Of private.c: a page of pgmap for each page of the memory, or none. */
+	struct mutex private_lock;
+	struct resource *region;		/* under private_lock: of pgmap; NULL: it is not there */
+	struct dev_pagemap pgmap;
+	atomic_long_t private;			/* pages that programs have */
+	atomic64_t to_gpu, to_ram, faulted, evicted;
 };
+
+/*
+ * Whether the GPU is there, and stays until vnicgpu_exit. It may be asked in any context that may sleep, under mmap_lock
+ * and outside, and a GPU that is being removed keeps nobody waiting.
+ */
+bool vnicgpu_enter(struct vnicgpu *gpu, int *idx);
+void vnicgpu_exit(int idx);
 
 /* An open file, with the memory that is its own. */
 struct vnicgpu_file {
@@ -48,7 +64,7 @@ struct vnicgpu_file {
 	struct list_head pieces;		/* under lock */
 };
 
-/* VNICGPU_ALLOC. Whoever calls has gpu->lock, and gone is false. */
+/* VNICGPU_ALLOC. */
 int vnicgpu_alloc(struct vnicgpu_file *f, struct vnicgpu_alloc *arg);
 
 /* Checks that [offset, offset + size) is whole pages of a piece of the file's: EINVAL, EACCES. */
@@ -62,5 +78,12 @@ int vnicgpu_mmap(struct file *file, struct vm_area_struct *vma);
 
 /* VNICGPU_EXPORT of a file, which the dma-buf keeps. */
 int vnicgpu_export(struct file *file, struct vnicgpu_export *arg);
+
+/* VNICGPU_MIGRATE and VNICGPU_WHERE, of the calling program. */
+int vnicgpu_migrate(struct vnicgpu *gpu, struct vnicgpu_migrate *arg);
+int vnicgpu_where(struct vnicgpu *gpu, const struct vnicgpu_where *arg);
+
+/* Moves all pages of programs to RAM, and takes their struct pages away. Nobody enters any more. */
+void vnicgpu_private_end(struct vnicgpu *gpu);
 
 #endif

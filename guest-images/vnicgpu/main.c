@@ -19,6 +19,23 @@
 
 static DEFINE_IDA(ids);
 
+/* Of all that may use a PCI device: it is removed when they have left. */
+DEFINE_STATIC_SRCU(users);
+
+bool vnicgpu_enter(struct vnicgpu *gpu, int *idx)
+{
+	*idx = srcu_read_lock(&users);
+	if (!READ_ONCE(gpu->gone))
+		return true;
+	srcu_read_unlock(&users, *idx);
+	return false;
+}
+
+void vnicgpu_exit(int idx)
+{
+	srcu_read_unlock(&users, idx);
+}
+
 static void vnicgpu_free(struct kref *ref)
 {
 	struct vnicgpu *gpu = container_of(ref, struct vnicgpu, ref);
@@ -49,13 +66,13 @@ static int gpu_open(struct inode *inode, struct file *file)
 	mutex_init(&f->lock);
 	INIT_LIST_HEAD(&f->pieces);
 	kref_get(&gpu->ref);
-	down_write(&gpu->lock);
+	mutex_lock(&gpu->lock);
 	if (!gpu->inode)
 		gpu->inode = igrab(inode);
 	/* One mapping for all, which removal takes away. */
 	if (gpu->inode)
 		file->f_mapping = gpu->inode->i_mapping;
-	up_write(&gpu->lock);
+	mutex_unlock(&gpu->lock);
 	if (!gpu->inode) {
 		vnicgpu_put(gpu);
 		kfree(f);
@@ -81,11 +98,13 @@ static vm_fault_t gpu_fault(struct vm_fault *vmf)
 	struct vnicgpu *gpu = vmf->vma->vm_private_data;
 	u64 offset = (u64)vmf->pgoff << PAGE_SHIFT;
 	vm_fault_t ret = VM_FAULT_SIGBUS;
+	int idx;
 
-	down_read(&gpu->lock);
-	if (!gpu->gone && offset < gpu->size)
+	if (!vnicgpu_enter(gpu, &idx))
+		return ret;
+	if (offset < gpu->size)
 		ret = vmf_insert_pfn(vmf->vma, vmf->address, PHYS_PFN(gpu->start + offset));
-	up_read(&gpu->lock);
+	vnicgpu_exit(idx);
 	return ret;
 }
 
@@ -112,52 +131,61 @@ int vnicgpu_mmap(struct file *file, struct vm_area_struct *vma)
 	return 0;
 }
 
-/* What gpu_ioctl does under lock. */
 static int gpu_do(struct file *file, unsigned int cmd, void *arg)
 {
 	struct vnicgpu_file *f = file->private_data;
 	struct vnicgpu *gpu = f->gpu;
 	struct vnicgpu_info *info = arg;
 
-	guard(rwsem_read)(&gpu->lock);
-	if (gpu->gone)
-		return -ENODEV;
 	switch (cmd) {
 	case VNICGPU_GET_INFO:
 		info->version = VNICGPU_VERSION;
 		info->mapped = atomic_read(&gpu->mapped);
 		info->size = gpu->size;
 		info->free = gen_pool_avail(gpu->pool);
+		info->private = atomic_long_read(&gpu->private);
+		info->to_gpu = atomic64_read(&gpu->to_gpu);
+		info->to_ram = atomic64_read(&gpu->to_ram);
+		info->faulted = atomic64_read(&gpu->faulted);
+		info->evicted = atomic64_read(&gpu->evicted);
 		return 0;
 	case VNICGPU_ALLOC:
 		return vnicgpu_alloc(f, arg);
 	case VNICGPU_EXPORT:
 		return vnicgpu_export(file, arg);
+	case VNICGPU_MIGRATE:
+		return vnicgpu_migrate(gpu, arg);
+	case VNICGPU_WHERE:
+		return vnicgpu_where(gpu, arg);
 	}
 	return -ENOTTY;
 }
 
-/*
- * User memory is touched without the lock, which a page fault takes (gpu_fault). Where the answer cannot be written,
- * what was made is the file's, or an open descriptor, all the same.
- */
+/* Where the answer cannot be written, what was made is the file's, or an open descriptor, all the same. */
 static long gpu_ioctl(struct file *file, unsigned int cmd, unsigned long data)
 {
+	struct vnicgpu_file *f = file->private_data;
 	union {
 		struct vnicgpu_info info;
 		struct vnicgpu_alloc alloc;
 		struct vnicgpu_export export;
+		struct vnicgpu_migrate migrate;
+		struct vnicgpu_where where;
 	} arg = {};
 	void __user *user = (void __user *)data;
 	size_t size = _IOC_SIZE(cmd);
-	int ret;
+	int ret, idx;
 
 	if (size > sizeof(arg))
 		return -ENOTTY;
 	if (_IOC_DIR(cmd) & _IOC_WRITE && copy_from_user(&arg, user, size))
 		return -EFAULT;
+	if (!vnicgpu_enter(f->gpu, &idx))
+		return -ENODEV;
 	ret = gpu_do(file, cmd, &arg);
-	if (!ret && copy_to_user(user, &arg, size))
+	vnicgpu_exit(idx);
+	/* Of a part that was moved before an error it is told how much. */
+	if ((!ret || cmd == VNICGPU_MIGRATE) && _IOC_DIR(cmd) & _IOC_READ && copy_to_user(user, &arg, size))
 		return -EFAULT;
 	return ret;
 }
@@ -199,7 +227,8 @@ static int gpu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 		return ret;
 	}
 	kref_init(&gpu->ref);
-	init_rwsem(&gpu->lock);
+	mutex_init(&gpu->lock);
+	mutex_init(&gpu->private_lock);
 	init_waitqueue_head(&gpu->unmapped);
 	gpu->pdev = pdev;
 	gpu->start = pci_resource_start(pdev, VNICGPU_BAR);
@@ -239,15 +268,18 @@ put:
 	return ret;
 }
 
-/* Waits until no device has a mapping of the memory: DMA to a BAR that is gone would go anywhere. */
+/*
+ * Programs lose their mappings, and get their pages back. It waits until no device has a mapping of the memory: DMA to
+ * a BAR that is gone would go anywhere.
+ */
 static void gpu_remove(struct pci_dev *pdev)
 {
 	struct vnicgpu *gpu = pci_get_drvdata(pdev);
 
 	misc_deregister(&gpu->misc);
-	down_write(&gpu->lock);
-	gpu->gone = true;
-	up_write(&gpu->lock);
+	WRITE_ONCE(gpu->gone, true);
+	synchronize_srcu(&users);
+	vnicgpu_private_end(gpu);
 	if (gpu->inode)
 		unmap_mapping_range(gpu->inode->i_mapping, 0, 0, 1);
 	while (!wait_event_timeout(gpu->unmapped, !atomic_read(&gpu->mapped), 10 * HZ))

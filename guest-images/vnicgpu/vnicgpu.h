@@ -18,7 +18,37 @@ struct vnicgpu_info {
 	__u32 mapped;	/* mappings of dma-bufs for devices, now */
 	__u64 size;	/* of the memory */
 	__u64 free;	/* of it, in one piece or several */
+	__u64 private;	/* pages of programs that are in it, now */
+	__u64 to_gpu;	/* pages that were moved there, ever */
+	__u64 to_ram;	/* ... and back, as was asked for */
+	__u64 faulted;	/* ... as a CPU touched them */
+	__u64 evicted;	/* ... as the GPU was removed */
 };
+
+/*
+ * Moves pages of the calling program, [addr, addr + size), to the GPU or back. What cannot be moved stays: pages of
+ * files, of memory that is shared or pinned, and where there is no memory. EFAULT: nothing is mapped there; what lies
+ * before was moved.
+ */
+struct vnicgpu_migrate {
+	__u64 addr;
+	__u64 size;
+	__u32 flags;	/* VNICGPU_TO_GPU; without, they come back */
+	__u32 pad;	/* 0 */
+	__u64 moved;	/* out: pages */
+};
+#define VNICGPU_TO_GPU 1
+
+/*
+ * Says where the pages of [addr, addr + size) are, without moving any. E2BIG: more than 2^20 pages.
+ */
+struct vnicgpu_where {
+	__u64 addr;
+	__u64 size;
+	__u64 places;	/* address of an array of __u64, one for each page: an offset in the GPU's memory, or below */
+};
+#define VNICGPU_RAM	(~0ULL)		/* in RAM, or in the memory of another device */
+#define VNICGPU_ABSENT	(~0ULL - 1)	/* never touched, on a disk, or nothing is mapped there */
 
 /* Memory in one piece, whose bytes are 0. ENOMEM: there is no such piece. */
 struct vnicgpu_alloc {
@@ -43,5 +73,7 @@ struct vnicgpu_export {
 #define VNICGPU_GET_INFO	_IOR(VNICGPU_IOC, 0x00, struct vnicgpu_info)
 #define VNICGPU_ALLOC		_IOWR(VNICGPU_IOC, 0x01, struct vnicgpu_alloc)
 #define VNICGPU_EXPORT		_IOWR(VNICGPU_IOC, 0x02, struct vnicgpu_export)
+#define VNICGPU_MIGRATE		_IOWR(VNICGPU_IOC, 0x03, struct vnicgpu_migrate)
+#define VNICGPU_WHERE		_IOW(VNICGPU_IOC, 0x04, struct vnicgpu_where)
 
 #endif

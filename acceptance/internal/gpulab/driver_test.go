@@ -2,9 +2,12 @@
 package gpulab
 
 import (
+	"bytes"
+	"encoding/binary"
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,40 +18,99 @@ import (
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/lab/machines/machinetest"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-const program = "vnic.dev/vnic/guest-images/gpudriver/gpudriver-test"
+const (
+	program   = "vnic.dev/vnic/guest-images/gpudriver/gpudriver-test"
+	gpuMemory = 64 << 20
+	page      = 4096
+)
 
-// Invariant: vnicgpu: bad calls are refused, memory is a file's own, and removal waits for devices and for nobody else.
-func TestDriverInAGuest(t *testing.T) {
-	if testing.Short() {
-		t.Skip("boots QEMU")
-	}
+// guest is a guest with a gVNIC and a GPU that has the driver.
+type guest struct {
+	*machines.Guest
+	gpu *lab.GPUMemory
+}
+
+func boot(t *testing.T) *guest {
+	t.Helper()
 	modules := append(slices.Clone(machines.SoftwareFor(lab.GVE).Modules), guestimages.GPUModule)
 	im := machinetest.Images(t, []string{lab.GVE}, guestimages.Options{Modules: modules,
 		Files: map[string]string{"bin/gpudriver-test": machinetest.Program(t, program)}})
 	l := machinetest.Lab(t, lab.Description{Guests: []lab.Guest{{Driver: lab.DriverVNICGPU,
-		NICs: []lab.NIC{{Model: lab.GVE}}, GPUs: []lab.GPU{{Memory: 64 << 20}}}}}, nil)
-	m := machinetest.Boot(t, im, l.Machine(0), machines.Config{RAMSize: 384 << 20, TimeLimit: 5 * time.Minute})
+		NICs: []lab.NIC{{Model: lab.GVE}}, GPUs: []lab.GPU{{Memory: gpuMemory}}}}}, nil)
+	m := machinetest.Boot(t, im, l.Machine(0), machines.Config{RAMSize: 384 << 20, TimeLimit: 30 * time.Minute})
 	p := l.Port(0)
 	n := testkit.Must(guestnet.Apply(t.Context(), m.Agent(), guestnet.Config{Interfaces: []guestnet.Interface{{
 		MAC: net.HardwareAddr(p.MAC[:]).String(), MTU: p.MTU, Addrs: []netip.Prefix{p.Addr4}}}}))(t)
 	testkit.Equal(t, "what is not ready", n.NotReady, "")
+	return &guest{m, p.GPU()}
+}
+
+// run runs the program, which is to succeed, and gives what it prints.
+func (g *guest) run(t *testing.T, args ...string) string {
+	t.Helper()
 	var r agent.ExecResult
-	testkit.OK(t, m.Agent().Call(t.Context(), "exec", agent.Exec{Args: []string{"/bin/gpudriver-test"}}, &r))
-	t.Logf("%s%s", r.Stdout, r.Stderr)
-	testkit.Equal(t, "status", r.Status, 0)
-	testkit.OK(t, m.Agent().Call(t.Context(), "exec", agent.Exec{Args: []string{"/bin/gpudriver-test", "log"}}, &r))
-	for line := range strings.Lines(r.Stdout) {
+	call := agent.Exec{Args: append([]string{"/bin/gpudriver-test"}, args...)}
+	testkit.OK(t, g.Agent().Call(t.Context(), "exec", call, &r))
+	if r.Status != 0 {
+		t.Fatalf("gpudriver-test %s: status %d\n%s%s", args, r.Status, r.Stdout, r.Stderr)
+	}
+	return r.Stdout
+}
+
+// quiet checks that the kernel has had nothing to complain about.
+func (g *guest) quiet(t *testing.T) {
+	t.Helper()
+	log := g.run(t, "log")
+	for line := range strings.Lines(log) {
 		if guestops.Splat.MatchString(line) {
 			t.Errorf("the kernel says: %s", line)
 		}
 	}
-	if !strings.Contains(r.Stdout, "vnicgpu0: 64 MiB") {
-		t.Errorf("the log: %s", r.Stdout)
+	if !strings.Contains(log, "vnicgpu0: 64 MiB") {
+		t.Errorf("the log: %s", log)
 	}
+}
+
+// Invariant: vnicgpu: bad calls are refused, memory is a file's own, and removal waits for devices and for nobody else.
+func TestDriverInAGuest(t *testing.T) {
+	g := boot(t)
+	t.Log(g.run(t))
+	g.quiet(t)
+}
+
+// Invariant: vnicgpu: a program's pages move to the GPU's memory and back, and none of its bytes is lost: by touch, by
+// request, with fork, exit, SIGKILL, compaction, memory pressure and removal.
+func TestPrivatePages(t *testing.T) {
+	g := boot(t)
+	what := "private"
+	if labtest.Long() {
+		what = "private-long"
+	}
+	t.Log(g.run(t, what))
+
+	// The host sees them where the driver says that they are: what was there before is other bytes.
+	const size = 1 << 20
+	poison := bytes.Repeat([]byte{0x5a}, gpuMemory)
+	testkit.Must(g.gpu.File.WriteAt(poison, 0))(t)
+	places := strings.Fields(g.run(t, "leave", strconv.Itoa(size)))
+	testkit.Equal(t, "pages", len(places), size/page)
+	b := make([]byte, page)
+	for i, text := range places {
+		off := testkit.Must(strconv.ParseUint(text, 10, 64))(t)
+		testkit.Must(g.gpu.File.ReadAt(b, int64(off)))(t)
+		for j := 0; j < page; j += 8 {
+			at := uint64(i*page + j)
+			if got, want := binary.NativeEndian.Uint64(b[j:]), (at+12)*0x9e3779b97f4a7c15; got != want {
+				t.Fatalf("page %d, at %#x of the GPU: %#x, and not %#x", i, off+uint64(j), got, want)
+			}
+		}
+	}
+	g.quiet(t)
 }

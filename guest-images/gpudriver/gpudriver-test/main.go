@@ -1,8 +1,11 @@
 // Command gpudriver-test judges vnicgpu.ko in a guest of which it is the only user: what it refuses, whose memory is
 // whose, and that removal waits for devices and for nobody else. It prints a line for each case.
 //
-//	gpudriver-test       the cases
-//	gpudriver-test log   the kernel's log
+//	gpudriver-test                 memory, mappings and dma-bufs
+//	gpudriver-test private         a program's pages in the GPU
+//	gpudriver-test private-long    the same of 64 MiB, 100 times
+//	gpudriver-test leave SIZE      leaves memory in the GPU, and says where each page of it is
+//	gpudriver-test log             the kernel's log
 package main
 
 import (
@@ -45,18 +48,31 @@ var cases = []testCase{
 }
 
 func main() {
-	if len(os.Args) > 1 { // log: what the kernel has said
-		b := make([]byte, 1<<20)
-		n, err := unix.Klogctl(unix.SYSLOG_ACTION_READ_ALL, b)
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+	list := cases
+	if len(os.Args) > 1 {
+		switch err := error(nil); os.Args[1] {
+		case "log":
+			if err = printLog(); err == nil {
+				return
+			}
+			fatal(err)
+		case "hold":
+			fatal(hold(os.Args[2], os.Args[3]))
+		case "leave":
+			if err = leave(os.Args[2]); err == nil {
+				return
+			}
+			fatal(err)
+		case "private":
+			list = privateCases
+		case "private-long":
+			list, moveSize, moveTimes = privateCases, 64<<20, 100
+		default:
+			fatal(fmt.Errorf("no argument, log, private or private-long, and not %q", os.Args[1]))
 		}
-		_, _ = os.Stdout.Write(b[:n])
-		return
 	}
 	failed := 0
-	for _, c := range cases {
+	for _, c := range list {
 		if err := c.try(); err != nil {
 			failed++
 			fmt.Printf("FAIL %s: %v\n", c.name, err)
@@ -67,6 +83,21 @@ func main() {
 	if failed > 0 {
 		os.Exit(1)
 	}
+}
+
+func fatal(err error) {
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+}
+
+// printLog prints what the kernel has said.
+func printLog() error {
+	b := make([]byte, 1<<20)
+	n, err := unix.Klogctl(unix.SYSLOG_ACTION_READ_ALL, b)
+	if err == nil {
+		_, err = os.Stdout.Write(b[:n])
+	}
+	return err
 }
 
 // try runs a case. Of the GPU all memory is free before and after.
@@ -82,7 +113,7 @@ func (c *testCase) try() error {
 		return err
 	}
 	info, err := ask(g)
-	if err == nil && (info.Free != info.Size || info.Mapped != 0) {
+	if err == nil && (info.Free != info.Size || info.Mapped != 0 || info.Private != 0) {
 		err = fmt.Errorf("left behind: %+v", info)
 	}
 	return err

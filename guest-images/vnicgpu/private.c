@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Pages of programs in the GPU's memory (Documentation/mm/hmm.rst): memory that the CPU is not given, of which it has
+ * a struct page for each 4 KiB. What is moved to the GPU comes back when the CPU touches it, when it is asked for, and
+ * when the GPU is removed. Huge pages are split.
+ */
+#include <linux/genalloc.h>
+#include <linux/highmem.h>
+#include <linux/hmm.h>
+#include <linux/memremap.h>
+#include <linux/migrate.h>
+#include <linux/mm.h>
+#include <linux/mmu_notifier.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+
+#include "internal.h"
+
+/* How many pages are moved in one go: of that many a program's other threads wait. */
+#define BATCH 64
+
+/* vnicgpu_where answers for that many pages at once. */
+#define MAX_WHERE (1UL << 20)
+
+static struct vnicgpu *gpu_of(const struct page *page)
+{
+	return container_of(page_pgmap(page), struct vnicgpu, pgmap);
+}
+
+static u64 offset_of(const struct vnicgpu *gpu, const struct page *page)
+{
+	return (u64)(page_to_pfn(page) - PHYS_PFN(gpu->pgmap.range.start)) << PAGE_SHIFT;
+}
+
+static bool is_ours(const struct vnicgpu *gpu, const struct page *page)
+{
+	return page && is_device_private_page(page) && page_pgmap(page) == &gpu->pgmap;
+}
+
+static void private_free(struct folio *folio)
+{
+	struct vnicgpu *gpu = gpu_of(&folio->page);
+
+	gen_pool_free(gpu->pool, gpu->start + offset_of(gpu, &folio->page), PAGE_SIZE);
+	atomic_long_dec(&gpu->private);
+}
+
+/* A page of the GPU's memory, locked, whose bytes are anything. */
+static struct page *private_alloc(struct vnicgpu *gpu)
+{
+	unsigned long at = gen_pool_alloc(gpu->pool, PAGE_SIZE);
+	struct page *page;
+
+	if (!at)
+		return NULL;
+	page = pfn_to_page(PHYS_PFN(gpu->pgmap.range.start + (at - gpu->start)));
+	atomic_long_inc(&gpu->private);
+	zone_device_page_init(page, &gpu->pgmap, 0);
+	return page;
+}
+
+/* Copies pages that are in the GPU to RAM, for those of src that can be moved. Gives how many have got a place. */
+static unsigned long copy_to_ram(struct vnicgpu *gpu, const unsigned long *src, unsigned long *dst, unsigned long n)
+{
+	unsigned long i, done = 0;
+
+	for (i = 0; i < n; i++) {
+		struct page *from = migrate_pfn_to_page(src[i]), *to;
+		void *p;
+
+		dst[i] = 0;
+		if (!(src[i] & MIGRATE_PFN_MIGRATE) || !is_ours(gpu, from))
+			continue;
+		to = alloc_page(GFP_HIGHUSER_MOVABLE);
+		if (!to)
+			continue;
+		p = kmap_local_page(to);
+		memcpy(p, gpu->mem + offset_of(gpu, from), PAGE_SIZE);
+		kunmap_local(p);
+		lock_page(to);
+		dst[i] = migrate_pfn(page_to_pfn(to));
+		if (src[i] & MIGRATE_PFN_WRITE)
+			dst[i] |= MIGRATE_PFN_WRITE;
+		done++;
+	}
+	return done;
+}
+
+static unsigned long count_moved(const unsigned long *src, const unsigned long *dst, unsigned long n)
+{
+	unsigned long i, moved = 0;
+
+	for (i = 0; i < n; i++)
+		if (src[i] & MIGRATE_PFN_MIGRATE && dst[i])
+			moved++;
+	return moved;
+}
+
+/* The CPU has touched a page: it comes back. */
+static vm_fault_t private_to_ram(struct vm_fault *vmf)
+{
+	struct vnicgpu *gpu = gpu_of(vmf->page);
+	unsigned long src = 0, dst = 0;
+	struct migrate_vma m = {
+		.vma = vmf->vma,
+		.src = &src,
+		.dst = &dst,
+		.start = vmf->address & PAGE_MASK,
+		.end = (vmf->address & PAGE_MASK) + PAGE_SIZE,
+		.pgmap_owner = gpu,
+		.flags = MIGRATE_VMA_SELECT_DEVICE_PRIVATE,
+		.fault_page = vmf->page,
+	};
+	vm_fault_t ret = 0;
+
+	if (migrate_vma_setup(&m))
+		return VM_FAULT_SIGBUS;
+	if (m.cpages && !copy_to_ram(gpu, &src, &dst, 1))
+		ret = VM_FAULT_OOM;
+	migrate_vma_pages(&m);
+	atomic64_add(count_moved(&src, &dst, 1), &gpu->faulted);
+	migrate_vma_finalize(&m);
+	return ret; /* where the page could not be moved now, the CPU touches it again */
+}
+
+static const struct dev_pagemap_ops private_ops = {
+	.folio_free = private_free,
+	.migrate_to_ram = private_to_ram,
+};
+
+/* The struct pages are made when they are first wanted: they take 64 bytes of RAM for each page of the GPU. */
+static int private_ready(struct vnicgpu *gpu)
+{
+	struct resource *res;
+	int ret = 0;
+	void *p;
+
+	mutex_lock(&gpu->private_lock);
+	if (gpu->region)
+		goto unlock;
+	res = request_free_mem_region(&iomem_resource, gpu->size, gpu->name);
+	if (IS_ERR(res)) {
+		ret = PTR_ERR(res);
+		goto unlock;
+	}
+	gpu->pgmap.type = MEMORY_DEVICE_PRIVATE;
+	gpu->pgmap.range.start = res->start;
+	gpu->pgmap.range.end = res->end;
+	gpu->pgmap.nr_range = 1;
+	gpu->pgmap.ops = &private_ops;
+	gpu->pgmap.owner = gpu;
+	p = memremap_pages(&gpu->pgmap, NUMA_NO_NODE);
+	if (IS_ERR(p)) {
+		release_mem_region(res->start, resource_size(res));
+		ret = PTR_ERR(p);
+		goto unlock;
+	}
+	gpu->region = res;
+unlock:
+	mutex_unlock(&gpu->private_lock);
+	return ret;
+}
+
+/* Gives pages of the GPU to what can be moved of src, and copies it there. */
+static void copy_to_gpu(struct vnicgpu *gpu, const unsigned long *src, unsigned long *dst, unsigned long n)
+{
+	unsigned long i;
+
+	for (i = 0; i < n; i++) {
+		struct page *from = migrate_pfn_to_page(src[i]), *to;
+
+		dst[i] = 0;
+		if (!(src[i] & MIGRATE_PFN_MIGRATE))
+			continue;
+		to = private_alloc(gpu);
+		if (!to)
+			continue;
+		if (from) {
+			void *p = kmap_local_page(from);
+
+			memcpy(gpu->mem + offset_of(gpu, to), p, PAGE_SIZE);
+			kunmap_local(p);
+		} else { /* it was never touched */
+			memset(gpu->mem + offset_of(gpu, to), 0, PAGE_SIZE);
+		}
+		dst[i] = migrate_pfn(page_to_pfn(to));
+		if (src[i] & MIGRATE_PFN_WRITE)
+			dst[i] |= MIGRATE_PFN_WRITE;
+	}
+}
+
+/* Moves [start, end) of a vma, BATCH pages at most. */
+static int move_batch(struct vnicgpu *gpu, struct vm_area_struct *vma, unsigned long start, unsigned long end,
+		      bool to_gpu, unsigned long *moved)
+{
+	unsigned long src[BATCH] = {}, dst[BATCH] = {};
+	struct migrate_vma m = {
+		.vma = vma,
+		.src = src,
+		.dst = dst,
+		.start = start,
+		.end = end,
+		.pgmap_owner = gpu,
+		.flags = to_gpu ? MIGRATE_VMA_SELECT_SYSTEM : MIGRATE_VMA_SELECT_DEVICE_PRIVATE,
+	};
+	int ret = migrate_vma_setup(&m);
+
+	if (ret)
+		return ret;
+	if (to_gpu)
+		copy_to_gpu(gpu, src, dst, m.npages);
+	else
+		copy_to_ram(gpu, src, dst, m.npages);
+	migrate_vma_pages(&m);
+	*moved = count_moved(src, dst, m.npages);
+	atomic64_add(*moved, to_gpu ? &gpu->to_gpu : &gpu->to_ram);
+	migrate_vma_finalize(&m);
+	return 0;
+}
+
+int vnicgpu_migrate(struct vnicgpu *gpu, struct vnicgpu_migrate *arg)
+{
+	bool to_gpu = arg->flags & VNICGPU_TO_GPU;
+	struct mm_struct *mm = current->mm;
+	u64 end = arg->addr + arg->size;
+	unsigned long at;
+	int ret;
+
+	if (arg->flags & ~VNICGPU_TO_GPU || arg->pad || !arg->size || !PAGE_ALIGNED(arg->addr) ||
+	    !PAGE_ALIGNED(arg->size) || end < arg->addr || end > TASK_SIZE)
+		return -EINVAL;
+	ret = private_ready(gpu);
+	if (ret)
+		return ret;
+	arg->moved = 0;
+	for (at = arg->addr; at < end;) {
+		struct vm_area_struct *vma;
+		unsigned long moved = 0, next;
+
+		if (fatal_signal_pending(current))
+			return -EINTR;
+		ret = mmap_read_lock_killable(mm);
+		if (ret)
+			return ret;
+		vma = vma_lookup(mm, at);
+		if (!vma) {
+			mmap_read_unlock(mm);
+			return -EFAULT;
+		}
+		next = min3((unsigned long)end, vma->vm_end, at + BATCH * PAGE_SIZE);
+		/* Of files, and of memory that is not this program's to move, nothing is. */
+		ret = vma_is_anonymous(vma) ? move_batch(gpu, vma, at, next, to_gpu, &moved) : 0;
+		mmap_read_unlock(mm);
+		if (ret)
+			return ret;
+		arg->moved += moved;
+		at = next;
+	}
+	return 0;
+}
+
+/* vnicgpu_where only looks: what changes meanwhile makes it look again. */
+static bool where_invalidate(struct mmu_interval_notifier *n, const struct mmu_notifier_range *range,
+			     unsigned long seq)
+{
+	mmu_interval_set_seq(n, seq);
+	return true;
+}
+
+static const struct mmu_interval_notifier_ops where_ops = {
+	.invalidate = where_invalidate,
+};
+
+static u64 place_of(const struct vnicgpu *gpu, unsigned long pfn)
+{
+	struct page *page;
+
+	if (!(pfn & HMM_PFN_VALID))
+		return VNICGPU_ABSENT;
+	page = hmm_pfn_to_page(pfn);
+	return is_ours(gpu, page) ? offset_of(gpu, page) : VNICGPU_RAM;
+}
+
+int vnicgpu_where(struct vnicgpu *gpu, const struct vnicgpu_where *arg)
+{
+	u64 n = arg->size >> PAGE_SHIFT, end = arg->addr + arg->size;
+	struct mmu_interval_notifier notifier;
+	struct mm_struct *mm = current->mm;
+	struct hmm_range range = {
+		.notifier = &notifier,
+		.start = arg->addr,
+		.end = end,
+		.dev_private_owner = gpu,
+	};
+	u64 *places;
+	u64 i;
+	int ret;
+
+	if (!arg->size || !PAGE_ALIGNED(arg->addr) || !PAGE_ALIGNED(arg->size) || end < arg->addr || end > TASK_SIZE)
+		return -EINVAL;
+	if (n > MAX_WHERE)
+		return -E2BIG;
+	range.hmm_pfns = kvcalloc(n, sizeof(*range.hmm_pfns), GFP_KERNEL_ACCOUNT);
+	if (!range.hmm_pfns)
+		return -ENOMEM;
+	ret = mmu_interval_notifier_insert(&notifier, mm, arg->addr, arg->size, &where_ops);
+	if (ret)
+		goto free;
+	do {
+		if (fatal_signal_pending(current)) {
+			ret = -EINTR;
+			break;
+		}
+		range.notifier_seq = mmu_interval_read_begin(&notifier);
+		mmap_read_lock(mm);
+		ret = hmm_range_fault(&range);
+		mmap_read_unlock(mm);
+	} while (ret == -EBUSY || (!ret && mmu_interval_read_retry(&notifier, range.notifier_seq)));
+	mmu_interval_notifier_remove(&notifier);
+	if (ret)
+		goto free;
+	places = (u64 *)range.hmm_pfns;
+	BUILD_BUG_ON(sizeof(*places) != sizeof(*range.hmm_pfns));
+	for (i = 0; i < n; i++)
+		places[i] = place_of(gpu, range.hmm_pfns[i]);
+	if (copy_to_user(u64_to_user_ptr(arg->places), places, n * sizeof(*places)))
+		ret = -EFAULT;
+free:
+	kvfree(range.hmm_pfns);
+	return ret;
+}
+
+/* Moves all pages of the GPU that programs have to RAM; some may be about to be moved by others. */
+static void evict(struct vnicgpu *gpu)
+{
+	unsigned long first = PHYS_PFN(gpu->pgmap.range.start), n = gpu->size >> PAGE_SHIFT, at;
+	unsigned long src[BATCH], dst[BATCH];
+
+	for (at = 0; at < n && atomic_long_read(&gpu->private); at += BATCH) {
+		unsigned long k = min(n - at, (unsigned long)BATCH);
+
+		if (migrate_device_range(src, first + at, k))
+			continue;
+		copy_to_ram(gpu, src, dst, k);
+		migrate_device_pages(src, dst, k);
+		atomic64_add(count_moved(src, dst, k), &gpu->evicted);
+		migrate_device_finalize(src, dst, k);
+		cond_resched();
+	}
+}
+
+void vnicgpu_private_end(struct vnicgpu *gpu)
+{
+	unsigned long warned = jiffies;
+
+	if (!gpu->region)
+		return;
+	while (atomic_long_read(&gpu->private)) {
+		evict(gpu);
+		if (!atomic_long_read(&gpu->private))
+			break;
+		if (time_after(jiffies, warned + 10 * HZ)) {
+			dev_warn(&gpu->pdev->dev, "removal waits for %ld pages of programs to leave\n",
+				 atomic_long_read(&gpu->private));
+			warned = jiffies;
+		}
+		schedule_timeout_uninterruptible(1);
+	}
+	memunmap_pages(&gpu->pgmap);
+	release_mem_region(gpu->region->start, resource_size(gpu->region));
+	gpu->region = NULL;
+}
