@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# "A GPU driver in the guest": vnicgpu.ko, by the kernel that is fetched and by Linux 7.3.
+#
+# - `vnic run --nic gve --gpu-driver vnicgpu`: the same proof as without, and no nokaslr on the kernel's command line.
+# - Who reaches whom is Linux's decision: across root ports of a host bridge that forwards nothing it refuses, and vnic
+#   says so before and after; below a switch, and across root ports of one that forwards, it works. Behind a redirect,
+#   which QEMU's switches do not have, the NIC bounces, counts it, and says so.
+# - The other uses of devmem TCP work on it: all-reduce, a web server's file, blocks.
+# - A program's pages in the GPU: `VNIC_LONG=1 go test ./acceptance/internal/gpulab` has the long version; here the
+#   short one, by both kernels.
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+"$root/tools/with-tools" env CGO_ENABLED=0 go build -ldflags="-s -w" -o "$work/gpudriver-test" \
+  ./guest-images/gpudriver/gpudriver-test
+
+# lab P2P BELOW REDIRECT: a lab file; BELOW is what NIC and GPU are below.
+lab() {
+  cat << END
+guests:
+  a: &host
+    sockets: [{name: s0, p2p: $1}]
+    switches: [{name: sw0, below: s0}]
+    nics: [{name: nic0, below: $2, model: gve}]
+    gpus: [{name: gpu0, below: $2, memory: 64M, acs-redirect: $3}]
+    driver: vnicgpu
+  b: *host
+END
+}
+lab none s0 false > "$work/none.yaml"
+lab any s0 false > "$work/any.yaml"
+lab none sw0 false > "$work/switch.yaml"
+lab none sw0 true > "$work/acs.yaml"
+
+# kernel WHAT ARGUMENT...: all of it, with a guest kernel.
+kernel() {
+  local what=$1 status=0; shift
+  echo "== $what"
+  within 200 "$vnic" run --nic gve --gpu-driver vnicgpu --size 16M --mode devmem --json "$@" > "$work/run.json" \
+    2> "$work/err" || fail "$what: $(cat "$work/err")"
+  mapfile -t proof < <(devmem_proof 0)
+  holds "$work/run.json" "${proof[@]}"
+  echo "ok   below a switch without a lab file: 16 MiB, none in host memory"
+  for l in switch any; do
+    within 200 "$vnic" run --lab "$work/$l.yaml" --size 4M --mode devmem --json "$@" > "$work/run.json" 2> "$work/err" ||
+      fail "$what, $l: $(cat "$work/err")"
+    holds "$work/run.json" 'runs.0.sha256_match == true' 'runs.0.tx.device == 4194304' 'runs.0.rx.host == 0'
+    echo "ok   $l: it works"
+  done
+  "$vnic" run --lab "$work/none.yaml" --size 4M --mode devmem "$@" > "$work/out" 2> "$work/err" || status=$?
+  [ $status = 1 ] || fail "$what, none: status $status: $(cat "$work/err")"
+  grep -q '^note: a: nic0-gpu0: Linux in this guest refuses it: the host bridge of s0 forwards nothing' "$work/err" ||
+    fail "no note: $(cat "$work/err")"
+  grep -q 'Failed to bind dmabuf to device.*cannot reach' "$work/err" || fail "no reason: $(cat "$work/err")"
+  echo "ok   none: Linux refuses, as was said"
+  within 200 "$vnic" run --lab "$work/acs.yaml" --size 4M --mode devmem --json "$@" > "$work/run.json" \
+    2> "$work/err" || fail "$what, acs: $(cat "$work/err")"
+  holds "$work/run.json" 'runs.0.sha256_match == true' 'runs.0.tx.device == 0' 'runs.0.rx.host == 4194304'
+  grep -q "^note: a: nic0-gpu0: Linux in this guest allows it: QEMU's switches have no ACS" "$work/err" ||
+    fail "no note: $(cat "$work/err")"
+  echo "ok   acs: Linux allows, the NIC bounces all of it, and vnic says so"
+  within 200 "$vnic" boot --lab "$work/switch.yaml" --copy "$work/gpudriver-test:/bin/gpudriver-test" "$@" -- \
+    sh -c '[ $VNIC_INDEX = 1 ] || { gpudriver-test && gpudriver-test private && ! grep nokaslr /proc/cmdline; }' \
+    > "$work/out" 2> "$work/err" || fail "$what: $(cat "$work/out" "$work/err")"
+  echo "ok   $(grep -c 'ok  ' "$work/out") cases of the driver's own test"
+}
+
+kernel "the kernel that is fetched"
+
+read -r image dir < <("$root/tools/kernel" trixie-backports)
+"$root/tools/with-tools" --cc "$root/tools/vnicgpu" "$(basename "$dir")" "$work/other.ko.gz" trixie-backports
+status=0
+"$vnic" run --nic gve --gpu-driver vnicgpu --kernel "$image" --modules "$dir" > "$work/out" 2> "$work/err" || status=$?
+[ $status = 1 ] || [ $status = 3 ] || fail "without its module: status $status: $(cat "$work/err")"
+grep -q "carries no vnicgpu.ko for it" "$work/err" || fail "without its module: $(cat "$work/err")"
+echo "ok   status $status: $(tail -n 1 "$work/err")"
+export VNIC_GPU_MODULE=$work/other.ko.gz
+kernel "$(basename "$dir")" --kernel "$image" --modules "$dir"
+unset VNIC_GPU_MODULE
+
+echo "== uses"
+uses=(--nic gve --gpu-driver vnicgpu --json)
+within 200 "$vnic" allreduce "${uses[@]}" -b 1M -e 1M > "$work/use.json"
+holds "$work/use.json" 'modes.0.wrong == 0' 'modes.0.ranks.0.in.host == 0' 'modes.0.ranks.0.out.host == 0'
+within 200 "$vnic" load "${uses[@]}" --size 16M > "$work/use.json"
+holds "$work/use.json" 'runs.0.verified == true' 'runs.0.rx.host == 0'
+within 200 "$vnic" block "${uses[@]}" --size 8M > "$work/use.json"
+holds "$work/use.json" 'runs.0.verified == true' 'runs.1.verified == true' 'runs.2.verified == true' \
+  'runs.0.rx.host == 0'
+echo "ok   all-reduce, load and block on the driver's memory"
+echo PASS
