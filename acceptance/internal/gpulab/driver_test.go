@@ -2,17 +2,11 @@
 package gpulab
 
 import (
-	"net"
-	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"vnic.dev/vnic/acceptance/internal/guestops"
-	guestimages "vnic.dev/vnic/guest-images"
-	"vnic.dev/vnic/guest-images/agent"
-	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
@@ -28,21 +22,15 @@ func TestDriverInAGuest(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots QEMU")
 	}
-	modules := append(slices.Clone(machines.SoftwareFor(lab.GVE).Modules), guestimages.GPUModule)
-	im := machinetest.Images(t, []string{lab.GVE}, guestimages.Options{Modules: modules,
-		Files: map[string]string{"bin/gpudriver-test": machinetest.Program(t, program)}})
+	im := images(t)
 	l := machinetest.Lab(t, lab.Description{Guests: []lab.Guest{{Driver: lab.DriverVNICGPU,
 		NICs: []lab.NIC{{Model: lab.GVE}}, GPUs: []lab.GPU{{Memory: 64 << 20}}}}}, nil)
 	m := machinetest.Boot(t, im, l.Machine(0), machines.Config{RAMSize: 384 << 20, TimeLimit: 5 * time.Minute})
-	p := l.Port(0)
-	n := testkit.Must(guestnet.Apply(t.Context(), m.Agent(), guestnet.Config{Interfaces: []guestnet.Interface{{
-		MAC: net.HardwareAddr(p.MAC[:]).String(), MTU: p.MTU, Addrs: []netip.Prefix{p.Addr4}}}}))(t)
-	testkit.Equal(t, "what is not ready", n.NotReady, "")
-	var r agent.ExecResult
-	testkit.OK(t, m.Agent().Call(t.Context(), "exec", agent.Exec{Args: []string{"/bin/gpudriver-test"}}, &r))
+	up(t, m, l.Port(0))
+	r := call(t, m)
 	t.Logf("%s%s", r.Stdout, r.Stderr)
 	testkit.Equal(t, "status", r.Status, 0)
-	testkit.OK(t, m.Agent().Call(t.Context(), "exec", agent.Exec{Args: []string{"/bin/gpudriver-test", "log"}}, &r))
+	r = call(t, m, "log")
 	for line := range strings.Lines(r.Stdout) {
 		if guestops.Splat.MatchString(line) {
 			t.Errorf("the kernel says: %s", line)

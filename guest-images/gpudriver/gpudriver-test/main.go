@@ -3,6 +3,7 @@
 //
 //	gpudriver-test       the cases
 //	gpudriver-test log   the kernel's log
+//	gpudriver-test bind  whether the kernel binds memory of the GPU to a queue of the NIC: "bound", or its error
 package main
 
 import (
@@ -45,14 +46,11 @@ var cases = []testCase{
 }
 
 func main() {
-	if len(os.Args) > 1 { // log: what the kernel has said
-		b := make([]byte, 1<<20)
-		n, err := unix.Klogctl(unix.SYSLOG_ACTION_READ_ALL, b)
-		if err != nil {
+	if len(os.Args) > 1 {
+		if err := other(os.Args[1]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
-		_, _ = os.Stdout.Write(b[:n])
 		return
 	}
 	failed := 0
@@ -67,6 +65,62 @@ func main() {
 	if failed > 0 {
 		os.Exit(1)
 	}
+}
+
+// other does what is no case.
+func other(what string) error {
+	switch what {
+	case "log":
+		b := make([]byte, 1<<20)
+		n, err := unix.Klogctl(unix.SYSLOG_ACTION_READ_ALL, b)
+		if err != nil {
+			return err
+		}
+		_, err = os.Stdout.Write(b[:n])
+		return err
+	case "bind":
+		g, err := only()
+		if err == nil {
+			err = bound(g)
+		}
+		if err == nil {
+			fmt.Println("bound")
+		}
+		return err
+	}
+	return fmt.Errorf("%q: log or bind", what)
+}
+
+// bound binds memory of a GPU to a queue of the NIC, and to its sending, and lets go of it.
+func bound(g gpudriver.GPU) error {
+	f, err := gpudriver.Open(g.Path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	off, err := f.Alloc(4*piece, 0)
+	if err != nil {
+		return err
+	}
+	d, err := kernel.Open(kernel.Options{Interface: nic, Buffers: exporter{f}, Alone: true})
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	buf, err := d.Register(0, off, 4*piece)
+	if err != nil {
+		return err
+	}
+	defer buf.Close()
+	rx, err := d.BindRX(buf, 1)
+	if err != nil {
+		return fmt.Errorf("receive: %w", err)
+	}
+	tx, err := d.BindTX(buf)
+	if err != nil {
+		return errors.Join(fmt.Errorf("send: %w", err), rx.Close())
+	}
+	return errors.Join(rx.Close(), tx.Close())
 }
 
 // try runs a case. Of the GPU all memory is free before and after.
