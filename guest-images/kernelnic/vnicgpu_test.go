@@ -2,6 +2,7 @@ package kernelnic
 
 import (
 	"bytes"
+	"fmt"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -103,6 +104,16 @@ func TestWindowOfADriverIsInOnePiece(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(w.ReadAt(got, 6)), unix.EINVAL)
 	testkit.ErrorIs(t, testkit.Err(w.ReadAt(got, -1)), unix.EINVAL)
 	testkit.ErrorIs(t, testkit.Err(w.DMABuf(size-gpudriver.PageSize, 2*gpudriver.PageSize)), unix.EINVAL)
+}
+
+func TestSizeOfADriversWindow(t *testing.T) {
+	for _, c := range []struct{ size, gpu, want uint64 }{
+		{1, 64 << 20, hugePage}, {hugePage, 64 << 20, hugePage}, {hugePage + 1, 64 << 20, 2 * hugePage},
+		{64 << 20, 64 << 20, 64 << 20}, {65 << 20, 64 << 20, 66 << 20}, // which the driver does not have
+		{4096, 4096, 4096}, {1, 1 << 20, 1 << 20}, {1 << 20, 1 << 20, 1 << 20}, {1<<20 + 1, 1 << 20, hugePage},
+	} {
+		testkit.Equal(t, fmt.Sprintf("%d bytes of %d", c.size, c.gpu), driverSize(c.size, c.gpu), c.want)
+	}
 }
 
 func TestWindowOfADriverOfNoSize(t *testing.T) {
