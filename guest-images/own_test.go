@@ -69,8 +69,8 @@ func TestModuleOfTheLockedKernelIsCarried(t *testing.T) {
 	testkit.ErrorIs(t, checkRelease(mods, release+"-other", dir), ErrOtherKernel)
 }
 
-// Invariant: vnicgpu: For a kernel that vnic carries no module for, the error lists those that it does, and how to build
-// one.
+// Invariant: vnicgpu: For a kernel that vnic carries no module for, the error lists those that it does, and how to
+// build one.
 func TestKernelWithoutAModule(t *testing.T) {
 	release := locked(t)
 	carries(t, release)
@@ -92,8 +92,8 @@ func TestModuleOfOnesOwn(t *testing.T) {
 	_, err := Build(t.Context(), o)
 	testkit.ErrorIs(t, err, os.ErrNotExist)
 	testkit.ErrorSays(t, err, file)
-	for name, content := range map[string][]byte{"text": []byte("no ELF"), "empty": nil, "broken gzip": []byte("\x1f\x8bxx"),
-		"no .modinfo": []byte("\x7fELF")} {
+	for name, content := range map[string][]byte{"text": []byte("no ELF"), "empty": nil,
+		"broken gzip": []byte("\x1f\x8bxx"), "no .modinfo": []byte("\x7fELF")} {
 		put(t, file, content)
 		_, err := Build(t.Context(), o)
 		testkit.ErrorIs(t, err, ErrBadModule, name)

@@ -92,8 +92,8 @@ func barOf(resource []byte) (addr, size uint64, err error) {
 	return start, end - start + 1, nil
 }
 
-// File is an open device. The memory that it allocates is its own, until it is closed and no mapping and no dma-buf of it
-// is left.
+// File is an open device. The memory that it allocates is its own, until it is closed and no mapping and no dma-buf of
+// it is left.
 type File struct{ fd int }
 
 // Open opens a GPU's device. An error is ENODEV where its driver is of another version than this package.
@@ -135,8 +135,8 @@ func (f *File) Info() (i Info, err error) {
 	return Info{int(ne.Uint32(arg)), int(ne.Uint32(arg[4:])), ne.Uint64(arg[8:]), ne.Uint64(arg[16:])}, nil
 }
 
-// Alloc has memory be the file's, in one piece whose bytes are 0, and gives its place in the GPU's memory. ENOMEM: there
-// is no such piece.
+// Alloc has memory be the file's, in one piece whose bytes are 0, and gives its place in the GPU's memory. ENOMEM:
+// there is no such piece.
 func (f *File) Alloc(size, align uint64) (off uint64, err error) {
 	ne := binary.NativeEndian
 	arg := ne.AppendUint64(ne.AppendUint64(ne.AppendUint64(nil, size), align), 0)

@@ -126,7 +126,8 @@ func TestBAROfAResource(t *testing.T) {
 
 // FuzzResource reads what a kernel shows of a device: a place that is one, or an error.
 func FuzzResource(f *testing.F) {
-	for _, line := range []string{"0x00000000c0000000 0x00000000c3ffffff 0x000000000014220c\n", none, "0x0 0xffffffffffffffff 0\n"} {
+	for _, line := range []string{"0x00000000c0000000 0x00000000c3ffffff 0x000000000014220c\n", none,
+		"0x0 0xffffffffffffffff 0\n"} {
 		f.Add([]byte(resource(line)))
 	}
 	f.Add([]byte(none + none))

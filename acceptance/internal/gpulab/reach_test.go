@@ -38,7 +38,8 @@ func up(t *testing.T, m *machines.Guest, p *lab.Port) {
 // call runs the driver's test.
 func call(t *testing.T, m *machines.Guest, args ...string) (r agent.ExecResult) {
 	t.Helper()
-	testkit.OK(t, m.Agent().Call(t.Context(), "exec", agent.Exec{Args: append([]string{"/bin/gpudriver-test"}, args...)}, &r))
+	x := agent.Exec{Args: append([]string{"/bin/gpudriver-test"}, args...)}
+	testkit.OK(t, m.Agent().Call(t.Context(), "exec", x, &r))
 	return r
 }
 
