@@ -3,6 +3,7 @@ package guestimages
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"debug/elf"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/ulikunitz/xz"
@@ -33,6 +35,7 @@ type module struct {
 	packed  []byte   // the file as found
 	content []byte   // what goes into the image; nil = built into the kernel
 	ext     string   // ".ko", or zstd
+	file    string   // of ours: where it is from; "" = the kernel's directory
 }
 
 // zstd is the end of names of modules that are left to the kernel to unpack.
@@ -45,6 +48,9 @@ const zstd = ".ko.zst"
 func resolve(dir, release string, names []string) ([]module, error) {
 	if len(names) == 0 {
 		return nil, nil
+	}
+	if dir == "" && !slices.ContainsFunc(names, func(n string) bool { return !isOwn(n) }) {
+		return ownModules(names, release)
 	}
 	index, builtin, err := scan(dir)
 	if err != nil {
@@ -195,7 +201,8 @@ func readModule(name, path string) (module, error) {
 func checkRelease(mods []module, release, dir string) error {
 	for _, m := range mods {
 		if release != "" && m.release != "" && m.release != release {
-			return fmt.Errorf("module %s of %s: %w: its is %s, this is %s", m.name, dir, ErrOtherKernel, m.release, release)
+			return fmt.Errorf("module %s of %s: %w: its is %s, this is %s", m.name, cmp.Or(m.file, dir), ErrOtherKernel,
+				m.release, release)
 		}
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -20,6 +21,21 @@ var ErrNoGPUModule = errors.New("this vnic carries no vnicgpu.ko for it: build o
 	"make -C HEADERS M=$PWD/guest-images/vnicgpu modules, and name it by $" + EnvGPUModule)
 
 func isOwn(name string) bool { return name == GPUModule }
+
+// ownModules are modules of ours, each once.
+func ownModules(names []string, release string) (mods []module, err error) {
+	for i, n := range names {
+		if slices.Contains(names[:i], n) {
+			continue
+		}
+		m, err := ownModule(n, release)
+		if err != nil {
+			return nil, err
+		}
+		mods = append(mods, m)
+	}
+	return mods, nil
+}
 
 // ownModule is a module of ours, for the kernel that has this release.
 func ownModule(name, release string) (module, error) {
@@ -37,7 +53,7 @@ func ownModule(name, release string) (module, error) {
 	if err != nil {
 		return module{}, fmt.Errorf("module %s: %w", name, err)
 	}
-	m := module{name: name, packed: b, ext: ".ko"}
+	m := module{name: name, packed: b, ext: ".ko", file: file}
 	if m.content, err = decompress(b); err == nil {
 		m.needs, m.release, err = moduleInfo(m.content)
 	}

@@ -85,13 +85,16 @@ func (d *Description) Differences(i int, linux func(nic, gpu string) pcie.Path) 
 	return list
 }
 
-// Refused says which GPUs' memory the kernel of guest i binds to no queue of a NIC, and why. The description has been
-// checked.
+// Refused says which GPUs' memory the kernel of guest i binds to no queue of a NIC that is the kernel's, and why. The
+// description has been checked.
 func (d *Description) Refused(i int, linux func(nic, gpu string) pcie.Path) (list []Pairs) {
 	_, _, gpus := d.Tree(i)
 	c := d.Complete()
 	g := &c.Guests[i]
 	for j := range g.NICs {
+		if !g.ModelOf(&g.NICs[j]).Kernel {
+			continue // our driver asks nobody
+		}
 		for k, gpu := range gpus {
 			nic := g.nicInTree(&g.NICs[j])
 			if path := linux(nic, gpu); g.NICs[j].Reaches(k) && !path.P2P() {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -86,6 +87,23 @@ func TestArguments(t *testing.T) {
 	args, _ = arguments(&c, AccelKVM, in)
 	if !strings.Contains(strings.Join(args, " "), "-accel kvm -cpu host") {
 		t.Errorf("KVM: %q", args)
+	}
+}
+
+// Invariant: qemu: A guest whose host bridges are to forward has a CPU of which Linux knows that, where QEMU emulates it.
+func TestCPUWhoseHostBridgesForward(t *testing.T) {
+	for _, c := range []struct {
+		forwards bool
+		accel    Accel
+		want     string
+	}{
+		{false, AccelTCG, "max"}, {true, AccelTCG, "max,family=23"}, {false, AccelKVM, "host"}, {true, AccelKVM, "host"},
+	} {
+		conf := Config{QEMU: assets.Binary{Args: []string{"qemu"}}, Kernel: assets.Kernel{Image: "/k"}, ForwardsP2P: c.forwards}
+		testkit.OK(t, conf.complete())
+		args, _ := arguments(&conf, c.accel, made(t))
+		i := slices.Index(args, "-cpu")
+		testkit.Equal(t, fmt.Sprintf("CPU with %v, %v", c.accel, c.forwards), strings.Join(args[i:i+2], " "), "-cpu "+c.want)
 	}
 }
 

@@ -2,12 +2,15 @@ package kernel
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/mdlayher/netlink"
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/testkit"
@@ -115,6 +118,37 @@ func TestUnusedDeviceChangesNothing(t *testing.T) {
 	testkit.Equal(t, "queues", td.Queues(), 4)
 	is(t, "SetRSS to what it is", td.SetRSS(4), nil)
 	testkit.Equal(t, "configuration", td.nic.configuration(), before)
+}
+
+// Invariant: devmem/kernel: That a dma-buf's maker refuses the NIC is said as what it means, with the kernel's number;
+// what else is not supported keeps its own words.
+func TestRefusedDMABufSaysWhatItMeans(t *testing.T) {
+	const means = "that the NIC cannot reach it from where it is in the PCIe tree"
+	refusal := func(errno syscall.Errno, message string) error {
+		return &netlink.OpError{Op: "receive", Err: errno, Message: message}
+	}
+	for _, c := range []struct {
+		err   error
+		says  string // of the kernel's words
+		means bool
+	}{
+		{refusal(syscall.EOPNOTSUPP, "Failed to bind dmabuf to device"), "Failed to bind dmabuf to device", true},
+		{refusal(syscall.EOPNOTSUPP, "device does not support TX"), "device does not support TX", false},
+		{refusal(syscall.EOPNOTSUPP, ""), "operation not supported", false},
+		{refusal(syscall.ENOMEM, "Failed to bind dmabuf to device"), "Failed to bind dmabuf to device", false},
+	} {
+		td := newTestDevice(t)
+		td.nic.refusal = c.err
+		buf := td.buffer(t, 0, 1<<20)
+		for what, err := range map[string]error{"receive": errOf(td.BindRX(buf, 1)), "transmit": errOf(td.BindTX(buf))} {
+			testkit.ErrorIs(t, err, errors.Unwrap(c.err), what)
+			testkit.ErrorSays(t, err, c.says)
+			testkit.Equal(t, fmt.Sprintf("%v says what it means", err), strings.Contains(err.Error(), means), c.means)
+		}
+		td.nic.refusal = nil // the next is bound
+		td.bindRX(t, 1)
+		testkit.OK(t, td.Close())
+	}
 }
 
 func TestErrorsOfTheKernelKeepTheirNumber(t *testing.T) {

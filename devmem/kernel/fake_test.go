@@ -38,7 +38,8 @@ type fakeNIC struct {
 	drops    uint64
 	strings  []string
 	values   []uint64
-	conns    int // open sockets
+	conns    int   // open sockets
+	refusal  error // what a dma-buf's maker answers to its attachment
 }
 
 type fakeBinding struct {
@@ -247,6 +248,9 @@ func (f *fakeNIC) bindRX(c *fakeConn, fd int, queues []int) ([]genetlink.Message
 func (f *fakeNIC) bind(c *fakeConn, fd int, queues []int) ([]genetlink.Message, error) {
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil {
 		return refuse(syscall.EBADF)
+	}
+	if f.refusal != nil {
+		return nil, f.refusal
 	}
 	f.nextID++
 	f.bound[f.nextID] = &fakeBinding{fd: fd, queues: queues, conn: c}

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -85,7 +86,7 @@ func barOf(resource []byte) (addr, size uint64, err error) {
 	if err := errors.Join(err1, err2); err != nil {
 		return 0, 0, fmt.Errorf("BAR %d: %w", bar, err)
 	}
-	if end <= start {
+	if end <= start || end-start == math.MaxUint64 { // 1<<64 bytes, which no size says
 		return 0, 0, fmt.Errorf("BAR %d has no place: %w", bar, unix.ENXIO)
 	}
 	return start, end - start + 1, nil

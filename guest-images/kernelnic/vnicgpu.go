@@ -10,13 +10,12 @@ import (
 	"vnic.dev/vnic/guest-images/gpudriver"
 )
 
-// NewDriverWindow takes size bytes, rounded up to huge pages, of a GPU that the driver vnicgpu has. maps says what of
-// the guest's memory is where in GPU gpu, by which its device is found.
+// NewDriverWindow takes size bytes, rounded up to huge pages or to all that there is, of a GPU that the driver vnicgpu
+// has. maps says what of the guest's memory is where in GPU gpu, by which its device is found.
 func NewDriverWindow(gpu int, size uint64, maps []control.GPUMap) (w *Window, err error) {
 	if size == 0 || size > 1<<46 {
 		return nil, fmt.Errorf("window of %d bytes: %w", size, unix.EINVAL)
 	}
-	size = (size + hugePage - 1) &^ (hugePage - 1)
 	list, err := gpudriver.List()
 	if err != nil {
 		return nil, err
@@ -25,6 +24,7 @@ func NewDriverWindow(gpu int, size uint64, maps []control.GPUMap) (w *Window, er
 	if err != nil {
 		return nil, err
 	}
+	size = driverSize(size, g.Size)
 	w = &Window{gpu: gpu, fd: -1, restore: func() error { return nil }}
 	defer func() {
 		if err != nil {
@@ -41,6 +41,15 @@ func NewDriverWindow(gpu int, size uint64, maps []control.GPUMap) (w *Window, er
 	w.extents = []Extent{{GPUOff: at + w.base, Size: size}}
 	w.mem, err = w.driver.Mmap(w.base, size)
 	return w, err
+}
+
+// driverSize rounds a window's size up; a GPU may have less than a huge page.
+func driverSize(size, gpu uint64) uint64 {
+	up := (size + hugePage - 1) &^ (hugePage - 1)
+	if size <= gpu {
+		return min(up, gpu)
+	}
+	return up
 }
 
 // findGPU finds a GPU's device, and where in the GPU's memory its BAR begins.

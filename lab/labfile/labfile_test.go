@@ -125,6 +125,14 @@ func TestMistakes(t *testing.T) {
 		{"cpus: 2", "cpus: 65", "65 CPUs: 1 to 64"},
 		{"cpus: 2", "cpus: yes", "this is not a whole number"},
 		{"cpus: 2", "cpu: 2", "cpus is meant?"},
+		{"cpus: 2", "driver: vnicgpu", ""},
+		{"cpus: 2", "driver: node", ""},
+		{"cpus: 2", "driver: nvidia", "4:13: driver nvidia: node or vnicgpu"},
+		{"cpus: 2", "driver: ''", ""},
+		{"cpus: 2", "driver: [vnicgpu]", "4:13: this is not a word"},
+		{"cpus: 2", "drivr: vnicgpu", "driver is meant?"},
+		{"  b:\n", "  b:\n    driver: vnicgpu\n", "25:30: memory of 96M: not a power of two"},
+		{"memory: 96M", "memory: 1M", "memory of 1M: not a multiple of 2M"},
 		{"scale: 1000", "scale: 0", "scale is 0: 1 to 1000000"},
 		{"scale: 1000", "scale: fast", "scale is fast: 1 to 1000000"},
 		{"rate: 200Gbit", "rate: 0", "0 is no rate here: not a rate, as 100Gbit or 300GB/s"},
@@ -248,6 +256,29 @@ func TestHotplug(t *testing.T) {
 	testkit.Equal(t, "hotplug", fmt.Sprint(a.NICs[0].Hotplug, a.NICs[1].Hotplug, a.GPUs[0].Hotplug, a.GPUs[1].Hotplug,
 		b.NICs[0].Hotplug, b.NICs[1].Hotplug, b.GPUs[0].Hotplug), "true false true true false false false")
 	testkit.Equal(t, "times in the completed file", strings.Count(string(testkit.Must(l.YAML())(t)), "hotplug: true\n"), 3)
+}
+
+// Invariant: labfile: A guest's driver is read, completed to what it was, and makes its GPUs PCI devices.
+func TestDriver(t *testing.T) {
+	const text = "guests:\n  a: {driver: vnicgpu, sockets: [{name: s}], nics: [{name: n, model: gve, below: s}, " +
+		"{name: m, below: s}], gpus: [{name: p, memory: 1M, hotplug: true, below: s}]}\n" +
+		"  b: {driver: node, nics: [{name: n, model: gve}], gpus: [{name: p}]}\n  c: {nics: [{name: n}]}\n"
+	l := testkit.Must(Parse("f", []byte(text)))(t)
+	var drivers []string
+	for _, g := range l.Guests {
+		drivers = append(drivers, g.Driver)
+	}
+	testkit.Equal(t, "drivers", fmt.Sprintf("%q", drivers), `["vnicgpu" "node" ""]`)
+	b := string(testkit.Must(l.YAML())(t))
+	testkit.Equal(t, "drivers in the completed file", strings.Count(b, "driver: "), 2)
+	again := testkit.Must(Parse("f", []byte(b)))(t)
+	testkit.Equal(t, "read again", diff(l.Complete(), again.Complete()), "")
+	bad := (*Error)(nil)
+	_, err := Parse("f", []byte(strings.Replace(text, "vnicgpu", "node", 1)))
+	if !errors.As(err, &bad) {
+		t.Errorf("without the driver: %v", err)
+	}
+	testkit.ErrorSays(t, err, "a.p: NICs of both models")
 }
 
 // 65 guests with a GPU each are one too many, whatever else.

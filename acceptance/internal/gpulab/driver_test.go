@@ -4,18 +4,12 @@ package gpulab
 import (
 	"bytes"
 	"encoding/binary"
-	"net"
-	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"vnic.dev/vnic/acceptance/internal/guestops"
-	guestimages "vnic.dev/vnic/guest-images"
-	"vnic.dev/vnic/guest-images/agent"
-	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
@@ -39,25 +33,18 @@ type guest struct {
 
 func boot(t *testing.T) *guest {
 	t.Helper()
-	modules := append(slices.Clone(machines.SoftwareFor(lab.GVE).Modules), guestimages.GPUModule)
-	im := machinetest.Images(t, []string{lab.GVE}, guestimages.Options{Modules: modules,
-		Files: map[string]string{"bin/gpudriver-test": machinetest.Program(t, program)}})
+	im := images(t)
 	l := machinetest.Lab(t, lab.Description{Guests: []lab.Guest{{Driver: lab.DriverVNICGPU,
 		NICs: []lab.NIC{{Model: lab.GVE}}, GPUs: []lab.GPU{{Memory: gpuMemory}}}}}, nil)
 	m := machinetest.Boot(t, im, l.Machine(0), machines.Config{RAMSize: 384 << 20, TimeLimit: 30 * time.Minute})
-	p := l.Port(0)
-	n := testkit.Must(guestnet.Apply(t.Context(), m.Agent(), guestnet.Config{Interfaces: []guestnet.Interface{{
-		MAC: net.HardwareAddr(p.MAC[:]).String(), MTU: p.MTU, Addrs: []netip.Prefix{p.Addr4}}}}))(t)
-	testkit.Equal(t, "what is not ready", n.NotReady, "")
-	return &guest{m, p.GPU()}
+	up(t, m, l.Port(0))
+	return &guest{m, l.Port(0).GPU()}
 }
 
 // run runs the program, which is to succeed, and gives what it prints.
 func (g *guest) run(t *testing.T, args ...string) string {
 	t.Helper()
-	var r agent.ExecResult
-	call := agent.Exec{Args: append([]string{"/bin/gpudriver-test"}, args...)}
-	testkit.OK(t, g.Agent().Call(t.Context(), "exec", call, &r))
+	r := call(t, g.Guest, args...)
 	if r.Status != 0 {
 		t.Fatalf("gpudriver-test %s: status %d\n%s%s", args, r.Status, r.Stdout, r.Stderr)
 	}

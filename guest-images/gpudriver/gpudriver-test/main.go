@@ -6,6 +6,8 @@
 //	gpudriver-test private-long    the same of 64 MiB, 100 times
 //	gpudriver-test leave SIZE      leaves memory in the GPU, and says where each page of it is
 //	gpudriver-test log             the kernel's log
+//	gpudriver-test bind            whether the kernel binds memory of the GPU to a queue of the NIC: "bound", or its
+//	                               error
 package main
 
 import (
@@ -67,8 +69,18 @@ func main() {
 			list = privateCases
 		case "private-long":
 			list, moveSize, moveTimes = privateCases, 64<<20, 100
+		case "bind":
+			g, err := only()
+			if err == nil {
+				err = bound(g)
+			}
+			if err != nil {
+				fatal(err)
+			}
+			fmt.Println("bound")
+			return
 		default:
-			fatal(fmt.Errorf("no argument, log, private or private-long, and not %q", os.Args[1]))
+			fatal(fmt.Errorf("no argument, private, private-long, leave, bind or log, and not %q", os.Args[1]))
 		}
 	}
 	failed := 0
@@ -98,6 +110,38 @@ func printLog() error {
 		_, err = os.Stdout.Write(b[:n])
 	}
 	return err
+}
+
+// bound binds memory of a GPU to a queue of the NIC, and to its sending, and lets go of it.
+func bound(g gpudriver.GPU) error {
+	f, err := gpudriver.Open(g.Path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	off, err := f.Alloc(4*piece, 0)
+	if err != nil {
+		return err
+	}
+	d, err := kernel.Open(kernel.Options{Interface: nic, Buffers: exporter{f}, Alone: true})
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	buf, err := d.Register(0, off, 4*piece)
+	if err != nil {
+		return err
+	}
+	defer buf.Close()
+	rx, err := d.BindRX(buf, 1)
+	if err != nil {
+		return fmt.Errorf("receive: %w", err)
+	}
+	tx, err := d.BindTX(buf)
+	if err != nil {
+		return errors.Join(fmt.Errorf("send: %w", err), rx.Close())
+	}
+	return errors.Join(rx.Close(), tx.Close())
 }
 
 // try runs a case. Of the GPU all memory is free before and after.

@@ -1,0 +1,58 @@
+package run
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
+)
+
+// Invariant: vnic run: With GPUs that the driver vnicgpu has, payload goes from GPU to GPU by the kernel's own TCP, and
+// not through host memory.
+func TestProofWithTheGPUsDriver(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots QEMU")
+	}
+	o := pairOptions(NICGVE, 8<<20)
+	o.GPUDriver, o.GPUMemory, o.Modes = lab.DriverVNICGPU, 32<<20, []string{transfer.Devmem}
+	rep := do(t, o)
+	for _, wrong := range unproved(rep, &o) {
+		t.Error(wrong)
+	}
+	r := &rep.Runs[0]
+	if r.Bytes != 8<<20 || !r.SHA256Match || r.TX.Host != 0 || r.RX.Host != 0 || r.TX.Device < r.Bytes ||
+		r.RX.Device < r.Bytes || r.BouncedBytes != 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// Invariant: vnic run: What Linux allows and the lab's tree does not is bounced, counted, and told before.
+func TestLinuxAllowsWhatTheTreeRedirects(t *testing.T) {
+	const machine = "driver: vnicgpu, memory: 256M, sockets: [{name: s0}], switches: [{name: w, below: s0}], " +
+		"nics: [{name: nic0, below: w, model: gve}], gpus: [{name: gpu0, below: w, memory: 32M, acs-redirect: true}]"
+	if testing.Short() {
+		t.Skip("boots QEMU")
+	}
+	testkit.LeavesNothing(t)
+	rep, _, said, err := faulty(t, false, file(t, machine, ""), 1, 4<<20)
+	if err != nil && !errors.Is(err, ErrProof) || rep == nil || len(rep.Rails) != 1 {
+		t.Fatal(rep, err)
+	}
+	r := &rep.Rails[0]
+	if r.where() != "PIX false device none/none host all/all" || !r.SHA256Match || r.BouncedBytes < 2*r.Bytes {
+		t.Errorf("%s, digest matches: %v, bounced %d of %d", r.where(), r.SHA256Match, r.BouncedBytes, r.Bytes)
+	}
+	for _, guest := range []string{"a", "b"} {
+		want := guest + ": nic0-gpu0: Linux in this guest allows it: QEMU's switches have no ACS"
+		if !slices.Contains(said, want) {
+			t.Errorf("not said: %q", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(err, strings.Join(said, "\n"))
+	}
+}
