@@ -3,6 +3,8 @@
 #include <linux/genalloc.h>
 #include <linux/log2.h>
 #include <linux/mm.h>
+#include <linux/sched.h>
+#include <linux/sizes.h>
 #include <linux/slab.h>
 
 #include "internal.h"
@@ -11,6 +13,19 @@ struct piece {
 	struct list_head list;
 	u64 offset, size;
 };
+
+/* In parts, as it may be a lot. */
+static void clear(void *mem, u64 size)
+{
+	while (size) {
+		size_t n = min_t(u64, size, SZ_1M);
+
+		memset(mem, 0, n);
+		mem += n;
+		size -= n;
+		cond_resched();
+	}
+}
 
 int vnicgpu_alloc(struct vnicgpu_file *f, struct vnicgpu_alloc *arg)
 {
@@ -35,7 +50,7 @@ int vnicgpu_alloc(struct vnicgpu_file *f, struct vnicgpu_alloc *arg)
 	}
 	p->offset = at - gpu->start;
 	p->size = arg->size;
-	memset(gpu->mem + p->offset, 0, p->size);
+	clear(gpu->mem + p->offset, p->size);
 	arg->offset = p->offset;
 	mutex_lock(&f->lock);
 	list_add_tail(&p->list, &f->pieces);
