@@ -6,6 +6,7 @@
 #   says so before and after; below a switch, and across root ports of one that forwards, it works. Behind a redirect,
 #   which QEMU's switches do not have, the NIC bounces, counts it, and says so.
 # - The other uses of devmem TCP work on it: all-reduce, a web server's file, blocks.
+# - A GPU that is removed while a gVNIC writes to it: its driver waits until the NIC has let go of it.
 # - A program's pages in the GPU: `VNIC_LONG=1 go test ./acceptance/internal/gpulab` has the long version; here the
 #   short one, by both kernels.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -76,6 +77,15 @@ echo "ok   status $status: $(tail -n 1 "$work/err")"
 export VNIC_GPU_MODULE=$work/other.ko.gz
 kernel "$(basename "$dir")" --kernel "$image" --modules "$dir"
 unset VNIC_GPU_MODULE
+
+echo "== a GPU that is removed in flight"
+{ lab none sw0 false && echo 'script: [{at: 1s, set: gpu b.gpu0 remove}]'; } > "$work/removed.yaml"
+status=0
+within 300 "$vnic" run --lab "$work/removed.yaml" --size 256M --mode devmem > "$work/out" 2> "$work/err" || status=$?
+[ $status = 1 ] || fail "status $status: $(cat "$work/err")"
+grep -q '^note: b.gpu0: has been removed' "$work/err" || fail "$(cat "$work/err")"
+grep -q 'b.gpu0: removed while it was used' "$work/err" || fail "$(cat "$work/err")"
+echo "ok   $(tail -n 1 "$work/err")"
 
 echo "== uses"
 uses=(--nic gve --gpu-driver vnicgpu --json)
