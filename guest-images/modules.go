@@ -3,7 +3,6 @@ package guestimages
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"compress/gzip"
 	"debug/elf"
 	"errors"
@@ -200,9 +199,12 @@ func readModule(name, path string) (module, error) {
 // checkRelease says whether modules are a kernel's.
 func checkRelease(mods []module, release, dir string) error {
 	for _, m := range mods {
+		if release != "" && m.release != "" && m.release != release && m.file != "" {
+			return fmt.Errorf("%w: %s: %w: its is %s, this is %s", ErrGPUModule, m.file, ErrOtherKernel, m.release, release)
+		}
 		if release != "" && m.release != "" && m.release != release {
-			return fmt.Errorf("module %s of %s: %w: its is %s, this is %s", m.name, cmp.Or(m.file, dir), ErrOtherKernel,
-				m.release, release)
+			return fmt.Errorf("module %s of %s: %w: its is %s, this is %s", m.name, dir, ErrOtherKernel, m.release,
+				release)
 		}
 	}
 	return nil

@@ -18,7 +18,10 @@ const EnvGPUModule = "VNIC_GPU_MODULE"
 
 // ErrNoGPUModule says that this program carries no vnicgpu.ko for a kernel.
 var ErrNoGPUModule = errors.New("this vnic carries no vnicgpu.ko for it: build one with the kernel's headers, " +
-	"make -C HEADERS M=$PWD/guest-images/vnicgpu modules, and name it by $" + EnvGPUModule)
+	"make -C HEADERS M=$PWD/guest-images/vnicgpu MO=/tmp/vnicgpu modules, and name it by $" + EnvGPUModule)
+
+// ErrGPUModule says that an error is of vnicgpu.ko.
+var ErrGPUModule = errors.New("vnicgpu.ko, the driver of guests' GPUs")
 
 func isOwn(name string) bool { return name == GPUModule }
 
@@ -47,18 +50,18 @@ func ownModule(name, release string) (module, error) {
 	} else {
 		file = name + "-" + release + ".ko.gz"
 		if b, err = bin.ReadFile(path.Join("bin", file)); errors.Is(err, fs.ErrNotExist) {
-			return module{}, fmt.Errorf("kernel %s: %w%s", release, ErrNoGPUModule, carried())
+			return module{}, fmt.Errorf("%w: %w%s", ErrGPUModule, ErrNoGPUModule, carried())
 		}
 	}
 	if err != nil {
-		return module{}, fmt.Errorf("module %s: %w", name, err)
+		return module{}, fmt.Errorf("%w: %w", ErrGPUModule, err)
 	}
 	m := module{name: name, packed: b, ext: ".ko", file: file}
 	if m.content, err = decompress(b); err == nil {
 		m.needs, m.release, err = moduleInfo(m.content)
 	}
 	if err != nil {
-		return module{}, fmt.Errorf("module %s: %s: %w: %w", name, file, ErrBadModule, err)
+		return module{}, fmt.Errorf("%w: %s: %w: %w", ErrGPUModule, file, ErrBadModule, err)
 	}
 	return m, nil
 }

@@ -76,7 +76,7 @@ func TestKernelWithoutAModule(t *testing.T) {
 	carries(t, release)
 	_, err := resolve("", "1.2.3-nobody", []string{GPUModule})
 	testkit.ErrorIs(t, err, ErrNoGPUModule)
-	testkit.ErrorSays(t, err, "kernel 1.2.3-nobody", "make -C HEADERS", "$"+EnvGPUModule, "it carries those for "+release)
+	testkit.ErrorSays(t, err, "vnicgpu.ko", "make -C HEADERS", "$"+EnvGPUModule, "it carries those for "+release)
 	o := options(t) // with modules of the kernel's own
 	o.Kernel, o.Modules = "1.2.3-nobody", []string{GPUModule}
 	testkit.ErrorIs(t, testkit.Err(Build(t.Context(), o)), ErrNoGPUModule)
@@ -102,7 +102,7 @@ func TestModuleOfOnesOwn(t *testing.T) {
 	put(t, file, xzOf(t, ko(t, "depends=\x00vermagic=6.2.0 SMP preempt\x00")))
 	_, err = Build(t.Context(), o)
 	testkit.ErrorIs(t, err, ErrOtherKernel)
-	testkit.ErrorSays(t, err, "module vnicgpu", "its is 6.2.0, this is 6.1.0", file)
+	testkit.ErrorSays(t, err, "vnicgpu.ko", "its is 6.2.0, this is 6.1.0", file)
 	put(t, file, xzOf(t, ko(t, "depends=\x00vermagic=6.1.0 SMP preempt\x00")))
 	testkit.Must(Build(t.Context(), o))(t)
 	o.ModulesDir = "" // as with a kernel that has all else built in

@@ -139,11 +139,7 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 	if accel == AccelKVM {
 		args = append(args, "-accel", "kvm", "-cpu", "host")
 	} else {
-		cpu := "max"
-		if c.ForwardsP2P {
-			cpu += ",family=23" // Zen's
-		}
-		args = append(args, "-accel", "tcg,thread=multi", "-cpu", cpu)
+		args = append(args, "-accel", "tcg,thread=multi", "-cpu", c.emulatedCPU())
 	}
 	args = append(args, c.devices(&f)...)
 	return append(args, c.Args...), f.list
@@ -168,6 +164,14 @@ func (c *Config) devices(f *files) []string {
 	return append(args, c.disks(f)...)
 }
 
+// emulatedCPU is -cpu where QEMU emulates it.
+func (c *Config) emulatedCPU() string {
+	if c.ForwardsP2P {
+		return "max,family=23" // Zen's
+	}
+	return "max"
+}
+
 // MachineArgs are the arguments for the machine, but for what it boots, under a QEMU that another program starts: with
 // CPUs, RAM, Tree, GPUs, Disks, and Netdevs, which have a Path. QEMU opens the GPUs' memory and the disks' files by
 // descriptors of this process, whose user may, and makes the RAM itself.
@@ -177,6 +181,9 @@ func (c *Config) MachineArgs() ([]string, error) {
 	}
 	f := &files{foreign: true}
 	args := append([]string{"-smp", cpus(c.CPUs, AccelTCG)}, c.memory(f, nil, AccelTCG)...)
+	if c.ForwardsP2P {
+		args = append(args, "-cpu", c.emulatedCPU())
+	}
 	return append(args, c.devices(f)...), nil
 }
 

@@ -19,6 +19,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/uplink"
 )
 
@@ -72,6 +73,9 @@ Memory TCP.`,
 			}
 			if err := setGuests(&o, guests); err != nil {
 				return misuse(c, err)
+			}
+			if o.InProc && o.GPUDriver == lab.DriverVNICGPU {
+				return usagef(c, "--gpu-driver %s is of guests in QEMU: --guest inproc has no kernel", o.GPUDriver)
 			}
 			o.Uplinks = ups
 			if labName != "" {

@@ -16,6 +16,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
 )
 
@@ -84,6 +85,9 @@ func (u *use) complete(c *cobra.Command) error {
 		u.opt.InProc = true
 	default:
 		return usagef(c, "--guest %s: qemu or inproc", u.how)
+	}
+	if u.opt.InProc && u.opt.Driver == lab.DriverVNICGPU {
+		return usagef(c, "--gpu-driver %s is of guests in QEMU: --guest inproc has no kernel", u.opt.Driver)
 	}
 	if u.lab == "" {
 		return nil

@@ -37,7 +37,7 @@ struct vnicgpu {
 
 	bool gone;				/* the device was removed */
 	struct mutex lock;
-	struct inode *inode;			/* under lock: of the first file, whose mapping all CPU mappings are of */
+	struct list_head files;			/* under lock: those that are open */
 
 	atomic_t mapped;			/* mappings of dma-bufs for devices */
 	wait_queue_head_t unmapped;
@@ -60,6 +60,8 @@ void vnicgpu_exit(int idx);
 /* An open file, with the memory that is its own. */
 struct vnicgpu_file {
 	struct vnicgpu *gpu;
+	struct file *file;			/* that has it */
+	struct list_head list;			/* of gpu->files */
 	struct mutex lock;
 	struct list_head pieces;		/* under lock */
 };

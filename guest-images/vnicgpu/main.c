@@ -40,8 +40,6 @@ static void vnicgpu_free(struct kref *ref)
 {
 	struct vnicgpu *gpu = container_of(ref, struct vnicgpu, ref);
 
-	if (gpu->inode)
-		iput(gpu->inode);
 	if (gpu->pool)
 		gen_pool_destroy(gpu->pool);
 	ida_free(&ids, gpu->id);
@@ -63,21 +61,13 @@ static int gpu_open(struct inode *inode, struct file *file)
 	if (!f)
 		return -ENOMEM;
 	f->gpu = gpu;
+	f->file = file;
 	mutex_init(&f->lock);
 	INIT_LIST_HEAD(&f->pieces);
 	kref_get(&gpu->ref);
 	mutex_lock(&gpu->lock);
-	if (!gpu->inode)
-		gpu->inode = igrab(inode);
-	/* One mapping for all, which removal takes away. */
-	if (gpu->inode)
-		file->f_mapping = gpu->inode->i_mapping;
+	list_add(&f->list, &gpu->files);
 	mutex_unlock(&gpu->lock);
-	if (!gpu->inode) {
-		vnicgpu_put(gpu);
-		kfree(f);
-		return -ENXIO;
-	}
 	file->private_data = f;
 	return 0;
 }
@@ -86,6 +76,9 @@ static int gpu_release(struct inode *inode, struct file *file)
 {
 	struct vnicgpu_file *f = file->private_data;
 
+	mutex_lock(&f->gpu->lock);
+	list_del(&f->list);
+	mutex_unlock(&f->gpu->lock);
 	vnicgpu_free_pieces(f);
 	vnicgpu_put(f->gpu);
 	mutex_destroy(&f->lock);
@@ -228,6 +221,7 @@ static int gpu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	}
 	kref_init(&gpu->ref);
 	mutex_init(&gpu->lock);
+	INIT_LIST_HEAD(&gpu->files);
 	mutex_init(&gpu->private_lock);
 	init_waitqueue_head(&gpu->unmapped);
 	gpu->pdev = pdev;
@@ -275,15 +269,19 @@ put:
 static void gpu_remove(struct pci_dev *pdev)
 {
 	struct vnicgpu *gpu = pci_get_drvdata(pdev);
+	struct vnicgpu_file *f;
 
 	misc_deregister(&gpu->misc);
 	WRITE_ONCE(gpu->gone, true);
 	synchronize_srcu(&users);
 	vnicgpu_private_end(gpu);
-	if (gpu->inode)
-		unmap_mapping_range(gpu->inode->i_mapping, 0, 0, 1);
+	/* What is mapped is so by an open file; nothing is mapped anew (gpu_fault). Device nodes may be several. */
+	mutex_lock(&gpu->lock);
+	list_for_each_entry(f, &gpu->files, list)
+		unmap_mapping_range(f->file->f_mapping, 0, 0, 1);
+	mutex_unlock(&gpu->lock);
 	while (!wait_event_timeout(gpu->unmapped, !atomic_read(&gpu->mapped), 10 * HZ))
-		dev_warn(&pdev->dev, "removal waits for devices that have %d dma-bufs mapped\n",
+		dev_warn(&pdev->dev, "removal waits for devices to unmap dma-bufs: %d mappings\n",
 			 atomic_read(&gpu->mapped));
 	vnicgpu_put(gpu);
 }

@@ -74,6 +74,10 @@ func (im *Images) Build(ctx context.Context, modules []string, applets ...string
 func (im *Images) BuildImage(ctx context.Context, o guestimages.Options) error {
 	o.CacheDir, o.Kernel, o.ModulesDir = im.Cache, im.Kernel.Version, im.Kernel.Modules
 	img, err := guestimages.Build(ctx, o)
+	if errors.Is(err, guestimages.ErrGPUModule) {
+		return &assets.Missing{What: "kernel " + im.Kernel.Version, Err: err, Fix: "name one that is for this kernel by $" +
+			guestimages.EnvGPUModule + ", or leave out --gpu-driver vnicgpu"}
+	}
 	if err != nil {
 		return assets.CacheError(im.Cache, err)
 	}
@@ -106,8 +110,8 @@ func (im *Images) Close() error {
 
 // LacksModules says whether an error of Build is that the kernel's modules are not what is needed.
 func LacksModules(err error) bool {
-	return errors.Is(err, guestimages.ErrNoModule) || errors.Is(err, guestimages.ErrOtherKernel) ||
-		errors.Is(err, guestimages.ErrBadModule)
+	return !errors.Is(err, guestimages.ErrGPUModule) && (errors.Is(err, guestimages.ErrNoModule) || errors.Is(err, guestimages.ErrOtherKernel) ||
+		errors.Is(err, guestimages.ErrBadModule))
 }
 
 // BlameKernel names the user's kernel where its driver refused the NIC: it may be too old, as gve

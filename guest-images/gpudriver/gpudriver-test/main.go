@@ -45,6 +45,7 @@ var cases = []testCase{
 	{"memory is a file's own", own},
 	{"memory is there as long as its last user", lives},
 	{"a mapping and a dma-buf are the same memory", same},
+	{"a device node of another file system is none's to keep", elsewhere},
 	{"removal takes mappings away", unbindMapped},
 	{"removal waits for a device that has a dma-buf mapped", unbindBound},
 }
@@ -366,6 +367,58 @@ func same(g gpudriver.GPU) error {
 		return fmt.Errorf("a mapping of more than the dma-buf: %v", err)
 	}
 	return nil
+}
+
+// elsewhere: a container has a /dev of its own, which goes away, and a GPU may have been open and mapped there.
+func elsewhere(g gpudriver.GPU) error {
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(dir)
+	if err := unix.Mount("none", dir, "tmpfs", 0, ""); err != nil {
+		return err
+	}
+	mounted := true
+	defer func() {
+		if mounted {
+			_ = unix.Unmount(dir, unix.MNT_DETACH)
+		}
+	}()
+	var st unix.Stat_t
+	if err := unix.Stat(g.Path, &st); err != nil {
+		return err
+	}
+	node := filepath.Join(dir, "gpu")
+	if err := unix.Mknod(node, unix.S_IFCHR|0o600, int(st.Rdev)); err != nil {
+		return err
+	}
+	f, err := gpudriver.Open(node)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	off, err := f.Alloc(piece, 0)
+	if err != nil {
+		return err
+	}
+	mem, err := f.Mmap(off, piece)
+	if err != nil {
+		return err
+	}
+	// What is mapped by any node is taken away.
+	mem[0] = 1
+	if err := bind(g, "unbind"); err != nil {
+		return err
+	}
+	if touch(mem) == nil {
+		return errors.New("memory of a GPU that is gone can be touched by another node")
+	}
+	if err := errors.Join(unix.Munmap(mem), f.Close(), bind(g, "bind")); err != nil {
+		return err
+	}
+	mounted = false
+	return unix.Unmount(dir, 0) // EBUSY where something of it is in use; a kernel that finds an inode in use panics
 }
 
 // bind has the driver take a GPU, or let go of it.
