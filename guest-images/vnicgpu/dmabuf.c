@@ -36,8 +36,9 @@ static struct pci_dev *common_port(struct pci_dev *a, struct pci_dev *b)
 }
 
 /*
- * Below a switch Linux has devices use addresses of the bus, which go past the IOMMU in hardware. QEMU's switches forward
- * nothing between their ports, so its vIOMMU gets them, which knows of no such address: transfers would wait for ever.
+ * Below a switch Linux has devices use addresses of the bus, which go past the IOMMU in hardware. QEMU's switches
+ * forward nothing between their ports, so its vIOMMU gets them, which knows of no such address: transfers would wait
+ * for ever.
  */
 static bool iommu_breaks(struct vnicgpu *gpu, struct device *dev)
 {

@@ -51,8 +51,8 @@ struct vnicgpu {
 };
 
 /*
- * Whether the GPU is there, and stays until vnicgpu_exit. It may be asked in any context that may sleep, under mmap_lock
- * and outside, and a GPU that is being removed keeps nobody waiting.
+ * Whether the GPU is there, and stays until vnicgpu_exit. It may be asked in any context that may sleep, under
+ * mmap_lock and outside, and a GPU that is being removed keeps nobody waiting.
  */
 bool vnicgpu_enter(struct vnicgpu *gpu, int *idx);
 void vnicgpu_exit(int idx);
