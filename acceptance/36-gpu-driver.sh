@@ -4,7 +4,8 @@
 # - `vnic run --nic gve --gpu-driver vnicgpu`: the same proof as without, and no nokaslr on the kernel's command line.
 # - Who reaches whom is Linux's decision: across root ports of a host bridge that forwards nothing it refuses, and vnic
 #   says so before and after; below a switch, and across root ports of one that forwards, it works. Behind a redirect,
-#   which QEMU's switches do not have, the NIC bounces, counts it, and says so.
+#   which QEMU's switches do not have, and between host bridges that forward only between their own ports, which no CPU
+#   tells, the NIC bounces, counts it, and says so.
 # - The other uses of devmem TCP work on it: all-reduce, a web server's file, blocks.
 # - A GPU that is removed while a gVNIC writes to it: its driver waits until the NIC has let go of it.
 # - A program's pages in the GPU: `VNIC_LONG=1 go test ./acceptance/internal/gpulab` has the long version; here the
@@ -31,6 +32,16 @@ lab none s0 false > "$work/none.yaml"
 lab any s0 false > "$work/any.yaml"
 lab none sw0 false > "$work/switch.yaml"
 lab none sw0 true > "$work/acs.yaml"
+# NIC and GPU at different sockets, whose host bridges forward between their own ports only: no CPU tells Linux that.
+cat > "$work/same-bridge.yaml" << END
+guests:
+  a: &host
+    sockets: [{name: s0, p2p: same-bridge}, {name: s1, p2p: same-bridge}]
+    nics: [{name: nic0, below: s0, model: gve}]
+    gpus: [{name: gpu0, below: s1, memory: 64M}]
+    driver: vnicgpu
+  b: *host
+END
 
 # kernel WHAT ARGUMENT...: all of it, with a guest kernel.
 kernel() {
@@ -53,12 +64,13 @@ kernel() {
     fail "no note: $(cat "$work/err")"
   grep -q 'Failed to bind dmabuf to device.*cannot reach' "$work/err" || fail "no reason: $(cat "$work/err")"
   echo "ok   none: Linux refuses, as was said"
-  within 200 "$vnic" run --lab "$work/acs.yaml" --size 4M --mode devmem --json "$@" > "$work/run.json" \
-    2> "$work/err" || fail "$what, acs: $(cat "$work/err")"
-  holds "$work/run.json" 'runs.0.sha256_match == true' 'runs.0.tx.device == 0' 'runs.0.rx.host == 4194304'
-  grep -q "^note: a: nic0-gpu0: Linux in this guest allows it: QEMU's switches have no ACS" "$work/err" ||
-    fail "no note: $(cat "$work/err")"
-  echo "ok   acs: Linux allows, the NIC bounces all of it, and vnic says so"
+  for l in acs same-bridge; do
+    within 200 "$vnic" run --lab "$work/$l.yaml" --size 4M --mode devmem --json "$@" > "$work/run.json" \
+      2> "$work/err" || fail "$what, $l: $(cat "$work/err")"
+    holds "$work/run.json" 'runs.0.sha256_match == true' 'runs.0.tx.device == 0' 'runs.0.rx.host == 4194304'
+    grep -q "^note: a: nic0-gpu0: Linux in this guest allows it: " "$work/err" || fail "no note: $(cat "$work/err")"
+    echo "ok   $l: Linux allows, the NIC bounces all of it, and vnic says so"
+  done
   within 200 "$vnic" boot --lab "$work/switch.yaml" --copy "$work/gpudriver-test:/bin/gpudriver-test" "$@" -- \
     sh -c '[ $VNIC_INDEX = 1 ] || { gpudriver-test && gpudriver-test private && ! grep nokaslr /proc/cmdline; }' \
     > "$work/out" 2> "$work/err" || fail "$what: $(cat "$work/out" "$work/err")"
