@@ -75,11 +75,18 @@ func guestView(l *labfile.Lab, d *lab.Description, i int) *view {
 	v.apart = make(map[[2]string]bool)
 	for j, m := range g.GPUs {
 		v.about[v.gpus[j]] = lab.FormatBytes(m.Memory) + hotplug(m.Hotplug)
+		if g.Driver == lab.DriverVNICGPU {
+			v.about[v.gpus[j]] += ", driver " + g.Driver
+		}
 		for k := range g.NICs {
 			v.apart[[2]string{v.nics[k], v.gpus[j]}] = !g.NICs[k].Reaches(j)
 		}
 	}
-	v.linux = d.Differences(i, lab.SeenByLinux(v.tree, d.Guests[i].Driver).Path)
+	linux := lab.SeenByLinux(v.tree, g.Driver)
+	if g.Driver == lab.DriverVNICGPU && !v.off {
+		v.linux = d.Refused(i, linux.Path)
+	}
+	v.linux = append(v.linux, d.Differences(i, linux.Path)...)
 	return v
 }
 
