@@ -105,6 +105,12 @@ func TestCPUWhoseHostBridgesForward(t *testing.T) {
 		i := slices.Index(args, "-cpu")
 		testkit.Equal(t, fmt.Sprintf("CPU with %v, %v", c.accel, c.forwards), strings.Join(args[i:i+2], " "), "-cpu "+c.want)
 	}
+	// Of a QEMU that is not ours the CPU is not our business, but for that.
+	for _, forwards := range []bool{false, true} {
+		conf := Config{RAMSize: 256 << 20, CPUs: 1, ForwardsP2P: forwards}
+		text := strings.Join(testkit.Must(conf.MachineArgs())(t), " ")
+		testkit.Equal(t, "a CPU is said: "+text, strings.Contains(text, "-cpu max,family=23"), forwards)
+	}
 }
 
 func TestArgumentsOfNodesAndVFIOUser(t *testing.T) {
