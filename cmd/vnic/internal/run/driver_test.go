@@ -9,6 +9,7 @@ import (
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
 )
 
 // Invariant: vnic run: With GPUs that the driver vnicgpu has, payload goes from GPU to GPU by the kernel's own TCP, and
@@ -34,7 +35,7 @@ func TestProofWithTheGPUsDriver(t *testing.T) {
 func TestLinuxAllowsWhatTheTreeRedirects(t *testing.T) {
 	const machine = "driver: vnicgpu, memory: 256M, sockets: [{name: s0}], switches: [{name: w, below: s0}], " +
 		"nics: [{name: nic0, below: w, model: gve}], gpus: [{name: gpu0, below: w, memory: 32M, acs-redirect: true}]"
-	if testing.Short() {
+	if testing.Short() || !labtest.Long() { // acceptance/36-gpu-driver.sh has it, too
 		t.Skip("boots QEMU")
 	}
 	testkit.LeavesNothing(t)
