@@ -37,6 +37,32 @@ func taken(t *testing.T, file, dir string) (o Options) {
 	return o
 }
 
+// GPUs of a guest that has their driver are PCI devices, its CPU is one that forwards, if a host bridge does, and no
+// word is on its kernel's command line for their sake.
+func TestLabWithTheGPUsDriver(t *testing.T) {
+	testkit.LeavesNothing(t)
+	s := serve(t, taken(t, `
+guests:
+  a:
+    memory: 256M
+    sockets: [{name: s0, p2p: any}]
+    nics: [{name: nic0, below: s0, model: gve}]
+    gpus: [{name: gpu0, below: s0, memory: 4M}]
+    driver: vnicgpu
+`, t.TempDir()))
+	line := strings.Join(s.rep.Guests[0].QEMU, " ")
+	for _, part := range []string{"-cpu max,family=23", "ivshmem-plain,id=dev-gpu0,memdev=gpu0,bus=pcie-port.gpu0"} {
+		if !strings.Contains(line, part) {
+			t.Errorf("not %q in %s", part, line)
+		}
+	}
+	var said strings.Builder
+	testkit.OK(t, s.rep.Print(&said))
+	if strings.Contains(s.rep.KernelArgs, noKASLR) || !s.rep.GPUModule || !strings.Contains(said.String(), "vnicgpu.ko") {
+		t.Errorf("%+v\n%s", s.rep, &said)
+	}
+}
+
 // Each NIC of a lab file has a socket of its name, where it is served. A QEMU for a guest has all its NICs and GPUs, in
 // the file's tree.
 func TestLabIsServed(t *testing.T) {

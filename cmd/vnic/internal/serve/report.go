@@ -33,6 +33,7 @@ type Report struct {
 	Client        bool         `json:"client"`  // QEMU listens
 	Gateway       string       `json:"gateway"` // its address; "": none
 	KernelArgs    string       `json:"kernel_args"`
+	GPUModule     bool         `json:"gpu_module,omitempty"` // guests are to load vnicgpu.ko: their GPUs have the driver
 	ResidentBytes uint64       `json:"resident_bytes"` // this process's own memory, without GPUs' and guests'
 	PortBytes     uint64       `json:"port_bytes"`     // what each port added to it
 	Ports         []PortReport `json:"ports"`
@@ -93,6 +94,7 @@ func (r *Report) addGuests(l *lab.Lab, file *labfile.Lab, client bool) error {
 			if m.Node {
 				r.KernelArgs = noKASLR
 			}
+			r.GPUModule = r.GPUModule || hw.Driver == lab.DriverVNICGPU
 		}
 		var err error
 		if g.QEMU, err = c.MachineArgs(); err != nil {
@@ -242,6 +244,9 @@ func (r *Report) Print(w io.Writer) error {
 	}
 	if r.KernelArgs != "" {
 		fmt.Fprintf(&b, "for devmem TCP, on the guest kernel's command line: %s\n", r.KernelArgs)
+	}
+	if r.GPUModule {
+		fmt.Fprintln(&b, "guests with driver: vnicgpu load vnicgpu.ko (guest-images/vnicgpu/README.md)")
 	}
 	for i := range r.Ports {
 		p := &r.Ports[i]
