@@ -257,7 +257,7 @@ func stays(g gpudriver.GPU) error {
 		if err != nil {
 			return err
 		}
-		defer os.Remove(file.Name())
+		defer func() { _ = os.Remove(file.Name()) }()
 		defer file.Close()
 		if err := file.Truncate(piece); err != nil {
 			return err
