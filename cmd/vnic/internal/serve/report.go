@@ -34,8 +34,8 @@ type Report struct {
 	Gateway       string       `json:"gateway"` // its address; "": none
 	KernelArgs    string       `json:"kernel_args"`
 	GPUModule     bool         `json:"gpu_module,omitempty"` // guests are to load vnicgpu.ko: their GPUs have the driver
-	ResidentBytes uint64       `json:"resident_bytes"` // this process's own memory, without GPUs' and guests'
-	PortBytes     uint64       `json:"port_bytes"`     // what each port added to it
+	ResidentBytes uint64       `json:"resident_bytes"`       // this process's own memory, without GPUs' and guests'
+	PortBytes     uint64       `json:"port_bytes"`           // what each port added to it
 	Ports         []PortReport `json:"ports"`
 	// of a lab file: then they have the arguments of QEMU, and the GPUs, and the ports have not
 	Guests []GuestReport `json:"guests,omitempty"`
