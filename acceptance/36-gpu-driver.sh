@@ -93,7 +93,7 @@ unset VNIC_GPU_MODULE
 echo "== a GPU that is removed in flight"
 { lab none sw0 false && echo 'script: [{at: 1s, set: gpu b.gpu0 remove}]'; } > "$work/removed.yaml"
 status=0
-within 300 "$vnic" run --lab "$work/removed.yaml" --size 256M --mode devmem > "$work/out" 2> "$work/err" || status=$?
+within 300 "$vnic" run --lab "$work/removed.yaml" --size 8G --mode devmem > "$work/out" 2> "$work/err" || status=$?
 [ $status = 1 ] || fail "status $status: $(cat "$work/err")"
 grep -q '^note: b.gpu0: has been removed' "$work/err" || fail "$(cat "$work/err")"
 grep -q 'b.gpu0: removed while it was used' "$work/err" || fail "$(cat "$work/err")"
