@@ -52,7 +52,8 @@ struct vnicgpu {
 
 /*
  * Whether the GPU is there, and stays until vnicgpu_exit. It may be asked in any context that may sleep, under
- * mmap_lock and outside, and a GPU that is being removed keeps nobody waiting.
+ * mmap_lock and outside, and a GPU that is being removed keeps nobody waiting. Between the two no memory of a program
+ * is read or written: who serves its page faults (userfaultfd) could put off the removal of each GPU for ever.
  */
 bool vnicgpu_enter(struct vnicgpu *gpu, int *idx);
 void vnicgpu_exit(int idx);
@@ -81,7 +82,7 @@ int vnicgpu_mmap(struct file *file, struct vm_area_struct *vma);
 /* VNICGPU_EXPORT of a file, which the dma-buf keeps. */
 int vnicgpu_export(struct file *file, struct vnicgpu_export *arg);
 
-/* VNICGPU_MIGRATE and VNICGPU_WHERE, of the calling program. */
+/* VNICGPU_MIGRATE and VNICGPU_WHERE, of the calling program. The latter enters and exits by itself. */
 int vnicgpu_migrate(struct vnicgpu *gpu, struct vnicgpu_migrate *arg);
 int vnicgpu_where(struct vnicgpu *gpu, const struct vnicgpu_where *arg);
 

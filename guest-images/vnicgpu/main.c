@@ -124,7 +124,8 @@ int vnicgpu_mmap(struct file *file, struct vm_area_struct *vma)
 	return 0;
 }
 
-static int gpu_do(struct file *file, unsigned int cmd, void *arg)
+/* What is done between vnicgpu_enter and vnicgpu_exit. */
+static int gpu_call(struct file *file, unsigned int cmd, void *arg)
 {
 	struct vnicgpu_file *f = file->private_data;
 	struct vnicgpu *gpu = f->gpu;
@@ -148,16 +149,27 @@ static int gpu_do(struct file *file, unsigned int cmd, void *arg)
 		return vnicgpu_export(file, arg);
 	case VNICGPU_MIGRATE:
 		return vnicgpu_migrate(gpu, arg);
-	case VNICGPU_WHERE:
-		return vnicgpu_where(gpu, arg);
 	}
 	return -ENOTTY;
+}
+
+static int gpu_do(struct file *file, unsigned int cmd, void *arg)
+{
+	struct vnicgpu_file *f = file->private_data;
+	int ret, idx;
+
+	if (cmd == VNICGPU_WHERE)
+		return vnicgpu_where(f->gpu, arg);
+	if (!vnicgpu_enter(f->gpu, &idx))
+		return -ENODEV;
+	ret = gpu_call(file, cmd, arg);
+	vnicgpu_exit(idx);
+	return ret;
 }
 
 /* Where the answer cannot be written, what was made is the file's, or an open descriptor, all the same. */
 static long gpu_ioctl(struct file *file, unsigned int cmd, unsigned long data)
 {
-	struct vnicgpu_file *f = file->private_data;
 	union {
 		struct vnicgpu_info info;
 		struct vnicgpu_alloc alloc;
@@ -167,16 +179,13 @@ static long gpu_ioctl(struct file *file, unsigned int cmd, unsigned long data)
 	} arg = {};
 	void __user *user = (void __user *)data;
 	size_t size = _IOC_SIZE(cmd);
-	int ret, idx;
+	int ret;
 
 	if (size > sizeof(arg))
 		return -ENOTTY;
 	if (_IOC_DIR(cmd) & _IOC_WRITE && copy_from_user(&arg, user, size))
 		return -EFAULT;
-	if (!vnicgpu_enter(f->gpu, &idx))
-		return -ENODEV;
 	ret = gpu_do(file, cmd, &arg);
-	vnicgpu_exit(idx);
 	/* Of a part that was moved before an error it is told how much. */
 	if ((!ret || cmd == VNICGPU_MIGRATE) && _IOC_DIR(cmd) & _IOC_READ && copy_to_user(user, &arg, size))
 		return -EFAULT;

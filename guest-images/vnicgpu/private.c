@@ -241,6 +241,8 @@ int vnicgpu_migrate(struct vnicgpu *gpu, struct vnicgpu_migrate *arg)
 
 		if (fatal_signal_pending(current))
 			return -EINTR;
+		if (READ_ONCE(gpu->gone)) /* which waits for us */
+			return -ENODEV;
 		ret = mmap_read_lock_killable(mm);
 		if (ret)
 			return ret;
@@ -283,51 +285,65 @@ static u64 place_of(const struct vnicgpu *gpu, unsigned long pfn)
 	return is_ours(gpu, page) ? offset_of(gpu, page) : VNICGPU_RAM;
 }
 
-int vnicgpu_where(struct vnicgpu *gpu, const struct vnicgpu_where *arg)
+/* Fills in where pages are. */
+static int look(struct vnicgpu *gpu, struct hmm_range *range)
 {
-	u64 n = arg->size >> PAGE_SHIFT, end = arg->addr + arg->size;
 	struct mmu_interval_notifier notifier;
 	struct mm_struct *mm = current->mm;
-	struct hmm_range range = {
-		.notifier = &notifier,
-		.start = arg->addr,
-		.end = end,
-		.dev_private_owner = gpu,
-	};
-	u64 *places;
-	u64 i;
-	int ret;
+	unsigned long i, n = (range->end - range->start) >> PAGE_SHIFT;
+	u64 *places = (u64 *)range->hmm_pfns;
+	int ret = mmu_interval_notifier_insert(&notifier, mm, range->start, range->end - range->start, &where_ops);
 
-	if (!arg->size || !PAGE_ALIGNED(arg->addr) || !PAGE_ALIGNED(arg->size) || end < arg->addr || end > TASK_SIZE)
-		return -EINVAL;
-	if (n > MAX_WHERE)
-		return -E2BIG;
-	range.hmm_pfns = kvcalloc(n, sizeof(*range.hmm_pfns), GFP_KERNEL_ACCOUNT);
-	if (!range.hmm_pfns)
-		return -ENOMEM;
-	ret = mmu_interval_notifier_insert(&notifier, mm, arg->addr, arg->size, &where_ops);
 	if (ret)
-		goto free;
+		return ret;
+	range->notifier = &notifier;
 	do {
 		if (fatal_signal_pending(current)) {
 			ret = -EINTR;
 			break;
 		}
-		range.notifier_seq = mmu_interval_read_begin(&notifier);
+		if (READ_ONCE(gpu->gone)) { /* which waits for us */
+			ret = -ENODEV;
+			break;
+		}
+		range->notifier_seq = mmu_interval_read_begin(&notifier);
 		mmap_read_lock(mm);
-		ret = hmm_range_fault(&range);
+		ret = hmm_range_fault(range);
 		mmap_read_unlock(mm);
-	} while (ret == -EBUSY || (!ret && mmu_interval_read_retry(&notifier, range.notifier_seq)));
+	} while (ret == -EBUSY || (!ret && mmu_interval_read_retry(&notifier, range->notifier_seq)));
 	mmu_interval_notifier_remove(&notifier);
-	if (ret)
-		goto free;
-	places = (u64 *)range.hmm_pfns;
-	BUILD_BUG_ON(sizeof(*places) != sizeof(*range.hmm_pfns));
-	for (i = 0; i < n; i++)
-		places[i] = place_of(gpu, range.hmm_pfns[i]);
-	if (copy_to_user(u64_to_user_ptr(arg->places), places, n * sizeof(*places)))
+	BUILD_BUG_ON(sizeof(*places) != sizeof(*range->hmm_pfns));
+	for (i = 0; !ret && i < n; i++)
+		places[i] = place_of(gpu, range->hmm_pfns[i]);
+	return ret;
+}
+
+int vnicgpu_where(struct vnicgpu *gpu, const struct vnicgpu_where *arg)
+{
+	u64 n = arg->size >> PAGE_SHIFT, end = arg->addr + arg->size;
+	struct hmm_range range = {
+		.start = arg->addr,
+		.end = end,
+		.dev_private_owner = gpu,
+	};
+	int ret, idx;
+
+	if (!vnicgpu_enter(gpu, &idx))
+		return -ENODEV;
+	ret = -EINVAL;
+	if (!arg->size || !PAGE_ALIGNED(arg->addr) || !PAGE_ALIGNED(arg->size) || end < arg->addr || end > TASK_SIZE)
+		goto exit;
+	ret = -E2BIG;
+	if (n > MAX_WHERE)
+		goto exit;
+	ret = -ENOMEM;
+	range.hmm_pfns = kvcalloc(n, sizeof(*range.hmm_pfns), GFP_KERNEL_ACCOUNT);
+	if (range.hmm_pfns)
+		ret = look(gpu, &range);
+exit:
+	vnicgpu_exit(idx);
+	if (!ret && copy_to_user(u64_to_user_ptr(arg->places), range.hmm_pfns, n * sizeof(*range.hmm_pfns)))
 		ret = -EFAULT;
-free:
 	kvfree(range.hmm_pfns);
 	return ret;
 }

@@ -22,6 +22,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/devmem/kernel"
 	"vnic.dev/vnic/guest-images/gpudriver"
 )
@@ -115,24 +116,12 @@ func printLog() error {
 
 // bound binds memory of a GPU to a queue of the NIC, and to its sending, and lets go of it.
 func bound(g gpudriver.GPU) error {
-	f, err := gpudriver.Open(g.Path)
+	f, d, buf, err := registered(g)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	off, err := f.Alloc(4*piece, 0)
-	if err != nil {
-		return err
-	}
-	d, err := kernel.Open(kernel.Options{Interface: nic, Buffers: exporter{f}, Alone: true})
-	if err != nil {
-		return err
-	}
 	defer d.Close()
-	buf, err := d.Register(0, off, 4*piece)
-	if err != nil {
-		return err
-	}
 	defer buf.Close()
 	rx, err := d.BindRX(buf, 1)
 	if err != nil {
@@ -143,6 +132,38 @@ func bound(g gpudriver.GPU) error {
 		return errors.Join(fmt.Errorf("send: %w", err), rx.Close())
 	}
 	return errors.Join(rx.Close(), tx.Close())
+}
+
+// registered gives memory of a GPU that the NIC can be bound to. The caller closes all three.
+func registered(g gpudriver.GPU) (f *gpudriver.File, d *kernel.Device, buf devmem.Buffer, err error) {
+	if f, err = gpudriver.Open(g.Path); err != nil {
+		return nil, nil, nil, err
+	}
+	off, err := f.Alloc(4*piece, 0)
+	if err == nil {
+		d, err = kernel.Open(kernel.Options{Interface: nic, Buffers: exporter{f}, Alone: true})
+	}
+	if err != nil {
+		return nil, nil, nil, errors.Join(err, f.Close())
+	}
+	if buf, err = d.Register(0, off, 4*piece); err != nil {
+		return nil, nil, nil, errors.Join(err, d.Close(), f.Close())
+	}
+	return f, d, buf, nil
+}
+
+// mapped opens a GPU's device, and allocates and maps a piece. The caller closes the file and unmaps the memory.
+func mapped(path string) (f *gpudriver.File, off uint64, mem []byte, err error) {
+	if f, err = gpudriver.Open(path); err != nil {
+		return nil, 0, nil, err
+	}
+	if off, err = f.Alloc(piece, 0); err == nil {
+		mem, err = f.Mmap(off, piece)
+	}
+	if err != nil {
+		return nil, 0, nil, errors.Join(err, f.Close())
+	}
+	return f, off, mem, nil
 }
 
 // try runs a case. Of the GPU all memory is free before and after.
@@ -330,19 +351,11 @@ func lives(g gpudriver.GPU) error {
 }
 
 func same(g gpudriver.GPU) error {
-	f, err := gpudriver.Open(g.Path)
+	f, off, mem, err := mapped(g.Path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	off, err := f.Alloc(piece, 0)
-	if err != nil {
-		return err
-	}
-	mem, err := f.Mmap(off, piece)
-	if err != nil {
-		return err
-	}
 	defer func() { _ = unix.Munmap(mem) }()
 	buf, err := f.Export(off+page, piece-2*page)
 	if err != nil {
@@ -393,19 +406,11 @@ func elsewhere(g gpudriver.GPU) error {
 	if err := unix.Mknod(node, unix.S_IFCHR|0o600, int(st.Rdev)); err != nil {
 		return err
 	}
-	f, err := gpudriver.Open(node)
+	f, _, mem, err := mapped(node)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	off, err := f.Alloc(piece, 0)
-	if err != nil {
-		return err
-	}
-	mem, err := f.Mmap(off, piece)
-	if err != nil {
-		return err
-	}
 	// What is mapped by any node is taken away.
 	mem[0] = 1
 	if err := bind(g, "unbind"); err != nil {
@@ -428,19 +433,11 @@ func bind(g gpudriver.GPU, file string) error {
 
 // unbindMapped: programs that have a GPU open or mapped do not hold its removal up, and are told.
 func unbindMapped(g gpudriver.GPU) error {
-	f, err := gpudriver.Open(g.Path)
+	f, off, mem, err := mapped(g.Path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	off, err := f.Alloc(piece, 0)
-	if err != nil {
-		return err
-	}
-	mem, err := f.Mmap(off, piece)
-	if err != nil {
-		return err
-	}
 	defer func() { _ = unix.Munmap(mem) }()
 	buf, err := f.Export(off, piece)
 	if err != nil {
@@ -485,24 +482,12 @@ func (e exporter) Export(gpu int, off, size uint64) (int, func() error, error) {
 
 // unbindBound: removal waits until the NIC has let go of the memory. Then nothing of it is left.
 func unbindBound(g gpudriver.GPU) error {
-	f, err := gpudriver.Open(g.Path)
+	f, d, buf, err := registered(g)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	off, err := f.Alloc(4*piece, 0)
-	if err != nil {
-		return err
-	}
-	d, err := kernel.Open(kernel.Options{Interface: nic, Buffers: exporter{f}, Alone: true})
-	if err != nil {
-		return err
-	}
 	defer d.Close()
-	buf, err := d.Register(0, off, 4*piece)
-	if err != nil {
-		return err
-	}
 	b, err := d.BindRX(buf, 1)
 	if err != nil {
 		return err

@@ -34,6 +34,7 @@ var privateCases = []testCase{
 	{"a process that is killed leaves nothing", killed},
 	{"nothing that is written while pages move is lost", written},
 	{"removal brings pages back", evicted},
+	{"a program that serves its own page faults does not hold removal up", unserved},
 	{"the kernel moves pages in RAM meanwhile", compacted},
 	{"RAM is short meanwhile", pressed},
 	{"the driver lets go of the GPU and takes it again meanwhile", rebound},
@@ -475,6 +476,57 @@ func evicted(g gpudriver.GPU) error {
 		}
 		return bind(g, "bind")
 	})
+}
+
+// Of include/uapi/linux/userfaultfd.h.
+const (
+	uffdAPI      = 0xc018aa3f // UFFDIO_API: api u64, features u64, ioctls u64
+	uffdRegister = 0xc020aa00 // UFFDIO_REGISTER: start u64, len u64, mode u64, ioctls u64
+	uffdMissing  = 1          // UFFDIO_REGISTER_MODE_MISSING
+)
+
+// unserved: an answer is to be written where nobody serves the page fault, until the GPU is gone.
+func unserved(g gpudriver.GPU) error {
+	return with(g, 2*page, func(f *gpudriver.File, b []byte) error {
+		fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|unix.O_NONBLOCK, 0, 0)
+		if errno != 0 {
+			return fmt.Errorf("userfaultfd: %w", errno)
+		}
+		if err := ioctl(fd, uffdAPI, words(0xaa, 0, 0)); err != nil {
+			return err
+		}
+		answer := b[page:]
+		if err := ioctl(fd, uffdRegister, words(addressOf(answer), page, uffdMissing, 0)); err != nil {
+			return err
+		}
+		b[0] = 1
+		asked := make(chan error, 1)
+		go func() { asked <- f.Raw(0x4018e904, words(addressOf(b), page, addressOf(answer))) }()
+		// A message of the fault can be read, whose thread waits from then on.
+		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		if n, err := unix.Poll(poll, int(patience.Milliseconds())); err != nil || n != 1 {
+			return fmt.Errorf("no page fault: %d, %w", n, err)
+		}
+		gone := make(chan error, 1)
+		go func() { gone <- bind(g, "unbind") }()
+		err := wait("the GPU is gone", func() (bool, error) { return len(gone) > 0, nil })
+		select {
+		case e := <-asked:
+			err = errors.Join(err, fmt.Errorf("the call has ended: %v", e))
+		default:
+		}
+		// Then the fault is an ordinary one.
+		return errors.Join(err, unix.Close(int(fd)), <-asked, <-gone, bind(g, "bind"))
+	})
+}
+
+func ioctl(fd, request uintptr, arg []byte) error {
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, request, reflect.ValueOf(arg).Pointer())
+	runtime.KeepAlive(arg)
+	if errno != 0 {
+		return fmt.Errorf("ioctl %#x: %w", request, errno)
+	}
+	return nil
 }
 
 // beside does something again and again until stop is called, which gives its error.
