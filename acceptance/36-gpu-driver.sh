@@ -53,8 +53,8 @@ kernel() {
   holds "$work/run.json" "${proof[@]}"
   echo "ok   below a switch without a lab file: 16 MiB, none in host memory"
   for l in switch any; do
-    within 200 "$vnic" run --lab "$work/$l.yaml" --size 4M --mode devmem --json "$@" > "$work/run.json" 2> "$work/err" ||
-      fail "$what, $l: $(cat "$work/err")"
+    within 200 "$vnic" run --lab "$work/$l.yaml" --size 4M --mode devmem --json "$@" > "$work/run.json" \
+      2> "$work/err" || fail "$what, $l: $(cat "$work/err")"
     holds "$work/run.json" 'runs.0.sha256_match == true' 'runs.0.tx.device == 4194304' 'runs.0.rx.host == 0'
     echo "ok   $l: it works"
   done

@@ -32,7 +32,7 @@ const (
 type Model struct {
 	Name       string // Virtio or GVE
 	Kernel     bool   // driver and TCP are those of the guest's kernel; else ours
-	Node       bool   // GPU memory is a NUMA node's, if the guest's driver is DriverNode; else BAR 2 of an ivshmem device
+	Node       bool   // GPU memory is a NUMA node's, unless the GPU has a driver (With); else BAR 2 of an ivshmem device
 	VFIOUser   bool   // the transport is vfio-user; else vhost-user
 	QueuePairs int    // unless more are asked for
 	MaxMTU     int
@@ -67,11 +67,16 @@ const (
 	DriverVNICGPU = "vnicgpu" // guest-images/vnicgpu: the memory is BAR 2 of a PCI device, whatever the NIC
 )
 
-// ModelOf is the model of a guest's NIC, with Node as the driver of its GPUs has it.
+// With is the model in a guest whose GPUs have a driver, which Node follows.
+func (m Model) With(driver string) Model {
+	m.Node = m.Node && driver != DriverVNICGPU
+	return m
+}
+
+// ModelOf is the model of a guest's NIC, with the driver of its GPUs.
 func (g *Guest) ModelOf(n *NIC) Model {
 	m, _ := LookupModel(n.Model)
-	m.Node = m.Node && g.Driver != DriverVNICGPU
-	return m
+	return m.With(g.Driver)
 }
 
 // gpuInfo says how a guest finds a GPU: as BAR 2 of an ivshmem-plain (1af4:1110), or as NUMA node

@@ -99,7 +99,8 @@ func TestCPUWhoseHostBridgesForward(t *testing.T) {
 	}{
 		{false, AccelTCG, "max"}, {true, AccelTCG, "max,family=23"}, {false, AccelKVM, "host"}, {true, AccelKVM, "host"},
 	} {
-		conf := Config{QEMU: assets.Binary{Args: []string{"qemu"}}, Kernel: assets.Kernel{Image: "/k"}, ForwardsP2P: c.forwards}
+		conf := Config{QEMU: assets.Binary{Args: []string{"qemu"}}, Kernel: assets.Kernel{Image: "/k"},
+			ForwardsP2P: c.forwards}
 		testkit.OK(t, conf.complete())
 		args, _ := arguments(&conf, c.accel, made(t))
 		i := slices.Index(args, "-cpu")

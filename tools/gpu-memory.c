@@ -1,8 +1,8 @@
 // Linked into ncdevmem with -Wl,--wrap=memfd_create,--wrap=ioctl, so that its buffer is a GPU's memory.
 //
-// GPU_NODE: a memfd's pages, and nothing else of the program, come from that NUMA node. Shared memory keeps the policy of
-// a mapping in its inode, so it outlives the mapping (mm/mempolicy.c, mpol_set_shared_policy). A task-wide policy would
-// move the program's socket buffers as well.
+// GPU_NODE: a memfd's pages, and nothing else of the program, come from that NUMA node. Shared memory keeps the policy
+// of a mapping in its inode, so it outlives the mapping (mm/mempolicy.c, mpol_set_shared_policy). A task-wide policy
+// would move the program's socket buffers as well.
 //
 // GPU: what it takes for a dma-buf of /dev/udmabuf's is one of this device's, as vnicgpu.ko has them.
 #define _GNU_SOURCE

@@ -28,9 +28,17 @@ func labFlag(f *pflag.FlagSet, name *string) {
 
 // gpuDriverFlag says who drives the GPUs in the guests.
 func gpuDriverFlag(f *pflag.FlagSet, name *string) {
-	f.Var(&oneOf{to: name, words: []string{lab.DriverNode, lab.DriverVNICGPU}}, "gpu-driver", "node: no driver, GPU memory "+
-		"is a NUMA node's where the NIC is gve; or vnicgpu: a kernel module, to which GPUs are PCI devices, so that Linux "+
-		"decides which NIC reaches which (default: as the lab file has it, else node)")
+	f.Var(&oneOf{to: name, words: []string{lab.DriverNode, lab.DriverVNICGPU}}, "gpu-driver",
+		"node: no driver, GPU memory is a NUMA node's where the NIC is gve; or vnicgpu: a kernel module, to which GPUs are "+
+			"PCI devices, so that Linux decides which NIC reaches which (default: as the lab file has it, else node)")
+}
+
+// driverNeedsKernel refuses a driver of GPUs whose guests have no kernel to load it.
+func driverNeedsKernel(c *cobra.Command, name string, inProc bool) error {
+	if inProc && name == lab.DriverVNICGPU {
+		return usagef(c, "--gpu-driver %s is of guests in QEMU: --guest inproc has no kernel", name)
+	}
+	return nil
 }
 
 // setGPUDriver has all guests of a lab have a driver of their GPUs; "": the one that they have.

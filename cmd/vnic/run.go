@@ -19,7 +19,6 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
-	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/uplink"
 )
 
@@ -74,8 +73,8 @@ Memory TCP.`,
 			if err := setGuests(&o, guests); err != nil {
 				return misuse(c, err)
 			}
-			if o.InProc && o.GPUDriver == lab.DriverVNICGPU {
-				return usagef(c, "--gpu-driver %s is of guests in QEMU: --guest inproc has no kernel", o.GPUDriver)
+			if err := driverNeedsKernel(c, o.GPUDriver, o.InProc); err != nil {
+				return err
 			}
 			o.Uplinks = ups
 			if labName != "" {

@@ -16,7 +16,6 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/guest-images/agent"
-	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
 )
 
@@ -86,8 +85,8 @@ func (u *use) complete(c *cobra.Command) error {
 	default:
 		return usagef(c, "--guest %s: qemu or inproc", u.how)
 	}
-	if u.opt.InProc && u.opt.Driver == lab.DriverVNICGPU {
-		return usagef(c, "--gpu-driver %s is of guests in QEMU: --guest inproc has no kernel", u.opt.Driver)
+	if err := driverNeedsKernel(c, u.opt.Driver, u.opt.InProc); err != nil {
+		return err
 	}
 	if u.lab == "" {
 		return nil

@@ -132,8 +132,9 @@ func (g *genl) bind(cmd uint8, ifindex, fd int, queues []int) (id uint32, err er
 	}
 	err = g.ask(cmd, false, request, fields{attrDmabufID: &id}.decode)
 	if errors.Is(err, syscall.EOPNOTSUPP) && strings.Contains(err.Error(), noAttach) {
-		return 0, fmt.Errorf("%w: who made the dma-buf refuses this NIC: of a PCI device's memory, that the NIC cannot reach "+
-			"it from where it is in the PCIe tree (the kernel's log names both: \"cannot be used for peer-to-peer DMA\")", err)
+		return 0, fmt.Errorf("%w: who made the dma-buf refuses this NIC: of a PCI device's memory, that the NIC cannot "+
+			"reach it from where it is in the PCIe tree (the kernel's log names both: \"cannot be used for peer-to-peer "+
+			"DMA\")", err)
 	}
 	if err == nil && id == 0 {
 		return 0, fmt.Errorf("the answer has no id: %w", syscall.EPROTO)

@@ -110,8 +110,11 @@ func (im *Images) Close() error {
 
 // LacksModules says whether an error of Build is that the kernel's modules are not what is needed.
 func LacksModules(err error) bool {
-	return !errors.Is(err, guestimages.ErrGPUModule) && (errors.Is(err, guestimages.ErrNoModule) || errors.Is(err, guestimages.ErrOtherKernel) ||
-		errors.Is(err, guestimages.ErrBadModule))
+	if errors.Is(err, guestimages.ErrGPUModule) {
+		return false // that one is not the kernel's
+	}
+	return errors.Is(err, guestimages.ErrNoModule) || errors.Is(err, guestimages.ErrOtherKernel) ||
+		errors.Is(err, guestimages.ErrBadModule)
 }
 
 // BlameKernel names the user's kernel where its driver refused the NIC: it may be too old, as gve

@@ -26,7 +26,7 @@ func (o *Options) models() (m [2]lab.Model, err error) {
 		if m[i], known = lab.LookupModel(names[min(i, len(names)-1)]); !known {
 			return m, fmt.Errorf("--nic %s: virtio or gve", o.NIC)
 		}
-		m[i].Node = m[i].Node && o.GPUDriver != lab.DriverVNICGPU
+		m[i] = m[i].With(o.GPUDriver)
 		if m[i].Name == NICGVE && o.InProc && !o.away(i) {
 			return m, errors.New("--nic gve: its guests' network stack is the kernel's, so there are none with --guest inproc")
 		}

@@ -273,7 +273,7 @@ func (o *Options) Remodel(l *labfile.Lab) error {
 			g.NICs[j].Hotplug = g.NICs[j].Hotplug && !m.VFIOUser
 		}
 		for j := range g.GPUs {
-			if m.Node && g.Driver != lab.DriverVNICGPU {
+			if m.With(g.Driver).Node {
 				g.GPUs[j].Memory, g.GPUs[j].Hotplug = max(g.GPUs[j].Memory, nodeMemory), false
 			}
 		}
