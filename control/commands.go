@@ -48,6 +48,32 @@ type Handler interface {
 	SubmitJob(j Job) (id uint64, err error)
 	PollJob(id uint64) (JobStatus, error)
 	CancelJob(id uint64) (JobStatus, error)
+
+	RDMA
+}
+
+// RDMA is the part of a Handler that does so. A NIC without it says EOPNOTSUPP to all of them.
+type RDMA interface {
+	RDMALimits() (RDMALimits, error)
+	AddPD() (id uint32, err error)
+	DelPD(id uint32) error
+	AddMR(m MR) (key uint32, err error)
+	MoreMR(m MRMore) error
+	DelMR(key uint32) error // when it returns nobody uses the MR's memory
+	AddCQ(depth uint32) (id uint32, err error)
+	DelCQ(id uint32) error
+	PollCQ(p Poll) (Completions, error)
+	AddQP(q QP) (qpn uint32, err error)
+	ConnectQP(p QPPath) error
+	DelQP(qpn uint32) error // nothing of it is under way when it returns
+	QPStatus(qpn uint32) (QPStatus, error)
+	PostSend(p Post) error
+	PostRecv(p Post) error
+	RDMACounts() (RDMAPortCounts, error)
+	SetMailbox(m Mailbox) error
+	PageRequests() ([]PageRequest, error) // those without an answer, sorted by ID
+	AnswerPages(a PageAnswer) error
+	PageCounts(key uint32) (PageCounts, error)
 }
 
 // The table of commands: class and command, the types of request and reply, and the handler.
@@ -88,6 +114,27 @@ var (
 	jobSubmit = row[Job, uint64](ClassJob, JobSubmit, Handler.SubmitJob)
 	jobPoll   = row[uint64, JobStatus](ClassJob, JobPoll, Handler.PollJob)
 	jobCancel = row[uint64, JobStatus](ClassJob, JobCancel, Handler.CancelJob)
+
+	rdmaInfo     = row[none, RDMALimits](ClassRDMA, RDMAInfo, withoutArgs(Handler.RDMALimits))
+	pdAdd        = row[none, uint32](ClassRDMA, RDMAPDAdd, withoutArgs(Handler.AddPD))
+	pdDel        = row[uint32, none](ClassRDMA, RDMAPDDel, withoutReply(Handler.DelPD))
+	mrAdd        = row[MR, uint32](ClassRDMA, RDMAMRAdd, Handler.AddMR)
+	mrMore       = row[MRMore, none](ClassRDMA, RDMAMRMore, withoutReply(Handler.MoreMR))
+	mrDel        = row[uint32, none](ClassRDMA, RDMAMRDel, withoutReply(Handler.DelMR))
+	cqAdd        = row[uint32, uint32](ClassRDMA, RDMACQAdd, Handler.AddCQ)
+	cqDel        = row[uint32, none](ClassRDMA, RDMACQDel, withoutReply(Handler.DelCQ))
+	cqPoll       = row[Poll, Completions](ClassRDMA, RDMACQPoll, Handler.PollCQ)
+	qpAdd        = row[QP, uint32](ClassRDMA, RDMAQPAdd, Handler.AddQP)
+	qpConnect    = row[QPPath, none](ClassRDMA, RDMAQPConnect, withoutReply(Handler.ConnectQP))
+	qpDel        = row[uint32, none](ClassRDMA, RDMAQPDel, withoutReply(Handler.DelQP))
+	qpStatus     = row[uint32, QPStatus](ClassRDMA, RDMAQPStatus, Handler.QPStatus)
+	postSend     = row[Post, none](ClassRDMA, RDMAPostSend, withoutReply(Handler.PostSend))
+	postRecv     = row[Post, none](ClassRDMA, RDMAPostRecv, withoutReply(Handler.PostRecv))
+	rdmaCounts   = row[none, RDMAPortCounts](ClassRDMA, RDMACountsRead, withoutArgs(Handler.RDMACounts))
+	mailboxSet   = row[Mailbox, none](ClassRDMA, RDMAMailboxSet, withoutReply(Handler.SetMailbox))
+	pageRequests = row[uint32, list[PageRequest]](ClassRDMA, RDMAPageList, listOf(Handler.PageRequests))
+	pageAnswers  = row[PageAnswer, none](ClassRDMA, RDMAPageAnswer, withoutReply(Handler.AnswerPages))
+	pageCounts   = row[uint32, PageCounts](ClassRDMA, RDMAPageCounts, Handler.PageCounts)
 )
 
 // command is a row of the table.

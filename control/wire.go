@@ -43,6 +43,7 @@ const (
 	ClassBinding     Class = 7
 	ClassFlowCounter Class = 8
 	ClassJob         Class = 9
+	ClassRDMA        Class = 10
 )
 
 // Command is the number of a command in its class.
@@ -81,6 +82,29 @@ const (
 	JobPoll         Command = 2
 	JobCancel       Command = 3
 	JobCompleted    Command = 4 // notify only
+
+	RDMAInfo        Command = 1
+	RDMAPDAdd       Command = 2
+	RDMAPDDel       Command = 3
+	RDMAMRAdd       Command = 4
+	RDMAMRMore      Command = 5
+	RDMAMRDel       Command = 6
+	RDMACQAdd       Command = 7
+	RDMACQDel       Command = 8
+	RDMACQPoll      Command = 9
+	RDMAQPAdd       Command = 10
+	RDMAQPConnect   Command = 11
+	RDMAQPDel       Command = 12
+	RDMAQPStatus    Command = 13
+	RDMAPostSend    Command = 14
+	RDMAPostRecv    Command = 15
+	RDMACountsRead  Command = 16
+	RDMAMailboxSet  Command = 17
+	RDMAPageList    Command = 18
+	RDMAPageAnswer  Command = 19
+	RDMAPageCounts  Command = 20
+	RDMACompletions Command = 21 // notify only: a CQ's number
+	RDMAPages       Command = 22 // notify only
 )
 
 // Header precedes the data of every control frame, after the Ethernet header. All fields are little

@@ -1,0 +1,81 @@
+package control
+
+import "context"
+
+// RDMALimits asks what the NIC holds at most. EOPNOTSUPP: it knows no RDMA.
+func (c *Client) RDMALimits(ctx context.Context) (RDMALimits, error) {
+	return rdmaInfo.call(ctx, c, none{})
+}
+
+// AddPD makes a protection domain.
+func (c *Client) AddPD(ctx context.Context) (uint32, error) { return pdAdd.call(ctx, c, none{}) }
+
+// DelPD ends it. EBUSY: it has MRs or queue pairs.
+func (c *Client) DelPD(ctx context.Context, id uint32) error { return callVoid(ctx, c, pdDel, id) }
+
+// AddMR makes a memory region and returns its key.
+func (c *Client) AddMR(ctx context.Context, m MR) (uint32, error) { return mrAdd.call(ctx, c, m) }
+
+// MoreMR adds ranges to an MR of guest memory.
+func (c *Client) MoreMR(ctx context.Context, m MRMore) error { return callVoid(ctx, c, mrMore, m) }
+
+// DelMR ends an MR: when it returns the NIC uses its memory no more.
+func (c *Client) DelMR(ctx context.Context, key uint32) error { return callVoid(ctx, c, mrDel, key) }
+
+// AddCQ makes a completion queue of so many places.
+func (c *Client) AddCQ(ctx context.Context, depth uint32) (uint32, error) {
+	return cqAdd.call(ctx, c, depth)
+}
+
+// DelCQ ends it. EBUSY: a queue pair has it.
+func (c *Client) DelCQ(ctx context.Context, id uint32) error { return callVoid(ctx, c, cqDel, id) }
+
+// PollCQ takes completions.
+func (c *Client) PollCQ(ctx context.Context, p Poll) (Completions, error) {
+	return cqPoll.call(ctx, c, p)
+}
+
+// AddQP makes a queue pair and returns its number.
+func (c *Client) AddQP(ctx context.Context, q QP) (uint32, error) { return qpAdd.call(ctx, c, q) }
+
+// ConnectQP connects it.
+func (c *Client) ConnectQP(ctx context.Context, p QPPath) error { return callVoid(ctx, c, qpConnect, p) }
+
+// DelQP ends it: nothing of it is under way when it returns. What was not complete has no completion.
+func (c *Client) DelQP(ctx context.Context, qpn uint32) error { return callVoid(ctx, c, qpDel, qpn) }
+
+// QPStatus asks for the state of a queue pair.
+func (c *Client) QPStatus(ctx context.Context, qpn uint32) (QPStatus, error) {
+	return qpStatus.call(ctx, c, qpn)
+}
+
+// PostSend posts work requests. ENOSPC: the queue is full; none was posted.
+func (c *Client) PostSend(ctx context.Context, p Post) error { return callVoid(ctx, c, postSend, p) }
+
+// PostRecv posts memory for SENDs of the peer. ENOSPC: the queue is full; none was posted.
+func (c *Client) PostRecv(ctx context.Context, p Post) error { return callVoid(ctx, c, postRecv, p) }
+
+// RDMACounts reads the port's counters.
+func (c *Client) RDMACounts(ctx context.Context) (RDMAPortCounts, error) {
+	return rdmaCounts.call(ctx, c, none{})
+}
+
+// SetMailbox says where a GPU's driver tells of invalidations.
+func (c *Client) SetMailbox(ctx context.Context, m Mailbox) error {
+	return callVoid(ctx, c, mailboxSet, m)
+}
+
+// PageRequests lists the requests for pages that have no answer.
+func (c *Client) PageRequests(ctx context.Context) ([]PageRequest, error) {
+	return callList(ctx, c, pageRequests)
+}
+
+// AnswerPages answers one. ENOENT: it was answered, or has timed out.
+func (c *Client) AnswerPages(ctx context.Context, a PageAnswer) error {
+	return callVoid(ctx, c, pageAnswers, a)
+}
+
+// PageCounts reads the counters of an MR on demand.
+func (c *Client) PageCounts(ctx context.Context, key uint32) (PageCounts, error) {
+	return pageCounts.call(ctx, c, key)
+}
