@@ -39,7 +39,9 @@ func (c *Client) PollCQ(ctx context.Context, p Poll) (Completions, error) {
 func (c *Client) AddQP(ctx context.Context, q QP) (uint32, error) { return qpAdd.call(ctx, c, q) }
 
 // ConnectQP connects it.
-func (c *Client) ConnectQP(ctx context.Context, p QPPath) error { return callVoid(ctx, c, qpConnect, p) }
+func (c *Client) ConnectQP(ctx context.Context, p QPPath) error {
+	return callVoid(ctx, c, qpConnect, p)
+}
 
 // DelQP ends it: nothing of it is under way when it returns. What was not complete has no completion.
 func (c *Client) DelQP(ctx context.Context, qpn uint32) error { return callVoid(ctx, c, qpDel, qpn) }
