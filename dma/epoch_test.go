@@ -219,23 +219,3 @@ func TestWorkersReadWhatTheyTranslated(t *testing.T) {
 		t.Fatalf("%d files are mapped", files.Len())
 	}
 }
-
-// One who loads the index and then sleeps through a whole grace period counts itself in the counter
-// that is not current.
-func TestWaitSeesThoseWhoCameLateToTheirCounter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var e epoch
-		e.init()
-		index := e.index.Load() & 1
-		e.wait()
-		if e.index.Load()&1 == index {
-			t.Fatal("the index did not turn")
-		}
-		e.inside[index].n.Add(1) // the rest of enter
-		done := pending(t, "wait", func() error { e.wait(); return nil })
-		e.leave(int(index))
-		if !isDone(done) {
-			t.Fatal("wait sleeps")
-		}
-	})
-}

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/epoch"
 )
 
 // MaxRegions is how many regions a space holds (vfio-user's default max_dma_maps).
@@ -36,7 +38,7 @@ type Space struct {
 	files *Files
 	table atomic.Pointer[table]
 	gen   atomic.Uint64
-	epoch epoch
+	epoch epoch.Epoch
 	iotlb atomic.Bool
 	kept  atomic.Int32 // descriptors that Discard has kept
 
@@ -55,7 +57,7 @@ type Space struct {
 // NewSpace returns an empty space whose files are kept in files. The name is for errors.
 func NewSpace(name string, files *Files) *Space {
 	s := &Space{name: name, files: files, using: make(map[*File]struct{}), faulted: make(chan struct{})}
-	s.epoch.init()
+	s.epoch.Init()
 	s.table.Store(&table{})
 	return s
 }
@@ -74,17 +76,17 @@ func (s *Space) SetIOTLB(on bool) { s.iotlb.Store(on) }
 // Guard) from now on.
 func (s *Space) Enter() (token int) {
 	Guard()
-	return s.epoch.enter()
+	return s.epoch.Enter()
 }
 
 // Leave ends what Enter began. Segments of this space are void after it.
-func (s *Space) Leave(token int) { s.epoch.leave(token) }
+func (s *Space) Leave(token int) { s.epoch.Leave(token) }
 
 // Generation returns a number that grows with each change of the space.
 func (s *Space) Generation() uint64 { return s.gen.Load() }
 
 // Waits returns how often a change of the space waited for workers that were inside.
-func (s *Space) Waits() uint64 { return s.epoch.waits.Load() }
+func (s *Space) Waits() uint64 { return s.epoch.Waits() }
 
 // Add maps a region. It waits for nobody. The error is EEXIST if it overlaps another, EINVAL for a
 // bad range, ENOSPC for too many regions or files, ErrBadFile for a bad file, ErrFault for one that
@@ -309,8 +311,8 @@ func (s *Space) retire(old []*Region) {
 	if len(old) == 0 {
 		return
 	}
-	if !s.epoch.empty() {
-		s.epoch.wait()
+	if !s.epoch.Empty() {
+		s.epoch.Wait()
 	}
 	s.mu.Lock()
 	for _, r := range old {

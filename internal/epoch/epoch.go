@@ -1,8 +1,10 @@
-package dma
+// Package epoch lets who changes something wait until everyone who used it as it was before has done with it, while
+// nobody who uses it ever waits.
+package epoch
 
 import "sync/atomic"
 
-// epoch lets a writer wait until everyone who was inside has left, as sleepable RCU does (Linux,
+// Epoch lets a writer wait until everyone who was inside has left, as sleepable RCU does (Linux,
 // kernel/rcu/srcutree.c): two counters of who is inside, and an index that says which one those who
 // enter now use. A writer that waits turns the index, so that the counter it waits for only falls;
 // nobody who enters ever waits.
@@ -11,7 +13,7 @@ import "sync/atomic"
 // consistent. If a counter is seen to be zero after the new table was stored, everyone who counts itself in it later
 // loads the new table, and everyone before has left. So each counter has to be seen at zero once; one who loaded the
 // index long ago and counts itself in the "wrong" counter is no exception, it may only be waited for needlessly.
-type epoch struct {
+type Epoch struct {
 	index   atomic.Uint32
 	waiting atomic.Bool
 	wake    chan struct{} // capacity 1: a token to look at the counters again
@@ -21,26 +23,30 @@ type epoch struct {
 		n atomic.Int64
 		_ [56]byte // one cache line each
 	}
-	waits atomic.Uint64 // calls of wait
+	waits atomic.Uint64 // calls of Wait
 }
 
-func (e *epoch) init() {
+// Init makes a zero Epoch ready.
+func (e *Epoch) Init() {
 	e.wake, e.grace = make(chan struct{}, 1), make(chan struct{}, 1)
 }
 
-func (e *epoch) enter() int {
+// Enter begins a section that Wait waits for; the token goes to Leave. It never waits. One who is inside must not call
+// Wait.
+func (e *Epoch) Enter() (token int) {
 	i := e.index.Load() & 1
 	e.inside[i].n.Add(1)
 	return int(i)
 }
 
-func (e *epoch) leave(token int) {
+// Leave ends what Enter began.
+func (e *Epoch) Leave(token int) {
 	n := e.inside[token&1].n.Add(-1)
 	if n > 0 {
 		return
 	}
 	if n < 0 {
-		panic("dma: Leave without Enter")
+		panic("epoch: Leave without Enter")
 	}
 	if e.waiting.Load() { // stored before the counter was looked at: one of us sees the other
 		select {
@@ -50,13 +56,13 @@ func (e *epoch) leave(token int) {
 	}
 }
 
-// empty tells that everyone who was inside at the call has left: each counter was seen at zero, so there is nobody to
+// Empty tells that everyone who was inside at the call has left: each counter was seen at zero, so there is nobody to
 // wait for, also if another writer waits.
-func (e *epoch) empty() bool { return e.inside[0].n.Load() == 0 && e.inside[1].n.Load() == 0 }
+func (e *Epoch) Empty() bool { return e.inside[0].n.Load() == 0 && e.inside[1].n.Load() == 0 }
 
-// wait returns when everyone who was inside at the call has left. Behind another writer it also waits for those who are
+// Wait returns when everyone who was inside at the call has left. Behind another writer it also waits for those who are
 // inside when its turn comes.
-func (e *epoch) wait() {
+func (e *Epoch) Wait() {
 	e.waits.Add(1)
 	e.grace <- struct{}{}
 	defer func() { <-e.grace }()
@@ -66,7 +72,7 @@ func (e *epoch) wait() {
 	e.drain(cur)
 }
 
-func (e *epoch) drain(i uint32) {
+func (e *Epoch) drain(i uint32) {
 	n := &e.inside[i].n
 	if n.Load() == 0 {
 		return
@@ -77,3 +83,6 @@ func (e *epoch) drain(i uint32) {
 		<-e.wake // a token may be old: look again
 	}
 }
+
+// Waits counts the calls of Wait.
+func (e *Epoch) Waits() uint64 { return e.waits.Load() }

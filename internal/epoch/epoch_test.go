@@ -1,0 +1,39 @@
+package epoch
+
+import (
+	"testing"
+	"testing/synctest"
+)
+
+// One who loads the index and then sleeps through a whole grace period counts itself in the counter
+// that is not current.
+func TestWaitSeesThoseWhoCameLateToTheirCounter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var e Epoch
+		e.Init()
+		index := e.index.Load() & 1
+		e.Wait()
+		if e.index.Load()&1 == index {
+			t.Fatal("the index did not turn")
+		}
+		e.inside[index].n.Add(1) // the rest of Enter
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			e.Wait()
+		}()
+		synctest.Wait()
+		select {
+		case <-done:
+			t.Fatal("Wait did not wait")
+		default:
+		}
+		e.Leave(int(index))
+		synctest.Wait()
+		select {
+		case <-done:
+		default:
+			t.Fatal("Wait sleeps")
+		}
+	})
+}
