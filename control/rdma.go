@@ -529,3 +529,21 @@ type PageCounts struct {
 	Quarantined   uint64 // 1: nothing moves any more
 	_             [2]uint64
 }
+
+// Add adds counts.
+func (c *RDMACounts) Add(o *RDMACounts) {
+	c.Requests += o.Requests
+	c.Responses += o.Responses
+	c.Messages += o.Messages
+	c.DeviceBytes += o.DeviceBytes
+	c.GPUFileBytes += o.GPUFileBytes
+	c.HostBytes += o.HostBytes
+	c.BouncedBytes += o.BouncedBytes
+	c.AgainPackets += o.AgainPackets
+	c.AgainBytes += o.AgainBytes
+	c.Sequence += o.Sequence
+	c.NotReady += o.NotReady
+	c.Errors += o.Errors
+	c.Timeouts += o.Timeouts
+	c.Discarded += o.Discarded
+}

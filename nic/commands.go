@@ -147,6 +147,9 @@ func (p *Port) RegisterBuffer(b control.Buffer) (uint32, error) {
 
 // UnregisterBuffer implements control.Handler. It waits for a piece of an engine's work at most.
 func (p *Port) UnregisterBuffer(id uint32) error {
+	if p.rdma.usesBuffer(id) {
+		return fmt.Errorf("buffer %d: a memory region is made of it: %w", id, syscall.EBUSY)
+	}
 	return p.change(func(s *control.State) error {
 		if err := s.DelBuffer(id); err != nil {
 			return err

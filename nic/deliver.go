@@ -86,14 +86,24 @@ func (p *Port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	d.w, d.s, d.port = w, p.steering.Load(), p
 	d.tap = p.tap()
 	d.gate.shape = p.conf.Shape
+	if p.rdma.active() {
+		p.rdma.deliver(&d, batch, trouble)
+		return
+	}
+	d.toQueues(batch, trouble)
+}
+
+// toQueues puts a batch into receive queues.
+func (d *delivery) toQueues(batch []*wire.Packet, trouble uint32) {
 	var r route
+	p := d.port
 	for p.steer(d.s, batch[0], &r); len(batch) > 0; {
 		rq := p.queues[r.q]
 		if trouble&noBuffers != 0 { // all of the batch: nothing overtakes its flow
-			batch = batch[rq.refuse(&d, batch, &r):]
+			batch = batch[rq.refuse(d, batch, &r):]
 			continue
 		}
-		n, call := rq.fill(&d, batch, &r)
+		n, call := rq.fill(d, batch, &r)
 		if call {
 			rq.q.Call()
 		}

@@ -36,8 +36,8 @@ func jobStatus(s gpumem.Status) control.JobStatus {
 	return c
 }
 
-// notifier tells the driver of ended jobs. Jobs end on goroutines of their own, so it has a copier
-// of its own, and a lock.
+// notifier tells the driver what it has not asked for. Jobs end on goroutines of their own, so it has a copier of its
+// own, and a lock.
 type notifier struct {
 	mu     sync.Mutex
 	copier *dma.Copier
@@ -51,9 +51,14 @@ func (p *Port) jobDone(s gpumem.Status) {
 	if s.Err != nil {
 		p.conf.Log.Debug("job failed", "port", p.conf.Name, "job", s.ID, "err", s.Err)
 	}
+	p.notice(func(frame []byte) []byte { return p.dispatcher.NotifyJob(frame, p.conf.MAC, &c) })
+}
+
+// notice puts a frame that f makes into receive queue 0.
+func (p *Port) notice(f func(frame []byte) []byte) {
 	p.notify.mu.Lock()
 	defer p.notify.mu.Unlock()
-	ownFrame(&p.notify.pkt, p.dispatcher.NotifyJob(p.notify.frame[:0], p.conf.MAC, &c))
+	ownFrame(&p.notify.pkt, f(p.notify.frame[:0]))
 	p.putOwn(p.notify.copier, &p.notify.pkt)
 }
 

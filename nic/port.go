@@ -75,6 +75,7 @@ type Port struct {
 	notify      notifier
 	backlog     replyBacklog
 	faults      faults
+	rdma        roce
 	lostReplies atomic.Uint64 // answers and notices of the control channel that did not get into receive queue 0
 
 	splitMu sync.Mutex // held by SetSplit; before mu
@@ -89,6 +90,7 @@ type Port struct {
 var (
 	_ wire.PlacementReporter = (*Port)(nil)
 	_ control.Handler        = (*Port)(nil)
+	_ TxQueue                = (*roce)(nil)
 )
 
 // NewPort makes the port of a device model that owns space and queues; limits is what the
@@ -128,6 +130,7 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointe
 		p.queues = append(p.queues, rq)
 	}
 	p.notify.copier, p.notify.frame = dma.NewCopier(), make([]byte, control.MaxFrame)
+	p.rdma.port = p
 	p.backlog.port, p.backlog.copier = p, dma.NewCopier()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -152,6 +155,7 @@ func (p *Port) Close() {
 		_ = p.sw.Detach(link) // ErrDetached: the switch was closed before
 	}
 	p.endFaults()
+	p.rdma.close()
 	p.engine.Reset()
 	p.backlog.close()
 	p.registry.CloseAll()
@@ -160,6 +164,7 @@ func (p *Port) Close() {
 // Reset is device reset: everything that commands have set up is gone, and jobs have ended when it
 // returns.
 func (p *Port) Reset() {
+	p.rdma.reset()
 	p.engine.Reset() // not under mu: jobs that end put frames into receive queue 0
 	p.mu.Lock()
 	defer p.mu.Unlock()

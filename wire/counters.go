@@ -27,13 +27,14 @@ const (
 	DropMAC                     // its source MAC, or one that it names as its sender's, is not its port's (Identity)
 	DropAddress                 // an IP address that it says is its sender's is not its port's (Identity)
 	DropLinkQueue               // the queue of a link with a rate was full
+	DropRDMA                    // to RoCEv2's port of a NIC that has queue pairs, and for none of them, or damaged
 	NumDropReasons
 )
 
 var reasonNames = [NumDropReasons]string{"none", "no-buffer", "link-loss", "unknown-dst", "same-port", "control-mac",
 	"too-big", "stopped", "fault", "bad-frame", "bad-source", "bad-gso", "bad-csum", "delay", "disabled", "unsplit",
 	"slow-receiver", "mac-not-yours", "address-not-yours",
-	"link-queue"}
+	"link-queue", "rdma"}
 
 // String gives the reason's name in counters.
 func (r DropReason) String() string {

@@ -1,0 +1,279 @@
+package rdma
+
+import (
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/epoch"
+	"vnic.dev/vnic/wire"
+)
+
+// Bounds of what a port holds.
+const (
+	MaxPDs    = 64
+	MaxMRs    = 1024
+	MaxRanges = 1 << 16 // of guest memory, in all MRs
+	MaxCQs    = 256
+	MaxQPs    = 256
+	MaxDepth  = 4096    // of a completion queue
+	MaxWRs    = 1024    // posted to a queue of a queue pair
+	MaxPlaces = 1 << 17 // of work requests and completions
+	MaxReads  = 16      // of a queue pair, under way in either direction
+	MaxLength = 1 << 30 // of a message
+	Window    = 128     // packets of a queue pair without an answer
+	readPiece = Window / 4
+	burst     = 16 // packets of a queue pair before another has its turn
+)
+
+// Config says what an Engine works with.
+type Config struct {
+	MAC   wire.MAC
+	MTU   func() uint16 // of the link, as the guest is told
+	Space *dma.Space
+	// Buffer finds a registered buffer: its GPU's memory, and where it lies in there.
+	Buffer func(id uint32) (memory *dma.Region, off, size uint64, ok bool)
+	// Direct says whether the NIC reaches all GPU memory in segs by itself.
+	Direct func(segs []dma.Segment) bool
+	// Wake wakes the worker, who then calls Next. It never waits.
+	Wake func()
+	// Tell tells the driver that a completion queue has something, and Ask that pages are wanted. The worker calls them.
+	Tell func(cq uint32)
+	Ask  func(r control.PageRequest)
+}
+
+// Engine is a port's part that does RDMA.
+type Engine struct {
+	c      Config
+	start  time.Time
+	users  epoch.Epoch // those who look up what commands take away
+	active atomic.Int32
+
+	mu     sync.Mutex // of the commands
+	closed bool
+	lastID uint32
+	pds    map[uint32]bool
+	cqs    map[uint32]*cq
+	mrs    *slots[region]
+	qps    *slots[qp]
+	ranges int
+	taken  int // of MaxPlaces
+	paging paging
+
+	runMu sync.Mutex // a leaf
+	run   []*qp      // those with something to send, in their order
+	tells []uint32   // completion queues
+	timer *time.Timer
+	due   int64 // when it fires; 0: it does not
+
+	// The worker's.
+	cur     *qp
+	left    int // packets of its turn
+	telling []uint32
+	copier  *dma.Copier
+	head    scratch
+	slots   []slot
+
+	count struct {
+		icrc, unknown, malformed atomic.Uint64
+	}
+	ended struct { // of queue pairs that are no more; under mu
+		out, in control.RDMACounts
+	}
+}
+
+// New makes an Engine whose worker has so many frames under way.
+func New(c Config, frames int) *Engine {
+	e := &Engine{c: c, pds: make(map[uint32]bool), cqs: make(map[uint32]*cq), mrs: newSlots[region](10), qps: newSlots[qp](8),
+		slots: make([]slot, frames), copier: dma.NewCopier()}
+	e.start = time.Now()
+	e.users.Init()
+	e.paging.init(e)
+	for i := range e.slots {
+		e.slots[i].init()
+	}
+	e.timer = time.AfterFunc(time.Hour, e.tick)
+	e.timer.Stop()
+	return e
+}
+
+// Active says whether there are queue pairs: then what comes to RoCEv2's port is the Engine's.
+func (e *Engine) Active() bool { return e.active.Load() > 0 }
+
+// Reset ends all that commands have made. When it returns nobody uses memory of the port because of one.
+func (e *Engine) Reset() {
+	e.mu.Lock()
+	for i := range e.qps.at {
+		if q := e.qps.at[i].Load(); q != nil {
+			e.endQP(q)
+		}
+	}
+	for i := range e.mrs.at {
+		if r := e.mrs.at[i].Load(); r != nil {
+			if r.pages != nil {
+				e.delPaged(r.pages)
+			}
+			e.mrs.del(r.Key)
+		}
+	}
+	clear(e.cqs)
+	clear(e.pds)
+	e.ranges, e.taken = 0, 0
+	e.ended.out, e.ended.in = control.RDMACounts{}, control.RDMACounts{}
+	e.mu.Unlock()
+	e.paging.reset()
+	e.users.Wait()
+}
+
+// Close is Reset, and ends the Engine's timer.
+func (e *Engine) Close() {
+	e.mu.Lock()
+	e.closed = true
+	e.mu.Unlock()
+	e.Reset()
+	e.runMu.Lock()
+	defer e.runMu.Unlock()
+	e.timer.Stop()
+	e.due = math.MinInt64 // nobody sets it again
+}
+
+// RDMALimits implements control.RDMA.
+func (e *Engine) RDMALimits() (control.RDMALimits, error) {
+	return control.RDMALimits{PDs: MaxPDs, MRs: MaxMRs, Ranges: MaxRanges, CQs: MaxCQs, Depth: MaxWRs, QPs: MaxQPs,
+		SGEs: control.MaxSGEs, Reads: MaxReads, MTU: e.maxMTU(), Flags: control.RDMAOnDemand, Length: MaxLength,
+		Regions: maxPaged, Requests: maxRequests}, nil
+}
+
+// maxMTU is the largest path MTU that frames of the link have room for, with the longest headers.
+func (e *Engine) maxMTU() uint16 {
+	const most = 40 + 8 + maxExt + icrcLen
+	for mtu := uint16(4096); mtu >= 256; mtu /= 2 {
+		if uint32(mtu)+most <= uint32(e.c.MTU()) {
+			return mtu
+		}
+	}
+	return 0
+}
+
+// AddPD implements control.RDMA.
+func (e *Engine) AddPD() (uint32, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return 0, fmt.Errorf("the NIC has ended: %w", syscall.ENODEV)
+	}
+	if len(e.pds) == MaxPDs {
+		return 0, fmt.Errorf("pd: there are %d: %w", MaxPDs, syscall.ENOSPC)
+	}
+	e.lastID++
+	e.pds[e.lastID] = true
+	return e.lastID, nil
+}
+
+// DelPD implements control.RDMA.
+func (e *Engine) DelPD(id uint32) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.pds[id] {
+		return fmt.Errorf("pd: no %d: %w", id, syscall.ENOENT)
+	}
+	for i := range e.mrs.at {
+		if r := e.mrs.at[i].Load(); r != nil && r.PD == id {
+			return fmt.Errorf("pd %d: it has mr %#x: %w", id, r.Key, syscall.EBUSY)
+		}
+	}
+	for i := range e.qps.at {
+		if q := e.qps.at[i].Load(); q != nil && q.pd == id {
+			return fmt.Errorf("pd %d: it has queue pair %d: %w", id, q.n, syscall.EBUSY)
+		}
+	}
+	delete(e.pds, id)
+	return nil
+}
+
+// RDMACounts implements control.RDMA.
+func (e *Engine) RDMACounts() (c control.RDMAPortCounts, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c.Out, c.In = e.ended.out, e.ended.in
+	for i := range e.qps.at {
+		if q := e.qps.at[i].Load(); q != nil {
+			q.mu.Lock()
+			c.Out.Add(&q.out)
+			c.In.Add(&q.in)
+			q.mu.Unlock()
+		}
+	}
+	c.ICRC, c.Unknown, c.Malformed = e.count.icrc.Load(), e.count.unknown.Load(), e.count.malformed.Load()
+	return c, nil
+}
+
+// now is the time, in nanoseconds since the Engine was made; never 0.
+func (e *Engine) now() int64 { return int64(time.Since(e.start)) + 1 }
+
+// schedule has the worker look at a queue pair.
+func (e *Engine) schedule(q *qp) {
+	if q.queued.Swap(true) {
+		return
+	}
+	e.runMu.Lock()
+	e.run = append(e.run, q)
+	e.runMu.Unlock()
+	e.c.Wake()
+}
+
+// tell has the worker tell the driver of a completion queue.
+func (e *Engine) tell(id uint32) {
+	e.runMu.Lock()
+	e.tells = append(e.tells, id)
+	e.runMu.Unlock()
+	e.c.Wake()
+}
+
+// at has the timer fire at a time, or before.
+func (e *Engine) at(due int64) {
+	e.runMu.Lock()
+	defer e.runMu.Unlock()
+	if e.due == 0 || due < e.due {
+		e.due = due
+		e.timer.Reset(max(0, time.Duration(due-e.now())))
+	}
+}
+
+// tick schedules the queue pairs whose time has come.
+func (e *Engine) tick() {
+	e.runMu.Lock()
+	if e.due < 0 {
+		e.runMu.Unlock()
+		return
+	}
+	e.due = 0
+	e.runMu.Unlock()
+	t, next := e.now(), int64(math.MaxInt64)
+	for i := range e.qps.at {
+		q := e.qps.at[i].Load()
+		if q == nil {
+			continue
+		}
+		due := q.due.Load()
+		switch {
+		case due == 0:
+		case due <= t:
+			e.schedule(q)
+		default:
+			next = min(next, due)
+		}
+	}
+	next = min(next, e.paging.tick(t))
+	if next != math.MaxInt64 {
+		e.at(max(next, t+int64(tickStep)))
+	}
+}
+
+// tickStep is the least time between two looks at all queue pairs.
+const tickStep = 200 * time.Microsecond

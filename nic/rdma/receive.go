@@ -1,0 +1,76 @@
+package rdma
+
+import (
+	"encoding/binary"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/wire"
+)
+
+// Receive takes a frame that came for the port to RoCEv2's port, while the Engine is active, and says whether it was
+// for a queue pair and all right. It is called by the sender's worker, which is inside the address spaces of both
+// ports; it never waits. The frame is not kept. gpu is 1 + the GPU that the payload went to, 0 if to none; bounced says
+// that it went by way of host memory.
+func (e *Engine) Receive(c *dma.Copier, p *wire.Packet) (taken bool, gpu int, bounced bool) {
+	token := e.users.Enter()
+	defer e.users.Leave(token)
+	var b [maxExt]byte
+	var h header
+	n, err := c.Read(b[:min(maxExt, p.PayloadLen)], p.Payload)
+	switch {
+	case err != nil:
+		return false, 0, false // the sender's memory has gone
+	case p.Meta.GSOType != splitter.GSONone || p.PayloadLen < bthLen+icrcLen || !h.parse(b[:n]) ||
+		p.PayloadLen < h.size+uint32(h.pad)+icrcLen:
+		e.count.malformed.Add(1)
+		return false, 0, false
+	}
+	q := e.qpOf(h.qpn)
+	if q == nil {
+		e.count.unknown.Add(1)
+		return false, 0, false
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	f := &p.Meta.Headers.Flow
+	if q.dead || q.state == control.QPInit || f.Src != q.from.Src || f.Dst != q.from.Dst || f.IPv6 != q.from.IPv6 {
+		e.count.unknown.Add(1)
+		return false, 0, false
+	}
+	if !q.whole(c, p, b[:h.size], &h) {
+		e.count.icrc.Add(1)
+		return false, 0, false
+	}
+	if q.state != control.QPReady {
+		q.in.Discarded++
+		return true, 0, false
+	}
+	q.landed.gpu, q.landed.bounced = 0, false
+	size := p.PayloadLen - h.size - uint32(h.pad) - icrcLen
+	q.src = dma.Cut(dma.Reuse(q.src), p.Payload, uint64(h.size), uint64(size))
+	s := &shapes[h.op]
+	switch {
+	case !s.response:
+		q.request(c, &h, size)
+	case h.op == opAck:
+		q.answered(&h)
+	default:
+		q.readAnswer(c, &h, size)
+	}
+	return true, q.landed.gpu, q.landed.bounced
+}
+
+// whole says whether the ICRC is right.
+func (q *qp) whole(c *dma.Copier, p *wire.Packet, ext []byte, h *header) bool {
+	var b [icrcLen]byte
+	end := p.PayloadLen - icrcLen
+	q.src = dma.Cut(dma.Reuse(q.src), p.Payload, uint64(end), icrcLen)
+	if n, err := c.Read(b[:], q.src); err != nil || n != icrcLen {
+		return false
+	}
+	q.src = dma.Cut(dma.Reuse(q.src), p.Payload, uint64(h.size), uint64(end-h.size))
+	sum, err := q.crc.over(c, invariant(&q.head, &p.Meta.Headers, p.Header, ext), q.src)
+	return err == nil && sum == binary.LittleEndian.Uint32(b[:])
+}

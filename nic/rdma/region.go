@@ -1,0 +1,267 @@
+package rdma
+
+import (
+	"fmt"
+	"sort"
+	"sync/atomic"
+	"syscall"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/dma"
+)
+
+// region is a memory region. It does not change once it is whole.
+type region struct {
+	control.MR
+	whole  atomic.Bool // all ranges are known
+	memory *dma.Region // of a GPU's buffer: the GPU's memory
+	base   uint64      // in memory, of the MR's first byte
+	ranges []piece     // of guest memory
+	pages  *paged      // on demand
+}
+
+// piece is a range of guest memory.
+type piece struct {
+	off  uint64 // in the MR
+	iova uint64
+	n    uint64
+}
+
+// outcome is what came of looking for memory.
+type outcome uint8
+
+const (
+	found    outcome = iota
+	refused          // no such key, or not for this: protection
+	faulted          // it is allowed, and there is no memory
+	awaited          // a page is asked for
+	notToGet         // a page is not to be had
+)
+
+// slots is a table whose entries are found by a number that has the place in its lower bits and a tag above, so that a
+// number is not soon used again.
+type slots[T any] struct {
+	bits  uint
+	at    []atomic.Pointer[T]
+	tag   uint32
+	next  uint32
+	count int
+}
+
+func newSlots[T any](bits uint) *slots[T] {
+	return &slots[T]{bits: bits, at: make([]atomic.Pointer[T], 1<<bits), tag: 1}
+}
+
+// free is a number for a new entry, of at most limit bits; 0: the table is full. The caller puts it in by set.
+func (s *slots[T]) free(limit uint) uint32 {
+	for range s.at {
+		i := s.next
+		s.next = (s.next + 1) & (1<<s.bits - 1)
+		if s.next == 0 {
+			if s.tag++; s.tag >= 1<<(limit-s.bits) {
+				s.tag = 1
+			}
+		}
+		if s.at[i].Load() == nil {
+			return s.tag<<s.bits | i
+		}
+	}
+	return 0
+}
+
+func (s *slots[T]) place(number uint32) *atomic.Pointer[T] { return &s.at[number&(1<<s.bits-1)] }
+
+func (s *slots[T]) set(number uint32, v *T) {
+	s.place(number).Store(v)
+	s.count++
+}
+
+func (s *slots[T]) del(number uint32) {
+	s.place(number).Store(nil)
+	s.count--
+}
+
+// regionOf finds an MR by its key; nil: there is none.
+func (e *Engine) regionOf(key uint32) *region {
+	if r := e.mrs.place(key).Load(); r != nil && r.Key == key {
+		return r
+	}
+	return nil
+}
+
+// check says whether [va, va+n) of an MR may be used so. No sum is made, so none wraps.
+func (e *Engine) check(key, pd uint32, va, n uint64, need uint8) *region {
+	r := e.regionOf(key)
+	if r == nil || !r.whole.Load() || r.PD != pd || r.Access&need != need || va < r.VA || va-r.VA > r.Len ||
+		n > r.Len-(va-r.VA) {
+		return nil
+	}
+	return r
+}
+
+// resolve appends the places of [va, va+n) of an MR. The caller is inside the address space.
+func (e *Engine) resolve(dst []dma.Segment, key, pd uint32, va, n uint64, need uint8, a dma.Access) (
+	[]dma.Segment, outcome) {
+	if n == 0 {
+		return dst, found // a key of nothing is not looked at (9.7.4.1.5)
+	}
+	r := e.check(key, pd, va, n, need)
+	if r == nil {
+		return dst, refused
+	}
+	return e.places(dst, r, va-r.VA, n, a)
+}
+
+// maxPieces is how many pieces of memory a packet's payload may lie in.
+const maxPieces = 32
+
+// places appends those of [off, off+n) of a region, which has them.
+func (e *Engine) places(dst []dma.Segment, r *region, off, n uint64, a dma.Access) ([]dma.Segment, outcome) {
+	switch r.Kind {
+	case control.MRBuffer:
+		return append(dst, r.memory.Segment(r.base+off, uint32(n))), found
+	case control.MROnDemand:
+		return r.pages.places(dst, off, n, a)
+	}
+	i := sort.Search(len(r.ranges), func(i int) bool { return r.ranges[i].off > off }) - 1
+	limit := len(dst) + maxPieces
+	for ; n > 0; i++ {
+		p := &r.ranges[i]
+		skip := off - p.off
+		k := min(n, p.n-skip)
+		var err error
+		if dst, err = e.c.Space.TranslateMax(dst, limit, p.iova+skip, k, a); err != nil {
+			return dst, faulted
+		}
+		off, n = off+k, n-k
+	}
+	return dst, found
+}
+
+// AddMR implements control.RDMA.
+func (e *Engine) AddMR(m control.MR) (uint32, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	const known = control.AccessLocalWrite | control.AccessRemoteWrite | control.AccessRemoteRead
+	switch {
+	case !e.pds[m.PD]:
+		return 0, fmt.Errorf("mr: no protection domain %d: %w", m.PD, syscall.ENOENT)
+	case m.Key != 0:
+		return 0, fmt.Errorf("mr: key %#x: the NIC chooses it: %w", m.Key, syscall.EINVAL)
+	case m.Access&^known != 0:
+		return 0, fmt.Errorf("mr: access %#x: only %#x are known: %w", m.Access, known, syscall.EINVAL)
+	case m.Len == 0 || m.VA+m.Len < m.VA:
+		return 0, fmt.Errorf("mr: %d bytes at %#x: not 1 or more, up to the end of the address space: %w", m.Len, m.VA,
+			syscall.EINVAL)
+	case e.mrs.count == MaxMRs:
+		return 0, fmt.Errorf("mr: there are %d: %w", MaxMRs, syscall.ENOSPC)
+	}
+	r := &region{MR: m}
+	r.Ranges = nil
+	var err error
+	switch {
+	case m.Kind != control.MRGuest && len(m.Ranges) > 0:
+		err = fmt.Errorf("mr: ranges of guest memory, and it is not of that: %w", syscall.EINVAL)
+	case m.Kind == control.MRBuffer:
+		err = e.addBuffer(r)
+	case m.Kind == control.MRGuest && (m.Buffer != 0 || m.Off != 0 || m.GPU != 0):
+		err = fmt.Errorf("mr of guest memory: buffer, offset and GPU are 0: %w", syscall.EINVAL)
+	case m.Kind == control.MRGuest:
+		err = e.addRanges(r, m.Ranges)
+	case m.Kind == control.MROnDemand:
+		err = e.addPaged(r)
+	default:
+		err = fmt.Errorf("mr: kind %d: not 1 (buffer), 2 (guest memory) or 3 (on demand): %w", m.Kind, syscall.EINVAL)
+	}
+	if err != nil {
+		return 0, err
+	}
+	r.Key = e.mrs.free(32)
+	e.mrs.set(r.Key, r)
+	return r.Key, nil
+}
+
+func (e *Engine) addBuffer(r *region) error {
+	memory, off, size, ok := e.c.Buffer(r.Buffer)
+	switch {
+	case !ok:
+		return fmt.Errorf("mr: no registered buffer %d: %w", r.Buffer, syscall.ENOENT)
+	case r.GPU != 0:
+		return fmt.Errorf("mr: the buffer says whose memory it is: the GPU is 0: %w", syscall.EINVAL)
+	case r.Off > size || r.Len > size-r.Off:
+		return fmt.Errorf("mr: %d bytes at %d of buffer %d, which has %d: %w", r.Len, r.Off, r.Buffer, size, syscall.EINVAL)
+	}
+	r.memory, r.base = memory, off+r.Off
+	r.whole.Store(true)
+	return nil
+}
+
+// addRanges adds ranges of guest memory. Whether there is memory is found out as it is used.
+func (e *Engine) addRanges(r *region, ranges []control.MRRange) error {
+	have := uint64(0)
+	if n := len(r.ranges); n > 0 {
+		have = r.ranges[n-1].off + r.ranges[n-1].n
+	}
+	if len(ranges) > MaxRanges-e.ranges {
+		return fmt.Errorf("mr: more than %d ranges in all: %w", MaxRanges, syscall.ENOSPC)
+	}
+	all := r.ranges
+	for _, g := range ranges {
+		if g.Len == 0 || g.Len > r.Len-have || g.IOVA+g.Len < g.IOVA {
+			return fmt.Errorf("mr: a range of %d bytes at %#x, where %d of %d are known: %w", g.Len, g.IOVA, have, r.Len,
+				syscall.EINVAL)
+		}
+		all = append(all, piece{off: have, iova: g.IOVA, n: g.Len})
+		have += g.Len
+	}
+	r.ranges = all
+	e.ranges += len(ranges)
+	if have == r.Len {
+		r.whole.Store(true)
+	}
+	return nil
+}
+
+// MoreMR implements control.RDMA.
+func (e *Engine) MoreMR(m control.MRMore) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r := e.regionOf(m.Key)
+	switch {
+	case r == nil:
+		return fmt.Errorf("mr: no key %#x: %w", m.Key, syscall.ENOENT)
+	case r.Kind != control.MRGuest || r.whole.Load():
+		return fmt.Errorf("mr %#x: it has all of its memory: %w", m.Key, syscall.EINVAL)
+	}
+	return e.addRanges(r, m.Ranges)
+}
+
+// DelMR implements control.RDMA.
+func (e *Engine) DelMR(key uint32) error {
+	e.mu.Lock()
+	r := e.regionOf(key)
+	if r == nil {
+		e.mu.Unlock()
+		return fmt.Errorf("mr: no key %#x: %w", key, syscall.ENOENT)
+	}
+	e.mrs.del(key)
+	e.ranges -= len(r.ranges)
+	if r.pages != nil {
+		e.delPaged(r.pages)
+	}
+	e.mu.Unlock()
+	e.users.Wait()
+	return nil
+}
+
+// UsesBuffer says whether an MR is of a registered buffer.
+func (e *Engine) UsesBuffer(id uint32) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range e.mrs.at {
+		if r := e.mrs.at[i].Load(); r != nil && r.Kind == control.MRBuffer && r.Buffer == id {
+			return true
+		}
+	}
+	return false
+}

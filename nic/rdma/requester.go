@@ -1,0 +1,511 @@
+package rdma
+
+import (
+	"fmt"
+	"syscall"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/dma"
+)
+
+// requester is the half of a queue pair that sends requests (9.7): posted work requests, of which some have packets
+// without an answer. Numbers from una up to next are sent; next is behind una again after a loss, up to top.
+type requester struct {
+	wqes        []wqe // ring
+	head, n     int
+	cur         int    // of the n, whose packet is next
+	pkt         uint32 // of that one
+	next        uint32 // its number
+	una         uint32 // the oldest without an answer
+	top         uint32 // behind the newest that was ever sent
+	reads       int    // READs that were asked for and not answered in full
+	retries     uint8  // left
+	rnrs        uint8  // left
+	recovering  bool   // it went back, and nothing has been answered since
+	waiting     bool   // for a page of its own memory
+	rnrUntil    int64  // 0: the peer is ready
+	answerUntil int64  // 0: nothing is without an answer
+}
+
+// wqe is a posted work request.
+type wqe struct {
+	id     uint64
+	op     control.WROp
+	flags  uint8
+	imm    uint32
+	key    uint32
+	remote uint64
+	sges   [control.MaxSGEs]control.SGE
+	nSGE   int
+	size   uint32
+	begun  bool   // it has numbers
+	first  uint32 // the first packet's
+	pkts   uint32
+	got    uint32 // packets of a READ's answer
+}
+
+// at is one of the n work requests.
+func (r *requester) at(i int) *wqe { return &r.wqes[(r.head+i)%len(r.wqes)] }
+
+// PostSend implements control.RDMA.
+func (e *Engine) PostSend(p control.Post) error {
+	return e.with(p.QPN, func(q *qp) error {
+		if q.state == control.QPInit {
+			return fmt.Errorf("queue pair %d: it is not connected: %w", q.n, syscall.ENOTCONN)
+		}
+		for i := range p.WRs {
+			if err := q.checkWR(&p.WRs[i]); err != nil {
+				return fmt.Errorf("queue pair %d: work request %d of %d: %w", q.n, i+1, len(p.WRs), err)
+			}
+		}
+		r := &q.req
+		if len(p.WRs) > len(r.wqes)-r.n {
+			return fmt.Errorf("queue pair %d: %d sends, %d posted of %d: %w", q.n, len(p.WRs), r.n, len(r.wqes), syscall.ENOSPC)
+		}
+		if !q.send.reserve(len(p.WRs)) {
+			return fmt.Errorf("queue pair %d: completion queue %d has no place for %d more: poll it: %w", q.n, q.send.id,
+				len(p.WRs), syscall.ENOSPC)
+		}
+		for i := range p.WRs {
+			w := &p.WRs[i]
+			s := r.at(r.n)
+			*s = wqe{id: w.ID, op: w.Op, flags: w.Flags, imm: w.Imm, key: w.Key, remote: w.Remote}
+			s.nSGE = copy(s.sges[:], w.SGEs)
+			for _, g := range w.SGEs {
+				s.size += g.Len
+			}
+			s.pkts = q.packets(s.size)
+			r.n++
+		}
+		if q.state == control.QPError {
+			q.flushSends()
+			return nil
+		}
+		q.e.schedule(q)
+		return nil
+	})
+}
+
+func (q *qp) checkWR(w *control.WR) error {
+	size := uint64(0)
+	for _, g := range w.SGEs {
+		size += uint64(g.Len)
+	}
+	const flags = control.WRSignaled | control.WRSolicited | control.WRFence
+	imm := w.Op == control.WRWriteImm || w.Op == control.WRSendImm
+	send := w.Op == control.WRSend || w.Op == control.WRSendImm
+	switch {
+	case w.Op < control.WRWrite || w.Op > control.WRSendImm:
+		return fmt.Errorf("operation %d: not 1 to %d: %w", w.Op, control.WRSendImm, syscall.EINVAL)
+	case w.Flags&^flags != 0:
+		return fmt.Errorf("flags %#x: only %#x are known: %w", w.Flags, flags, syscall.EINVAL)
+	case size > MaxLength:
+		return fmt.Errorf("%d bytes, at most %d: %w", size, MaxLength, syscall.EINVAL)
+	case w.Imm != 0 && !imm:
+		return fmt.Errorf("immediate data, and its operation (%d) has none: %w", w.Op, syscall.EINVAL)
+	case send && (w.Key != 0 || w.Remote != 0):
+		return fmt.Errorf("a SEND has no remote address: %w", syscall.EINVAL)
+	case w.Op == control.WRRead && q.path.Reads == 0:
+		return fmt.Errorf("a READ, and the connection allows none (0 at one time): %w", syscall.EINVAL)
+	}
+	return nil
+}
+
+// packets is how many packets a message has.
+func (q *qp) packets(size uint32) uint32 { return max(1, (size+q.mtu-1)/q.mtu) }
+
+// emitRequest makes the next packet of a request, or finds that none may be sent now.
+func (q *qp) emitRequest(f frame) bool {
+	r := &q.req
+	t := q.e.now()
+	if r.rnrUntil > t {
+		return false
+	}
+	r.rnrUntil = 0
+	if r.cur == r.n || r.waiting || distance(r.una, r.next) >= Window {
+		return false
+	}
+	w := r.at(r.cur)
+	if r.pkt == 0 && w.flags&control.WRFence != 0 && r.una != r.next {
+		return false // something before it has no answer
+	}
+	if !w.begun {
+		w.begun, w.first = true, r.next
+	}
+	var sent uint32
+	if w.op == control.WRRead {
+		sent = q.emitRead(f, w)
+	} else {
+		sent = q.emitData(f, w)
+	}
+	if sent == 0 {
+		return false
+	}
+	if distance(r.top, r.next) < 0 {
+		q.out.AgainPackets++
+	}
+	r.pkt += sent
+	r.next = after(r.next, sent)
+	if distance(r.top, r.next) > 0 {
+		r.top = r.next
+	}
+	if r.pkt >= w.pkts {
+		r.cur, r.pkt = r.cur+1, 0
+	}
+	q.out.Requests++
+	if r.answerUntil == 0 {
+		r.answerUntil = t + q.timeout()
+		q.setDue()
+	}
+	return true
+}
+
+// timeout is how long an answer may take, in nanoseconds (9.7.6.1.3). What is beyond half an hour is half an hour.
+func (q *qp) timeout() int64 { return int64(4096) << q.path.Timeout }
+
+// setDue sets when the queue pair is to be looked at.
+func (q *qp) setDue() {
+	r := &q.req
+	due := r.answerUntil
+	if r.rnrUntil != 0 && (due == 0 || r.rnrUntil < due) {
+		due = r.rnrUntil
+	}
+	q.due.Store(due)
+	if due != 0 {
+		q.e.at(due)
+	}
+}
+
+// emitRead asks for a piece of a READ; it returns how many packets the answer has, 0 if it may not be sent now.
+func (q *qp) emitRead(f frame, w *wqe) uint32 {
+	r := &q.req
+	if r.reads >= int(q.path.Reads) {
+		return 0
+	}
+	n := min(w.pkts, (r.pkt/readPiece+1)*readPiece) - r.pkt // the same pieces each time: the peer knows them
+	off := r.pkt * q.mtu
+	size := min(n*q.mtu, w.size-off)
+	// Where the answer goes is looked at before: who cannot take it does not ask.
+	if got := q.localPlaces(w, off, size, control.AccessLocalWrite, dma.Write); got != found {
+		q.stuck(got, w)
+		return 0
+	}
+	h := header{op: opReadRequest, qpn: q.path.RemoteQPN, psn: r.next, va: w.remote + uint64(off), key: w.key, dmaLen: size}
+	q.build(f, &h, 0)
+	r.reads++
+	return n
+}
+
+// localPlaces looks at memory of a work request, without using it.
+func (q *qp) localPlaces(w *wqe, off, size uint32, need uint8, a dma.Access) outcome {
+	for i := range w.nSGE {
+		g := &w.sges[i]
+		if off >= g.Len {
+			off -= g.Len
+			continue
+		}
+		n := min(size, g.Len-off)
+		if n == 0 {
+			break
+		}
+		reg := q.e.check(g.Key, q.pd, g.VA+uint64(off), uint64(n), need)
+		if reg == nil || g.VA+uint64(off) < g.VA {
+			return refused
+		}
+		off, size = 0, size-n
+	}
+	return found
+}
+
+// emitData makes a packet of a WRITE or a SEND.
+func (q *qp) emitData(f frame, w *wqe) uint32 {
+	r := &q.req
+	off := r.pkt * q.mtu
+	n := min(q.mtu, w.size-off)
+	last := r.pkt+1 == w.pkts
+	h := header{qpn: q.path.RemoteQPN, psn: r.next, solicited: last && w.flags&control.WRSolicited != 0,
+		ackReq: last || (r.pkt+1)%(Window/4) == 0 || distance(r.una, r.next) == Window-1}
+	imm := w.op == control.WRWriteImm || w.op == control.WRSendImm
+	write := w.op == control.WRWrite || w.op == control.WRWriteImm
+	switch {
+	case r.pkt == 0 && last:
+		h.op = opSendOnly
+	case r.pkt == 0:
+		h.op = opSendFirst
+	case last:
+		h.op = opSendLast
+	default:
+		h.op = opSendMiddle
+	}
+	if write {
+		h.op += opWriteFirst - opSendFirst
+	}
+	if imm && last {
+		h.op++ // each has its immediate form behind it
+		h.imm = w.imm
+	}
+	if shapes[h.op].reth {
+		h.va, h.key, h.dmaLen = w.remote, w.key, w.size
+	}
+	f.pd, f.need, f.pieces = q.pd, 0, f.pieces[:0]
+	f.take(w.sges[:w.nSGE], off, n)
+	again := distance(r.top, r.next) < 0
+	if got := q.load(f, &q.out); got != found {
+		q.stuck(got, w)
+		return 0
+	}
+	if again {
+		q.out.AgainBytes += uint64(n)
+	}
+	q.build(f, &h, n)
+	return 1
+}
+
+// stuck is for a work request whose own memory is not to be had: its queue pair waits, or it fails, once all before it
+// is done.
+func (q *qp) stuck(o outcome, w *wqe) {
+	r := &q.req
+	if o == awaited {
+		r.waiting = true
+		return
+	}
+	if r.una != w.first {
+		return // answers to what was sent before it, or to its own packets, may come; if not, the timeout finds it again
+	}
+	q.endHead(map[outcome]control.WCStatus{refused: control.WCLocalProtection, faulted: control.WCLocalProtection,
+		notToGet: control.WCPagesUnavailable}[o])
+}
+
+// endHead fails the oldest work request, and with it the queue pair.
+func (q *qp) endHead(s control.WCStatus) {
+	if q.req.n > 0 {
+		q.finish(control.WC{Status: s})
+	}
+	q.fail(s)
+}
+
+// finish completes the oldest work request.
+func (q *qp) finish(c control.WC) {
+	r := &q.req
+	w := r.at(0)
+	if c.Status == control.WCSuccess && w.flags&control.WRSignaled == 0 {
+		q.send.release(1)
+	} else {
+		c.ID, c.QPN, c.Op = w.id, q.n, w.op
+		if w.op == control.WRRead && c.Status == control.WCSuccess {
+			c.Len = w.size
+		}
+		q.complete(q.send, c)
+	}
+	r.head, r.n = (r.head+1)%len(r.wqes), r.n-1
+	r.cur--
+}
+
+func (q *qp) flushSends() {
+	for q.req.n > 0 {
+		q.finish(control.WC{Status: control.WCFlushed})
+	}
+	q.req.cur, q.req.pkt = 0, 0
+}
+
+// seek goes to a packet that was numbered, or to where numbers end.
+func (q *qp) seek(psn uint32) {
+	r := &q.req
+	r.next = psn
+	for i := range r.n {
+		w := r.at(i)
+		if !w.begun {
+			r.cur, r.pkt = i, 0
+			return
+		}
+		if d := distance(w.first, psn); d >= 0 && d < int32(w.pkts) {
+			r.cur, r.pkt = i, uint32(d)
+			return
+		}
+	}
+	r.cur, r.pkt = r.n, 0
+}
+
+// goBack sends again from the oldest packet without an answer.
+func (q *qp) goBack() {
+	q.seek(q.req.una)
+	q.req.reads, q.req.recovering = 0, true
+	q.e.schedule(q)
+}
+
+// advance takes an acknowledgement of all packets up to psn, as far as READs do not lack their answers. It returns
+// false if one does.
+func (q *qp) advance(psn uint32) (whole bool) {
+	r := &q.req
+	was := r.una
+	whole = true
+	for r.n > 0 {
+		w := r.at(0)
+		if !w.begun || distance(w.first, psn) < 0 {
+			break
+		}
+		end := after(w.first, w.pkts)
+		if w.op == control.WRRead && w.got < w.pkts {
+			r.una = after(w.first, w.got)
+			whole = distance(r.una, psn) < 0
+			break
+		}
+		if distance(end, psn) < -1 {
+			r.una = after(psn, 1)
+			break
+		}
+		r.una = end
+		q.out.Messages++
+		q.finish(control.WC{})
+	}
+	if r.una != was {
+		q.progress()
+	}
+	return whole
+}
+
+// progress is called when the oldest packet has got its answer.
+func (q *qp) progress() {
+	r := &q.req
+	r.recovering, r.retries, r.rnrs = false, q.path.Retries, q.path.RNR
+	if distance(r.next, r.una) > 0 || r.cur < 0 { // what was to be sent again was answered meanwhile
+		q.seek(r.una)
+	}
+	r.answerUntil, r.rnrUntil = 0, 0
+	if r.una != r.top {
+		r.answerUntil = q.e.now() + q.timeout()
+	}
+	q.setDue()
+	q.e.schedule(q)
+}
+
+// sentBefore says whether a packet with that number was sent and has no answer.
+func (r *requester) sentBefore(psn uint32) bool {
+	return distance(r.una, psn) >= 0 && distance(psn, r.top) > 0
+}
+
+// answered takes an ACK or a NAK (9.7.5).
+func (q *qp) answered(h *header) {
+	r := &q.req
+	q.out.Responses++
+	if h.syndrome&synKind == 0 { // ACK; what credits it has does not matter to go-back-N
+		if r.sentBefore(h.psn) && !q.advance(h.psn) && !r.recovering {
+			q.goBack() // an answer to a READ is lost
+		}
+		return
+	}
+	// A NAK's number is that of the packet that the peer wants, or refuses: all before it is acknowledged.
+	if !r.sentBefore(h.psn) {
+		q.out.Discarded++
+		return
+	}
+	if h.psn != r.una {
+		q.advance(after(h.psn, psnMask)) // the one before
+	}
+	if h.psn != r.una {
+		if !r.recovering {
+			q.goBack() // an answer to a READ before it is lost
+		}
+		return
+	}
+	switch {
+	case h.syndrome&synKind == synRNR:
+		q.out.NotReady++
+		if r.rnrs == 0 {
+			q.endHead(control.WCRNRExceeded)
+			return
+		}
+		if q.path.RNR != 7 {
+			r.rnrs--
+		}
+		q.seek(r.una)
+		r.reads, r.answerUntil = 0, 0
+		r.rnrUntil = q.e.now() + int64(rnrTimes[h.syndrome&0x1f])
+		q.setDue()
+	case h.syndrome == nakSequence:
+		q.out.Sequence++
+		if !r.recovering {
+			q.goBack()
+		}
+	case h.syndrome == nakInvalid:
+		q.refusedBy(control.WCRemoteInvalid)
+	case h.syndrome == nakAccess:
+		q.refusedBy(control.WCRemoteAccess)
+	case h.syndrome == nakOperate:
+		q.refusedBy(control.WCRemoteOperation)
+	default:
+		q.out.Discarded++
+	}
+}
+
+func (q *qp) refusedBy(s control.WCStatus) {
+	q.out.Errors++
+	q.endHead(s)
+}
+
+// overdue is called when the time of the oldest packet's answer is over.
+func (q *qp) overdue(t int64) {
+	r := &q.req
+	if r.rnrUntil != 0 && t >= r.rnrUntil {
+		r.rnrUntil = 0
+		q.setDue()
+	}
+	if r.answerUntil == 0 || t < r.answerUntil {
+		return
+	}
+	q.out.Timeouts++
+	if r.retries == 0 {
+		q.endHead(control.WCRetriesExceeded)
+		return
+	}
+	r.retries--
+	r.answerUntil = t + q.timeout()
+	q.goBack()
+	q.setDue()
+}
+
+// readAnswer takes a packet of the answer to a READ (9.7.5.1.4), whose payload is n bytes of q.src.
+func (q *qp) readAnswer(c *dma.Copier, h *header, n uint32) {
+	r := &q.req
+	if shapes[h.op].aeth && h.syndrome&synKind != 0 || !r.sentBefore(h.psn) {
+		q.out.Discarded++
+		return
+	}
+	q.advance(after(h.psn, psnMask)) // it acknowledges all before it
+	if r.n == 0 || h.psn != r.una {
+		if !r.recovering && distance(r.una, h.psn) > 0 {
+			q.goBack()
+		}
+		q.out.Discarded++
+		return
+	}
+	w := r.at(0)
+	off := w.got * q.mtu
+	if w.op != control.WRRead || !w.begun || n != min(q.mtu, w.size-off) {
+		q.out.Discarded++
+		return
+	}
+	switch got := q.store(c, w.sges[:w.nSGE], off, n, control.AccessLocalWrite, &q.out); got {
+	case found:
+	case awaited, dropped: // it will be asked for again
+		q.out.NotReady++
+		return
+	case notToGet:
+		q.endHead(control.WCPagesUnavailable)
+		return
+	default:
+		q.endHead(control.WCLocalProtection)
+		return
+	}
+	q.out.Responses++
+	w.got++
+	r.una = after(r.una, 1)
+	if (w.got%readPiece == 0 || w.got == w.pkts) && r.reads > 0 {
+		r.reads--
+	}
+	if w.got == w.pkts {
+		q.out.Messages++
+		q.finish(control.WC{})
+	}
+	q.progress()
+}

@@ -1,0 +1,426 @@
+package rdma
+
+import (
+	"errors"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/dma"
+)
+
+// responder is the half of a queue pair that carries out the peer's requests (9.7.4, 9.9).
+type responder struct {
+	psn     uint32 // expected
+	msn     uint32 // messages that were carried out (9.7.7)
+	refused bool   // a NAK for psn was sent: what comes behind it is dropped until it comes
+
+	// Of a message whose first packet has come and whose last one has not.
+	inWrite, inSend bool
+	va              uint64 // WRITE: of the next byte
+	key             uint32
+	left            uint32
+	off             uint32 // SEND: bytes that have come
+
+	answers []answer // ring of what is to be sent, in its order
+	first   int
+	n       int
+	nReads  int // among them
+
+	parked parkedPackets
+}
+
+// answer is an ACK, a NAK or the packets of a READ's answer.
+type answer struct {
+	read     bool
+	syndrome uint8
+	psn      uint32 // of the next packet
+	msn      uint32
+	key      uint32
+	va       uint64 // of the next byte
+	left     uint32
+	begun    bool
+	waiting  bool // for a page
+}
+
+func (p *responder) last() *answer { return &p.answers[(p.first+p.n-1)%len(p.answers)] }
+
+func (p *responder) push(a answer) bool {
+	if p.n == len(p.answers) {
+		return false
+	}
+	p.n++
+	*p.last() = a
+	if a.read {
+		p.nReads++
+	}
+	return true
+}
+
+func (p *responder) pop() {
+	if p.answers[p.first].read {
+		p.nReads--
+	}
+	p.first, p.n = (p.first+1)%len(p.answers), p.n-1
+}
+
+// dropReads leaves ACKs and NAKs.
+func (p *responder) dropReads() {
+	for n := p.n; n > 0; n-- {
+		a := p.answers[p.first]
+		p.pop()
+		if !a.read {
+			p.push(a)
+		}
+	}
+}
+
+// acknowledge answers all up to the packet before the expected one. An ACK that waits to be sent says no more than a
+// later one.
+func (q *qp) acknowledge() {
+	p := &q.resp
+	a := answer{syndrome: synAck, psn: after(p.psn, psnMask), msn: p.msn}
+	if p.n > 0 && !p.last().read && p.last().syndrome == synAck {
+		*p.last() = a
+	} else {
+		p.push(a) // without a place it is dropped: the peer asks again
+	}
+	q.e.schedule(q)
+}
+
+// refuse sends a NAK for the expected packet. One that says that it is wrong ends the queue pair.
+func (q *qp) refuse(syndrome uint8) {
+	p := &q.resp
+	switch {
+	case syndrome == nakSequence:
+		q.in.Sequence++
+	case syndrome&synKind == synRNR:
+		q.in.NotReady++
+	default:
+		q.in.Errors++
+	}
+	p.refused = true
+	a := answer{syndrome: syndrome, psn: p.psn, msn: p.msn}
+	if syndrome != nakSequence && syndrome&synKind == synNAK {
+		q.fail(map[uint8]control.WCStatus{nakInvalid: control.WCRemoteInvalid, nakAccess: control.WCRemoteAccess,
+			nakOperate: control.WCRemoteOperation}[syndrome])
+	}
+	p.push(a)
+	q.e.schedule(q)
+}
+
+// request takes a packet of a request, whose payload is n bytes of q.src.
+func (q *qp) request(c *dma.Copier, h *header, n uint32) {
+	p := &q.resp
+	d := distance(p.psn, h.psn)
+	if d != 0 && p.parked.n > 0 {
+		q.parkMore(c, h, n, d)
+		return
+	}
+	switch {
+	case d > 0:
+		q.in.Discarded++
+		if !p.refused {
+			q.refuse(nakSequence)
+		}
+	case d < 0:
+		q.again(h)
+	default:
+		q.carryOut(c, h, n)
+	}
+}
+
+// again takes a request that was carried out before: its answer may be lost (9.7.1.1).
+func (q *qp) again(h *header) {
+	p := &q.resp
+	q.in.AgainPackets++
+	if h.op != opReadRequest {
+		q.acknowledge()
+		return
+	}
+	if pkts := q.packets(h.dmaLen); distance(p.psn, after(h.psn, pkts)) > 0 || p.nReads >= int(q.path.ReadDepth) ||
+		h.dmaLen > 0 && q.e.check(h.key, q.pd, h.va, uint64(h.dmaLen), control.AccessRemoteRead) == nil {
+		q.in.Discarded++
+		return
+	}
+	p.push(answer{read: true, psn: h.psn, msn: p.msn, key: h.key, va: h.va, left: h.dmaLen})
+	q.e.schedule(q)
+}
+
+// dropped is the outcome of a packet that goes the way of one that was lost.
+const dropped outcome = 100
+
+// carryOut carries out a request whose packet was expected.
+func (q *qp) carryOut(c *dma.Copier, h *header, n uint32) {
+	p, s := &q.resp, &shapes[h.op]
+	p.refused = false
+	if q.wrong(h, s, n) {
+		q.refuse(nakInvalid)
+		return
+	}
+	if h.op == opReadRequest {
+		q.carryOutRead(h)
+		return
+	}
+	if s.first && s.write {
+		if h.dmaLen > 0 && q.e.check(h.key, q.pd, h.va, uint64(h.dmaLen), control.AccessRemoteWrite) == nil {
+			q.refuse(nakAccess)
+			return
+		}
+	}
+	if (s.first && s.send || s.last && s.write && s.imm) && q.nRecv == 0 {
+		q.refuse(synRNR | q.path.RNRTimer)
+		return
+	}
+	got := found
+	switch {
+	case s.write && s.first:
+		to := [1]control.SGE{{VA: h.va, Len: n, Key: h.key}}
+		got = q.store(c, to[:], 0, n, control.AccessRemoteWrite, &q.in)
+	case s.write:
+		to := [1]control.SGE{{VA: p.va, Len: n, Key: p.key}}
+		got = q.store(c, to[:], 0, n, control.AccessRemoteWrite, &q.in)
+	default:
+		r := &q.recvs[q.firstRecv]
+		off := uint32(0)
+		if !s.first {
+			off = p.off
+		}
+		if uint64(off)+uint64(n) > r.size {
+			q.takeRecv(control.WC{Status: control.WCLocalLength})
+			q.refuse(nakInvalid)
+			return
+		}
+		got = q.store(c, r.sges[:r.n], off, n, control.AccessLocalWrite, &q.in)
+	}
+	switch got {
+	case found:
+	case dropped:
+		q.in.Discarded++
+		return
+	case awaited:
+		q.park(c, h, n)
+		return
+	case refused:
+		if s.send {
+			q.takeRecv(control.WC{Status: control.WCLocalProtection})
+			q.refuse(nakOperate)
+		} else {
+			q.refuse(nakAccess)
+		}
+		return
+	default:
+		q.refuse(nakOperate)
+		return
+	}
+	q.carriedOut(h, s, n)
+}
+
+// carriedOut notes that a packet of a WRITE or a SEND is where it belongs.
+func (q *qp) carriedOut(h *header, s *shape, n uint32) {
+	p := &q.resp
+	switch {
+	case s.write && s.first:
+		p.inWrite, p.va, p.key, p.left, p.off = true, h.va, h.key, h.dmaLen, 0
+	case s.first:
+		p.inSend, p.off = true, 0
+	}
+	p.va, p.left, p.off = p.va+uint64(n), p.left-n, p.off+n
+	p.psn = after(p.psn, 1)
+	q.in.Requests++
+	if s.last {
+		p.msn = after(p.msn, 1)
+		q.in.Messages++
+		w := control.WC{Len: p.off, HasImm: s.imm, Imm: h.imm}
+		if s.send || s.imm {
+			q.takeRecv(w)
+		}
+		p.inWrite, p.inSend = false, false
+	}
+	if h.ackReq {
+		q.acknowledge()
+	}
+}
+
+// wrong says whether a packet does not follow the one before, or has not as much payload as it says (9.9.3.1).
+func (q *qp) wrong(h *header, s *shape, n uint32) bool {
+	p := &q.resp
+	inside := p.inWrite || p.inSend
+	switch {
+	case s.first && inside, !s.first && s.write && !p.inWrite, !s.first && s.send && !p.inSend:
+		return true
+	case s.whole && n != q.mtu, n > q.mtu, s.empty && n != 0:
+		return true
+	case s.write && s.first && s.last:
+		return n != h.dmaLen
+	case s.write && s.first:
+		return h.dmaLen <= q.mtu || h.dmaLen > MaxLength*2
+	case s.write && s.last:
+		return n != p.left || n == 0
+	case s.write:
+		return p.left <= q.mtu
+	case s.send && s.last && !s.first:
+		return n == 0
+	case h.op == opReadRequest:
+		return h.dmaLen > MaxLength*2
+	}
+	return false
+}
+
+// carryOutRead begins the answer to a READ.
+func (q *qp) carryOutRead(h *header) {
+	p := &q.resp
+	switch {
+	case h.dmaLen > 0 && q.e.check(h.key, q.pd, h.va, uint64(h.dmaLen), control.AccessRemoteRead) == nil:
+		q.refuse(nakAccess)
+		return
+	case p.nReads >= int(q.path.ReadDepth) || p.n == len(p.answers):
+		q.refuse(nakInvalid) // more at one time than was agreed (9.9.3.1)
+		return
+	}
+	q.in.Requests++
+	q.in.Messages++
+	p.msn = after(p.msn, 1)
+	p.push(answer{read: true, psn: h.psn, msn: p.msn, key: h.key, va: h.va, left: h.dmaLen})
+	p.psn = after(p.psn, q.packets(h.dmaLen))
+	q.e.schedule(q)
+}
+
+// emitAnswer makes the next packet of what is to be answered; false: there is none, or it has to wait.
+func (q *qp) emitAnswer(f frame) bool {
+	p := &q.resp
+	if p.n == 0 {
+		return false
+	}
+	a := &p.answers[p.first]
+	if a.waiting {
+		return false
+	}
+	if !a.read {
+		h := header{op: opAck, qpn: q.path.RemoteQPN, psn: a.psn, syndrome: a.syndrome, msn: a.msn}
+		q.build(f, &h, 0)
+		q.in.Responses++
+		p.pop()
+		return true
+	}
+	n := min(q.mtu, a.left)
+	f.pd, f.need = q.pd, control.AccessRemoteRead
+	f.pieces = append(f.pieces[:0], control.SGE{VA: a.va, Len: n, Key: a.key})
+	switch got := q.load(f, &q.in); got {
+	case found:
+	case awaited:
+		a.waiting = true
+		return false
+	default: // its memory has gone since
+		syndrome := uint8(nakOperate)
+		if got == refused {
+			syndrome = nakAccess
+		}
+		psn := a.psn
+		q.refuse(syndrome)
+		p.last().psn = psn
+		return q.emitAnswer(f)
+	}
+	h := header{qpn: q.path.RemoteQPN, psn: a.psn, syndrome: synAck, msn: a.msn}
+	switch last := n == a.left; {
+	case !a.begun && last:
+		h.op = opReadRespOnly
+	case !a.begun:
+		h.op = opReadRespFirst
+	case last:
+		h.op = opReadRespLast
+	default:
+		h.op = opReadRespMid
+	}
+	q.build(f, &h, n)
+	q.in.Responses++
+	a.begun, a.psn, a.va, a.left = true, after(a.psn, 1), a.va+uint64(n), a.left-n
+	if a.left == 0 {
+		p.pop()
+	}
+	return true
+}
+
+// store copies the payload, n bytes of q.src, to [off, off+n) of memory of this end.
+func (q *qp) store(c *dma.Copier, sges []control.SGE, off, n uint32, need uint8, count *control.RDMACounts) outcome {
+	if n == 0 {
+		return found
+	}
+	q.dst = dma.Reuse(q.dst)
+	left, paged := n, false
+	for i := range sges {
+		g := &sges[i]
+		if off >= g.Len {
+			off -= g.Len
+			continue
+		}
+		k := min(left, g.Len-off)
+		va := g.VA + uint64(off)
+		if va < g.VA {
+			return refused
+		}
+		var got outcome
+		if q.dst, got = q.e.resolve(q.dst, g.Key, q.pd, va, uint64(k), need, dma.Write); got != found {
+			if got == awaited {
+				q.await(g.Key)
+			}
+			return got
+		}
+		paged = paged || q.e.isPaged(g.Key)
+		off, left = 0, left-k
+		if left == 0 {
+			break
+		}
+	}
+	if left > 0 {
+		return refused
+	}
+	bounced := !q.e.c.Direct(q.dst)
+	q.landed.gpu, q.landed.bounced = q.dst[0].GPU()+1, bounced
+	if err := q.move(c, bounced, n); err != nil {
+		var fault *dma.FaultError
+		if errors.As(err, &fault) && !q.e.c.Space.Has(fault.File) {
+			return dropped // the sender's memory is gone
+		}
+		return faulted
+	}
+	q.tallyTo(count, q.dst, n, bounced, paged)
+	return found
+}
+
+// tallyTo counts payload.
+func (q *qp) tallyTo(count *control.RDMACounts, segs []dma.Segment, n uint32, bounced, paged bool) {
+	if !bounced {
+		tally(count, segs, paged)
+		return
+	}
+	var to control.RDMACounts
+	tally(&to, segs, paged)
+	count.HostBytes += uint64(n)
+	count.BouncedBytes += to.DeviceBytes + to.GPUFileBytes
+}
+
+// move copies n bytes of q.src to q.dst: by way of host memory, where the NIC does not reach the GPU.
+func (q *qp) move(c *dma.Copier, bounced bool, n uint32) error {
+	src := q.src
+	if bounced {
+		if q.bounce == nil {
+			q.bounce = dma.NewBuffer(make([]byte, 4096), dma.Host)
+		}
+		seg := [1]dma.Segment{q.bounce.Segment(0, n)}
+		if err := copyAll(c, seg[:], src, n); err != nil {
+			return err
+		}
+		src = seg[:]
+	}
+	return copyAll(c, q.dst, src, n)
+}
+
+var errShort = errors.New("fewer bytes than there should be")
+
+func copyAll(c *dma.Copier, dst, src []dma.Segment, n uint32) error {
+	if k, err := c.Copy(dst, src); err != nil {
+		return err
+	} else if k != uint64(n) {
+		return errShort
+	}
+	return nil
+}
