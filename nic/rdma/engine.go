@@ -38,6 +38,9 @@ type Config struct {
 	Space *dma.Space
 	// Buffer finds a registered buffer: its GPU's memory, and where it lies in there.
 	Buffer func(id uint32) (memory *dma.Region, off, size uint64, ok bool)
+	// GPU is the memory of a GPU of this port, nil if it has none of that number; Mailbox opens one in it.
+	GPU     func(gpu uint16) *dma.Region
+	Mailbox func(gpu uint16, off uint64) (Mailbox, error)
 	// Direct says whether the NIC reaches all GPU memory in segs by itself.
 	Direct func(segs []dma.Segment) bool
 	// Wake wakes the worker, who then calls Next. It never waits.
@@ -107,6 +110,7 @@ func (e *Engine) Active() bool { return e.active.Load() > 0 }
 
 // Reset ends all that commands have made. When it returns nobody uses memory of the port because of one.
 func (e *Engine) Reset() {
+	var paged []*paged
 	e.mu.Lock()
 	for i := range e.qps.at {
 		if q := e.qps.at[i].Load(); q != nil {
@@ -115,10 +119,10 @@ func (e *Engine) Reset() {
 	}
 	for i := range e.mrs.at {
 		if r := e.mrs.at[i].Load(); r != nil {
-			if r.pages != nil {
-				e.delPaged(r.pages)
-			}
 			e.mrs.del(r.Key)
+			if r.pages != nil {
+				paged = append(paged, r.pages)
+			}
 		}
 	}
 	clear(e.cqs)
@@ -126,6 +130,9 @@ func (e *Engine) Reset() {
 	e.ranges, e.taken = 0, 0
 	e.ended.out, e.ended.in = control.RDMACounts{}, control.RDMACounts{}
 	e.mu.Unlock()
+	for _, p := range paged {
+		e.delPaged(p)
+	}
 	e.paging.reset()
 	e.users.Wait()
 }

@@ -3,53 +3,451 @@ package rdma
 import (
 	"fmt"
 	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
 )
 
+// Bounds of regions on demand.
 const (
-	maxPaged    = 16
-	maxRequests = 64
+	maxPaged    = 16                     // of a port
+	maxPages    = 1 << 18                // in all of them: 1 GiB
+	maxRequests = 64                     // for pages, without an answer
+	maxWait     = int64(time.Second)     // for an answer
+	askAgain    = 50 * time.Millisecond  // a notice may be lost
+	pollBusy    = 30 * time.Microsecond  // between two looks at a mailbox that had something
+	pollIdle    = 200 * time.Microsecond // and at one that has had nothing for a while
 )
 
-type paged struct{}
-type paging struct{}
-type parkedPackets struct{ n int }
-
-func (p *paging) init(*Engine)       {}
-func (p *paging) reset()             {}
-func (p *paging) tick(t int64) int64 { return math.MaxInt64 }
-func (p *paging) askAll()            {}
-
-func (p *paged) places(dst []dma.Segment, off, n uint64, a dma.Access) ([]dma.Segment, outcome) {
-	return dst, notToGet
+// Mailbox is where a GPU's driver tells of invalidations, and waits until they are done. One goroutine uses it.
+type Mailbox interface {
+	// Poll calls f for each invalidation that it has not called it for.
+	Poll(f func(Invalidation))
+	// Done tells the driver that nobody uses the pages any more.
+	Done(slot int)
+	// Free gives back a slot that the driver has given up on.
+	Free(slot int)
+	Close()
 }
+
+// Invalidation is what a driver tells.
+type Invalidation struct {
+	Slot         int
+	Region       uint32
+	First, Pages uint64
+	Generation   uint32
+	End          bool // the region has ended, or its GPU is removed
+	GivenUp      bool // the driver has waited for too long: the region is in quarantine
+}
+
+// paging is what an Engine has of pages on demand. Its lock is a leaf: regions' entries, requests and who waits for
+// them are under it, as all of them change together.
+type paging struct {
+	e     *Engine
+	count atomic.Int32 // regions
+
+	mu       sync.Mutex
+	regions  []*paged
+	requests []*request // by id
+	lastID   uint32
+	toAsk    []control.PageRequest // by the worker
+	starved  []*qp                 // wait as there were too many requests
+	pages    int
+	boxes    map[uint16]*box
+
+	parked parkedPool
+	faults pagingFaults
+}
+
+// paged is the table of a region on demand.
+type paged struct {
+	key     uint32
+	region  uint32
+	gpu     uint16
+	memory  *dma.Region // the GPU's
+	off     uint64      // of the MR's first byte in the region
+	entries []entry
+	waiters []*qp
+	dead    bool // in quarantine, or its owner has gone
+	counts  control.PageCounts
+}
+
+// entry is what the NIC knows of a page.
+type entry struct {
+	addr       uint64 // of a page in RAM, or its offset in the GPU
+	state      entryState
+	writable   bool
+	asked      bool   // a request for it has no answer
+	generation uint32 // of the newest invalidation
+	retryAt    int64  // it was not to be had: until then it is not asked for again
+}
+
+type entryState uint8
+
+const (
+	absent entryState = iota // never known, or stale
+	inRAM
+	inGPU
+)
+
+type request struct {
+	control.PageRequest
+	p      *paged
+	due    int64
+	notify int64
+}
+
+const pageSize = 4096
+
+func (p *paging) init(e *Engine) { p.e, p.boxes = e, make(map[uint16]*box) }
+
+// addPaged makes a region on demand.
 func (e *Engine) addPaged(r *region) error {
-	return fmt.Errorf("mr: pages on demand are not there yet: %w", syscall.EOPNOTSUPP)
+	g := &e.paging
+	if r.Off >= pageSize || r.Len > math.MaxInt64-r.Off {
+		return fmt.Errorf("mr on demand: its first byte is at %d of its first page, not 0 to %d: %w", r.Off, pageSize-1,
+			syscall.EINVAL)
+	}
+	pages := (r.Off + r.Len + pageSize - 1) / pageSize
+	memory := e.c.GPU(r.GPU)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case memory == nil || g.boxes[r.GPU] == nil:
+		return fmt.Errorf("mr on demand: GPU %d has no mailbox, or is none of this port's: %w", r.GPU, syscall.ENODEV)
+	case len(g.regions) == maxPaged || pages > uint64(maxPages-g.pages):
+		return fmt.Errorf("mr on demand: %d of at most %d, and %d pages of at most %d: %w", len(g.regions), maxPaged, g.pages,
+			maxPages, syscall.ENOSPC)
+	}
+	for _, o := range g.regions {
+		if o.gpu == r.GPU && o.region == r.Buffer {
+			return fmt.Errorf("mr on demand: region %d of GPU %d has one: %w", r.Buffer, r.GPU, syscall.EEXIST)
+		}
+	}
+	r.pages = &paged{region: r.Buffer, gpu: r.GPU, memory: memory, off: r.Off, entries: make([]entry, pages)}
+	g.regions = append(g.regions, r.pages)
+	g.pages += int(pages)
+	g.count.Add(1)
+	g.boxes[r.GPU].wake()
+	r.whole.Store(true)
+	return nil
 }
-func (e *Engine) delPaged(*paged)                                  {}
-func (e *Engine) isPaged(key uint32) bool                          { return false }
-func (q *qp) await(key uint32)                                     {}
-func (q *qp) park(c *dma.Copier, h *header, n uint32)              { q.refuse(synRNR | 12) }
-func (q *qp) parkMore(c *dma.Copier, h *header, n uint32, d int32) {}
-func (q *qp) unpark()                                              {}
-func (q *qp) dropParked()                                          {}
 
-// SetMailbox implements control.RDMA.
-func (e *Engine) SetMailbox(m control.Mailbox) error { return syscall.EOPNOTSUPP }
+// delPaged ends a region: who waits for its pages finds that it is no more.
+func (e *Engine) delPaged(p *paged) {
+	g := &e.paging
+	g.mu.Lock()
+	g.regions = slices.DeleteFunc(g.regions, func(o *paged) bool { return o == p })
+	g.requests = slices.DeleteFunc(g.requests, func(r *request) bool { return r.p == p })
+	g.pages -= len(p.entries)
+	g.count.Add(-1)
+	waiters := g.wakeAll(p)
+	g.mu.Unlock()
+	e.resume(waiters)
+}
+
+// wakeAll takes those who wait for pages of a region, and those who wait to ask. The caller holds mu, and then calls
+// resume without it.
+func (g *paging) wakeAll(p *paged) []*qp {
+	waiters := append(p.waiters, g.starved...)
+	p.waiters, g.starved = nil, nil
+	return waiters
+}
+
+// resume has queue pairs look again.
+func (e *Engine) resume(qs []*qp) {
+	for _, q := range qs {
+		q.mu.Lock()
+		q.resume()
+		q.mu.Unlock()
+		e.schedule(q)
+	}
+}
+
+func (q *qp) resume() {
+	r := &q.req
+	if r.waiting && r.again && q.state == control.QPReady {
+		q.goBack()
+	}
+	r.waiting, r.again = false, false
+	for i := range q.resp.n {
+		q.resp.answers[(q.resp.first+i)%len(q.resp.answers)].waiting = false
+	}
+	q.resp.parked.waiting = false
+}
+
+// places appends those of [off, off+n) of a region, of which ahead bytes from off on will be wanted soon. The caller is
+// among the engine's users: what it gets is true until it has left. awaited: the queue pair is told when to look again.
+func (p *paged) places(dst []dma.Segment, q *qp, off, n, ahead uint64, a dma.Access) ([]dma.Segment, outcome) {
+	g := &q.e.paging
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	first := p.off + off
+	for at := first; at < first+n; {
+		i, in := at/pageSize, at%pageSize
+		k := min(pageSize-in, first+n-at)
+		e := &p.entries[i]
+		if p.dead {
+			return dst, notToGet
+		}
+		if !p.usable(q.e, e, a) {
+			if e.retryAt > q.e.now() {
+				return dst, notToGet
+			}
+			g.want(p, q, i, (first+max(n, ahead)+pageSize-1)/pageSize-i, a)
+			return dst, awaited
+		}
+		if e.state == inGPU {
+			dst = append(dst, p.memory.Segment(e.addr+in, uint32(k)))
+			p.counts.GPUBytes += k
+		} else {
+			var err error
+			if dst, err = q.e.c.Space.TranslateMax(dst, len(dst)+maxPieces, e.addr+in, k, a); err != nil {
+				return dst, notToGet
+			}
+			p.counts.HostBytes += k
+		}
+		at += k
+	}
+	return dst, found
+}
+
+// usable says whether a page may be used as it is known. One in a GPU that the NIC does not reach is not: its owner
+// brings it to RAM.
+func (p *paged) usable(e *Engine, t *entry, a dma.Access) bool {
+	switch {
+	case t.state == absent || a == dma.Write && !t.writable:
+		return false
+	case t.state == inGPU:
+		return p.direct(e)
+	}
+	return true
+}
+
+func (p *paged) direct(e *Engine) bool {
+	seg := [1]dma.Segment{p.memory.Segment(0, 1)}
+	return e.c.Direct(seg[:])
+}
+
+// want has pages asked for, at most n from page i on, and has the queue pair woken when there is an answer. The caller
+// holds mu.
+func (g *paging) want(p *paged, q *qp, i, n uint64, a dma.Access) {
+	if p.entries[i].asked {
+		p.wait(q)
+		return
+	}
+	if len(g.requests) == maxRequests {
+		if !slices.Contains(g.starved, q) {
+			g.starved = append(g.starved, q)
+		}
+		return
+	}
+	end := min(i+min(n, control.MaxPages), uint64(len(p.entries)))
+	ask := i
+	for ; ask < end && !p.entries[ask].asked && !p.usable(g.e, &p.entries[ask], a); ask++ {
+		p.entries[ask].asked = true
+	}
+	g.lastID++
+	if g.lastID == 0 {
+		g.lastID++
+	}
+	t := g.e.now()
+	r := &request{p: p, due: t + maxWait, notify: t + int64(askAgain), PageRequest: control.PageRequest{ID: g.lastID, Key: p.key,
+		Region: p.region, First: i, Count: uint16(ask - i), Write: a == dma.Write, InRAM: !p.direct(g.e)}}
+	g.requests = append(g.requests, r)
+	p.counts.Requests++
+	g.toAsk = append(g.toAsk, r.PageRequest)
+	p.wait(q)
+	g.e.at(r.notify)
+	g.e.c.Wake()
+}
+
+func (p *paged) wait(q *qp) {
+	if !slices.Contains(p.waiters, q) {
+		p.waiters = append(p.waiters, q)
+	}
+}
+
+// askAll has the driver asked. The worker calls it.
+func (g *paging) askAll() {
+	if g.count.Load() == 0 {
+		return
+	}
+	g.mu.Lock()
+	ask := g.toAsk
+	g.toAsk = nil
+	g.mu.Unlock()
+	for _, r := range ask {
+		g.e.c.Ask(r)
+	}
+}
+
+// pending says whether there is somebody to ask.
+func (g *paging) pending() bool {
+	if g.count.Load() == 0 {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.toAsk) > 0
+}
+
+// open says whether requests have no answer.
+func (g *paging) open() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.requests) > 0
+}
+
+// tick repeats requests and ends those whose time is over. It returns when it is to be called again.
+func (g *paging) tick(t int64) (next int64) {
+	next = math.MaxInt64
+	if g.count.Load() == 0 {
+		return next
+	}
+	g.mu.Lock()
+	var waiters []*qp
+	var again bool
+	g.requests = slices.DeleteFunc(g.requests, func(r *request) bool {
+		if r.due <= t {
+			r.p.end(r, func(e *entry) { e.retryAt = t + maxWait })
+			r.p.counts.Refused += uint64(r.Count)
+			waiters = append(waiters, g.wakeAll(r.p)...)
+			return true
+		}
+		if r.notify <= t {
+			r.notify = t + int64(askAgain)
+			g.toAsk = append(g.toAsk, r.PageRequest)
+			again = true
+		}
+		next = min(next, r.due, r.notify)
+		return false
+	})
+	g.mu.Unlock()
+	g.e.resume(waiters)
+	if again {
+		g.e.c.Wake()
+	}
+	return next
+}
+
+// end ends a request: f changes its pages.
+func (p *paged) end(r *request, f func(e *entry)) {
+	for i := range uint64(r.Count) {
+		e := &p.entries[r.First+i]
+		e.asked = false
+		f(e)
+	}
+}
 
 // PageRequests implements control.RDMA.
-func (e *Engine) PageRequests() ([]control.PageRequest, error) { return nil, nil }
-
-// AnswerPages implements control.RDMA.
-func (e *Engine) AnswerPages(a control.PageAnswer) error { return syscall.EOPNOTSUPP }
-
-// PageCounts implements control.RDMA.
-func (e *Engine) PageCounts(key uint32) (control.PageCounts, error) {
-	return control.PageCounts{}, syscall.EOPNOTSUPP
+func (e *Engine) PageRequests() (rs []control.PageRequest, err error) {
+	g := &e.paging
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, r := range g.requests {
+		rs = append(rs, r.PageRequest)
+	}
+	slices.SortFunc(rs, func(a, b control.PageRequest) int { return int(int64(a.ID) - int64(b.ID)) })
+	return rs, nil
 }
 
-// open says whether requests for pages have no answer.
-func (p *paging) open() bool { return false }
+// Entries of answers, as the driver makes them (guest-images/vnicgpu/vnicgpu.h).
+const (
+	answerKind     = 3
+	answerRAM      = 1
+	answerGPU      = 2
+	answerWritable = 4
+)
+
+// AnswerPages implements control.RDMA.
+func (e *Engine) AnswerPages(a control.PageAnswer) error {
+	g := &e.paging
+	if g.faults.dropAnswer() {
+		return nil
+	}
+	g.mu.Lock()
+	i := slices.IndexFunc(g.requests, func(r *request) bool { return r.ID == a.ID })
+	if i < 0 {
+		g.mu.Unlock()
+		return fmt.Errorf("pages: no request %d: %w", a.ID, syscall.ENOENT)
+	}
+	r := g.requests[i]
+	if a.Errno == 0 && len(a.Entries) != int(r.Count) {
+		g.mu.Unlock()
+		return fmt.Errorf("pages: %d entries, and request %d is for %d: %w", len(a.Entries), a.ID, r.Count, syscall.EINVAL)
+	}
+	g.requests = slices.Delete(g.requests, i, i+1)
+	p := r.p
+	p.counts.Answers++
+	retry := e.now() + maxWait
+	next := 0
+	p.end(r, func(t *entry) {
+		v := uint64(0)
+		if a.Errno == 0 {
+			v = a.Entries[next]
+			next++
+		}
+		p.learn(t, v, a.Generation, retry)
+	})
+	waiters := g.wakeAll(p)
+	g.mu.Unlock()
+	e.resume(waiters)
+	return nil
+}
+
+// learn takes what an answer says of a page.
+func (p *paged) learn(t *entry, v uint64, generation uint32, retry int64) {
+	addr := v &^ (pageSize - 1)
+	switch {
+	case v&answerKind == answerRAM || v&answerKind == answerGPU:
+		if int32(generation-t.generation) < 0 {
+			p.counts.Stale++ // an invalidation has overtaken it; who waits asks again
+			return
+		}
+	default:
+		t.retryAt = retry
+		p.counts.Refused++
+		return
+	}
+	t.retryAt, t.writable = 0, v&answerWritable != 0
+	if v&answerKind == answerRAM {
+		t.state, t.addr = inRAM, addr
+		p.counts.MapsHost++
+		return
+	}
+	if addr >= p.memory.Size() {
+		t.state, t.retryAt = absent, retry
+		p.counts.Refused++
+		return
+	}
+	t.state, t.addr = inGPU, addr
+	p.counts.MapsGPU++
+}
+
+// PageCounts implements control.RDMA.
+func (e *Engine) PageCounts(key uint32) (c control.PageCounts, err error) {
+	token := e.users.Enter()
+	defer e.users.Leave(token)
+	r := e.regionOf(key)
+	if r == nil || r.pages == nil {
+		return c, fmt.Errorf("mr: no key %#x of a region on demand: %w", key, syscall.ENOENT)
+	}
+	g := &e.paging
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return r.pages.counts, nil
+}
+
+func (e *Engine) isPaged(key uint32) bool {
+	if e.paging.count.Load() == 0 {
+		return false
+	}
+	r := e.regionOf(key)
+	return r != nil && r.pages != nil
+}

@@ -99,17 +99,22 @@ func (e *Engine) check(key, pd uint32, va, n uint64, need uint8) *region {
 	return r
 }
 
-// resolve appends the places of [va, va+n) of an MR. The caller is inside the address space.
-func (e *Engine) resolve(dst []dma.Segment, key, pd uint32, va, n uint64, need uint8, a dma.Access) (
+// resolve appends the places of [va, va+n) of an MR, of which ahead bytes from va on will be wanted soon. The caller is
+// inside the address space.
+func (q *qp) resolve(dst []dma.Segment, key uint32, va, n, ahead uint64, need uint8, a dma.Access) (
 	[]dma.Segment, outcome) {
 	if n == 0 {
 		return dst, found // a key of nothing is not looked at (9.7.4.1.5)
 	}
-	r := e.check(key, pd, va, n, need)
-	if r == nil {
+	r := q.e.check(key, q.pd, va, n, need)
+	switch {
+	case r == nil:
 		return dst, refused
+	case r.pages != nil:
+		off := va - r.VA
+		return r.pages.places(dst, q, off, n, min(ahead, r.Len-off), a)
 	}
-	return e.places(dst, r, va-r.VA, n, a)
+	return q.e.places(dst, r, va-r.VA, n, a)
 }
 
 // maxPieces is how many pieces of memory a packet's payload may lie in.
@@ -117,11 +122,8 @@ const maxPieces = 32
 
 // places appends those of [off, off+n) of a region, which has them.
 func (e *Engine) places(dst []dma.Segment, r *region, off, n uint64, a dma.Access) ([]dma.Segment, outcome) {
-	switch r.Kind {
-	case control.MRBuffer:
+	if r.Kind == control.MRBuffer {
 		return append(dst, r.memory.Segment(r.base+off, uint32(n))), found
-	case control.MROnDemand:
-		return r.pages.places(dst, off, n, a)
 	}
 	i := sort.Search(len(r.ranges), func(i int) bool { return r.ranges[i].off > off }) - 1
 	limit := len(dst) + maxPieces
@@ -177,6 +179,9 @@ func (e *Engine) AddMR(m control.MR) (uint32, error) {
 		return 0, err
 	}
 	r.Key = e.mrs.free(32)
+	if r.pages != nil {
+		r.pages.key = r.Key
+	}
 	e.mrs.set(r.Key, r)
 	return r.Key, nil
 }
@@ -246,10 +251,10 @@ func (e *Engine) DelMR(key uint32) error {
 	}
 	e.mrs.del(key)
 	e.ranges -= len(r.ranges)
+	e.mu.Unlock()
 	if r.pages != nil {
 		e.delPaged(r.pages)
 	}
-	e.mu.Unlock()
 	e.users.Wait()
 	return nil
 }

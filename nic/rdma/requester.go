@@ -23,6 +23,7 @@ type requester struct {
 	rnrs        uint8  // left
 	recovering  bool   // it went back, and nothing has been answered since
 	waiting     bool   // for a page of its own memory
+	again       bool   // likewise, and an answer was dropped for that
 	rnrUntil    int64  // 0: the peer is ready
 	answerUntil int64  // 0: nothing is without an answer
 }
@@ -186,7 +187,7 @@ func (q *qp) emitRead(f frame, w *wqe) uint32 {
 	off := r.pkt * q.mtu
 	size := min(n*q.mtu, w.size-off)
 	// Where the answer goes is looked at before: who cannot take it does not ask.
-	if got := q.localPlaces(w, off, size, control.AccessLocalWrite, dma.Write); got != found {
+	if got := q.probe(w, off, size); got != found {
 		q.stuck(got, w)
 		return 0
 	}
@@ -196,8 +197,8 @@ func (q *qp) emitRead(f frame, w *wqe) uint32 {
 	return n
 }
 
-// localPlaces looks at memory of a work request, without using it.
-func (q *qp) localPlaces(w *wqe, off, size uint32, need uint8, a dma.Access) outcome {
+// probe looks whether the answer to a READ of [off, off+size) has a place: pages on demand are asked for before.
+func (q *qp) probe(w *wqe, off, size uint32) outcome {
 	for i := range w.nSGE {
 		g := &w.sges[i]
 		if off >= g.Len {
@@ -208,9 +209,18 @@ func (q *qp) localPlaces(w *wqe, off, size uint32, need uint8, a dma.Access) out
 		if n == 0 {
 			break
 		}
-		reg := q.e.check(g.Key, q.pd, g.VA+uint64(off), uint64(n), need)
-		if reg == nil || g.VA+uint64(off) < g.VA {
+		va := g.VA + uint64(off)
+		r := q.e.check(g.Key, q.pd, va, uint64(n), control.AccessLocalWrite)
+		if r == nil || va < g.VA {
 			return refused
+		}
+		if r.pages != nil {
+			at := va - r.VA
+			var got outcome
+			q.dst, got = r.pages.places(dma.Reuse(q.dst), q, at, uint64(n), min(uint64(g.Len-off), r.Len-at), dma.Write)
+			if got != found {
+				return got
+			}
 		}
 		off, size = 0, size-n
 	}
@@ -247,10 +257,10 @@ func (q *qp) emitData(f frame, w *wqe) uint32 {
 	if shapes[h.op].reth {
 		h.va, h.key, h.dmaLen = w.remote, w.key, w.size
 	}
-	f.pd, f.need, f.pieces = q.pd, 0, f.pieces[:0]
+	f.need, f.pieces = 0, f.pieces[:0]
 	f.take(w.sges[:w.nSGE], off, n)
 	again := distance(r.top, r.next) < 0
-	if got := q.load(f, &q.out); got != found {
+	if got := q.load(f, w.size-off, &q.out); got != found {
 		q.stuck(got, w)
 		return 0
 	}
@@ -485,10 +495,14 @@ func (q *qp) readAnswer(c *dma.Copier, h *header, n uint32) {
 		q.out.Discarded++
 		return
 	}
-	switch got := q.store(c, w.sges[:w.nSGE], off, n, control.AccessLocalWrite, &q.out); got {
+	switch got := q.store(c, w.sges[:w.nSGE], off, n, n, control.AccessLocalWrite, &q.out); got {
 	case found:
-	case awaited, dropped: // it will be asked for again
-		q.out.NotReady++
+	case awaited: // it is asked for again when the page is there
+		q.out.Discarded++
+		r.waiting, r.again = true, true
+		return
+	case dropped:
+		q.out.Discarded++
 		return
 	case notToGet:
 		q.endHead(control.WCPagesUnavailable)

@@ -111,7 +111,7 @@ func (q *qp) refuse(syndrome uint8) {
 func (q *qp) request(c *dma.Copier, h *header, n uint32) {
 	p := &q.resp
 	d := distance(p.psn, h.psn)
-	if d != 0 && p.parked.n > 0 {
+	if len(p.parked.list) > 0 {
 		q.parkMore(c, h, n, d)
 		return
 	}
@@ -174,10 +174,10 @@ func (q *qp) carryOut(c *dma.Copier, h *header, n uint32) {
 	switch {
 	case s.write && s.first:
 		to := [1]control.SGE{{VA: h.va, Len: n, Key: h.key}}
-		got = q.store(c, to[:], 0, n, control.AccessRemoteWrite, &q.in)
+		got = q.store(c, to[:], 0, n, h.dmaLen, control.AccessRemoteWrite, &q.in)
 	case s.write:
 		to := [1]control.SGE{{VA: p.va, Len: n, Key: p.key}}
-		got = q.store(c, to[:], 0, n, control.AccessRemoteWrite, &q.in)
+		got = q.store(c, to[:], 0, n, p.left, control.AccessRemoteWrite, &q.in)
 	default:
 		r := &q.recvs[q.firstRecv]
 		off := uint32(0)
@@ -189,7 +189,7 @@ func (q *qp) carryOut(c *dma.Copier, h *header, n uint32) {
 			q.refuse(nakInvalid)
 			return
 		}
-		got = q.store(c, r.sges[:r.n], off, n, control.AccessLocalWrite, &q.in)
+		got = q.store(c, r.sges[:r.n], off, n, n, control.AccessLocalWrite, &q.in)
 	}
 	switch got {
 	case found:
@@ -302,9 +302,9 @@ func (q *qp) emitAnswer(f frame) bool {
 		return true
 	}
 	n := min(q.mtu, a.left)
-	f.pd, f.need = q.pd, control.AccessRemoteRead
+	f.need = control.AccessRemoteRead
 	f.pieces = append(f.pieces[:0], control.SGE{VA: a.va, Len: n, Key: a.key})
-	switch got := q.load(f, &q.in); got {
+	switch got := q.load(f, a.left, &q.in); got {
 	case found:
 	case awaited:
 		a.waiting = true
@@ -340,7 +340,7 @@ func (q *qp) emitAnswer(f frame) bool {
 }
 
 // store copies the payload, n bytes of q.src, to [off, off+n) of memory of this end.
-func (q *qp) store(c *dma.Copier, sges []control.SGE, off, n uint32, need uint8, count *control.RDMACounts) outcome {
+func (q *qp) store(c *dma.Copier, sges []control.SGE, off, n, ahead uint32, need uint8, count *control.RDMACounts) outcome {
 	if n == 0 {
 		return found
 	}
@@ -358,10 +358,7 @@ func (q *qp) store(c *dma.Copier, sges []control.SGE, off, n uint32, need uint8,
 			return refused
 		}
 		var got outcome
-		if q.dst, got = q.e.resolve(q.dst, g.Key, q.pd, va, uint64(k), need, dma.Write); got != found {
-			if got == awaited {
-				q.await(g.Key)
-			}
+		if q.dst, got = q.resolve(q.dst, g.Key, va, uint64(k), uint64(max(k, ahead)), need, dma.Write); got != found {
 			return got
 		}
 		paged = paged || q.e.isPaged(g.Key)

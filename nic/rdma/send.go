@@ -16,7 +16,6 @@ type slot struct {
 	head    []byte // Ethernet, IP and UDP
 	mem     []byte // the headers behind them, the payload from payloadAt on, padding, the ICRC
 	region  *dma.Region
-	pd      uint32
 	need    uint8
 	pieces  []control.SGE // where the payload is from, in memory regions
 	segs    []dma.Segment // and where that lies
@@ -57,30 +56,25 @@ func (s *slot) take(sges []control.SGE, off, n uint32) {
 	}
 }
 
-// find finds the payload's places.
-func (e *Engine) find(s *slot) (outcome, bool) {
+// find finds the payload's places; ahead bytes of the last piece from its begin on will be wanted soon.
+func (q *qp) find(s *slot, ahead uint64) (outcome, bool) {
 	s.segs = dma.Reuse(s.segs)
 	paged := false
 	for _, g := range s.pieces {
 		var got outcome
-		if s.segs, got = e.resolve(s.segs, g.Key, s.pd, g.VA, uint64(g.Len), s.need, dma.Read); got != found {
+		if s.segs, got = q.resolve(s.segs, g.Key, g.VA, uint64(g.Len), ahead, s.need, dma.Read); got != found {
 			return got, paged
 		}
-		paged = paged || e.isPaged(g.Key)
+		paged = paged || q.e.isPaged(g.Key)
 	}
 	return found, paged
 }
 
 // load copies the payload into the frame. Where the NIC does not reach the GPU that it is in, this is a copy that the
 // GPU's engine makes to host memory.
-func (q *qp) load(f frame, count *control.RDMACounts) outcome {
-	got, paged := q.e.find(f.slot)
+func (q *qp) load(f frame, ahead uint32, count *control.RDMACounts) outcome {
+	got, paged := q.find(f.slot, uint64(ahead))
 	if got != found {
-		if got == awaited {
-			for _, g := range f.pieces {
-				q.await(g.Key)
-			}
-		}
 		return got
 	}
 	n := int(dma.Len(f.segs))
@@ -157,7 +151,7 @@ func (e *Engine) Pending() bool {
 	}
 	e.runMu.Lock()
 	defer e.runMu.Unlock()
-	return len(e.run)+len(e.tells) > 0
+	return len(e.run)+len(e.tells) > 0 || e.paging.pending()
 }
 
 func (e *Engine) pop() *qp {

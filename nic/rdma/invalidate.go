@@ -1,0 +1,207 @@
+package rdma
+
+import (
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"vnic.dev/vnic/control"
+)
+
+// box is the goroutine that looks at a GPU's mailbox while there are regions on demand.
+type box struct {
+	e    *Engine
+	gpu  uint16
+	m    Mailbox
+	more chan struct{} // capacity 1: there is a region
+	stop chan struct{}
+	done chan struct{}
+	idle int
+}
+
+// SetMailbox implements control.RDMA.
+func (e *Engine) SetMailbox(m control.Mailbox) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	g := &e.paging
+	if e.closed {
+		return fmt.Errorf("the NIC has ended: %w", syscall.ENODEV)
+	}
+	if old := g.box(m.GPU); old != nil {
+		g.mu.Lock()
+		for _, p := range g.regions {
+			if p.gpu == m.GPU {
+				g.mu.Unlock()
+				return fmt.Errorf("mailbox of GPU %d: there are regions of it: %w", m.GPU, syscall.EBUSY)
+			}
+		}
+		delete(g.boxes, m.GPU)
+		g.mu.Unlock()
+		old.close()
+	}
+	mailbox, err := e.c.Mailbox(m.GPU, m.Off)
+	if err != nil {
+		return fmt.Errorf("mailbox of GPU %d: %w", m.GPU, err)
+	}
+	b := &box{e: e, gpu: m.GPU, m: mailbox, more: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	g.mu.Lock()
+	g.boxes[m.GPU] = b
+	g.mu.Unlock()
+	go b.run()
+	return nil
+}
+
+func (g *paging) box(gpu uint16) *box {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.boxes[gpu]
+}
+
+// reset ends all mailboxes. Regions have ended before.
+func (g *paging) reset() {
+	g.mu.Lock()
+	boxes := g.boxes
+	g.boxes = make(map[uint16]*box)
+	g.requests, g.toAsk, g.starved = nil, nil, nil
+	g.mu.Unlock()
+	for _, b := range boxes {
+		b.close()
+	}
+}
+
+func (b *box) close() {
+	close(b.stop)
+	<-b.done
+}
+
+func (b *box) wake() {
+	select {
+	case b.more <- struct{}{}:
+	default:
+	}
+}
+
+// run looks at the mailbox. While no region is on demand it sleeps.
+func (b *box) run() {
+	defer close(b.done)
+	defer b.m.Close()
+	t := time.NewTimer(time.Hour)
+	defer t.Stop()
+	for {
+		b.idle++
+		b.m.Poll(b.take)
+		pause := pollBusy
+		if b.idle > 100 {
+			pause = pollIdle
+		}
+		if b.e.paging.count.Load() == 0 {
+			select {
+			case <-b.more:
+			case <-b.stop:
+				return
+			}
+			continue
+		}
+		t.Reset(pause)
+		select {
+		case <-t.C:
+		case <-b.stop:
+			return
+		}
+	}
+}
+
+// take carries out an invalidation: the pages are forgotten, and the driver is told when nobody is inside them.
+func (b *box) take(v Invalidation) {
+	b.idle = 0
+	e, f := b.e, &b.e.paging.faults
+	stale := f.keep.Load()
+	if !stale {
+		e.paging.forget(b.gpu, &v)
+		e.users.Wait() // until everyone who found the pages before has left
+	}
+	if v.GivenUp {
+		b.m.Free(v.Slot)
+		return
+	}
+	switch late := time.Duration(f.ackDelay.Load()); {
+	case late < 0:
+		// never: the driver gives it up
+	case late == 0:
+		b.m.Done(v.Slot)
+	default:
+		b.sleep(late)
+		b.m.Done(v.Slot)
+	}
+}
+
+func (b *box) sleep(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-b.stop:
+	}
+}
+
+// forget forgets pages. A request for them that has no answer stays: an older answer is not taken.
+func (g *paging) forget(gpu uint16, v *Invalidation) {
+	g.mu.Lock()
+	var waiters []*qp
+	for _, p := range g.regions {
+		if p.gpu != gpu || p.region != v.Region {
+			continue
+		}
+		p.counts.Invalidations++
+		if v.GivenUp {
+			p.counts.Quarantined = 1
+		}
+		first, end := uint64(0), uint64(len(p.entries))
+		if v.GivenUp || v.End {
+			p.dead = true
+			waiters = append(waiters, g.wakeAll(p)...)
+		} else {
+			first = min(v.First, end)
+			end = first + min(v.Pages, end-first)
+		}
+		for i := first; i < end; i++ {
+			t := &p.entries[i]
+			if t.state != absent {
+				p.counts.Invalidated++
+			}
+			t.state, t.generation, t.retryAt = absent, v.Generation, 0
+		}
+	}
+	g.mu.Unlock()
+	g.e.resume(waiters)
+}
+
+// pagingFaults are what an Engine does wrong when it is told to.
+type pagingFaults struct {
+	ackDelay atomic.Int64 // nanoseconds; negative: never
+	keep     atomic.Bool  // acknowledges, and goes on using what it knew
+	drop     atomic.Int64 // so many answers are lost
+}
+
+func (f *pagingFaults) dropAnswer() bool {
+	for {
+		n := f.drop.Load()
+		if n <= 0 {
+			return false
+		}
+		if f.drop.CompareAndSwap(n, n-1) {
+			return true
+		}
+	}
+}
+
+// DelayAcks has invalidations acknowledged late, or never (negative).
+func (e *Engine) DelayAcks(d time.Duration) { e.paging.faults.ackDelay.Store(int64(d)) }
+
+// LoseAnswers has the next n answers to requests for pages lost.
+func (e *Engine) LoseAnswers(n int) { e.paging.faults.drop.Store(int64(n)) }
+
+// KeepStale has invalidations acknowledged and not carried out, as a NIC does that is broken: data is lost then, which
+// is for tests to see.
+func (e *Engine) KeepStale(on bool) { e.paging.faults.keep.Store(on) }

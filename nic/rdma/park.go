@@ -1,0 +1,159 @@
+package rdma
+
+import (
+	"sync"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/dma"
+)
+
+// parkedPool is memory for packets that wait for a page, for all queue pairs: 256 KiB, made when first needed.
+type parkedPool struct {
+	mu   sync.Mutex // a leaf
+	free []*dma.Region
+	made int
+}
+
+const parkedBytes = 256 << 10
+
+func (p *parkedPool) get() *dma.Region {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := len(p.free); n > 0 {
+		r := p.free[n-1]
+		p.free = p.free[:n-1]
+		return r
+	}
+	if p.made == parkedBytes/maxMTU {
+		return nil
+	}
+	p.made++
+	return dma.NewBuffer(make([]byte, maxMTU), dma.Private)
+}
+
+func (p *parkedPool) put(r *dma.Region) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.free = append(p.free, r)
+}
+
+// parkedPackets are those of a queue pair, of consecutive numbers from the expected one on.
+type parkedPackets struct {
+	list    []parkedPacket
+	waiting bool // for the page of the first
+	resumed bool // the first is being carried out again
+	lost    bool // packets behind them were dropped
+}
+
+type parkedPacket struct {
+	h   header
+	n   uint32
+	mem *dma.Region
+}
+
+// park keeps a packet, whose payload is n bytes of q.src, until the page that it is for is there. Where no more can
+// wait the peer is told to come again (as NICs do on a page fault).
+func (q *qp) park(c *dma.Copier, h *header, n uint32) {
+	p := &q.resp.parked
+	p.waiting = true
+	if p.resumed {
+		return // it is the first already
+	}
+	if q.keep(c, h, n) {
+		return
+	}
+	p.waiting = false
+	q.notReady(h)
+	q.refuse(synRNR | q.path.RNRTimer)
+}
+
+func (q *qp) keep(c *dma.Copier, h *header, n uint32) bool {
+	p := &q.resp.parked
+	mem := q.e.paging.parked.get()
+	if mem == nil {
+		return false
+	}
+	to := [1]dma.Segment{mem.Segment(0, n)}
+	if n > maxMTU || copyAll(c, to[:], q.src, n) != nil {
+		q.e.paging.parked.put(mem)
+		return false
+	}
+	p.list = append(p.list, parkedPacket{*h, n, mem})
+	q.parkedCount(h, n)
+	return true
+}
+
+// parkMore takes a packet that comes while others are parked; d is how far it is behind the expected one. What cannot
+// be kept is as good as lost: the peer is asked for it when the others are done.
+func (q *qp) parkMore(c *dma.Copier, h *header, n uint32, d int32) {
+	p := &q.resp.parked
+	switch {
+	case d < 0:
+		q.again(h)
+	case int(d) < len(p.list):
+		q.in.AgainPackets++
+	case int(d) == len(p.list) && h.op != opReadRequest && q.keep(c, h, n):
+	default:
+		q.in.Discarded++
+		p.lost = true
+	}
+}
+
+// unpark carries out what was parked, as far as pages are there.
+func (q *qp) unpark() {
+	p := &q.resp.parked
+	for len(p.list) > 0 && !p.waiting {
+		first := p.list[0]
+		q.src = append(dma.Reuse(q.src), first.mem.Segment(0, first.n))
+		p.resumed = true
+		q.carryOut(q.e.copier, &first.h, first.n)
+		p.resumed = false
+		if p.waiting || len(p.list) == 0 { // still, or it has failed and all are gone
+			return
+		}
+		q.e.paging.parked.put(first.mem)
+		p.list = append(p.list[:0], p.list[1:]...)
+		if q.resp.refused { // no receive is posted, say: it and all behind come again
+			q.dropParked()
+			return
+		}
+	}
+	if len(p.list) == 0 && p.lost {
+		p.lost = false
+		if q.state == control.QPReady {
+			q.refuse(nakSequence)
+		}
+	}
+}
+
+func (q *qp) dropParked() {
+	p := &q.resp.parked
+	for _, k := range p.list {
+		q.e.paging.parked.put(k.mem)
+	}
+	p.list, p.waiting, p.lost = p.list[:0], false, false
+}
+
+// parkedCount counts a packet that is parked with the region that it is for.
+func (q *qp) parkedCount(h *header, n uint32) {
+	q.countPaged(h, func(c *control.PageCounts) {
+		c.Parked++
+		c.ParkedBytes += uint64(n)
+	})
+}
+
+func (q *qp) notReady(h *header) {
+	q.countPaged(h, func(c *control.PageCounts) { c.NotReady++ })
+}
+
+func (q *qp) countPaged(h *header, f func(c *control.PageCounts)) {
+	key := q.resp.key
+	if shapes[h.op].reth {
+		key = h.key
+	}
+	if r := q.e.regionOf(key); r != nil && r.pages != nil {
+		q.e.paging.mu.Lock()
+		f(&r.pages.counts)
+		q.e.paging.mu.Unlock()
+	}
+}
