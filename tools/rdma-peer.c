@@ -1,11 +1,11 @@
 // rdma-peer: RDMA by libibverbs on Linux's own rxe, at the word of a test.
 //
-//   rdma-peer [-n NETDEV] [-d DEVICE]                   requests come on stdin, answers go to stdout
-//   rdma-peer [-n NETDEV] [-d DEVICE] -l PORT           ... or on the first TCP connection to PORT
-//   rdma-peer [-n NETDEV] [-d DEVICE] -c ADDRESS:PORT   ... or on one to an IPv4 address
+//   rdma-peer [-n NETDEV] [-d DEVICE]            requests come on stdin, answers go to stdout
+//   rdma-peer [-n NETDEV] [-d DEVICE] -l PORT    ... or both on the first TCP connection to PORT, from when on stdout
+//                                                says "listening"
 //
-// It makes the rxe device (rxe0 on eth0) if there is none. A request is a line, and so is its answer, of which the first
-// word is the request's, "ok", or "error": "error WHAT: ERRNO TEXT". Numbers are decimal, or hexadecimal with 0x; Q and M
+// It makes the rxe device (rxe0 on eth0) if there is none. A request is a line, and so is its answer, whose first word
+// is the request's, "ok", or "error": "error WHAT: ERRNO TEXT". Numbers are decimal, or hexadecimal with 0x; Q and M
 // number queue pairs and memory regions, 0 to 63. AT is a place in the stream of a pattern (gpumem.FillAt).
 //
 //   hello                                  hello VERSION KERNEL DEVICE MAC MTU    MTU: the path's, that the port has
@@ -22,7 +22,8 @@
 //   same M OFF LEN BYTE                    check WRONG FIRST
 //   sum M OFF LEN                          sum CRC                                CRC-32 (IEEE)
 //   recv Q ID M OFF LEN                    ok
-//   post Q ID OP M OFF LEN VA RKEY IMM     ok                                     write, write_imm, read, send, send_imm
+//   post Q ID OP M OFF LEN VA RKEY IMM     ok                                     OP: write, write_imm, read, send or
+//                                                                                 send_imm
 //   poll Q MS                              wc ID STATUS OPCODE LEN IMM TEXT       IMM: -1 if none; or: none
 //   async MS                               async TYPE QPN TEXT                    or: none
 //   counters                               counters NAME=VALUE ...                of the device
@@ -325,9 +326,9 @@ static int mtu_of(uint64_t bytes)
 
 static void join(struct queue *q)
 {
-	struct ibv_qp_attr a = { .qp_state = IBV_QPS_RTR, .dest_qp_num = num(2), .rq_psn = num(3), .path_mtu = mtu_of(num(5)),
-		.max_dest_rd_atomic = 16, .min_rnr_timer = num(9),
-		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .sgid_index = q->gid, .hop_limit = 64 } } };
+	struct ibv_qp_attr a = { .qp_state = IBV_QPS_RTR, .dest_qp_num = num(2), .rq_psn = num(3),
+		.path_mtu = mtu_of(num(5)), .max_dest_rd_atomic = 16, .min_rnr_timer = num(9), .ah_attr = {
+			.is_global = 1, .port_num = 1, .grh = { .sgid_index = q->gid, .hop_limit = 64 } } };
 	struct ibv_qp_attr b = { .qp_state = IBV_QPS_RTS, .sq_psn = q->psn, .timeout = num(6), .retry_cnt = num(7),
 		.rnr_retry = num(8), .max_rd_atomic = 16 };
 	int e;
@@ -576,9 +577,10 @@ static void completion(struct queue *q)
 	}
 	if (n < 0)
 		return fault("ibv_poll_cq", EIO);
-	say("wc %" PRIu64 " %d %d %u %" PRId64 " %s", wc.wr_id, wc.status, wc.status ? -1 : (int)wc.opcode,
-	    wc.status ? 0 : wc.byte_len, !wc.status && (wc.wc_flags & IBV_WC_WITH_IMM) ? (int64_t)ntohl(wc.imm_data) : -1,
-	    ibv_wc_status_str(wc.status));
+	if (wc.status) // of all else nothing is said
+		return say("wc %" PRIu64 " %d -1 0 -1 %s", wc.wr_id, wc.status, ibv_wc_status_str(wc.status));
+	say("wc %" PRIu64 " 0 %d %u %" PRId64 " %s", wc.wr_id, wc.opcode, wc.byte_len,
+	    wc.wc_flags & IBV_WC_WITH_IMM ? (int64_t)ntohl(wc.imm_data) : -1, ibv_wc_status_str(wc.status));
 }
 
 static void async(void)
@@ -711,68 +713,53 @@ static int obey(char *line)
 	return 1;
 }
 
-static int die(const char *what)
+static void die(const char *what)
 {
 	perror(what);
 	exit(1);
 }
 
-// reach gives the connection that -l or -c names.
-static int reach(const char *listen_at, char *connect_to)
+// reach gives the first connection to a port.
+static int reach(int port)
 {
-	struct sockaddr_in a = { .sin_family = AF_INET };
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
-	char *port = connect_to ? strrchr(connect_to, ':') : NULL;
+	struct sockaddr_in6 a = { .sin6_family = AF_INET6, .sin6_port = htons(port) };
+	int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0), conn;
 
-	if (fd < 0)
-		die("socket");
-	if (!connect_to) {
-		a.sin_port = htons(atoi(listen_at));
-		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-		if (bind(fd, (struct sockaddr *)&a, sizeof(a)) || listen(fd, 1))
-			die("listen");
-		if (!wait_for(fd, ACCEPT)) {
-			errno = ETIMEDOUT;
-			die("accept");
-		}
-		if ((fd = accept4(fd, NULL, NULL, SOCK_CLOEXEC)) < 0)
-			die("accept");
-		return fd;
+	if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof(a)) || listen(fd, 1))
+		die("listen");
+	say("listening");
+	if (!wait_for(fd, ACCEPT)) {
+		errno = ETIMEDOUT;
+		die("accept");
 	}
-	if (!port)
-		die(connect_to);
-	*port++ = 0;
-	a.sin_port = htons(atoi(port));
-	if (inet_pton(AF_INET, connect_to, &a.sin_addr) != 1 || connect(fd, (struct sockaddr *)&a, sizeof(a)))
-		die("connect");
-	return fd;
+	if ((conn = accept4(fd, NULL, NULL, SOCK_CLOEXEC)) < 0)
+		die("accept");
+	close(fd);
+	return conn;
 }
 
 int main(int argc, char **argv)
 {
-	char *listen_at = NULL, *connect_to = NULL;
 	static char line[4096];
 	FILE *in = stdin;
-	int c, fd;
+	int c, fd, port = 0;
 
 	out = stdout;
-	while ((c = getopt(argc, argv, "n:d:l:c:")) != -1) {
+	while ((c = getopt(argc, argv, "n:d:l:")) != -1) {
 		if (c == 'n')
 			netdev = optarg;
 		else if (c == 'd')
 			device = optarg;
 		else if (c == 'l')
-			listen_at = optarg;
-		else if (c == 'c')
-			connect_to = optarg;
+			port = atoi(optarg);
 		else
 			return 2;
 	}
 	if (strlen(netdev) > 15 || strlen(device) > 63)
 		return 2;
 	open_device();
-	if (listen_at || connect_to) {
-		fd = reach(listen_at, connect_to);
+	if (port) {
+		fd = reach(port);
 		in = fdopen(fd, "r");
 		out = fdopen(dup(fd), "w");
 		if (!in || !out)

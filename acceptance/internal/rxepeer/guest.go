@@ -111,5 +111,6 @@ func start(t *testing.T, g *machines.Guest, netdev string) *Peer {
 		testkit.NoError(t, p.Close())
 		testkit.NoError(t, <-ended)
 	})
+	p.Guest = g
 	return p
 }

@@ -2,11 +2,13 @@ package rxepeer
 
 import (
 	"fmt"
+	"hash/crc32"
 	"maps"
 	"slices"
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines/machinetest"
@@ -27,7 +29,7 @@ type side struct {
 	mrs [2]MR
 }
 
-// pair is two guests on a switch.
+// pair is two guests on a switch. A third port is for a guest in this process.
 type pair struct {
 	*testing.T
 	lab   *lab.Lab
@@ -38,7 +40,7 @@ type pair struct {
 func newPair(t *testing.T) *pair {
 	t.Helper()
 	im := Images(t)
-	x := &pair{T: t, lab: machinetest.Lab(t, lab.Uniform(2, lab.NIC{Model: lab.Virtio, MTU: 9000}, 0), nil)}
+	x := &pair{T: t, lab: machinetest.Lab(t, lab.Uniform(3, lab.NIC{Model: lab.Virtio, MTU: 9000}, 0), nil)}
 	for i, p := range Boot(t, im, x.lab.Machine(0), x.lab.Machine(1)) {
 		s := &side{Peer: p}
 		for m := range s.mrs {
@@ -132,6 +134,7 @@ var ops = []Op{Write, WriteImm, Read, Send, SendImm}
 // Invariant: rxepeer: Between two of Linux's rxe all operations move all bytes right, and one that is changed is seen.
 func TestTwoGuests(t *testing.T) {
 	x := newPair(t)
+	x.pattern()
 	x.connect(0, IPv4, Path{MTU: 1024})
 	for _, op := range ops {
 		for i, n := range []uint64{1, 7, 1023, 1024, 1025, 4096, 64<<10 + 1, 1 << 20} {
@@ -150,8 +153,21 @@ func TestTwoGuests(t *testing.T) {
 			testkit.Equal(t, fmt.Sprintf("IPv6: %+v: what is wrong", m), x.move(m), Wrong{0, -1})
 		}
 	}
+	x.frames()
+	x.process()
 	x.refusals()
 	x.loss()
+}
+
+// pattern looks at whether the program's is that of GPUs' memory, at any place.
+func (x *pair) pattern() {
+	a := x.sides[0]
+	for at := range uint64(9) {
+		b := make([]byte, 1000+at)
+		gpumem.FillAt(b, 77, at)
+		testkit.OK(x, a.Fill(source, at, uint64(len(b)), 77, at))
+		testkit.Equal(x, "the pattern's sum", testkit.Must(a.Sum(source, at, uint64(len(b))))(x), crc32.ChecksumIEEE(b))
+	}
 }
 
 // refusals has the device refuse what it has to, and goes on with another queue pair.

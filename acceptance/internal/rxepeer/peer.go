@@ -12,10 +12,12 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"vnic.dev/vnic/lab/machines"
 )
 
-// Patience is how long a request may take beyond the time that it is told to wait. Under TCG, on a machine that is busy,
-// a guest may need many seconds for the fill of a megabyte.
+// Patience is how long a request may take beyond the time that it is told to wait. Under TCG, on a machine that is
+// busy, a guest may need many seconds for the fill of a megabyte.
 const Patience = time.Minute
 
 // version is that of the protocol (tools/rdma-peer.c).
@@ -44,6 +46,7 @@ type Peer struct {
 	Device  string           // rxe0
 	MAC     net.HardwareAddr // of the interface below
 	PortMTU int              // bytes of payload of a packet that the port can have
+	Guest   *machines.Guest  // of Boot; nil: New has made the Peer
 
 	conn   net.Conn
 	in     *bufio.Reader
