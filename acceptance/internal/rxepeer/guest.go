@@ -1,0 +1,116 @@
+package rxepeer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/assets"
+	guestimages "vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/guest-images/session"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/machines"
+	"vnic.dev/vnic/lab/machines/machinetest"
+)
+
+// suites are Debian's whose generic kernel serves.
+var suites = []string{"forky", "trixie-backports", "sid"}
+
+// modules are the kernel's: the device, and what programs reach it by.
+var modules = []string{"rdma_rxe", "ib_uverbs"}
+
+// Images fetches what guests boot from, a QEMU and the generic kernel, and builds the program and the initramfs. With
+// -short the test is skipped.
+func Images(t *testing.T) *machines.Images {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("boots QEMU")
+	}
+	words := strings.Fields(tool(t, "kernel", append([]string{"--generic"}, suites...)...))
+	if len(words) != 2 {
+		t.Fatalf("tools/kernel: %q", words)
+	}
+	program := filepath.Join(t.TempDir(), "rdma-peer")
+	tool(t, "rdma-peer", program)
+	im, err := machines.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true, Kernel: words[0], Modules: words[1]},
+		[]string{lab.Virtio}, t.Logf)
+	testkit.OK(t, err)
+	t.Cleanup(func() { testkit.OK(t, im.Close()) })
+	testkit.OK(t, im.BuildImage(t.Context(), guestimages.Options{Modules: append(im.Drivers(lab.Virtio), modules...),
+		Files: map[string]string{"bin/rdma-peer": program}}))
+	return im
+}
+
+// tool runs a script of the folder tools, and gives what it prints.
+func tool(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), filepath.Join("..", "..", "..", "tools", name), args...)
+	cmd.Stderr = t.Output()
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("tools/%s: %v", name, err)
+	}
+	return string(out)
+}
+
+// Boot boots guests of a lab at the same time, each on a machine with one virtio NIC and no GPU, gives them the
+// addresses of their ports, and has the program run in each. They end with the test, which is to be in a folder beside
+// this package's, as the images' tools are found from there.
+func Boot(t *testing.T, im *machines.Images, list ...*lab.Machine) []*Peer {
+	t.Helper()
+	var guests []machinetest.Guest
+	for _, hw := range list {
+		guests = append(guests, machinetest.Guest{Machine: hw, Config: machines.Config{Name: hw.Name, RAMSize: 512 << 20,
+			BootLimit: 3 * time.Minute, TimeLimit: 20 * time.Minute, Agent: agent.Config{Hostname: hw.Name,
+				// Without duplicate address detection IPv6 addresses can be used at once.
+				Sysctl: map[string]string{"net.ipv6.conf.default.accept_dad": "0"}}}})
+	}
+	var peers []*Peer
+	for i, g := range machinetest.BootAll(t, im, guests...) {
+		p := list[i].Ports[0]
+		n := testkit.Must(guestnet.Apply(t.Context(), g.Agent(), guestnet.Config{Interfaces: []guestnet.Interface{{
+			MAC: net.HardwareAddr(p.MAC[:]).String(), MTU: p.MTU, Addrs: []netip.Prefix{p.Addr4, p.Addr6}}}}))(t)
+		testkit.Equal(t, "what is not ready", n.NotReady, "")
+		peers = append(peers, start(t, g, n.Interfaces[0].Name))
+	}
+	return peers
+}
+
+// start runs the program in a guest. Its streams are a session's.
+func start(t *testing.T, g *machines.Guest, netdev string) *Peer {
+	t.Helper()
+	ours, theirs := net.Pipe()
+	var said agent.Tail // read when the program has ended
+	said.Max = 4 << 10
+	ended := make(chan error, 1)
+	ctx := context.WithoutCancel(t.Context()) // which ends before the Cleanup
+	go func() {
+		status, err := session.Run(ctx, g.Agent(), session.Command{Path: "/bin/rdma-peer",
+			Args: []string{"rdma-peer", "-n", netdev}, Stdin: theirs, Stdout: theirs, Stderr: &said})
+		if err == nil && status.Exit() != 0 {
+			err = fmt.Errorf("rdma-peer: status %d: %s", status.Exit(), agent.Plain(string(said.Bytes())))
+		}
+		_ = theirs.Close()
+		ended <- err
+	}()
+	p, err := New(ours)
+	if err != nil {
+		t.Fatal(errors.Join(err, <-ended))
+	}
+	t.Cleanup(func() {
+		testkit.NoError(t, p.Close())
+		testkit.NoError(t, <-ended)
+	})
+	p.Guest = g
+	return p
+}

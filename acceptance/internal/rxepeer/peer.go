@@ -1,0 +1,184 @@
+package rxepeer
+
+import (
+	"bufio"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"vnic.dev/vnic/lab/machines"
+)
+
+// Patience is how long a request may take beyond the time that it is told to wait. Under TCG, on a machine that is
+// busy, a guest may need many seconds for the fill of a megabyte.
+const Patience = time.Minute
+
+// version is that of the protocol (tools/rdma-peer.c).
+const version = 1
+
+// maxLine bounds an answer, in bytes.
+const maxLine = 16 << 10
+
+// Error is what a guest could not do.
+type Error struct {
+	What  string // the call
+	Errno syscall.Errno
+}
+
+func (e *Error) Error() string { return "rdma-peer: " + e.What + ": " + e.Errno.Error() }
+
+// Unwrap gives the errno, for errors.Is.
+func (e *Error) Unwrap() error { return e.Errno }
+
+// ErrAnswer says that a guest's answer is none to what it was asked.
+var ErrAnswer = errors.New("rdma-peer: not an answer")
+
+// Peer is a connection to a program in a guest.
+type Peer struct {
+	Kernel  string           // uname -r
+	Device  string           // rxe0
+	MAC     net.HardwareAddr // of the interface below
+	PortMTU int              // bytes of payload of a packet that the port can have
+	Guest   *machines.Guest  // of Boot; nil: New has made the Peer
+
+	conn   net.Conn
+	in     *bufio.Reader
+	broken error // by what nothing more is to be had
+}
+
+// New makes a Peer of a connection, which it owns, and asks the program who it is.
+func New(conn net.Conn) (*Peer, error) {
+	p := &Peer{conn: conn, in: bufio.NewReaderSize(conn, maxLine)}
+	w, err := p.ask(0, "hello", 5, "hello")
+	if err == nil && w.int(0) != version {
+		err = fmt.Errorf("%w: version %s of the protocol, and not %d", ErrAnswer, w.words[0], version)
+	}
+	if err == nil {
+		p.Kernel, p.Device, p.PortMTU = w.words[1], w.words[2], int(w.int(4))
+		if p.MAC, err = net.ParseMAC(w.words[3]); err == nil {
+			err = w.err
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return p, nil
+}
+
+// Close has the program end, and all that it has made.
+func (p *Peer) Close() error {
+	var err error
+	if p.broken == nil { // who made the call that broke it has been told
+		err = p.do("quit")
+	}
+	return errors.Join(err, p.conn.Close())
+}
+
+// answer is the words of an answer behind the first one, and what was wrong with them.
+type answer struct {
+	words []string
+	err   error
+}
+
+// int gives a word that is a number.
+func (a *answer) int(i int) int64 {
+	n, err := strconv.ParseInt(a.words[i], 10, 64)
+	if err != nil {
+		a.err = fmt.Errorf("%w: %q is no number", ErrAnswer, a.words[i])
+	}
+	return n
+}
+
+// uint gives a word that is a number, and not negative.
+func (a *answer) uint(i, bits int) uint64 {
+	n, err := strconv.ParseUint(a.words[i], 10, bits)
+	if err != nil {
+		a.err = fmt.Errorf("%w: %q is no number of %d bits", ErrAnswer, a.words[i], bits)
+	}
+	return n
+}
+
+// ask sends a request, of words, and gives the answer, whose first word is kind, and which has n words or more behind
+// it: none if it waited in vain, for a completion or an event. wait is how long the program is told to wait.
+func (p *Peer) ask(wait time.Duration, kind string, n int, request ...any) (*answer, error) {
+	if p.broken != nil {
+		return nil, p.broken
+	}
+	line := fmt.Sprintln(request...)
+	raw, err := p.exchange(line, time.Now().Add(wait+Patience))
+	if err != nil {
+		// The answer may still come, and would be taken for that to the next request.
+		p.broken = fmt.Errorf("rdma-peer: %s: %w", strings.TrimSpace(line), err)
+		return nil, p.broken
+	}
+	if text, ok := strings.CutPrefix(raw, "error "); ok {
+		return nil, parseError(text)
+	}
+	words := strings.Fields(raw)
+	if raw == "none" && (kind == completion || kind == event) {
+		return &answer{}, nil
+	}
+	if len(words) < n+1 || words[0] != kind {
+		return nil, fmt.Errorf("%w: %.100q, to %q", ErrAnswer, raw, strings.TrimSpace(line))
+	}
+	return &answer{words: words[1:]}, nil
+}
+
+// Kinds of answers that are not their requests' first words.
+const (
+	done       = "ok"
+	completion = "wc"
+	event      = "async"
+)
+
+// exchange sends a line and reads one.
+func (p *Peer) exchange(line string, deadline time.Time) (string, error) {
+	if err := p.conn.SetDeadline(deadline); err != nil {
+		return "", err
+	}
+	if _, err := io.WriteString(p.conn, line); err != nil {
+		return "", err
+	}
+	raw, err := p.in.ReadSlice('\n')
+	return strings.TrimSpace(string(raw)), err
+}
+
+// parseError reads "WHAT: ERRNO TEXT".
+func parseError(s string) error {
+	i := strings.LastIndex(s, ": ")
+	if i < 0 {
+		return fmt.Errorf("%w: error %.100q", ErrAnswer, s)
+	}
+	number, _, _ := strings.Cut(s[i+2:], " ")
+	n, err := strconv.ParseUint(number, 10, 16)
+	if err != nil || n == 0 {
+		return fmt.Errorf("%w: error %.100q", ErrAnswer, s)
+	}
+	return &Error{What: s[:i], Errno: syscall.Errno(n)}
+}
+
+// do is ask for a request that is answered with "ok".
+func (p *Peer) do(request ...any) error {
+	_, err := p.ask(0, done, 0, request...)
+	return err
+}
+
+// gid writes an address as a GID.
+func gid(a netip.Addr) string { return fmt.Sprintf("%x", a.As16()) }
+
+// gid gives a word that is a GID.
+func (a *answer) gid(i int) netip.Addr {
+	b, err := hex.DecodeString(a.words[i])
+	if err != nil || len(b) != 16 {
+		a.err = fmt.Errorf("%w: %q is no GID", ErrAnswer, a.words[i])
+		return netip.Addr{}
+	}
+	return netip.AddrFrom16([16]byte(b)).Unmap()
+}

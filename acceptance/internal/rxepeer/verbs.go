@@ -1,0 +1,297 @@
+package rxepeer
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Families of addresses.
+const (
+	IPv4 = 4
+	IPv6 = 6
+)
+
+// Addr gives the address that the guest's RDMA device has of a family, as its GID says: of IPv6, none that is
+// link-local. It waits up to five seconds for one.
+func (p *Peer) Addr(family int) (netip.Addr, error) {
+	a, err := p.ask(0, "gid", 1, "gid", family)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	addr := a.gid(0)
+	return addr, a.err
+}
+
+// End is one end of a connection, as the other end has to know it.
+type End struct {
+	QPN, PSN uint32     // 24 bits; PSN: of the first packet that it sends
+	Addr     netip.Addr // its GID
+}
+
+// QP makes queue pair q, which is reliable (RC), with a completion queue of its own and room for 256 requests of either
+// kind. One that has the number already is destroyed. It will send from psn on.
+func (p *Peer) QP(q, family int, psn uint32) (End, error) {
+	a, err := p.ask(0, "qp", 3, "qp", q, family, psn)
+	if err != nil {
+		return End{}, err
+	}
+	e := End{QPN: uint32(a.uint(0, 24)), PSN: uint32(a.uint(1, 24)), Addr: a.gid(2)}
+	return e, a.err
+}
+
+// Path is how a connection is. The zero Path is usable.
+type Path struct {
+	MTU      int   // payload of a packet, in bytes: 256, 512, 1024, 2048 or 4096; 0: what the port can have
+	Timeout  uint8 // of an acknowledgement, 4.096 us << Timeout; 0: 14, 67 ms
+	Retry    int   // how often a packet is sent again, 0 to 7; 0: 7; NoRetry: never
+	RNRRetry int   // how often after RNR; 7: for ever; 0: 7; NoRetry: never
+	RNRTimer uint8 // code of what this end asks senders to wait (IBTA 9.7.5.2.8); 0: 12, 640 us
+}
+
+// NoRetry is a number of retries: none.
+const NoRetry = -1
+
+func (o *Path) complete(mtu int) {
+	set := func(n *int, to int) {
+		if *n == 0 {
+			*n = to
+		}
+		*n = max(*n, 0)
+	}
+	set(&o.MTU, mtu)
+	set(&o.Retry, 7)
+	set(&o.RNRRetry, 7)
+	if o.Timeout == 0 {
+		o.Timeout = 14
+	}
+	if o.RNRTimer == 0 {
+		o.RNRTimer = 12
+	}
+}
+
+// Connect connects queue pair q with another end. The kernel resolves its address, by ARP or neighbour discovery, so
+// something there has to answer.
+func (p *Peer) Connect(q int, to End, o Path) error {
+	o.complete(p.PortMTU)
+	return p.do("connect", q, to.QPN, to.PSN, gid(to.Addr), o.MTU, o.Timeout, o.Retry, o.RNRRetry, o.RNRTimer)
+}
+
+// State is that of a queue pair.
+type State struct {
+	Name         string // RESET, INIT, RTR, RTS, SQD, SQE or ERROR
+	RQPSN, SQPSN uint32
+}
+
+// State asks the kernel for it.
+func (p *Peer) State(q int) (State, error) {
+	a, err := p.ask(0, "state", 3, "state", q)
+	if err != nil {
+		return State{}, err
+	}
+	s := State{Name: a.words[0], RQPSN: uint32(a.uint(1, 32)), SQPSN: uint32(a.uint(2, 32))}
+	return s, a.err
+}
+
+// Fail brings a queue pair to the state ERROR.
+func (p *Peer) Fail(q int) error { return p.do("fail", q) }
+
+// Drop destroys a queue pair.
+func (p *Peer) Drop(q int) error { return p.do("drop", q) }
+
+// Access is what a memory region may be used for, in letters: l local writes (as of READ and RECV), w remote writes,
+// r remote reads, a remote atomics. It can always be read locally.
+type Access string
+
+// All is every access but atomics.
+const All Access = "lwr"
+
+// MR is a memory region.
+type MR struct {
+	LKey, RKey uint32
+	VA         uint64
+}
+
+// MR makes memory region m, of size bytes, at most 4 GiB, zeroes. One that has the number already goes.
+func (p *Peer) MR(m int, size uint64, access Access) (MR, error) {
+	if access == "" {
+		access = "-"
+	}
+	a, err := p.ask(0, "mr", 3, "mr", m, size, access)
+	if err != nil {
+		return MR{}, err
+	}
+	r := MR{LKey: uint32(a.uint(0, 32)), RKey: uint32(a.uint(1, 32)), VA: a.uint(2, 64)}
+	return r, a.err
+}
+
+// Dereg deregisters a memory region; its memory stays, for Check.
+func (p *Peer) Dereg(m int) error { return p.do("dereg", m) }
+
+// Fill writes the bytes of a pattern from byte at of its stream (gpumem.FillAt) to a region, from off on.
+func (p *Peer) Fill(m int, off, n, seed, at uint64) error { return p.do("fill", m, off, n, seed, at) }
+
+// Poison writes a byte n times.
+func (p *Peer) Poison(m int, off, n uint64, b byte) error { return p.do("poison", m, off, n, b) }
+
+// Flip changes a bit of the byte at off.
+func (p *Peer) Flip(m int, off uint64) error { return p.do("flip", m, off) }
+
+// Wrong says how many bytes are not as they should be.
+type Wrong struct {
+	Bytes uint64
+	First int64 // where the first one is, from off on; -1: none
+}
+
+// Check compares with what Fill writes.
+func (p *Peer) Check(m int, off, n, seed, at uint64) (Wrong, error) {
+	return p.wrong("check", m, off, n, seed, at)
+}
+
+// Same compares with what Poison writes.
+func (p *Peer) Same(m int, off, n uint64, b byte) (Wrong, error) {
+	return p.wrong("same", m, off, n, b)
+}
+
+func (p *Peer) wrong(request ...any) (Wrong, error) {
+	a, err := p.ask(0, "check", 2, request...)
+	if err != nil {
+		return Wrong{}, err
+	}
+	w := Wrong{Bytes: a.uint(0, 64), First: a.int(1)}
+	return w, a.err
+}
+
+// Sum gives the CRC-32 (hash/crc32, IEEE) of a part of a region.
+func (p *Peer) Sum(m int, off, n uint64) (uint32, error) {
+	a, err := p.ask(0, "sum", 1, "sum", m, off, n)
+	if err != nil {
+		return 0, err
+	}
+	crc := uint32(a.uint(0, 32))
+	return crc, a.err
+}
+
+// Recv posts a receive request. None of the places that are posted are checked before the device does.
+func (p *Peer) Recv(q int, id uint64, m int, off, n uint64) error {
+	return p.do("recv", q, id, m, off, n)
+}
+
+// Op is what a request of a send queue does.
+type Op string
+
+// Operations.
+const (
+	Write    Op = "write"
+	WriteImm Op = "write_imm"
+	Read     Op = "read"
+	Send     Op = "send"
+	SendImm  Op = "send_imm"
+)
+
+// Immediate says whether the other end gets an immediate value, and so a completion of a receive request.
+func (o Op) Immediate() bool { return o == WriteImm || o == SendImm }
+
+// Receives says whether the other end needs a receive request.
+func (o Op) Receives() bool { return o == WriteImm || o == Send || o == SendImm }
+
+// Request is one of a send queue.
+type Request struct {
+	ID       uint64
+	Op       Op
+	M        int    // the region here
+	Off, Len uint64 // what of it
+	VA       uint64 // of the other end's memory
+	RKey     uint32 // of the other end's region
+	Imm      uint32
+}
+
+// Post posts a request, which will complete.
+func (p *Peer) Post(q int, r Request) error {
+	return p.do("post", q, r.ID, r.Op, r.M, r.Off, r.Len, r.VA, r.RKey, r.Imm)
+}
+
+// Status is that of a completion (enum ibv_wc_status).
+type Status int
+
+// Some statuses.
+const (
+	Success            Status = 0
+	LocalLength        Status = 1
+	LocalProtection    Status = 4
+	Flushed            Status = 5
+	RemoteInvalid      Status = 9
+	RemoteAccess       Status = 10
+	RemoteOperation    Status = 11
+	RetriesExceeded    Status = 12
+	RNRRetriesExceeded Status = 13
+)
+
+// Opcodes of completions of receive requests (enum ibv_wc_opcode).
+const (
+	opcodeRecv          = 128
+	opcodeRecvImmediate = 129 // of a write with immediate
+)
+
+// Completion is one of a completion queue.
+type Completion struct {
+	ID     uint64
+	Status Status
+	Text   string // of Status
+	// What follows is of successful ones.
+	Recv   bool   // of a receive request
+	Len    uint32 // bytes, of receive requests
+	HasImm bool
+	Imm    uint32
+}
+
+// Poll takes a completion of queue pair q, and waits for it, in steps of milliseconds, at most a minute: ok says
+// whether there was one.
+func (p *Peer) Poll(q int, wait time.Duration) (c Completion, ok bool, err error) {
+	a, err := p.ask(wait, completion, 6, "poll", q, wait.Milliseconds())
+	if err != nil || len(a.words) == 0 {
+		return c, false, err
+	}
+	opcode, imm := a.int(2), a.int(4)
+	c = Completion{ID: a.uint(0, 64), Status: Status(a.int(1)), Text: strings.Join(a.words[5:], " "),
+		Recv: opcode == opcodeRecv || opcode == opcodeRecvImmediate, Len: uint32(a.uint(3, 32)), HasImm: imm >= 0}
+	if c.HasImm {
+		c.Imm = uint32(imm)
+	}
+	return c, a.err == nil, a.err
+}
+
+// Event is an asynchronous event of the device (enum ibv_event_type).
+type Event struct {
+	Type int
+	QPN  int64 // -1: of no queue pair
+	Text string
+}
+
+// Async takes an event, and waits for it as Poll does.
+func (p *Peer) Async(wait time.Duration) (e Event, ok bool, err error) {
+	a, err := p.ask(wait, event, 3, "async", wait.Milliseconds())
+	if err != nil || len(a.words) == 0 {
+		return e, false, err
+	}
+	e = Event{Type: int(a.int(0)), QPN: a.int(1), Text: strings.Join(a.words[2:], " ")}
+	return e, a.err == nil, a.err
+}
+
+// Counters are the device's (drivers/infiniband/sw/rxe/rxe_hw_counters.c): sent_pkts, rcvd_pkts, completer_retry_err,
+// retry_rnr_exceeded_err and so on.
+func (p *Peer) Counters() (map[string]uint64, error) {
+	a, err := p.ask(0, "counters", 1, "counters")
+	if err != nil {
+		return nil, err
+	}
+	m := map[string]uint64{}
+	for _, w := range a.words {
+		name, value, _ := strings.Cut(w, "=")
+		if n, err := strconv.ParseUint(value, 10, 64); err == nil {
+			m[name] = n
+		}
+	}
+	return m, nil
+}
