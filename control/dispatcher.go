@@ -212,9 +212,14 @@ func errnoOf(err error) syscall.Errno {
 // NotifyJob appends to frame the frame that tells the driver, whose MAC is dst, that a job has
 // ended.
 func (d *Dispatcher) NotifyJob(frame []byte, dst [6]byte, s *JobStatus) []byte {
-	data, _ := encode(nil, s) // of fixed size: there is no error
+	return d.notify(frame, dst, ClassJob, JobCompleted, s)
+}
+
+// notify appends the frame of a notify, whose data is of fixed size.
+func (d *Dispatcher) notify(frame []byte, dst [6]byte, class Class, cmd Command, v any) []byte {
+	data, _ := encode(nil, v) // of fixed size: there is no error
 	f := Frame{Dst: dst, Src: MAC, Data: data}
-	f.Kind, f.Class, f.Command, f.Generation = KindNotify, ClassJob, JobCompleted, d.h.Generation()
+	f.Kind, f.Class, f.Command, f.Generation = KindNotify, class, cmd, d.h.Generation()
 	return f.Append(frame)
 }
 
