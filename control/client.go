@@ -77,6 +77,7 @@ type Client struct {
 	genKnown bool             // under mu
 	done     bool             // under mu: closed
 	jobs     jobWaits         // under mu
+	rdma     []*RDMAEvents    // under mu; replaced, not changed
 	stats    ClientStats      // under mu
 }
 
@@ -152,18 +153,20 @@ func (c *Client) Receive(frame []byte) bool {
 	}
 	var f Frame
 	err := f.Parse(frame)
-	old, changed, cl := c.classify(&f, err)
+	old, changed, cl, rdma := c.classify(&f, err)
 	if changed && c.o.OnGeneration != nil {
 		c.o.OnGeneration(old, f.Generation)
 	}
+	rdma.tell(&f, old, changed)
 	if cl != nil {
 		cl.reply <- answer{f.Errno, bytes.Clone(f.Data)}
 	}
 	return true
 }
 
-// classify finds out what a frame is, and returns the request that it answers, if it is an answer.
-func (c *Client) classify(f *Frame, err error) (old uint32, changed bool, cl *call) {
+// classify finds out what a frame is, and returns the request that it answers, if it is an answer, and what is to be
+// told of it.
+func (c *Client) classify(f *Frame, err error) (old uint32, changed bool, cl *call, rdma rdmaNotify) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var status JobStatus
@@ -176,13 +179,16 @@ func (c *Client) classify(f *Frame, err error) (old uint32, changed bool, cl *ca
 		}
 	case f.Kind == KindNotify && f.Class == ClassJob && f.Command == JobCompleted:
 		err = decode(f.Data, &status)
+	case f.Kind == KindNotify && f.Class == ClassRDMA:
+		err = rdma.decode(f)
 	default:
 		err = ErrMalformed
 	}
 	if err != nil {
 		c.stats.Strays++
-		return 0, false, nil
+		return 0, false, nil, rdmaNotify{}
 	}
+	rdma.told = c.rdma
 	old, changed = c.gen, c.genKnown && c.gen != f.Generation
 	c.gen, c.genKnown = f.Generation, true
 	if changed {
@@ -194,7 +200,7 @@ func (c *Client) classify(f *Frame, err error) (old uint32, changed bool, cl *ca
 	} else if c.stats.Notifies++; status.State == JobDone {
 		c.jobs.ended(status)
 	}
-	return old, changed, cl
+	return old, changed, cl, rdma
 }
 
 // remove ends a request; under mu.

@@ -33,9 +33,29 @@ var layouts = []struct {
 	{"rss", RSS{Table: []uint16{1}}, 2 + 2, 0}, // the length too
 	{"rules", list[FlowRule]{}, 4 + 4, 0},
 	{"counters", PortCounters{}, 0, 0},
+	{"rdma limits", RDMALimits{}, 0, 0},
+	{"mr", MR{}, 4 + 4, 0}, // the count too
+	{"mr of ranges", MR{Ranges: make([]MRRange, 2)}, 4 + 4, 0},
+	{"mr more", MRMore{Ranges: make([]MRRange, 1)}, 4, 0},
+	{"qp", QP{}, 4, 0},
+	{"qp path", QPPath{Local: addr4, Remote: addr4}, 2 * 12, 1},
+	{"qp path of IPv6", QPPath{Local: addr6, Remote: addr6}, 1, 0}, // IPv4 has less of an address
+	{"post", Post{}, 4, 0},
+	{"post of two", Post{WRs: []WR{{SGEs: make([]SGE, 2)}, {}}}, 4 + 2*(2+4), 0},
+	{"poll", Poll{}, 0, 0},
+	{"completions", Completions{}, 4 + 3, 1},
+	{"completions of two", Completions{WCs: make([]WC, 2)}, 4 + 3 + 2*1, 1 + 2},
+	{"qp status", QPStatus{}, 4 + 2*16, 0},
+	{"rdma counts", RDMAPortCounts{}, 2*16 + 8, 0},
+	{"mailbox", Mailbox{}, 6, 0},
+	{"page request", PageRequest{}, 0, 2},
+	{"page requests", list[PageRequest]{}, 4 + 4, 0},
+	{"page answer", PageAnswer{}, 2 + 4, 0},
+	{"page answer of two", PageAnswer{Entries: make([]uint64, 2)}, 2 + 4, 0},
+	{"page counts", PageCounts{}, 16, 0},
 }
 
-var addr4 = netip.MustParseAddr("10.0.0.1")
+var addr4, addr6 = netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")
 
 // again decodes data as the type that v has, and encodes it.
 func again(v any, data []byte) ([]byte, error) {
@@ -95,6 +115,14 @@ func TestBadValuesAreNotEncoded(t *testing.T) {
 		"no table":       RSS{},
 		"table of 3":     RSS{Table: make([]uint16, 3)},
 		"table of 65537": RSS{Table: make([]uint16, 1<<16+1)},
+		"ranges":         MR{Ranges: make([]MRRange, MaxMRRanges+1)},
+		"more ranges":    MRMore{Ranges: make([]MRRange, MaxMRRanges+1)},
+		"path ends":      QPPath{Local: addr4},
+		"path families":  QPPath{Local: addr4, Remote: addr6},
+		"path zone":      QPPath{Local: addr6, Remote: v6},
+		"SGEs":           Post{WRs: []WR{{SGEs: make([]SGE, MaxSGEs+1)}}},
+		"completions":    Completions{WCs: make([]WC, MaxWCs+1)},
+		"pages":          PageAnswer{Entries: make([]uint64, MaxPages+1)},
 	} {
 		if b, err := encode(nil, v); !errors.Is(err, ErrMalformed) || !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("%s: encoded as %x (%v)", name, b, err)

@@ -215,19 +215,9 @@ func (d *Dispatcher) NotifyJob(frame []byte, dst [6]byte, s *JobStatus) []byte {
 	return d.notify(frame, dst, ClassJob, JobCompleted, s)
 }
 
-// NotifyCQ likewise tells that a completion queue has completions.
-func (d *Dispatcher) NotifyCQ(frame []byte, dst [6]byte, cq uint32) []byte {
-	return d.notify(frame, dst, ClassRDMA, RDMACompletions, cq)
-}
-
-// NotifyPages likewise asks for pages.
-func (d *Dispatcher) NotifyPages(frame []byte, dst [6]byte, r *PageRequest) []byte {
-	return d.notify(frame, dst, ClassRDMA, RDMAPages, r)
-}
-
-// notify appends a notify, whose data is of fixed size: there is no error.
+// notify appends the frame of a notify, whose data is of fixed size.
 func (d *Dispatcher) notify(frame []byte, dst [6]byte, class Class, cmd Command, v any) []byte {
-	data, _ := encode(nil, v)
+	data, _ := encode(nil, v) // of fixed size: there is no error
 	f := Frame{Dst: dst, Src: MAC, Data: data}
 	f.Kind, f.Class, f.Command, f.Generation = KindNotify, class, cmd, d.h.Generation()
 	return f.Append(frame)

@@ -2,7 +2,7 @@
 // back.
 //
 // QEMU keeps virtio-net's control queue to itself and a gve guest has no device of ours, so commands
-// (header split, flow rules, RSS, GPUs, buffers, bindings, flow counters, jobs) travel as frames of
+// (header split, flow rules, RSS, GPUs, buffers, bindings, flow counters, jobs, RDMA) travel as frames of
 // EtherType 0x88B5 to the NIC's control MAC on any transmit queue and are answered on receive queue
 // 0. The bytes are in docs/specs/control.md; the commands are one table (commands.go), which both
 // ends use: number, types of request and reply, handler.

@@ -444,6 +444,10 @@ func TestGolden(t *testing.T) {
 			"9-job":      play(t, "Class 9: jobs", goldenJob()),
 			"9-notify":   goldenNotify(t),
 			"9-table":    goldenTable(),
+			"10-objects": play(t, "Class 10: RDMA's PDs, MRs and CQs", goldenRDMAObjects()),
+			"10-queues":  play(t, "Class 10: queue pairs and work requests", goldenRDMAQueues()),
+			"10-pages":   play(t, "Class 10: pages on demand", goldenRDMAPages()),
+			"10-notify":  goldenRDMANotify(t),
 			"a-protocol": goldenProtocol(t),
 		})
 	})
@@ -506,6 +510,10 @@ func goldenProtocol(t *testing.T) string {
 	h.answer = errors.New(strings.Repeat("0123456789abcdef", 20))
 	refused("the longest words of a refusal", ClassInfo, InfoHello, nil, syscall.EIO)
 	h.answer = nil
+	// Behind the others, as what is above was frozen before there was RDMA.
+	refused("no command 10.99", ClassRDMA, 99, make([]byte, 8), syscall.EOPNOTSUPP)
+	refused("notifies' commands are no requests", ClassRDMA, RDMACompletions, make([]byte, 4), syscall.EOPNOTSUPP)
+	refused("notifies' commands are no requests", ClassRDMA, RDMAPages, make([]byte, 24), syscall.EOPNOTSUPP)
 
 	raw := func(what string, seq uint32, change func(b []byte) []byte) {
 		frame := change(request(0x01020304, seq, ClassInfo, InfoHello, nil))

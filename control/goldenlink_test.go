@@ -192,8 +192,28 @@ func (h *goldenHandler) AddFlowCounter(m FlowCounter) (uint32, error) { return r
 func (h *goldenHandler) ReadFlowCounter(id uint32) (FlowCounts, error) {
 	return reply[FlowCounts](h, id)
 }
-func (h *goldenHandler) DelFlowCounter(id uint32) error         { return h.done(id) }
-func (h *goldenHandler) PortCounters() (PortCounters, error)    { return reply[PortCounters](h) }
-func (h *goldenHandler) SubmitJob(j Job) (uint64, error)        { return reply[uint64](h, j) }
-func (h *goldenHandler) PollJob(id uint64) (JobStatus, error)   { return reply[JobStatus](h, id) }
-func (h *goldenHandler) CancelJob(id uint64) (JobStatus, error) { return reply[JobStatus](h, id) }
+func (h *goldenHandler) DelFlowCounter(id uint32) error            { return h.done(id) }
+func (h *goldenHandler) PortCounters() (PortCounters, error)       { return reply[PortCounters](h) }
+func (h *goldenHandler) SubmitJob(j Job) (uint64, error)           { return reply[uint64](h, j) }
+func (h *goldenHandler) PollJob(id uint64) (JobStatus, error)      { return reply[JobStatus](h, id) }
+func (h *goldenHandler) CancelJob(id uint64) (JobStatus, error)    { return reply[JobStatus](h, id) }
+func (h *goldenHandler) RDMALimits() (RDMALimits, error)           { return reply[RDMALimits](h) }
+func (h *goldenHandler) AddPD() (uint32, error)                    { return reply[uint32](h) }
+func (h *goldenHandler) DelPD(id uint32) error                     { return h.done(id) }
+func (h *goldenHandler) AddMR(m MR) (uint32, error)                { return reply[uint32](h, m) }
+func (h *goldenHandler) MoreMR(m MRMore) error                     { return h.done(m) }
+func (h *goldenHandler) DelMR(key uint32) error                    { return h.done(key) }
+func (h *goldenHandler) AddCQ(depth uint32) (uint32, error)        { return reply[uint32](h, depth) }
+func (h *goldenHandler) DelCQ(id uint32) error                     { return h.done(id) }
+func (h *goldenHandler) PollCQ(p Poll) (Completions, error)        { return reply[Completions](h, p) }
+func (h *goldenHandler) AddQP(q QP) (uint32, error)                { return reply[uint32](h, q) }
+func (h *goldenHandler) ConnectQP(p QPPath) error                  { return h.done(p) }
+func (h *goldenHandler) DelQP(qpn uint32) error                    { return h.done(qpn) }
+func (h *goldenHandler) QPStatus(qpn uint32) (QPStatus, error)     { return reply[QPStatus](h, qpn) }
+func (h *goldenHandler) PostSend(p Post) error                     { return h.done(p) }
+func (h *goldenHandler) PostRecv(p Post) error                     { return h.done(p) }
+func (h *goldenHandler) RDMACounts() (RDMAPortCounts, error)       { return reply[RDMAPortCounts](h) }
+func (h *goldenHandler) SetMailbox(m Mailbox) error                { return h.done(m) }
+func (h *goldenHandler) PageRequests() ([]PageRequest, error)      { return reply[[]PageRequest](h) }
+func (h *goldenHandler) AnswerPages(a PageAnswer) error            { return h.done(a) }
+func (h *goldenHandler) PageCounts(key uint32) (PageCounts, error) { return reply[PageCounts](h, key) }

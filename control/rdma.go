@@ -49,7 +49,7 @@ type MR struct {
 	PD     uint32    // 4
 	Kind   MRKind    // 8
 	Access uint8     // 9
-	Buffer uint32    // 12: of MRBuffer, a registered buffer's id; of MROnDemand, the region's number in the driver of its owner
+	Buffer uint32    // 12: of MRBuffer, a registered buffer's id; of MROnDemand, the region's number in its owner's driver
 	VA     uint64    // 16
 	Len    uint64    // 24
 	Off    uint64    // 32: of MRBuffer, in the buffer; of MROnDemand, of the first byte in its first page
@@ -101,7 +101,8 @@ func (m *MR) decode(data []byte) (int, error) {
 	if err != nil {
 		return n, err
 	}
-	*m = MR{Key: w.Key, PD: w.PD, Kind: w.Kind, Access: w.Access, Buffer: w.Buffer, VA: w.VA, Len: w.Len, Off: w.Off, GPU: w.GPU}
+	*m = MR{Key: w.Key, PD: w.PD, Kind: w.Kind, Access: w.Access, Buffer: w.Buffer, VA: w.VA, Len: w.Len, Off: w.Off,
+		GPU: w.GPU}
 	var k int
 	m.Ranges, k, err = decodeMany[MRRange](data[n:], w.Ranges, MaxMRRanges)
 	return n + k, err
@@ -208,8 +209,8 @@ func (p *QPPath) decode(data []byte) (int, error) {
 	var w qpPath
 	n, err := decodeFixed(data, &w)
 	*p = QPPath{QPN: w.QPN, RemoteQPN: w.RemoteQPN, SendPSN: w.SendPSN, RecvPSN: w.RecvPSN, MAC: w.MAC, MTU: w.MTU,
-		Local: getAddr(w.Local, w.IPv6), Remote: getAddr(w.Remote, w.IPv6), Timeout: w.Timeout, Retries: w.Retries, RNR: w.RNR,
-		RNRTimer: w.RNRTimer, Reads: w.Reads, ReadDepth: w.ReadDepth, DSCP: w.DSCP}
+		Local: getAddr(w.Local, w.IPv6), Remote: getAddr(w.Remote, w.IPv6), Timeout: w.Timeout, Retries: w.Retries,
+		RNR: w.RNR, RNRTimer: w.RNRTimer, Reads: w.Reads, ReadDepth: w.ReadDepth, DSCP: w.DSCP}
 	return n, err
 }
 
@@ -457,8 +458,8 @@ type Mailbox struct {
 	Off uint64 // 8
 }
 
-// PageRequest asks for pages of an MR on demand. It is a notify, RDMAPages, and is repeated until there is a PageAnswer;
-// RDMAPageList asks for those without one.
+// PageRequest asks for pages of an MR on demand. It is a notify, RDMAPages, and is repeated until there is a
+// PageAnswer; RDMAPageList asks for those without one.
 type PageRequest struct {
 	ID     uint32 // offset 0: not 0
 	Key    uint32 // 4: the MR's

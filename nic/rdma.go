@@ -58,7 +58,7 @@ func (r *roce) begin() (*rdma.Engine, error) {
 	e := rdma.New(rdma.Config{MAC: p.conf.MAC, MTU: func() uint16 { return uint16(p.mtu.Load()) }, Space: p.space,
 		Buffer: p.buffer, Direct: p.direct, Wake: sender.Wake,
 		Tell: func(cq uint32) {
-			p.notice(func(frame []byte) []byte { return p.dispatcher.NotifyCQ(frame, p.conf.MAC, cq) })
+			p.notice(func(frame []byte) []byte { return p.dispatcher.NotifyCompletions(frame, p.conf.MAC, cq) })
 		},
 		Ask: func(q control.PageRequest) {
 			p.notice(func(frame []byte) []byte { return p.dispatcher.NotifyPages(frame, p.conf.MAC, &q) })
