@@ -225,11 +225,15 @@ func (d *dut) unbind(ctx context.Context) error {
 	}
 	limit, cancel := context.WithTimeoutCause(ctx, patience, errStalled)
 	defer cancel()
-	for _, b := range []devmem.Binding{d.rx, d.tx} {
+	for _, b := range []struct {
+		what string
+		devmem.Binding
+	}{{"receive", d.rx}, {"transmit", d.tx}} {
 		select {
 		case <-b.Done():
 		case <-limit.Done():
-			return fmt.Errorf("memory of binding %d is still in use: %w", b.ID(), context.Cause(limit))
+			return fmt.Errorf("memory of %s binding %d is still in use: %w\n%s\nour end: %s\nstats: %+v", b.what, b.ID(),
+				context.Cause(limit), waiting(), d.conn.State(), d.dev.Stats())
 		}
 	}
 	d.rx, d.tx = nil, nil
