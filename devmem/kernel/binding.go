@@ -53,6 +53,9 @@ func (b *binding) close() error {
 		return nil
 	}
 	err := b.nl.Close() // the kernel gives the queues host memory before this returns
+	if !b.tx {
+		b.d.runQueued()
+	}
 	b.d.work.Go(b.watch)
 	if err != nil {
 		return fmt.Errorf("%s: binding %d: close: %w", b.d.name, b.id, err)
@@ -66,10 +69,13 @@ const (
 	maxPoll = 50 * time.Millisecond
 )
 
-// watch waits until the memory is out of use, or the device gives up.
+// watch waits until the memory is out of use, or the device gives up. What is in use for long may wait where another
+// process has restarted a queue.
 func (b *binding) watch() {
 	pause := minPoll
 	late := b.d.late
+	long := time.NewTicker(flushTime)
+	defer long.Stop()
 	t := time.NewTimer(0)
 	defer t.Stop()
 	for {
@@ -79,6 +85,9 @@ func (b *binding) watch() {
 		case <-late:
 			late = nil
 			b.d.dropQueued()
+			continue
+		case <-long.C:
+			b.d.runQueued()
 			continue
 		case <-t.C:
 		}
@@ -95,6 +104,16 @@ func (b *binding) watch() {
 	b.buf.bound--
 	b.putBack()
 	close(b.done)
+}
+
+// runQueued sends on what waits at the interface since a receive queue was restarted, of whomever (kick.go).
+func (d *Device) runQueued() {
+	switch n, err := d.kick(); {
+	case err != nil:
+		d.log.Warn("packets that wait to be sent may go on waiting", "interface", d.name, "err", err)
+	case n > 0:
+		d.log.Info("packets waited at transmit queues, and were sent", "interface", d.name, "queues", n)
+	}
 }
 
 // dropQueued drops, once, what the interface has not sent.
@@ -181,11 +200,18 @@ func (d *Device) buffer(b devmem.Buffer) (*buffer, error) {
 func (d *Device) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	restarts := false
+	defer func() {
+		if restarts { // as far as it came
+			d.runQueued()
+		}
+	}()
 	each := slices.Compact(slices.Sorted(slices.Values(queues)))
 	b, err := d.bind(buf, cmdBindRx, each, func(buf *buffer) error {
 		if err := d.checkBind(buf, each); err != nil {
 			return err
 		}
+		restarts = true
 		return wrap("turn tcp-data-split on", d.enableSplit())
 	})
 	if err != nil {

@@ -46,6 +46,7 @@ type Device struct {
 	aborted  chan struct{}  // closed when no connection is to linger
 	late     chan struct{}  // closed when watchers are to drop what the interface has not sent
 	flush    func() error   // drops it
+	kick     func() (int, error)
 	flushed  sync.Once
 	count    counters
 
@@ -93,6 +94,7 @@ func newDevice(o Options, index int, dial dialFunc, ioctl func([]byte) error) (d
 		name: o.Interface, index: index, exporter: o.Buffers, log: o.Log, dial: dial, ioctl: ioctl, refs: dmabufRefs,
 		giveUp: make(chan struct{}), aborted: make(chan struct{}), late: make(chan struct{}),
 		flush:   func() error { return dropQueued(index) },
+		kick:    func() (int, error) { return kick(index) },
 		buffers: map[*buffer]struct{}{}, flows: map[devmem.FlowID]devmem.Flow{},
 		conns: map[*Conn]struct{}{}, listeners: map[*Listener]struct{}{},
 	}
@@ -151,11 +153,9 @@ func (d *Device) Queues() int {
 // closeTime bounds how long Close waits for the memory of bindings; tests shorten it.
 var closeTime = 10 * time.Second
 
-// flushTime is how long Close waits for memory before it has the interface drop what it has not
-// sent. All connections are aborted by then, but their packets may lie in a queueing discipline for
-// good: the kernel's gve stops the transmit queues while a receive queue is bound or unbound, and
-// then starts them without having the disciplines run (gve_turnup), so that what waits there goes
-// out with the next packet to that queue, if one comes.
+// flushTime is how long memory may stay in use before the interface is looked at for packets that wait for nothing
+// (kick.go), and how long Close waits before it has the interface drop what it has not sent: all connections are
+// aborted by then.
 var flushTime = 500 * time.Millisecond
 
 // Close implements devmem.Device. It also sets back what the device changed at the interface.
@@ -230,6 +230,7 @@ func (d *Device) restore() error {
 	}
 	if d.undo.rings != nil {
 		errs = append(errs, wrap("restore tcp-data-split", d.restoreRings(*d.undo.rings)))
+		d.runQueued()
 	}
 	d.undo = undo{}
 	return errors.Join(errs...)

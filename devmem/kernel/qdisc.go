@@ -9,43 +9,55 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of include/uapi/linux/pkt_sched.h and rtnetlink.h.
+// Of include/uapi/linux/pkt_sched.h, gen_stats.h and rtnetlink.h.
 const (
-	tcHRoot  = 0xffffffff // TC_H_ROOT
-	tcmsgLen = 20         // struct tcmsg: u8 family, 3 unused, s32 ifindex, u32 handle, parent, info
-	tcaKind  = 1          // TCA_KIND
+	tcHRoot       = 0xffffffff // TC_H_ROOT
+	tcmsgLen      = 20         // struct tcmsg: u8 family, 3 unused, s32 ifindex, u32 handle, parent, info
+	tcaKind       = 1          // TCA_KIND
+	tcaStats2     = 7          // TCA_STATS2
+	tcaStatsBasic = 1          // TCA_STATS_BASIC, struct gnet_stats_basic: u64 bytes, u32 packets
+	tcaStatsQueue = 3          // TCA_STATS_QUEUE, struct gnet_stats_queue: u32 qlen, backlog, drops, requeues, overlimits
 )
 
 // errOwnQdisc says that the interface has a queueing discipline that was chosen for it.
 var errOwnQdisc = errors.New("its queueing discipline is not the default")
 
-// dropQueued has the queueing disciplines of a network interface drop what they hold: others take
-// their place, and go again. One that is not the kernel's default is left alone: nothing would set
-// it up again.
-func dropQueued(ifindex int) error {
+// asker sends a request of rtnetlink's and returns the replies.
+type asker func(netlink.Message) ([]netlink.Message, error)
+
+// withRoutes calls f with a netlink socket of the calling thread's network namespace.
+func withRoutes(f func(asker) error) error {
 	c, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
 	if err != nil {
 		return err
 	}
-	err = replaceQdisc(c.Execute, ifindex)
-	return errors.Join(err, c.Close())
+	return errors.Join(f(c.Execute), c.Close())
+}
+
+// dropQueued has the queueing disciplines of a network interface drop what they hold: others take
+// their place, and go again. One that is not the kernel's default is left alone: nothing would set
+// it up again.
+func dropQueued(ifindex int) error {
+	return withRoutes(func(ask asker) error { return replaceQdisc(ask, ifindex) })
+}
+
+// tcmsg is a request of a kind about an interface's queueing disciplines.
+func tcmsg(kind netlink.HeaderType, flags netlink.HeaderFlags, ifindex int, parent uint32,
+	attrs []byte) netlink.Message {
+	b := make([]byte, tcmsgLen, tcmsgLen+len(attrs))
+	binary.NativeEndian.PutUint32(b[4:], uint32(ifindex))
+	binary.NativeEndian.PutUint32(b[12:], parent)
+	return netlink.Message{Header: netlink.Header{Type: kind, Flags: netlink.Request | flags}, Data: append(b, attrs...)}
 }
 
 // replaceQdisc does so over a netlink socket.
-func replaceQdisc(ask func(netlink.Message) ([]netlink.Message, error), ifindex int) error {
-	tcmsg := make([]byte, tcmsgLen)
-	binary.NativeEndian.PutUint32(tcmsg[4:], uint32(ifindex))
-	request := func(kind netlink.HeaderType, flags netlink.HeaderFlags, attrs []byte) ([]netlink.Message, error) {
-		return ask(netlink.Message{Header: netlink.Header{Type: kind, Flags: netlink.Request | flags},
-			Data: append(tcmsg[:tcmsgLen:tcmsgLen], attrs...)})
-	}
-	all, err := request(unix.RTM_GETQDISC, netlink.Dump, nil)
+func replaceQdisc(ask asker, ifindex int) error {
+	all, err := qdiscs(ask, ifindex)
 	if err != nil {
-		return fmt.Errorf("list queueing disciplines: %w", err)
+		return err
 	}
-	for _, m := range all {
-		if u := binary.NativeEndian.Uint32; len(m.Data) >= tcmsgLen && u(m.Data[4:]) == uint32(ifindex) &&
-			u(m.Data[12:]) == tcHRoot && u(m.Data[8:]) != 0 {
+	for _, q := range all {
+		if q.parent == tcHRoot && q.handle != 0 {
 			return errOwnQdisc
 		}
 	}
@@ -53,12 +65,75 @@ func replaceQdisc(ask func(netlink.Message) ([]netlink.Message, error), ifindex 
 	if err != nil {
 		return err
 	}
-	binary.NativeEndian.PutUint32(tcmsg[12:], tcHRoot)
-	if _, err := request(unix.RTM_NEWQDISC, netlink.Acknowledge|netlink.Create|netlink.Replace, kind); err != nil {
+	if _, err := ask(tcmsg(unix.RTM_NEWQDISC, netlink.Acknowledge|netlink.Create|netlink.Replace, ifindex, tcHRoot,
+		kind)); err != nil {
 		return fmt.Errorf("replace the queueing discipline: %w", err)
 	}
-	if _, err := request(unix.RTM_DELQDISC, netlink.Acknowledge, nil); err != nil {
+	if _, err := ask(tcmsg(unix.RTM_DELQDISC, netlink.Acknowledge, ifindex, tcHRoot, nil)); err != nil {
 		return fmt.Errorf("set the queueing discipline back: %w", err)
 	}
 	return nil
+}
+
+// place is where an interface has a queueing discipline. The kernel's own have handle 0, one of a transmit queue with
+// the queue's number in parent.
+type place struct{ handle, parent uint32 }
+
+// qdisc is a queueing discipline.
+type qdisc struct {
+	place
+	kind    string
+	gone    uint64 // bytes that it has given to the driver
+	waiting uint32 // packets
+}
+
+// shared says that a discipline holds nothing itself: it has one for each transmit queue, which is listed too.
+func (q qdisc) shared() bool { return q.kind == "mq" || q.kind == "mqprio" }
+
+// qdiscs lists an interface's queueing disciplines. What the kernel does not tell of one is 0.
+func qdiscs(ask asker, ifindex int) ([]qdisc, error) {
+	msgs, err := ask(tcmsg(unix.RTM_GETQDISC, netlink.Dump, ifindex, 0, nil))
+	if err != nil {
+		return nil, fmt.Errorf("list queueing disciplines: %w", err)
+	}
+	var all []qdisc
+	for _, m := range msgs {
+		u := binary.NativeEndian.Uint32
+		if len(m.Data) < tcmsgLen || u(m.Data[4:]) != uint32(ifindex) { // old kernels list those of all interfaces
+			continue
+		}
+		q := qdisc{place: place{handle: u(m.Data[8:]), parent: u(m.Data[12:])}}
+		if err := q.parse(m.Data[tcmsgLen:]); err != nil {
+			return nil, fmt.Errorf("list queueing disciplines: %w", err)
+		}
+		all = append(all, q)
+	}
+	return all, nil
+}
+
+// parse reads the attributes of a discipline.
+func (q *qdisc) parse(attrs []byte) error {
+	ad, err := netlink.NewAttributeDecoder(attrs)
+	if err != nil {
+		return err
+	}
+	for ad.Next() {
+		switch ad.Type() {
+		case tcaKind:
+			q.kind = ad.String()
+		case tcaStats2:
+			ad.Nested(func(ad *netlink.AttributeDecoder) error {
+				for ad.Next() {
+					switch b := ad.Bytes(); {
+					case ad.Type() == tcaStatsBasic && len(b) >= 8:
+						q.gone = binary.NativeEndian.Uint64(b)
+					case ad.Type() == tcaStatsQueue && len(b) >= 4:
+						q.waiting = binary.NativeEndian.Uint32(b)
+					}
+				}
+				return nil
+			})
+		}
+	}
+	return ad.Err()
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // The default discipline is replaced and set back; one that was chosen stays.
@@ -50,5 +52,40 @@ func TestQueueingDisciplineIsReplaced(t *testing.T) {
 		if !errors.Is(err, c.err) || !slices.Equal(asked, c.want) {
 			t.Errorf("%s: %v after %v", c.name, err, asked)
 		}
+	}
+}
+
+// What waits in a discipline, and what has gone through it, is read of its second statistics.
+func TestQueueingDisciplinesAreListed(t *testing.T) {
+	u32 := func(vs ...uint32) (b []byte) {
+		for _, v := range vs {
+			b = binary.NativeEndian.AppendUint32(b, v)
+		}
+		return b
+	}
+	message := func(ifindex, handle, parent uint32, attrs ...netlink.Attribute) netlink.Message {
+		b, err := netlink.MarshalAttributes(attrs)
+		testkit.OK(t, err)
+		return netlink.Message{Data: append(u32(0, ifindex, handle, parent, 0), b...)}
+	}
+	kind := func(s string) netlink.Attribute { return netlink.Attribute{Type: tcaKind, Data: append([]byte(s), 0)} }
+	stats, err := netlink.MarshalAttributes([]netlink.Attribute{
+		{Type: tcaStatsBasic, Data: append(binary.NativeEndian.AppendUint64(nil, 1<<40), u32(3)...)},
+		{Type: tcaStatsQueue, Data: u32(7, 1000, 1, 2, 3)}})
+	testkit.OK(t, err)
+	ask := func(msgs ...netlink.Message) asker {
+		return func(netlink.Message) ([]netlink.Message, error) { return msgs, nil }
+	}
+	got, err := qdiscs(ask(message(3, 0, tcHRoot, kind("mq")), message(4, 0, tcHRoot, kind("fq")), netlink.Message{},
+		message(3, 0, 2, kind("fq_codel"), netlink.Attribute{Type: tcaStats2 | unix.NLA_F_NESTED, Data: stats})), 3)
+	testkit.OK(t, err)
+	want := []qdisc{{place{0, tcHRoot}, "mq", 0, 0}, {place{0, 2}, "fq_codel", 1 << 40, 7}}
+	if !slices.Equal(got, want) || !got[0].shared() || got[1].shared() {
+		t.Errorf("%+v", got)
+	}
+	cut := message(3, 0, 1)
+	cut.Data = append(cut.Data, 1)
+	if got, err := qdiscs(ask(cut), 3); err == nil {
+		t.Errorf("half an attribute: %+v", got)
 	}
 }

@@ -53,7 +53,7 @@ func newTestDevice(t *testing.T) *testDevice {
 	td := &testDevice{nic: newFake(t, lo.Index), gpu: &fakeGPU{size: memSize}, mem: mem}
 	td.Device, err = newDevice(Options{Interface: lo.Name, Buffers: td.gpu}, lo.Index, td.nic.dial, td.nic.ioctl)
 	testkit.OK(t, err)
-	td.refs, td.flush = td.nic.refs, func() error { return nil }
+	td.refs, td.flush, td.kick = td.nic.refs, func() error { return nil }, func() (int, error) { return 0, nil }
 	t.Cleanup(func() {
 		is(t, "Close", td.Close(), nil)
 		testkit.Equal(t, "dma-bufs left open", td.gpu.open.Load(), 0)

@@ -49,11 +49,18 @@ type bench struct {
 // newBench boots the guest. connected has the connections of its NICs; nil: they are served here.
 func newBench(t *testing.T, limit time.Duration, log *slog.Logger, connected func(*lab.Port, *net.UnixConn)) *bench {
 	t.Helper()
+	return newBenchOf(t, 1, limit, log, connected)
+}
+
+// newBenchOf boots a guest of so many CPUs.
+func newBenchOf(t *testing.T, cpus int, limit time.Duration, log *slog.Logger,
+	connected func(*lab.Port, *net.UnixConn)) *bench {
+	t.Helper()
 	im := machinetest.Images(t, []string{lab.GVE}, guestimages.Options{Modules: []string{module},
 		Program: machinetest.Program(t, "vnic.dev/vnic/acceptance/internal/gvelab/guest")})
 	b := &bench{T: t, lab: machinetest.Lab(t, describe(), log), start: time.Now(), limit: limit}
 	b.Guest = machinetest.Boot(t, im, b.lab.Machine(0), machines.Config{Agent: agent.Config{Hostname: "churn"},
-		RAMSize: 512 << 20, Accel: qemu.AccelTCG, Append: "log_buf_len=8M", BootLimit: limit, TimeLimit: limit,
+		CPUs: cpus, RAMSize: 512 << 20, Accel: qemu.AccelTCG, Append: "log_buf_len=8M", BootLimit: limit, TimeLimit: limit,
 		Log: log, Connected: connected})
 	b.ok("the guest has booted")
 	return b

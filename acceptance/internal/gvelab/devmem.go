@@ -232,8 +232,8 @@ func (d *dut) unbind(ctx context.Context) error {
 		select {
 		case <-b.Done():
 		case <-limit.Done():
-			return fmt.Errorf("memory of %s binding %d is still in use: %w\nour end: %s\nstats: %+v", b.what, b.ID(),
-				context.Cause(limit), d.conn.State(), d.dev.Stats())
+			return fmt.Errorf("memory of %s binding %d is still in use: %w\n%s\nour end: %s\nstats: %+v", b.what, b.ID(),
+				context.Cause(limit), waiting(), d.conn.State(), d.dev.Stats())
 		}
 	}
 	d.rx, d.tx = nil, nil

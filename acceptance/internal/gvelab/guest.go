@@ -35,6 +35,8 @@ const (
 	OpBindZero    = "lab.bindzero"    // try to bind queue 0
 	// use eth0, whose device is gone; a []Record of what comes of it, the last with Name in it
 	OpLost = "lab.lost"
+	// instead of OpSetup: connections that only send, and a queue bound and unbound, at least Times times
+	OpOneWay = "lab.oneway"
 )
 
 // Args of all of them.
@@ -62,7 +64,7 @@ func Main() {
 	ops := map[string]func(context.Context, *Args) (any, error){
 		OpSetup: g.setup, OpTraffic: g.traffic, OpCycles: g.cycles, OpBind: g.bind, OpUnbind: g.unbind, OpFlap: g.flap,
 		OpCarrier: g.carrier, OpReconfigure: g.reconfigure, OpReload: g.reload, OpLog: g.log, OpBindZero: g.bindZero,
-		OpLost: g.lost,
+		OpLost: g.lost, OpOneWay: g.oneWay,
 	}
 	for name, op := range ops {
 		ops[name] = func(ctx context.Context, a *Args) (any, error) {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/gpumem"
@@ -62,7 +64,8 @@ func newJudged(t *testing.T) *judged {
 	x.pd = testkit.Must(x.c.AddPD(ctx))(t)
 	x.key = testkit.Must(x.c.AddMR(ctx, control.MR{PD: x.pd, Kind: control.MRBuffer, Buffer: buffer, VA: base, Len: size,
 		Access: control.AccessLocalWrite | control.AccessRemoteWrite | control.AccessRemoteRead}))(t)
-	x.gpu = machinetest.GPUBytes(t, g)[:size]
+	x.gpu = testkit.Must(unix.Mmap(int(g.File.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED))(t)
+	t.Cleanup(func() { testkit.NoError(t, unix.Munmap(x.gpu)) })
 	return x
 }
 

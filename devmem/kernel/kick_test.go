@@ -1,0 +1,175 @@
+package kernel
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"syscall"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// fakeQueues are an interface's queueing disciplines. A packet in those that are forgotten goes out with the next.
+type fakeQueues struct {
+	all       []qdisc
+	forgotten map[uint32]bool // by parent
+	sent      int
+}
+
+func (f *fakeQueues) list() ([]qdisc, error) { return append([]qdisc(nil), f.all...), nil }
+
+// pass lets a packet through one of them.
+func (f *fakeQueues) pass(parent uint32) {
+	f.sent++
+	for i := range f.all {
+		q := &f.all[i]
+		if q.parent == parent && f.forgotten[parent] {
+			f.forgotten[parent] = false
+			q.gone, q.waiting = q.gone+100, 0
+		} else if q.parent == parent {
+			q.waiting++
+		}
+	}
+}
+
+// Packets are sent until what waits has gone, in every queue, and none where nothing waits. A queue that stays stopped
+// is left alone in the end.
+func TestWhatWaitsIsSent(t *testing.T) {
+	queue := func(parent, waiting uint32) qdisc {
+		return qdisc{place{0, parent}, "fq_codel", uint64(parent), waiting}
+	}
+	root := qdisc{place{0, tcHRoot}, "mq", 1000, 5}
+	for _, c := range []struct {
+		name      string
+		all       []qdisc
+		forgotten []uint32
+		n, rounds int
+	}{
+		{"nothing waits", []qdisc{{root.place, "mq", 1000, 0}, queue(1, 0), queue(2, 0)}, nil, 0, 0},
+		{"one", []qdisc{root, queue(1, 0), queue(2, 5)}, []uint32{2}, 1, 2},
+		{"all", []qdisc{root, queue(1, 2), queue(2, 3)}, []uint32{1, 2}, 2, 2},
+		{"the only one", []qdisc{{place{0x10000, tcHRoot}, "htb", 7, 2}}, []uint32{tcHRoot}, 1, 1},
+		{"stopped", []qdisc{root, queue(1, 2), queue(2, 3)}, []uint32{1}, 1, kickRounds},
+	} {
+		f := &fakeQueues{all: c.all, forgotten: map[uint32]bool{}}
+		for _, q := range c.forgotten {
+			f.forgotten[q] = true
+		}
+		rounds := 0
+		n, err := runQueued(f.list, func(queues int) error {
+			leaves := 0
+			for _, q := range f.all {
+				if !q.shared() {
+					if leaves == rounds { // the kernel's choice: all packets of a round to one queue
+						f.pass(q.parent)
+					}
+					leaves++
+				}
+			}
+			testkit.Equal(t, c.name+": queues in a round", queues, leaves)
+			rounds++
+			return nil
+		})
+		is(t, c.name, err, nil)
+		testkit.Equal(t, c.name+": queues", n, c.n)
+		testkit.Equal(t, c.name+": rounds", rounds, c.rounds)
+	}
+}
+
+func TestWhatCannotBeAskedOrSentIsSaid(t *testing.T) {
+	list := func() ([]qdisc, error) { return []qdisc{{place{}, "pfifo_fast", 0, 1}}, nil }
+	_, err := runQueued(list, func(int) error { return syscall.EPERM })
+	is(t, "send", err, syscall.EPERM)
+	asked := 0
+	_, err = runQueued(func() ([]qdisc, error) {
+		if asked++; asked == 2 {
+			return nil, syscall.EIO
+		}
+		return list()
+	}, func(int) error { return nil })
+	is(t, "the second list", err, syscall.EIO)
+	_, err = runQueued(func() ([]qdisc, error) { return nil, syscall.EINTR }, nil)
+	is(t, "the first list", err, syscall.EINTR)
+}
+
+// A probe is of its sender and to it, no host takes what is in it, and its port is all that changes.
+func TestProbe(t *testing.T) {
+	mac := [6]byte{2, 4, 6, 8, 10, 12}
+	b := probe(mac)
+	if !bytes.Equal(b[:6], mac[:]) || !bytes.Equal(b[6:12], mac[:]) {
+		t.Errorf("addresses %x", b[:12])
+	}
+	sum := uint32(0)
+	for i := ipOffset; i < udpOffset; i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	testkit.Equal(t, "checksum of the IP header", sum>>16+sum&0xffff, 0xffff)
+	seen := map[uint16]bool{}
+	for i := range 1 << 14 {
+		c := b
+		setPort(&c, i)
+		seen[binary.BigEndian.Uint16(c[udpOffset:])] = true
+		c[udpOffset], c[udpOffset+1] = 0, 0
+		if c != b {
+			t.Fatalf("%d: %x", i, c)
+		}
+	}
+	testkit.Equal(t, "ports", len(seen), 1<<14)
+}
+
+// Whatever restarts receive queues is followed by a look at what waits to be sent, and nothing else is. Memory that
+// stays in use has it looked at again.
+//
+// Invariant: devmem/kernel: A bind or unbind of a queue leaves no packet waiting at a transmit queue.
+func TestWhatRestartsQueuesSendsOnWhatWaits(t *testing.T) {
+	defer func(was time.Duration) { flushTime = was }(flushTime)
+	flushTime = time.Hour
+	td := newTestDevice(t)
+	kicked := make(chan struct{}, 1000)
+	td.kick = func() (int, error) {
+		kicked <- struct{}{}
+		return 1, errors.New("of which nothing comes but a line in the log")
+	}
+	times := func(what string, want int) {
+		t.Helper()
+		testkit.Equal(t, what, len(kicked), want)
+		for len(kicked) > 0 {
+			<-kicked
+		}
+	}
+	buf := td.buffer(t, 0, 1<<20)
+	tx := testkit.Must(td.BindTX(buf))(t)
+	testkit.OK(t, tx.Close())
+	<-tx.Done()
+	times("a transmit binding", 0)
+	is(t, "no such queue", errOf(td.BindRX(buf, 99)), syscall.EINVAL)
+	times("nothing was tried", 0)
+	td.nic.refusal = syscall.EOPNOTSUPP
+	is(t, "refused", errOf(td.BindRX(buf, 1)), syscall.EOPNOTSUPP)
+	times("split was turned on", 1)
+	td.nic.refusal = nil
+	rx := testkit.Must(td.BindRX(buf, 1, 2))(t)
+	times("bind", 1)
+	testkit.OK(t, rx.Close())
+	<-rx.Done()
+	times("unbind", 1)
+
+	rx = testkit.Must(td.BindRX(buf, 1))(t)
+	times("bind again", 1)
+	flushTime = time.Millisecond
+	td.nic.keep(rx.ID())
+	testkit.OK(t, rx.Close())
+	for range 3 { // one by Close, the others as the memory stays in use
+		<-kicked
+	}
+	td.nic.let(rx.ID())
+	<-rx.Done()
+	for len(kicked) > 0 {
+		<-kicked
+	}
+	flushTime = time.Hour
+	testkit.OK(t, td.Close())
+	times("the split as it was", 1)
+}
