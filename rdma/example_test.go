@@ -1,0 +1,102 @@
+package rdma_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"net/netip"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/rdma"
+)
+
+// give lets a peer that connects write to a buffer of a GPU, and returns when it says that it has: nobody's processor
+// touches the bytes, and this program is not told of any but the last.
+func give(ctx context.Context, client *control.Client, buffer uint32, own rdma.Ends, l net.Listener) (err error) {
+	dev, err := rdma.Open(client)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	pd, err := dev.AllocPD()
+	if err != nil {
+		return err
+	}
+	mr, err := pd.RegisterBuffer(buffer, 0, 16<<20, rdma.RemoteWrite)
+	if err != nil {
+		return err
+	}
+	cq, err := dev.NewCQ(16)
+	if err != nil {
+		return err
+	}
+	qp, err := pd.NewQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSend: 1, MaxRecv: 8})
+	if err != nil {
+		return err
+	}
+	if _, err = qp.PostRecv(ctx, rdma.WR{ID: 1}); err != nil { // takes no bytes: a place for the peer's word
+		return err
+	}
+	own.Offer = mr.Remote()
+	conn, _, err := rdma.Accept(ctx, l, qp, own)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	wcs, err := cq.Wait(ctx)
+	if err != nil {
+		return err
+	}
+	return rdma.Err(wcs[0])
+}
+
+// take writes 16 MiB of a buffer of this guest's GPU to what the peer offers.
+func take(ctx context.Context, client *control.Client, buffer uint32, own rdma.Ends, peer string) (err error) {
+	dev, err := rdma.Open(client)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	pd, err := dev.AllocPD()
+	if err != nil {
+		return err
+	}
+	mr, err := pd.RegisterBuffer(buffer, 0, 16<<20, 0)
+	if err != nil {
+		return err
+	}
+	cq, err := dev.NewCQ(64)
+	if err != nil {
+		return err
+	}
+	qp, err := pd.NewQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSend: 32})
+	if err != nil {
+		return err
+	}
+	conn, to, err := rdma.Dial(ctx, peer, qp, own)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	counts, err := rdma.Put(ctx, qp, mr.Part(0, 16<<20), to.MR, rdma.TransferOptions{Notify: true})
+	fmt.Println(counts.Bytes, "bytes by", counts.Completed, "work requests")
+	return err
+}
+
+func Example() {
+	// What a guest has of its NIC: package driver's NIC has the client, guest.Device the addresses.
+	var client *control.Client
+	own := rdma.Ends{Addr: netip.MustParseAddr("10.0.0.1"), MAC: [6]byte{2, 0, 0, 0, 0, 1}}
+	if err := take(context.Background(), client, 1, own, "10.0.0.2:7000"); err != nil {
+		log.Fatal(err)
+	}
+	l, err := net.Listen("tcp", ":7000") // and in the other guest
+	if err == nil {
+		err = give(context.Background(), client, 1, own, l)
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+}

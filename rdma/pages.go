@@ -1,0 +1,239 @@
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"vnic.dev/vnic/control"
+)
+
+// OnDemand is memory whose pages the NIC asks for when it needs them: nothing of it is pinned.
+type OnDemand struct {
+	Region uint32 // its number in the driver that knows the pages
+	GPU    uint16 // whose private pages it may have; SetMailbox was called for it
+	Off    uint64 // of the first byte, in the first page
+	Len    uint64 // bytes
+	VA     uint64 // address of the first byte in the MR
+	Access uint8
+}
+
+// PageFunc finds the pages of a request, and makes the entries of its answer, one for each page in order, or says in
+// Errno why there are none (the answer's ID need not be set). It may wait: several calls run at the same time, of
+// different requests.
+type PageFunc func(ctx context.Context, r control.PageRequest) control.PageAnswer
+
+// Of a PageServer.
+const (
+	defaultWorkers = 4
+	pageQueue      = 256                    // requests that wait for a worker; of others the NIC tells again
+	pagePoll       = 100 * time.Millisecond // between lists of requests: a notify may be lost, and the NIC waits for 1 s
+)
+
+// PageStats counts what a PageServer has done.
+type PageStats struct {
+	Requests uint64 // that were handed to a worker
+	Answered uint64 // with pages
+	Refused  uint64 // with an errno
+	Late     uint64 // answers that the NIC wanted no more
+	Failed   uint64 // answers that did not reach the NIC
+	Listed   uint64 // of Requests, those whose notify had not come
+	Put      uint64 // requests that were put off, as the queue was full
+}
+
+// PageServer answers the NIC's requests for pages of MRs on demand that it has registered.
+type PageServer struct {
+	d       *Device
+	find    PageFunc
+	workers int
+
+	mu    sync.Mutex
+	keys  map[uint32]struct{} // under mu: of our MRs
+	busy  map[uint32]struct{} // under mu: ids of requests that wait for a worker, or have one
+	since map[uint32]struct{} // under mu: ids that were answered since the last list was asked for, which may have them
+	queue chan control.PageRequest
+	stats PageStats // under mu
+}
+
+// NewPageServer returns a server that finds pages by so many workers; 4 if 0. It answers while Serve runs.
+func NewPageServer(d *Device, find PageFunc, workers int) (*PageServer, error) {
+	if d.Limits.Flags&control.RDMAOnDemand == 0 {
+		return nil, fmt.Errorf("this NIC has no memory regions on demand: %w", syscall.EOPNOTSUPP)
+	}
+	if workers <= 0 {
+		workers = defaultWorkers
+	}
+	return &PageServer{d: d, find: find, workers: workers, queue: make(chan control.PageRequest, pageQueue),
+		keys: make(map[uint32]struct{}), busy: make(map[uint32]struct{}), since: make(map[uint32]struct{})}, nil
+}
+
+// Register makes an MR on demand, whose requests the server answers from now on. ENODEV: the GPU has no mailbox.
+func (s *PageServer) Register(pd *PD, m OnDemand) (*MR, error) {
+	if pd.d != s.d {
+		return nil, fmt.Errorf("the protection domain is another device's: %w", syscall.EINVAL)
+	}
+	mr, err := pd.register(control.MR{Kind: control.MROnDemand, Access: m.Access, Buffer: m.Region, VA: m.VA, Len: m.Len,
+		Off: m.Off, GPU: m.GPU})
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keys[mr.Key] = struct{}{}
+	mr.ended = func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.keys, mr.Key)
+	}
+	return mr, nil
+}
+
+// PageCounts reads what the NIC counts of an MR on demand.
+func (m *MR) PageCounts(ctx context.Context) (c control.PageCounts, err error) {
+	err = m.pd.d.ask(ctx, func(ctx context.Context) error {
+		c, err = m.pd.d.client.PageCounts(ctx, m.Key)
+		return err
+	})
+	return c, err
+}
+
+// Stats returns the counters.
+func (s *PageServer) Stats() PageStats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stats
+}
+
+// Serve answers requests until ctx ends, and returns nil then, or until the device ends: ErrReset or net.ErrClosed. It
+// returns when no worker runs any more. It is to run before a queue pair uses the MRs.
+func (s *PageServer) Serve(ctx context.Context) error {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	var wg sync.WaitGroup
+	undo := s.d.client.OnRDMA(control.RDMAEvents{
+		Pages: func(r control.PageRequest) { s.take(r, false) },
+		Reset: func(uint32, uint32) { end(ErrReset) },
+	})
+	for range s.workers {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				select {
+				case r := <-s.queue:
+					if err := s.answer(ctx, r); err != nil {
+						end(err)
+					}
+				case <-ctx.Done():
+					return
+				}
+			}
+		})
+	}
+	s.list(ctx, end)
+	undo()
+	wg.Wait()
+	s.drop()
+	if err := context.Cause(ctx); errors.Is(err, ErrReset) || errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// take gives a request to a worker, once; it never waits.
+func (s *PageServer) take(r control.PageRequest, listed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ours := s.keys[r.Key]
+	_, answered := s.since[r.ID]
+	if _, busy := s.busy[r.ID]; busy || !ours || listed && answered {
+		return
+	}
+	select {
+	case s.queue <- r:
+		s.busy[r.ID] = struct{}{}
+		s.stats.Requests++
+		if listed {
+			s.stats.Listed++
+		}
+	default:
+		s.stats.Put++ // the NIC tells of it again, and lists it
+	}
+}
+
+// drop forgets requests that no worker has taken.
+func (s *PageServer) drop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.busy)
+	for len(s.queue) > 0 {
+		<-s.queue
+	}
+}
+
+// list asks for requests now and then, until ctx ends.
+func (s *PageServer) list(ctx context.Context, end context.CancelCauseFunc) {
+	tick := time.NewTicker(pagePoll)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		s.mu.Lock()
+		some := len(s.keys) > 0
+		clear(s.since)
+		s.mu.Unlock()
+		if some {
+			var rs []control.PageRequest
+			err := s.d.ask(ctx, func(ctx context.Context) (err error) {
+				rs, err = s.d.client.PageRequests(ctx)
+				return err
+			})
+			if errors.Is(err, ErrReset) || errors.Is(err, net.ErrClosed) {
+				end(err)
+			}
+			for _, r := range rs {
+				s.take(r, true)
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// answer finds the pages of a request and tells the NIC. The error says that the device has ended.
+func (s *PageServer) answer(ctx context.Context, r control.PageRequest) error {
+	a := s.find(ctx, r)
+	a.ID = r.ID
+	if a.Errno == 0 && len(a.Entries) != int(r.Count) {
+		a.Errno = uint16(syscall.EIO) // entries of other pages would be worse than none
+	}
+	if a.Errno != 0 {
+		a.Entries = nil
+	}
+	if a.Errno != 0 && ctx.Err() != nil { // it was disturbed: whoever serves next is asked again
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.busy, r.ID)
+		return nil
+	}
+	err := s.d.ask(context.WithoutCancel(ctx), func(ctx context.Context) error { return s.d.client.AnswerPages(ctx, a) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.busy, r.ID)
+	s.since[r.ID] = struct{}{}
+	switch {
+	case err == nil && a.Errno == 0:
+		s.stats.Answered++
+	case err == nil:
+		s.stats.Refused++
+	case errors.Is(err, ErrReset) || errors.Is(err, net.ErrClosed):
+		return err
+	case errors.Is(err, syscall.ENOENT):
+		s.stats.Late++
+	default:
+		s.stats.Failed++
+	}
+	return nil
+}

@@ -1,0 +1,139 @@
+package rdma
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"syscall"
+
+	"vnic.dev/vnic/control"
+)
+
+// QPConfig says what a queue pair is made of.
+type QPConfig struct {
+	SendCQ, RecvCQ *CQ // may be the same
+	MaxSend        int // work requests posted and not complete
+	MaxRecv        int // receives posted and not used
+}
+
+// QP is a reliably connected queue pair.
+type QP struct {
+	Number uint32
+	pd     *PD
+	c      QPConfig
+
+	transfers chan struct{} // of capacity 1: held by the transfer under way
+	closed    atomic.Bool
+}
+
+// NewQP makes a queue pair.
+func (p *PD) NewQP(c QPConfig) (*QP, error) {
+	for _, n := range []int{c.MaxSend, c.MaxRecv} {
+		if n < 0 || uint64(n) > uint64(p.d.Limits.Depth) {
+			return nil, fmt.Errorf("queue pair with a queue of %d places: the NIC has up to %d: %w", n, p.d.Limits.Depth,
+				syscall.EINVAL)
+		}
+	}
+	if c.SendCQ == nil || c.RecvCQ == nil || c.SendCQ.d != p.d || c.RecvCQ.d != p.d {
+		return nil, fmt.Errorf("queue pair: it takes two completion queues of this device: %w", syscall.EINVAL)
+	}
+	q := control.QP{PD: p.id, SendCQ: c.SendCQ.ID, RecvCQ: c.RecvCQ.ID, MaxSend: uint32(c.MaxSend),
+		MaxRecv: uint32(c.MaxRecv)}
+	return create(p.d, func(ctx context.Context) (uint32, error) { return p.d.client.AddQP(ctx, q) }, p.d.client.DelQP,
+		func(qpn uint32) *QP { return &QP{Number: qpn, pd: p, c: c, transfers: make(chan struct{}, 1)} })
+}
+
+// Close ends the queue pair: once it has returned nil nothing of it is under way. What was not complete has no
+// completion; completions that were not polled can be, until the CQ is closed.
+func (q *QP) Close() error {
+	err := q.pd.d.end(q, func(ctx context.Context) error { return q.pd.d.client.DelQP(ctx, q.Number) })
+	if err == nil && q.closed.CompareAndSwap(false, true) {
+		q.c.SendCQ.gone(q)
+	}
+	return err
+}
+
+func (q *QP) rank() int { return 0 }
+
+// Connect connects the queue pair: it may send and receive from then on. Path's QPN is set here; see Exchange for where
+// the rest comes from.
+func (q *QP) Connect(ctx context.Context, p Path) error {
+	p.QPN = q.Number
+	return q.pd.d.ask(ctx, func(ctx context.Context) error { return q.pd.d.client.ConnectQP(ctx, p) })
+}
+
+// Status asks for the state of the queue pair.
+func (q *QP) Status(ctx context.Context) (s control.QPStatus, err error) {
+	err = q.pd.d.ask(ctx, func(ctx context.Context) error {
+		s, err = q.pd.d.client.QPStatus(ctx, q.Number)
+		return err
+	})
+	return s, err
+}
+
+// Post posts work requests and returns how many of them, from the first on, were: they travel in frames (30 with one
+// piece of memory each), and all of a frame are posted, or none. ErrFull: there is no place for the next ones.
+// The ids with the highest bit set are the package's own: EINVAL.
+func (q *QP) Post(ctx context.Context, wrs ...WR) (posted int, err error) {
+	if err := checkIDs(wrs); err != nil {
+		return 0, err
+	}
+	return q.post(ctx, q.pd.d.client.PostSend, wrs)
+}
+
+func checkIDs(wrs []WR) error {
+	for i := range wrs {
+		if wrs[i].ID&own != 0 {
+			return fmt.Errorf("work request %#x: ids with the highest bit are not for programs: %w", wrs[i].ID,
+				syscall.EINVAL)
+		}
+	}
+	return nil
+}
+
+// PostRecv posts memory for the peer's SENDs, and places for its WRITEs with immediate. Op need not be set. The rest is
+// as with Post.
+func (q *QP) PostRecv(ctx context.Context, wrs ...WR) (posted int, err error) {
+	if err := checkIDs(wrs); err != nil {
+		return 0, err
+	}
+	receives := make([]WR, len(wrs))
+	for i, w := range wrs {
+		if w.Op != 0 && w.Op != control.WRRecv {
+			return 0, fmt.Errorf("work request %#x: a %s is no receive: %w", w.ID, opName(w.Op), syscall.EINVAL)
+		}
+		receives[i] = w
+		receives[i].Op = control.WRRecv
+	}
+	return q.post(ctx, q.pd.d.client.PostRecv, receives)
+}
+
+func (q *QP) post(ctx context.Context, call func(context.Context, control.Post) error, wrs []WR) (
+	posted int, err error) {
+	for posted < len(wrs) {
+		if q.closed.Load() {
+			return posted, fmt.Errorf("queue pair %d is closed: %w", q.Number, net.ErrClosed)
+		}
+		frame := frameOf(wrs[posted:])
+		err := q.pd.d.ask(ctx, func(ctx context.Context) error {
+			return call(ctx, control.Post{QPN: q.Number, WRs: frame})
+		})
+		if err != nil {
+			return posted, full(err)
+		}
+		posted += len(frame)
+	}
+	return posted, nil
+}
+
+// frameOf is as many work requests, from the first on, as a frame holds, and at least one.
+func frameOf(wrs []WR) []WR {
+	size := 0
+	for i := range wrs {
+		if size += control.WRLen(len(wrs[i].SGEs)); size > control.MaxPost {
+			return wrs[:max(i, 1)]
+		}
+	}
+	return wrs
+}
