@@ -177,9 +177,8 @@ static int gpu_do(struct file *file, unsigned int cmd, void *arg)
 		return vnicgpu_where(f->gpu, arg);
 	case VNICGPU_FAULT:
 		return vnicgpu_region_fault(f, arg);
-	case VNICGPU_REGION_CLOSE: /* where the GPU is gone, too */
-		return ((struct vnicgpu_region_close *)arg)->pad ? -EINVAL :
-		       vnicgpu_region_close(f, ((struct vnicgpu_region_close *)arg)->id);
+	case VNICGPU_REGION_CLOSE:
+		return vnicgpu_region_close(f, arg);
 	}
 	if (!vnicgpu_enter(f->gpu, &idx))
 		return -ENODEV;
@@ -302,8 +301,8 @@ put:
 }
 
 /*
- * NICs lose pages of programs, and these their mappings, and get their pages back. It waits until no device has a mapping of the memory: DMA to
- * a BAR that is gone would go anywhere.
+ * NICs lose what they have of programs' memory; programs lose their mappings, and get their pages back. It waits until
+ * no device has a mapping of the memory: DMA to a BAR that is gone would go anywhere.
  */
 static void gpu_remove(struct pci_dev *pdev)
 {

@@ -260,12 +260,14 @@ static struct region *region_get(struct vnicgpu_file *f, u32 id)
 	return r;
 }
 
-int vnicgpu_region_close(struct vnicgpu_file *f, u32 id)
+int vnicgpu_region_close(struct vnicgpu_file *f, const struct vnicgpu_region_close *arg)
 {
 	struct region *r;
 
+	if (arg->pad)
+		return -EINVAL;
 	mutex_lock(&f->lock);
-	r = find(f, id);
+	r = find(f, arg->id);
 	if (r) {
 		list_del(&r->list);
 		f->nregions--;
@@ -351,8 +353,8 @@ static u64 entry_of(const struct vnicgpu *gpu, unsigned long pfn)
 }
 
 /*
- * Has n pages of a vma be there. Where one of them cannot, Linux says so of all: then each is asked for by itself. EBUSY:
- * something has changed.
+ * Has n pages of a vma be there. Where one of them cannot, Linux says so of all: then each is asked for by itself.
+ * EBUSY: something has changed.
  */
 static int fault_vma(struct hmm_range *range, unsigned long at, unsigned long n, unsigned long *pfns, u64 *entries)
 {
