@@ -353,11 +353,12 @@ static u64 entry_of(const struct vnicgpu *gpu, unsigned long pfn)
 }
 
 /*
- * Has n pages of a vma be there. Where one of them cannot, Linux says so of all: then each is asked for by itself.
- * EBUSY: something has changed.
+ * Has n pages be there. Of private pages of the owner Linux only says where they are, also where they are to be written
+ * and may not be, as after a fork: then they are had as a CPU would have them, which is in RAM.
  */
-static int fault_vma(struct hmm_range *range, unsigned long at, unsigned long n, unsigned long *pfns, u64 *entries)
+static int fault_range(struct hmm_range *range, unsigned long at, unsigned long n, unsigned long *pfns)
 {
+	void *owner = range->dev_private_owner;
 	unsigned long i;
 	int ret;
 
@@ -365,14 +366,35 @@ static int fault_vma(struct hmm_range *range, unsigned long at, unsigned long n,
 	range->end = at + (n << PAGE_SHIFT);
 	range->hmm_pfns = pfns;
 	ret = hmm_range_fault(range);
-	if (!ret || ret == -EBUSY)
+	if (!(range->default_flags & HMM_PFN_REQ_WRITE))
 		return ret;
-	for (i = 0; i < n; i++) {
+	range->dev_private_owner = NULL;
+	for (i = 0; !ret && i < n; i++) {
+		if (pfns[i] & HMM_PFN_WRITE)
+			continue;
 		range->start = at + (i << PAGE_SHIFT);
 		range->end = range->start + PAGE_SIZE;
 		range->hmm_pfns = pfns + i;
-		*range->hmm_pfns = 0;
 		ret = hmm_range_fault(range);
+	}
+	range->dev_private_owner = owner;
+	return ret;
+}
+
+/*
+ * Has n pages of a vma be there. Where one of them cannot, Linux says so of all: then each is asked for by itself.
+ * EBUSY: something has changed.
+ */
+static int fault_vma(struct hmm_range *range, unsigned long at, unsigned long n, unsigned long *pfns, u64 *entries)
+{
+	unsigned long i;
+	int ret = fault_range(range, at, n, pfns);
+
+	if (!ret || ret == -EBUSY)
+		return ret;
+	for (i = 0; i < n; i++) {
+		pfns[i] = 0;
+		ret = fault_range(range, at + (i << PAGE_SHIFT), 1, pfns + i);
 		if (ret == -EBUSY)
 			return ret;
 		if (ret) {

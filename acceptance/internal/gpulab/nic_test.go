@@ -81,13 +81,14 @@ func serve(t *testing.T, g *guest) {
 
 // step does what there is to do, and tells whether there was anything.
 func (n *pagingNIC) step() (busy bool) {
+	commanded := n.control.Commanded() // then what the program has seen Linux ask before it is in the log
 	if n.box != nil {
 		n.box.Poll(func(r mailbox.Request) {
 			busy = true
 			n.takeBack(r)
 		})
 	}
-	if n.control.Commanded() {
+	if commanded {
 		n.command()
 		busy = true
 	}
