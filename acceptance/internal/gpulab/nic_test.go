@@ -256,7 +256,9 @@ func (n *pagingNIC) learn(r testnic.Response) {
 		kind, addr := gpudriver.Kind(r.Places[i]&3), r.Places[i]&^(page-1)
 		if e.known && int32(e.taken-r.Generation) > 0 {
 			n.counts[testnic.Stale]++
-			continue
+			if n.mode != testnic.Believes || kind != gpudriver.VRAM {
+				continue
+			}
 		}
 		e.word, e.vram = n.place(kind, addr), kind == gpudriver.VRAM
 	}

@@ -27,6 +27,7 @@ var pagingCases = []testCase{
 	{"a region that is closed has no pages", closeTold},
 	{"nothing that a NIC writes while pages move is lost", stress},
 	{"a NIC that acknowledges first loses writes", sabotage},
+	{"a NIC that takes answers for newer than they are loses writes", believing},
 	{"a NIC that does not answer holds nobody up twice", silent},
 	{"removal takes pages from the NIC", removalTold},
 	{"a NIC that does not answer does not hold removal up", removalSilent},

@@ -29,6 +29,7 @@ const (
 	Silent    // it never says that it is done; what is given up it frees
 	Dead      // ... and it frees nothing
 	Sabotages // it says that it is done, and then writes once more by what it knew of pages in the GPU
+	Believes  // it takes an answer of pages in the GPU that is older than the order to let go of them
 )
 
 // Fields of a request in the log, of which Flags is 1 where it was given up.
