@@ -160,8 +160,8 @@ func (s *Space) Pin(iova, n uint64) (*Pin, error) {
 	return &Pin{file: r.file, mem: r.mem[off : off+n : off+n]}, nil
 }
 
-// Pin is Space.Pin of [off, off+n) of a region of a file, for who has the region itself, as a GPU's: its file is open, and
-// the pin's beside.
+// Pin is Space.Pin of [off, off+n) of a region of a file, for who has the region itself, as a GPU's, and so its file
+// open.
 func (r *Region) Pin(off, n uint64) (*Pin, error) {
 	switch {
 	case off > r.Size() || n > r.Size()-off:

@@ -114,8 +114,8 @@ func pageOf(entry uint64) Page {
 // until it is told otherwise by a request with a greater generation. ram: pages in the GPU come back to RAM first.
 //
 // A page that is Invalid is EFAULT (nothing is mapped there, or not for that), EOPNOTSUPP (a file's or shared) or
-// EAGAIN (it changes too fast; ask again). The error of all is EIO for a region that is quarantined, ESRCH where the program
-// whose memory it is has ended, ENOENT where the region is closed, ENODEV where the GPU was removed.
+// EAGAIN (it changes too fast; ask again). The error of all is EIO for a region that is quarantined, ESRCH where the
+// program whose memory it is has ended, ENOENT where the region is closed, ENODEV where the GPU was removed.
 func (r *Region) Fault(first uint64, n int, write, ram bool) (pages []Page, generation uint32, err error) {
 	pages = make([]Page, min(max(n, 0), MaxFault))
 	generation, err = r.FaultInto(pages, first, n, write, ram)

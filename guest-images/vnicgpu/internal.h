@@ -132,9 +132,9 @@ struct vnicgpu_note {
 int vnicgpu_tell(struct vnicgpu *gpu, const struct vnicgpu_note *note);
 
 /*
- * VNICGPU_REGION_OPEN, of the calling program; VNICGPU_REGION_STATS, _CLOSE and VNICGPU_FAULT, of any that has the file.
- * The last two are called outside vnicgpu_enter and vnicgpu_exit: a region can be closed whose GPU is gone, and faulting
- * enters and exits by itself.
+ * VNICGPU_REGION_OPEN, of the calling program; VNICGPU_REGION_STATS, _CLOSE and VNICGPU_FAULT, of any that has the
+ * file. The last two are called outside vnicgpu_enter and vnicgpu_exit: a region can be closed whose GPU is gone, and
+ * faulting enters and exits by itself.
  */
 int vnicgpu_region_open(struct vnicgpu_file *f, struct vnicgpu_region_open *arg);
 int vnicgpu_region_stats(struct vnicgpu_file *f, struct vnicgpu_region_stats *arg);

@@ -93,7 +93,7 @@ static void take_back(struct region *r, unsigned long first, unsigned long end, 
 	r->stats.invalidations++;
 	t = ktime_get();
 	ret = vnicgpu_tell(r->gpu, &note);
-	waited = ktime_us_delta(ktime_get(), t);
+	waited = min(ktime_us_delta(ktime_get(), t), (s64)U32_MAX); /* so that its square is a number */
 	r->stats.waits[waited ? min(ilog2(waited * waited), VNICGPU_WAITS - 1) : 0]++;
 	if (!ret)
 		return;

@@ -10,9 +10,9 @@ import (
 	"vnic.dev/vnic/lab/machines/machinetest"
 )
 
-// Invariant: vnicgpu: a NIC has pages of programs on demand, and lets go of them before Linux has them moved, unmapped or
-// freed: none of its writes is lost, and one that acknowledges before it has is seen. A NIC that does not answer holds
-// an exit or a removal up once, for a bounded time.
+// Invariant: vnicgpu: a NIC has pages of programs on demand, and lets go of them before Linux has them moved, unmapped
+// or freed: none of its writes is lost, and one that acknowledges before it has is seen. A NIC that does not answer
+// holds an exit or a removal up once, for a bounded time.
 func TestPaging(t *testing.T) {
 	im := images(t)
 	l := machinetest.Lab(t, lab.Description{Guests: []lab.Guest{{Driver: lab.DriverVNICGPU,

@@ -93,7 +93,8 @@ func main() {
 			fmt.Println("bound")
 			return
 		default:
-			fatal(fmt.Errorf("no argument, private, private-long, paging, paging-long, leave, bind or log, and not %q", os.Args[1]))
+			fatal(fmt.Errorf("no argument, private, private-long, paging, paging-long, leave, bind or log, and not %q",
+				os.Args[1]))
 		}
 	}
 	failed := 0
@@ -194,7 +195,8 @@ func (c *testCase) try() error {
 		return err
 	}
 	info, err := ask(g)
-	if err == nil && (info.Free != info.Size && info.Free != info.Size-mailboxSize || info.Mapped != 0 || info.Private != 0) {
+	if err == nil && (info.Free != info.Size && info.Free != info.Size-mailboxSize || info.Mapped != 0 ||
+		info.Private != 0) {
 		err = fmt.Errorf("left behind: %+v", info)
 	}
 	return err

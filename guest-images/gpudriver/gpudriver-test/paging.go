@@ -295,23 +295,28 @@ func invalids(g gpudriver.GPU) error {
 // isTold: what Linux does to pages is told where the NIC has one of them, in one request, and nowhere else.
 func isTold(g gpudriver.GPU) error {
 	type do func(f *gpudriver.File, b []byte) error
-	toGPU := func(f *gpudriver.File, b []byte) error { _, err := f.ToGPU(b); return err }
+	move := func(f *gpudriver.File, b []byte) error { _, err := f.ToGPU(b); return err }
+	back := func(f *gpudriver.File, b []byte) error { _, err := f.ToRAM(b); return err }
+	drop := func(_ *gpudriver.File, b []byte) error { return unix.Madvise(b, unix.MADV_DONTNEED) }
+	protect := func(_ *gpudriver.File, b []byte) error { return unix.Mprotect(b, unix.PROT_READ) }
+	touch := func(_ *gpudriver.File, b []byte) error { b[4*page] = 1; return nil }
+	gone := func(_ *gpudriver.File, b []byte) error { return unmap(b) }
 	for _, c := range []struct {
 		what   string
 		do     do
 		gpu    bool   // the pages that the NIC has are in the GPU
 		reason uint64 // of pages [3, 6), which the NIC has; none: it is told nothing
 	}{
-		{"touched in the GPU", func(_ *gpudriver.File, b []byte) error { b[4*page] = 1; return nil }, true, none},
-		{"touched in RAM", func(_ *gpudriver.File, b []byte) error { b[4*page] = 1; return nil }, false, none},
-		{"moved to the GPU", toGPU, false, isMigrate},
-		{"moved to RAM", func(f *gpudriver.File, b []byte) error { _, err := f.ToRAM(b); return err }, true, isMigrate},
-		{"DONTNEED in RAM", func(_ *gpudriver.File, b []byte) error { return unix.Madvise(b, unix.MADV_DONTNEED) }, false, isClear},
-		{"DONTNEED in the GPU", func(_ *gpudriver.File, b []byte) error { return unix.Madvise(b, unix.MADV_DONTNEED) }, true, isClear},
-		{"mprotect", func(_ *gpudriver.File, b []byte) error { return unix.Mprotect(b, unix.PROT_READ) }, false, isProtectVMA},
-		{"mprotect in the GPU", func(_ *gpudriver.File, b []byte) error { return unix.Mprotect(b, unix.PROT_READ) }, true, isProtectVMA},
-		{"munmap", func(_ *gpudriver.File, b []byte) error { return unmap(b) }, false, isUnmap},
-		{"munmap in the GPU", func(_ *gpudriver.File, b []byte) error { return unmap(b) }, true, isUnmap},
+		{"touched in the GPU", touch, true, none},
+		{"touched in RAM", touch, false, none},
+		{"moved to the GPU", move, false, isMigrate},
+		{"moved to RAM", back, true, isMigrate},
+		{"DONTNEED in RAM", drop, false, isClear},
+		{"DONTNEED in the GPU", drop, true, isClear},
+		{"mprotect", protect, false, isProtectVMA},
+		{"mprotect in the GPU", protect, true, isProtectVMA},
+		{"munmap", gone, false, isUnmap},
+		{"munmap in the GPU", gone, true, isUnmap},
 	} {
 		for _, has := range []bool{true, false} {
 			err := withRegion(g, func(f *gpudriver.File, r *region, b []byte) error {
@@ -570,7 +575,8 @@ func silent(g gpudriver.GPU) error {
 			for _, n := range s.Waits[34:] {
 				long += n
 			}
-			if err != nil || !s.Quarantined || s.Timeouts != 1 || s.Invalidations != invalidations || s.Mapped != 0 || long != 1 {
+			if err != nil || !s.Quarantined || s.Timeouts != 1 || s.Invalidations != invalidations || s.Mapped != 0 ||
+				long != 1 {
 				return fmt.Errorf("%s: %+v, %v", what, s, err)
 			}
 			list, err := r.nic.log()

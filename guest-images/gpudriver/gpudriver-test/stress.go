@@ -45,8 +45,8 @@ func (n *hostNIC) agent(r *gpudriver.Region) (stop func() error) {
 	})
 }
 
-// countUp has the NIC count up a number in each page, and the program another one, while pages move to the GPU and back,
-// and tells of how many pages the numbers are wrong.
+// countUp has the NIC count up a number in each page, and the program another one, while pages move to the GPU and
+// back, and tells of how many pages the numbers are wrong.
 func countUp(g gpudriver.GPU, mode uint64, long time.Duration) (wrong int, err error) {
 	const pages = 32
 	err = withNIC(g, func(f *gpudriver.File, n *hostNIC) error {
@@ -96,9 +96,9 @@ func countUp(g gpudriver.GPU, mode uint64, long time.Duration) (wrong int, err e
 			}
 		}
 		s, err := r.Stats()
-		fmt.Printf("     %d writes, %d requests, %d acknowledgements, %d stale answers; %d pages to the GPU; of %d pages %d wrong; "+
-			"%+v\n", x.Words[testnic.Written], x.Words[testnic.Requests], x.Words[testnic.Acks], x.Words[testnic.Stale], moved,
-			pages, wrong, s)
+		fmt.Printf("     %d writes, %d requests, %d acknowledgements, %d stale answers; %d pages to the GPU; of %d pages "+
+			"%d wrong; %+v\n", x.Words[testnic.Written], x.Words[testnic.Requests], x.Words[testnic.Acks],
+			x.Words[testnic.Stale], moved, pages, wrong, s)
 		if err != nil || s.Quarantined || s.VRAM == 0 || s.RAM == 0 || x.Words[testnic.Written] == 0 ||
 			x.Words[testnic.Acks] == 0 || x.Words[testnic.Acks] != s.Invalidations {
 			return fmt.Errorf("%+v, %v", s, err)
