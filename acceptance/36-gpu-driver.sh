@@ -9,7 +9,7 @@
 # - The other uses of devmem TCP work on it: all-reduce, a web server's file, blocks.
 # - A GPU that is removed while a gVNIC writes to it: its driver waits until the NIC has let go of it.
 # - A program's pages in the GPU: `VNIC_LONG=1 go test ./acceptance/internal/gpulab` has the long version; here the
-#   short one, by both kernels.
+#   short one, by both kernels. Pages that a NIC has on demand, by Linux 7.3; by the other one in `make test`.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 "$root/tools/with-tools" env CGO_ENABLED=0 go build -ldflags="-s -w" -o "$work/gpudriver-test" \
@@ -88,6 +88,9 @@ grep -q "carries no vnicgpu.ko for it" "$work/err" || fail "without its module: 
 echo "ok   status $status: $(tail -n 1 "$work/err")"
 export VNIC_GPU_MODULE=$work/other.ko.gz
 kernel "$(basename "$dir")" --kernel "$image" --modules "$dir"
+( cd "$root" && VNIC_KERNEL=$image VNIC_MODULES=$dir within 300 tools/with-tools go test -count=1 -run TestPaging \
+  ./acceptance/internal/gpulab ) > "$work/out" 2>&1 || fail "pages on demand: $(cat "$work/out")"
+echo "ok   pages on demand"
 unset VNIC_GPU_MODULE
 
 echo "== a GPU that is removed in flight"

@@ -330,3 +330,26 @@ func TestTranslateCutsSegmentsOfMoreThan32Bits(t *testing.T) {
 	}
 	s.Close()
 }
+
+// Invariant: dma: A pin of a region keeps its file mapped, lies in the region, and is of a file that may be written.
+func TestPinOfARegion(t *testing.T) {
+	files := NewFiles()
+	fd := testkit.Must(unix.MemfdCreate("pin", unix.MFD_CLOEXEC))(t)
+	testkit.OK(t, unix.Ftruncate(fd, 4*page))
+	f := testkit.Must(files.Open(fd, 4*page))(t)
+	testkit.OK(t, unix.Close(fd))
+	r := testkit.Must(f.Region(page, 2*page))(t)
+	for _, c := range []struct{ off, n uint64 }{{0, 2*page + 1}, {2*page + 1, 0}, {page, ^uint64(0)}, {^uint64(0), 2}} {
+		testkit.ErrorIs(t, testkit.Err(r.Pin(c.off, c.n)), ErrBounds)
+	}
+	testkit.ErrorIs(t, testkit.Err(NewBuffer(make([]byte, page), Host).Pin(0, 1)), ErrAccess)
+	p := testkit.Must(r.Pin(page, page))(t)
+	f.mem[2*page] = 7
+	f.Close()
+	testkit.Equal(t, "files", files.Len(), 1)
+	testkit.Equal(t, "its bytes", len(p.Bytes()), page)
+	testkit.Equal(t, "its byte", p.Bytes()[0], 7)
+	p.Close()
+	testkit.Equal(t, "files", files.Len(), 0)
+	testkit.ErrorIs(t, testkit.Err(r.Pin(0, page)), ErrClosed)
+}

@@ -160,6 +160,22 @@ func (s *Space) Pin(iova, n uint64) (*Pin, error) {
 	return &Pin{file: r.file, mem: r.mem[off : off+n : off+n]}, nil
 }
 
+// Pin is Space.Pin of [off, off+n) of a region of a file, for who has the region itself, as a GPU's, and so its file
+// open.
+func (r *Region) Pin(off, n uint64) (*Pin, error) {
+	switch {
+	case off > r.Size() || n > r.Size()-off:
+		return nil, fmt.Errorf("%w: pin of [%#x, +%#x) of a region of %#x bytes", ErrBounds, off, n, r.Size())
+	case r.file == nil || r.noAccess || r.readOnly:
+		return nil, fmt.Errorf("%w: pin of [%#x, +%#x)", ErrAccess, off, n)
+	}
+	if err := r.file.usable(); err != nil {
+		return nil, err
+	}
+	r.file.hold()
+	return &Pin{file: r.file, mem: r.mem[off : off+n : off+n]}, nil
+}
+
 // Bytes returns the memory. It is shared with the guest and must not be used after Close.
 func (p *Pin) Bytes() []byte { return p.mem }
 

@@ -22,6 +22,12 @@ func StoreWord(b []byte, v uint32) {
 // LoadWord loads the word at the start of b, and what is loaded after it is no older.
 func LoadWord(b []byte) uint32 { return atomic.LoadUint32(word(b)) }
 
+// CompareAndSwapWord stores v where the word at the start of b is old, and tells whether it was: for a
+// word that either side changes. It is a release and an acquire, as the other two.
+func CompareAndSwapWord(b []byte, old, v uint32) bool {
+	return atomic.CompareAndSwapUint32(word(b), old, v)
+}
+
 // word proves that b starts with a whole, 4-aligned word.
 func word(b []byte) *uint32 {
 	p := unsafe.Pointer(unsafe.SliceData(b[:4])) // bounds: panics if there are not 4

@@ -25,6 +25,12 @@ func TestStoreWord(t *testing.T) {
 	if v := dma.LoadWord(b[4:]); v != 0x04030201 {
 		t.Errorf("%#x", v)
 	}
+	if dma.CompareAndSwapWord(b[4:], 0x04030202, 5) || dma.LoadWord(b[4:]) != 0x04030201 {
+		t.Errorf("a word that is another was swapped: %#x", dma.LoadWord(b[4:]))
+	}
+	if !dma.CompareAndSwapWord(b[4:], 0x04030201, 0x08070605) || b[3] != 0xee || b[4] != 5 || b[7] != 8 || b[8] != 0xee {
+		t.Errorf("not swapped, or more than that: % x", b)
+	}
 	for name, at := range map[string][]byte{"odd": b[1:], "2 mod 4": b[2:], "short": b[4:7:7], "empty": nil} {
 		func() {
 			defer func() {

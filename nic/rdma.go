@@ -9,6 +9,7 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/gpumem/mailbox"
 	"vnic.dev/vnic/nic/rdma"
 	"vnic.dev/vnic/shape"
 	"vnic.dev/vnic/splitter"
@@ -56,7 +57,7 @@ func (r *roce) begin() (*rdma.Engine, error) {
 	}
 	r.sender = sender
 	e := rdma.New(rdma.Config{MAC: p.conf.MAC, MTU: func() uint16 { return uint16(p.mtu.Load()) }, Space: p.space,
-		Buffer: p.buffer, Direct: p.direct, Wake: sender.Wake,
+		Buffer: p.buffer, GPU: p.gpuMemory, Mailbox: p.mailbox, Direct: p.direct, Wake: sender.Wake,
 		Tell: func(cq uint32) {
 			p.notice(func(frame []byte) []byte { return p.dispatcher.NotifyCompletions(frame, p.conf.MAC, cq) })
 		},
@@ -77,6 +78,27 @@ func (p *Port) buffer(id uint32) (memory *dma.Region, off, size uint64, ok bool)
 		}
 	}
 	return nil, 0, 0, false
+}
+
+// gpuMemory is the memory of a GPU that the port may use; nil: it has none of that number.
+func (p *Port) gpuMemory(id uint16) *dma.Region {
+	if g := p.registry.GPU(int(id)); g != nil {
+		return g.Region()
+	}
+	return nil
+}
+
+// mailbox opens that of a GPU's driver.
+func (p *Port) mailbox(id uint16, off uint64) (rdma.Mailbox, error) {
+	g := p.registry.GPU(int(id))
+	if g == nil {
+		return nil, fmt.Errorf("no GPU %d: %w", id, syscall.ENODEV)
+	}
+	m, err := mailbox.Open(g, off)
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
 }
 
 // active says whether frames to RoCEv2's port are the Engine's.

@@ -2,14 +2,21 @@
 #ifndef _VNICGPU_INTERNAL_H
 #define _VNICGPU_INTERNAL_H
 
+#include <linux/bitmap.h>
 #include <linux/kref.h>
 #include <linux/memremap.h>
 #include <linux/miscdevice.h>
+#include <linux/mutex.h>
 #include <linux/pci.h>
+#include <linux/spinlock.h>
 #include <linux/srcu.h>
 #include <linux/wait.h>
 
 #include "vnicgpu.h"
+
+/* The page by which the NIC is told of pages that it may not use any more, and how much it takes at the same time. */
+#define VNICGPU_MAILBOX_SIZE 4096
+#define VNICGPU_SLOTS 63
 
 struct gen_pool;
 struct resource;
@@ -48,6 +55,18 @@ struct vnicgpu {
 	struct dev_pagemap pgmap;
 	atomic_long_t private;			/* pages that programs have */
 	atomic64_t to_gpu, to_ram, faulted, evicted;
+
+	/* Of mailbox.c. What is not under a lock does not change while there is a region. */
+	struct mutex mailbox_lock;
+	bool has_mailbox;			/* under mailbox_lock */
+	u64 mailbox;				/* offset of its page */
+	unsigned int ack_ms;			/* how long an answer may take */
+	spinlock_t slots_lock;
+	DECLARE_BITMAP(slots, VNICGPU_SLOTS);	/* under slots_lock: those that somebody waits for */
+
+	/* Of region.c. */
+	struct mutex regions_lock;
+	struct list_head regions;		/* under regions_lock */
 };
 
 /*
@@ -65,6 +84,8 @@ struct vnicgpu_file {
 	struct list_head list;			/* of gpu->files */
 	struct mutex lock;
 	struct list_head pieces;		/* under lock */
+	struct list_head regions;		/* under lock */
+	unsigned int nregions;			/* under lock; those that are being opened are counted */
 };
 
 /* VNICGPU_ALLOC. */
@@ -86,7 +107,44 @@ int vnicgpu_export(struct file *file, struct vnicgpu_export *arg);
 int vnicgpu_migrate(struct vnicgpu *gpu, struct vnicgpu_migrate *arg);
 int vnicgpu_where(struct vnicgpu *gpu, const struct vnicgpu_where *arg);
 
+/* Whether a page is of the GPU's memory, and then where it is. Between vnicgpu_enter and vnicgpu_exit. */
+bool vnicgpu_private_at(const struct vnicgpu *gpu, const struct page *page, u64 *offset);
+
 /* Moves all pages of programs to RAM, and takes their struct pages away. Nobody enters any more. */
 void vnicgpu_private_end(struct vnicgpu *gpu);
+
+/* The mailbox is made, if it is not there. ENOMEM: the GPU has no page left. */
+int vnicgpu_mailbox(struct vnicgpu *gpu);
+
+/* Nobody tells anything any more: the page is given back. */
+void vnicgpu_mailbox_end(struct vnicgpu *gpu);
+
+/* What the NIC is told: that it has to let go of pages of a region. */
+struct vnicgpu_note {
+	u32 region, generation, reason;
+	u64 first, pages;
+};
+
+/*
+ * Tells it, and waits until it has let go of them. ETIMEDOUT: it has not said so in gpu->ack_ms; who asked has to see
+ * to it that this is not asked of it again. It sleeps, allocates nothing, and no signal ends it.
+ */
+int vnicgpu_tell(struct vnicgpu *gpu, const struct vnicgpu_note *note);
+
+/*
+ * VNICGPU_REGION_OPEN, of the calling program; VNICGPU_REGION_STATS, _CLOSE and VNICGPU_FAULT, of any that has the
+ * file. The last two are called outside vnicgpu_enter and vnicgpu_exit: a region can be closed whose GPU is gone, and
+ * faulting enters and exits by itself.
+ */
+int vnicgpu_region_open(struct vnicgpu_file *f, struct vnicgpu_region_open *arg);
+int vnicgpu_region_stats(struct vnicgpu_file *f, struct vnicgpu_region_stats *arg);
+int vnicgpu_region_close(struct vnicgpu_file *f, const struct vnicgpu_region_close *arg);
+int vnicgpu_region_fault(struct vnicgpu_file *f, struct vnicgpu_fault *arg);
+
+/* Closes all regions of a file, for its last user is gone. */
+void vnicgpu_regions_close(struct vnicgpu_file *f);
+
+/* Takes all pages of all regions from the NIC, for good, and then the mailbox. Nobody enters any more. */
+void vnicgpu_regions_end(struct vnicgpu *gpu);
 
 #endif

@@ -64,6 +64,7 @@ static int gpu_open(struct inode *inode, struct file *file)
 	f->file = file;
 	mutex_init(&f->lock);
 	INIT_LIST_HEAD(&f->pieces);
+	INIT_LIST_HEAD(&f->regions);
 	kref_get(&gpu->ref);
 	mutex_lock(&gpu->lock);
 	list_add(&f->list, &gpu->files);
@@ -79,6 +80,7 @@ static int gpu_release(struct inode *inode, struct file *file)
 	mutex_lock(&f->gpu->lock);
 	list_del(&f->list);
 	mutex_unlock(&f->gpu->lock);
+	vnicgpu_regions_close(f);
 	vnicgpu_free_pieces(f);
 	vnicgpu_put(f->gpu);
 	mutex_destroy(&f->lock);
@@ -130,6 +132,8 @@ static int gpu_call(struct file *file, unsigned int cmd, void *arg)
 	struct vnicgpu_file *f = file->private_data;
 	struct vnicgpu *gpu = f->gpu;
 	struct vnicgpu_info *info = arg;
+	struct vnicgpu_mailbox *mailbox = arg;
+	int ret;
 
 	switch (cmd) {
 	case VNICGPU_GET_INFO:
@@ -149,6 +153,16 @@ static int gpu_call(struct file *file, unsigned int cmd, void *arg)
 		return vnicgpu_export(file, arg);
 	case VNICGPU_MIGRATE:
 		return vnicgpu_migrate(gpu, arg);
+	case VNICGPU_MAILBOX:
+		ret = vnicgpu_mailbox(gpu);
+		mailbox->offset = gpu->mailbox;
+		mailbox->size = VNICGPU_MAILBOX_SIZE;
+		mailbox->ack_ms = gpu->ack_ms;
+		return ret;
+	case VNICGPU_REGION_OPEN:
+		return vnicgpu_region_open(f, arg);
+	case VNICGPU_REGION_STATS:
+		return vnicgpu_region_stats(f, arg);
 	}
 	return -ENOTTY;
 }
@@ -158,8 +172,14 @@ static int gpu_do(struct file *file, unsigned int cmd, void *arg)
 	struct vnicgpu_file *f = file->private_data;
 	int ret, idx;
 
-	if (cmd == VNICGPU_WHERE)
+	switch (cmd) {
+	case VNICGPU_WHERE:
 		return vnicgpu_where(f->gpu, arg);
+	case VNICGPU_FAULT:
+		return vnicgpu_region_fault(f, arg);
+	case VNICGPU_REGION_CLOSE:
+		return vnicgpu_region_close(f, arg);
+	}
 	if (!vnicgpu_enter(f->gpu, &idx))
 		return -ENODEV;
 	ret = gpu_call(file, cmd, arg);
@@ -176,6 +196,11 @@ static long gpu_ioctl(struct file *file, unsigned int cmd, unsigned long data)
 		struct vnicgpu_export export;
 		struct vnicgpu_migrate migrate;
 		struct vnicgpu_where where;
+		struct vnicgpu_mailbox mailbox;
+		struct vnicgpu_region_open region_open;
+		struct vnicgpu_region_close region_close;
+		struct vnicgpu_fault fault;
+		struct vnicgpu_region_stats region_stats;
 	} arg = {};
 	void __user *user = (void __user *)data;
 	size_t size = _IOC_SIZE(cmd);
@@ -232,6 +257,10 @@ static int gpu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	mutex_init(&gpu->lock);
 	INIT_LIST_HEAD(&gpu->files);
 	mutex_init(&gpu->private_lock);
+	mutex_init(&gpu->mailbox_lock);
+	spin_lock_init(&gpu->slots_lock);
+	mutex_init(&gpu->regions_lock);
+	INIT_LIST_HEAD(&gpu->regions);
 	init_waitqueue_head(&gpu->unmapped);
 	gpu->pdev = pdev;
 	gpu->start = pci_resource_start(pdev, VNICGPU_BAR);
@@ -272,8 +301,8 @@ put:
 }
 
 /*
- * Programs lose their mappings, and get their pages back. It waits until no device has a mapping of the memory: DMA to
- * a BAR that is gone would go anywhere.
+ * NICs lose what they have of programs' memory; programs lose their mappings, and get their pages back. It waits until
+ * no device has a mapping of the memory: DMA to a BAR that is gone would go anywhere.
  */
 static void gpu_remove(struct pci_dev *pdev)
 {
@@ -283,6 +312,7 @@ static void gpu_remove(struct pci_dev *pdev)
 	misc_deregister(&gpu->misc);
 	WRITE_ONCE(gpu->gone, true);
 	synchronize_srcu(&users);
+	vnicgpu_regions_end(gpu);
 	vnicgpu_private_end(gpu);
 	/* What is mapped is so by an open file; nothing is mapped anew (gpu_fault). Device nodes may be several. */
 	mutex_lock(&gpu->lock);

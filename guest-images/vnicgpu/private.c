@@ -39,6 +39,14 @@ static bool is_ours(const struct vnicgpu *gpu, const struct page *page)
 	return page && is_device_private_page(page) && page_pgmap(page) == &gpu->pgmap;
 }
 
+bool vnicgpu_private_at(const struct vnicgpu *gpu, const struct page *page, u64 *offset)
+{
+	if (!is_ours(gpu, page))
+		return false;
+	*offset = offset_of(gpu, page);
+	return true;
+}
+
 static void private_free(struct folio *folio)
 {
 	struct vnicgpu *gpu = gpu_of(&folio->page);

@@ -68,6 +68,89 @@ struct vnicgpu_export {
 	__s32 fd;	/* out */
 };
 
+/*
+ * Where the host finds the page by which the driver tells the NIC of pages that it may not use any more (README.md has
+ * its layout). The driver makes it when it is asked for first, or with the first region.
+ */
+struct vnicgpu_mailbox {
+	__u64 offset;	/* out: in the GPU's memory */
+	__u32 size;	/* out: 4096 */
+	__u32 ack_ms;	/* out: how long an answer of the NIC may take */
+};
+
+/*
+ * A range of the calling program's memory, whole pages, 1 GiB at most, of which a NIC may have pages: those that
+ * VNICGPU_FAULT gives it. What becomes of them the NIC is told, and Linux waits until it has let go of them. The region
+ * is the open file's, 16 at most (EMFILE), until it is closed. Its number is no other's in this guest.
+ */
+struct vnicgpu_region_open {
+	__u64 addr;
+	__u64 size;
+	__u32 id;	/* out */
+	__u32 pad;	/* 0 */
+};
+
+/* The NIC has no page of it any more when this returns. ENOENT: the file has no such region. */
+struct vnicgpu_region_close {
+	__u32 id;
+	__u32 pad;	/* 0 */
+};
+
+/*
+ * Has pages of a region be there, and says where: the NIC may use them from then on, until it is told otherwise. The
+ * caller may be another program than that whose memory it is. Of what the NIC is told, and of each answer, goes the
+ * region's generation: what is told with a greater one (of which the difference is positive, as __s32) is later than
+ * the answer, and takes it back.
+ *
+ * EIO: the region is quarantined, as the NIC has not answered in time. ESRCH: the program is gone. ENOENT: no such
+ * region, or it is closed. ENODEV: so is the GPU. EINTR: a fatal signal.
+ */
+struct vnicgpu_fault {
+	__u32 id;
+	__u32 flags;		/* VNICGPU_FAULT_... */
+	__u64 first;		/* page of the region */
+	__u32 count;		/* of pages, 64 at most */
+	__u32 generation;	/* out */
+	__u64 entries;		/* address of an array of __u64, one for each page: VNICGPU_ENTRY_... */
+};
+#define VNICGPU_FAULT_WRITE	1	/* they are to be written */
+#define VNICGPU_FAULT_RAM	2	/* what is in the GPU comes back to RAM first */
+
+/*
+ * An entry: bits 0 and 1 say what it is, and bits 12 and up where. One that is invalid has an errno in bits 16 and up:
+ * EFAULT: nothing is mapped there, or not for this. EOPNOTSUPP: no memory of the program's alone, but a file's or
+ * shared. EAGAIN: it has changed too often meanwhile; ask again.
+ */
+#define VNICGPU_ENTRY_INVALID	0
+#define VNICGPU_ENTRY_RAM	1	/* at this physical address of the guest */
+#define VNICGPU_ENTRY_GPU	2	/* at this offset of the GPU's memory */
+#define VNICGPU_ENTRY_KIND	3
+#define VNICGPU_ENTRY_WRITE	4	/* and may be written */
+#define VNICGPU_ENTRY_ERRNO	16	/* shift */
+
+/* What of a region was, ever. */
+#define VNICGPU_WAITS 40
+struct vnicgpu_region_stats {
+	__u32 id;
+	__u32 quarantined;	/* out, and so are all others: 1: it is */
+	__u64 mapped;		/* pages that the NIC may have, now */
+	__u64 faults;		/* VNICGPU_FAULT that were answered; in them: */
+	__u64 ram, gpu, invalid;	/* entries */
+	__u64 invalidations;	/* of pages that the NIC may have had: it was told */
+	__u64 untold;		/* of others */
+	__u64 refused;		/* where Linux did not want to wait, and it was told nothing */
+	__u64 timeouts;		/* 1 at most: the region is quarantined by it */
+	/*
+	 * How long Linux has waited for the NIC: waits[i] counts those of w microseconds, rounded down, where
+	 * 2^i <= w * w < 2^(i + 1); waits[0] has those of 0, too, and the last those that are longer.
+	 */
+	__u32 waits[VNICGPU_WAITS];
+};
+
+/* Why the NIC has to let go of pages: an enum mmu_notifier_event of Linux (include/linux/mmu_notifier.h), or: */
+#define VNICGPU_REASON_REMOVED	0x100	/* the GPU is removed */
+#define VNICGPU_REASON_CLOSED	0x101	/* the region is closed */
+
 /* ENODEV of each: the device was removed. EINVAL: no whole pages. EACCES: not all of it is memory of the file's. */
 #define VNICGPU_IOC		0xE9
 #define VNICGPU_GET_INFO	_IOR(VNICGPU_IOC, 0x00, struct vnicgpu_info)
@@ -75,5 +158,10 @@ struct vnicgpu_export {
 #define VNICGPU_EXPORT		_IOWR(VNICGPU_IOC, 0x02, struct vnicgpu_export)
 #define VNICGPU_MIGRATE		_IOWR(VNICGPU_IOC, 0x03, struct vnicgpu_migrate)
 #define VNICGPU_WHERE		_IOW(VNICGPU_IOC, 0x04, struct vnicgpu_where)
+#define VNICGPU_MAILBOX		_IOR(VNICGPU_IOC, 0x05, struct vnicgpu_mailbox)
+#define VNICGPU_REGION_OPEN	_IOWR(VNICGPU_IOC, 0x06, struct vnicgpu_region_open)
+#define VNICGPU_REGION_CLOSE	_IOW(VNICGPU_IOC, 0x07, struct vnicgpu_region_close)
+#define VNICGPU_FAULT		_IOWR(VNICGPU_IOC, 0x08, struct vnicgpu_fault)
+#define VNICGPU_REGION_STATS	_IOWR(VNICGPU_IOC, 0x09, struct vnicgpu_region_stats)
 
 #endif

@@ -7,17 +7,20 @@ import (
 	"time"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/gpumem/mailbox"
 )
 
 // box is the goroutine that looks at a GPU's mailbox while there are regions on demand.
 type box struct {
-	e    *Engine
-	gpu  uint16
-	m    Mailbox
-	more chan struct{} // capacity 1: there is a region
-	stop chan struct{}
-	done chan struct{}
-	idle int
+	e     *Engine
+	gpu   uint16
+	m     Mailbox
+	lost  uint32        // as it was
+	ended bool          // the driver has taken the mailbox away
+	more  chan struct{} // capacity 1: there is a region
+	stop  chan struct{}
+	done  chan struct{}
+	idle  int
 }
 
 // SetMailbox implements control.RDMA.
@@ -40,11 +43,11 @@ func (e *Engine) SetMailbox(m control.Mailbox) error {
 		g.mu.Unlock()
 		old.close()
 	}
-	mailbox, err := e.c.Mailbox(m.GPU, m.Off)
+	found, err := e.c.Mailbox(m.GPU, m.Off)
 	if err != nil {
 		return fmt.Errorf("mailbox of GPU %d: %w", m.GPU, err)
 	}
-	b := &box{e: e, gpu: m.GPU, m: mailbox, more: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	b := &box{e: e, gpu: m.GPU, m: found, lost: found.Lost(), more: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
 	g.mu.Lock()
 	g.boxes[m.GPU] = b
 	g.mu.Unlock()
@@ -90,7 +93,7 @@ func (b *box) run() {
 	defer t.Stop()
 	for {
 		b.idle++
-		b.m.Poll(b.take)
+		b.look()
 		pause := pollBusy
 		if b.idle > 100 {
 			pause = pollIdle
@@ -112,12 +115,24 @@ func (b *box) run() {
 	}
 }
 
+// look looks at the mailbox once.
+func (b *box) look() {
+	b.m.Poll(b.take)
+	lost := b.m.Lost()
+	if b.ended || b.m.Alive() && lost == b.lost {
+		return
+	}
+	// The driver is gone with its GPU, or has given up on something that it could not say: nothing is known any more.
+	b.lost, b.ended = lost, !b.m.Alive()
+	b.e.paging.endAll(b.gpu, !b.ended)
+	b.e.users.Wait()
+}
+
 // take carries out an invalidation: the pages are forgotten, and the driver is told when nobody is inside them.
-func (b *box) take(v Invalidation) {
+func (b *box) take(v mailbox.Request) {
 	b.idle = 0
 	e, f := b.e, &b.e.paging.faults
-	stale := f.keep.Load()
-	if !stale {
+	if v.GivenUp || !f.keep.Load() {
 		e.paging.forget(b.gpu, &v)
 		e.users.Wait() // until everyone who found the pages before has left
 	}
@@ -127,13 +142,11 @@ func (b *box) take(v Invalidation) {
 	}
 	switch late := time.Duration(f.ackDelay.Load()); {
 	case late < 0:
-		// never: the driver gives it up
-	case late == 0:
-		b.m.Done(v.Slot)
-	default:
+		return // never: the driver gives it up
+	case late > 0:
 		b.sleep(late)
-		b.m.Done(v.Slot)
 	}
+	b.m.Done(v.Slot) // too late: Poll finds it given up
 }
 
 func (b *box) sleep(d time.Duration) {
@@ -146,7 +159,7 @@ func (b *box) sleep(d time.Duration) {
 }
 
 // forget forgets pages. A request for them that has no answer stays: an older answer is not taken.
-func (g *paging) forget(gpu uint16, v *Invalidation) {
+func (g *paging) forget(gpu uint16, v *mailbox.Request) {
 	g.mu.Lock()
 	var waiters []*qp
 	for _, p := range g.regions {
@@ -154,23 +167,47 @@ func (g *paging) forget(gpu uint16, v *Invalidation) {
 			continue
 		}
 		p.counts.Invalidations++
-		if v.GivenUp {
-			p.counts.Quarantined = 1
-		}
-		first, end := uint64(0), uint64(len(p.entries))
-		if v.GivenUp || v.End {
-			p.dead = true
+		if v.GivenUp || v.Reason == mailbox.Removed || v.Reason == mailbox.Closed {
+			p.end(v.GivenUp)
 			waiters = append(waiters, g.wakeAll(p)...)
-		} else {
-			first = min(v.First, end)
-			end = first + min(v.Pages, end-first)
+			continue
 		}
+		first := min(v.First, uint64(len(p.entries)))
+		end := first + min(v.Pages, uint64(len(p.entries))-first)
 		for i := first; i < end; i++ {
 			t := &p.entries[i]
 			if t.state != absent {
 				p.counts.Invalidated++
 			}
 			t.state, t.generation, t.retryAt = absent, v.Generation, 0
+		}
+	}
+	g.mu.Unlock()
+	g.e.resume(waiters)
+}
+
+// end has nothing of a region be used any more. The caller holds mu.
+func (p *paged) end(quarantined bool) {
+	p.dead = true
+	if quarantined {
+		p.counts.Quarantined = 1
+	}
+	for i := range p.entries {
+		if p.entries[i].state != absent {
+			p.counts.Invalidated++
+		}
+		p.entries[i].state = absent
+	}
+}
+
+// endAll ends all regions of a GPU.
+func (g *paging) endAll(gpu uint16, quarantined bool) {
+	g.mu.Lock()
+	var waiters []*qp
+	for _, p := range g.regions {
+		if p.gpu == gpu {
+			p.end(quarantined)
+			waiters = append(waiters, g.wakeAll(p)...)
 		}
 	}
 	g.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/gpumem/mailbox"
 )
 
 // Bounds of regions on demand.
@@ -24,25 +25,14 @@ const (
 	pollIdle    = 200 * time.Microsecond // and at one that has had nothing for a while
 )
 
-// Mailbox is where a GPU's driver tells of invalidations, and waits until they are done. One goroutine uses it.
+// Mailbox is where a GPU's driver tells of invalidations, and waits until they are done: package gpumem/mailbox says how.
 type Mailbox interface {
-	// Poll calls f for each invalidation that it has not called it for.
-	Poll(f func(Invalidation))
-	// Done tells the driver that nobody uses the pages any more.
-	Done(slot int)
-	// Free gives back a slot that the driver has given up on.
-	Free(slot int)
+	Poll(f func(mailbox.Request))
+	Done(slot int) bool
+	Free(slot int) bool
+	Alive() bool
+	Lost() uint32
 	Close()
-}
-
-// Invalidation is what a driver tells.
-type Invalidation struct {
-	Slot         int
-	Region       uint32
-	First, Pages uint64
-	Generation   uint32
-	End          bool // the region has ended, or its GPU is removed
-	GivenUp      bool // the driver has waited for too long: the region is in quarantine
 }
 
 // paging is what an Engine has of pages on demand. Its lock is a leaf: regions' entries, requests and who waits for
@@ -315,7 +305,7 @@ func (g *paging) tick(t int64) (next int64) {
 	var again bool
 	g.requests = slices.DeleteFunc(g.requests, func(r *request) bool {
 		if r.due <= t {
-			r.p.end(r, func(e *entry) { e.retryAt = t + maxWait })
+			r.p.answer(r, func(e *entry) { e.retryAt = t + maxWait })
 			r.p.counts.Refused += uint64(r.Count)
 			waiters = append(waiters, g.wakeAll(r.p)...)
 			return true
@@ -336,8 +326,8 @@ func (g *paging) tick(t int64) (next int64) {
 	return next
 }
 
-// end ends a request: f changes its pages.
-func (p *paged) end(r *request, f func(e *entry)) {
+// answer ends a request: f changes its pages.
+func (p *paged) answer(r *request, f func(e *entry)) {
 	for i := range uint64(r.Count) {
 		e := &p.entries[r.First+i]
 		e.asked = false
@@ -387,7 +377,7 @@ func (e *Engine) AnswerPages(a control.PageAnswer) error {
 	p.counts.Answers++
 	retry := e.now() + maxWait
 	next := 0
-	p.end(r, func(t *entry) {
+	p.answer(r, func(t *entry) {
 		v := uint64(0)
 		if a.Errno == 0 {
 			v = a.Entries[next]

@@ -558,17 +558,7 @@ func pressed(g gpudriver.GPU) error {
 	if err != nil {
 		return err
 	}
-	size := int(available-available/8-uint64(2*moveSize)) &^ (page - 1)
-	stop := beside(func() error {
-		b, err := anonymous(size, false)
-		if err != nil {
-			return err
-		}
-		for i := 0; i < len(b); i += page {
-			b[i] = 1
-		}
-		return unix.Munmap(b)
-	})
+	stop := beside(func() error { return take(int(available - available/8 - uint64(2*moveSize))) })
 	return errors.Join(toAndFro(g, moveTimes/4+1, true), stop())
 }
 

@@ -1,0 +1,265 @@
+package gpulab
+
+import (
+	"encoding/binary"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/gpumem/mailbox"
+	"vnic.dev/vnic/guest-images/gpudriver"
+	"vnic.dev/vnic/guest-images/gpudriver/testnic"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// pagingNIC is a NIC that has pages of a guest's programs on demand, of which only that is there: it reads and writes
+// by what the driver says, and does what the mailbox asks. gpudriver-test commands it. All of it is one goroutine's.
+type pagingNIC struct {
+	t       *testing.T
+	g       *guest
+	ram     []byte // the guest's, from guest-physical 0 on
+	vram    []byte
+	control testnic.Control
+	box     *mailbox.Mailbox
+	mode    uint64
+	log     []mailbox.Request
+	logged  uint64 // also those that the log has no room for
+
+	// Counting up, while region is not 0.
+	region  uint32
+	table   []entry
+	counted []uint32
+	asked   *testnic.Request
+	counts  [testnic.Counts]uint64
+}
+
+// entry is what the NIC knows of a page.
+type entry struct {
+	word  []byte // where it writes; nil: it may not
+	vram  bool
+	taken uint32 // generation of the last invalidation
+	known bool   // there was one
+}
+
+// serve is a NIC for a guest, until the test ends.
+func serve(t *testing.T, g *guest) {
+	t.Helper()
+	testkit.Equal(t, "files of RAM", len(g.Machine.RAM()), 1)
+	f := g.Machine.RAM()[0]
+	size := testkit.Must(f.Stat())(t).Size()
+	ram := testkit.Must(unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED))(t)
+	pin := testkit.Must(g.gpu.Region().Pin(0, gpuMemory))(t)
+	n := &pagingNIC{t: t, g: g, ram: ram, vram: pin.Bytes(), control: testnic.Control(pin.Bytes()[:page])}
+	end, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-end:
+				return
+			default:
+			}
+			if !n.step() {
+				time.Sleep(20 * time.Microsecond) // a guest that is emulated needs the CPU
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		close(end)
+		<-done
+		if n.box != nil {
+			n.box.Close()
+		}
+		pin.Close()
+		testkit.OK(t, unix.Munmap(ram))
+	})
+}
+
+// step does what there is to do, and tells whether there was anything.
+func (n *pagingNIC) step() (busy bool) {
+	commanded := n.control.Commanded() // then what the program has seen Linux ask before it is in the log
+	if n.box != nil {
+		n.box.Poll(func(r mailbox.Request) {
+			busy = true
+			n.takeBack(r)
+		})
+	}
+	if commanded {
+		n.command()
+		busy = true
+	}
+	if n.region != 0 {
+		n.count()
+		busy = true
+	}
+	return busy
+}
+
+// takeBack lets go of pages. The log has it before the guest goes on.
+func (n *pagingNIC) takeBack(r mailbox.Request) {
+	if n.logged++; len(n.log) < testnic.MaxLog {
+		n.log = append(n.log, r)
+	}
+	switch {
+	case n.mode == testnic.Dead:
+		return
+	case r.GivenUp:
+		n.box.Free(r.Slot)
+		return
+	case n.mode == testnic.Silent:
+		return
+	}
+	var late []int
+	var old []entry
+	if r.Region == n.region && n.region != 0 {
+		n.counts[testnic.Acks]++
+		for i := range n.table {
+			e := &n.table[i]
+			if uint64(i) < r.First || uint64(i)-r.First >= r.Pages {
+				continue
+			}
+			if n.mode == testnic.Sabotages && e.word != nil && e.vram {
+				late, old = append(late, i), append(old, *e)
+			}
+			*e = entry{taken: r.Generation, known: true}
+		}
+	}
+	// What it wrote last it read before: the guest has moved the page meanwhile.
+	var values []uint32
+	for _, e := range old {
+		values = append(values, dma.LoadWord(e.word))
+	}
+	if !n.box.Done(r.Slot) {
+		n.t.Errorf("%+v: the guest has not waited", r)
+	}
+	for i, e := range old {
+		for start := time.Now(); time.Since(start) < time.Millisecond; {
+			runtime.Gosched()
+		}
+		dma.StoreWord(e.word, values[i]+1)
+		n.counted[late[i]]++
+	}
+}
+
+// place is 8 bytes of memory that the driver names; nil: there is none.
+func (n *pagingNIC) place(kind gpudriver.Kind, addr uint64) []byte {
+	mem := n.ram
+	switch kind {
+	case gpudriver.RAM:
+	case gpudriver.VRAM:
+		mem = n.vram
+	default:
+		return nil
+	}
+	if addr%8 != 0 || addr > uint64(len(mem))-8 {
+		return nil
+	}
+	return mem[addr : addr+8]
+}
+
+func (n *pagingNIC) command() {
+	c, r := n.control.GetCommand(), testnic.Result{}
+	if err := n.do(&c, &r); err != nil {
+		n.t.Error(err)
+		r.Failed = true
+	}
+	n.control.Result(&r)
+}
+
+func (n *pagingNIC) do(c *testnic.Command, r *testnic.Result) (err error) {
+	switch c.Op {
+	case testnic.Attach:
+		if n.box != nil {
+			n.box.Close()
+		}
+		n.box, err = mailbox.Open(n.g.gpu.GPU, c.Args[0])
+	case testnic.SetMode:
+		n.mode = c.Args[0]
+	case testnic.Read, testnic.Write:
+		p := n.place(gpudriver.Kind(c.Args[0]), c.Args[1])
+		if p == nil {
+			return fmt.Errorf("place %#x of kind %d", c.Args[1], c.Args[0])
+		}
+		if c.Op == testnic.Write {
+			binary.NativeEndian.PutUint64(p, c.Args[2])
+		}
+		r.Words[0] = binary.NativeEndian.Uint64(p)
+	case testnic.Log:
+		r.Words[0] = n.logged
+		for i, q := range n.log {
+			flags := uint64(0)
+			if q.GivenUp {
+				flags = 1
+			}
+			copy(r.Words[1+i*testnic.Fields:], []uint64{uint64(q.Region), q.First, q.Pages, uint64(q.Generation),
+				uint64(q.Reason), flags})
+		}
+		n.log, n.logged = n.log[:0], 0
+	case testnic.Start:
+		n.region = uint32(c.Args[0])
+		n.table, n.counted = make([]entry, c.Args[1]), make([]uint32, c.Args[1])
+		n.counts, n.asked = [testnic.Counts]uint64{}, nil
+	case testnic.Stop:
+		copy(r.Words[:], n.counts[:])
+		for i, x := range n.counted {
+			r.Words[testnic.Counts+i] = uint64(x)
+		}
+		n.region = 0
+	case testnic.Lost:
+		r.Words[0] = uint64(n.box.Lost())
+	default:
+		return fmt.Errorf("command %d", c.Op)
+	}
+	return err
+}
+
+// count counts up what it may, and asks for the rest.
+func (n *pagingNIC) count() {
+	if n.asked != nil && !n.control.Requested() {
+		n.learn(n.control.GetResponse())
+	}
+	missing := -1
+	for i := range n.table {
+		p := n.table[i].word
+		if p == nil {
+			if missing < 0 {
+				missing = i
+			}
+			continue
+		}
+		// The program's CPU writes another word of the page; this one is the NIC's alone.
+		dma.StoreWord(p, dma.LoadWord(p)+1)
+		n.counted[i]++
+		n.counts[testnic.Written]++
+	}
+	if missing >= 0 && n.asked == nil {
+		n.asked = &testnic.Request{Region: n.region, First: uint64(missing),
+			N: uint32(min(testnic.MaxRequest, len(n.table)-missing))}
+		n.control.Request(*n.asked)
+		n.counts[testnic.Requests]++
+	}
+}
+
+// learn takes an answer of the driver's, but for what was taken back after it.
+func (n *pagingNIC) learn(r testnic.Response) {
+	q := *n.asked
+	n.asked = nil
+	if r.Failed {
+		return
+	}
+	for i := range q.N {
+		e := &n.table[q.First+uint64(i)]
+		kind, addr := gpudriver.Kind(r.Places[i]&3), r.Places[i]&^(page-1)
+		if e.known && int32(e.taken-r.Generation) > 0 {
+			n.counts[testnic.Stale]++
+			if n.mode != testnic.Believes || kind != gpudriver.VRAM {
+				continue
+			}
+		}
+		e.word, e.vram = n.place(kind, addr), kind == gpudriver.VRAM
+	}
+}

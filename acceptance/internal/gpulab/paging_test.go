@@ -1,0 +1,30 @@
+package gpulab
+
+import (
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
+	"vnic.dev/vnic/lab/machines"
+	"vnic.dev/vnic/lab/machines/machinetest"
+)
+
+// Invariant: vnicgpu: a NIC has pages of programs on demand, and lets go of them before Linux has them moved, unmapped
+// or freed: none of its writes is lost, and one that acknowledges before it has is seen. A NIC that does not answer
+// holds an exit or a removal up once, for a bounded time.
+func TestPaging(t *testing.T) {
+	im := images(t)
+	l := machinetest.Lab(t, lab.Description{Guests: []lab.Guest{{Driver: lab.DriverVNICGPU,
+		NICs: []lab.NIC{{Model: lab.GVE}}, GPUs: []lab.GPU{{Memory: gpuMemory}}}}}, nil)
+	// Two CPUs: a page is asked for while another CPU has it moved.
+	m := machinetest.Boot(t, im, l.Machine(0), machines.Config{CPUs: 2, RAMSize: 384 << 20, TimeLimit: 30 * time.Minute})
+	g := &guest{m, l.Port(0).GPU()}
+	serve(t, g)
+	what := "paging"
+	if labtest.Long() {
+		what = "paging-long"
+	}
+	t.Log(g.run(t, what))
+	g.quiet(t)
+}

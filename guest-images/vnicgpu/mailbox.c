@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What the driver tells the NIC that reaches pages of programs: a page of the GPU's memory, in which the host sees what
+ * is asked of it, and answers. README.md has its layout. Nothing here allocates memory or takes a page fault once the
+ * page is there, as who tells may be about to reclaim memory.
+ */
+#include <linux/delay.h>
+#include <linux/genalloc.h>
+#include <linux/ktime.h>
+#include <linux/moduleparam.h>
+
+#include "internal.h"
+
+#define MAGIC	0x424d4756 /* VGMB */
+#define VERSION	1
+#define SLOTS	VNICGPU_SLOTS
+
+/* How often an answer is looked for, in microseconds. A NIC of vnic's answers in some 200, emulated. */
+#define LOOK_MIN 20
+#define LOOK_MAX 100
+
+static int ack_set(const char *val, const struct kernel_param *kp)
+{
+	return param_set_uint_minmax(val, kp, 1, 10000);
+}
+
+static const struct kernel_param_ops ack_ops = {
+	.set = ack_set,
+	.get = param_get_uint,
+};
+
+static unsigned int ack_ms = 1000;
+module_param_cb(ack_ms, &ack_ops, &ack_ms, 0644);
+MODULE_PARM_DESC(ack_ms, "how long a NIC may take to let go of pages, in ms (1 to 10000); of GPUs not used so far");
+
+enum { FREE, ASKED, DONE, GIVEN_UP };
+
+struct slot {
+	__le32 state, region;
+	__le64 first, pages;
+	__le32 generation, reason;
+	__le64 tag;
+	u8 zero[24];
+};
+
+struct mailbox {
+	__le32 magic, version, slots, ack_ms;
+	__le32 lost;
+	u8 zero[44];
+	struct slot slot[SLOTS];
+};
+static_assert(sizeof(struct slot) == 64 && sizeof(struct mailbox) == VNICGPU_MAILBOX_SIZE);
+
+/* Requests of all GPUs have different tags: a page may become a mailbox again as a GPU comes back. */
+static atomic64_t tags;
+
+static struct mailbox *mailbox_of(const struct vnicgpu *gpu)
+{
+	return gpu->mem + gpu->mailbox;
+}
+
+int vnicgpu_mailbox(struct vnicgpu *gpu)
+{
+	struct mailbox *m;
+	unsigned long at;
+	int ret = 0;
+
+	mutex_lock(&gpu->mailbox_lock);
+	if (gpu->has_mailbox)
+		goto unlock;
+	at = gen_pool_alloc(gpu->pool, VNICGPU_MAILBOX_SIZE);
+	if (!at) {
+		ret = -ENOMEM;
+		goto unlock;
+	}
+	gpu->mailbox = at - gpu->start;
+	gpu->ack_ms = READ_ONCE(ack_ms);
+	m = mailbox_of(gpu);
+	memset(m, 0, sizeof(*m));
+	m->version = cpu_to_le32(VERSION);
+	m->slots = cpu_to_le32(SLOTS);
+	m->ack_ms = cpu_to_le32(gpu->ack_ms);
+	wmb(); /* the rest of it is there before it says that it is one */
+	WRITE_ONCE(m->magic, cpu_to_le32(MAGIC));
+	gpu->has_mailbox = true;
+unlock:
+	mutex_unlock(&gpu->mailbox_lock);
+	return ret;
+}
+
+void vnicgpu_mailbox_end(struct vnicgpu *gpu)
+{
+	if (!gpu->has_mailbox)
+		return;
+	WRITE_ONCE(mailbox_of(gpu)->magic, 0);
+	wmb(); /* before anybody else has the page */
+	gen_pool_free(gpu->pool, gpu->start + gpu->mailbox, VNICGPU_MAILBOX_SIZE);
+	gpu->has_mailbox = false;
+}
+
+/* A slot that nobody of us has, and the host is done with; NULL: there is none now. */
+static struct slot *take(struct vnicgpu *gpu)
+{
+	struct mailbox *m = mailbox_of(gpu);
+	struct slot *s = NULL;
+	unsigned int i;
+
+	spin_lock(&gpu->slots_lock);
+	for_each_clear_bit(i, gpu->slots, SLOTS) {
+		if (READ_ONCE(m->slot[i].state) == cpu_to_le32(FREE)) {
+			__set_bit(i, gpu->slots);
+			s = &m->slot[i];
+			break;
+		}
+	}
+	spin_unlock(&gpu->slots_lock);
+	return s;
+}
+
+static void give(struct vnicgpu *gpu, const struct slot *s)
+{
+	spin_lock(&gpu->slots_lock);
+	__clear_bit(s - mailbox_of(gpu)->slot, gpu->slots);
+	spin_unlock(&gpu->slots_lock);
+}
+
+static void lost(struct vnicgpu *gpu)
+{
+	struct mailbox *m = mailbox_of(gpu);
+
+	spin_lock(&gpu->slots_lock);
+	WRITE_ONCE(m->lost, cpu_to_le32(le32_to_cpu(m->lost) + 1));
+	spin_unlock(&gpu->slots_lock);
+}
+
+int vnicgpu_tell(struct vnicgpu *gpu, const struct vnicgpu_note *note)
+{
+	ktime_t end = ktime_add_ms(ktime_get(), gpu->ack_ms);
+	struct slot *s;
+	bool late;
+	int ret = 0;
+
+	for (;;) {
+		late = ktime_after(ktime_get(), end); /* before it looks: who was not run for long looks once more */
+		s = take(gpu);
+		if (s)
+			break;
+		if (late) {
+			lost(gpu);
+			return -ETIMEDOUT;
+		}
+		usleep_range(LOOK_MIN, LOOK_MAX);
+	}
+	s->region = cpu_to_le32(note->region);
+	s->first = cpu_to_le64(note->first);
+	s->pages = cpu_to_le64(note->pages);
+	s->generation = cpu_to_le32(note->generation);
+	s->reason = cpu_to_le32(note->reason);
+	s->tag = cpu_to_le64(atomic64_inc_return(&tags));
+	wmb(); /* all of it, which the CPU may combine, is there before the host sees the state */
+	WRITE_ONCE(s->state, cpu_to_le32(ASKED));
+	wmb(); /* and that does not wait in the CPU */
+	for (;;) {
+		late = ktime_after(ktime_get(), end);
+		if (READ_ONCE(s->state) == cpu_to_le32(DONE))
+			break;
+		/* The answer may come just now. */
+		if (late && cmpxchg(&s->state, cpu_to_le32(ASKED), cpu_to_le32(GIVEN_UP)) != cpu_to_le32(DONE)) {
+			ret = -ETIMEDOUT;
+			break;
+		}
+		usleep_range(LOOK_MIN, LOOK_MAX);
+	}
+	rmb(); /* what the NIC wrote to the pages is there */
+	if (!ret)
+		WRITE_ONCE(s->state, cpu_to_le32(FREE));
+	give(gpu, s);
+	return ret;
+}

@@ -1,0 +1,543 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Memory of programs of which a NIC has pages on demand (Documentation/mm/hmm.rst). A program of the guest asks for
+ * them, as the NIC misses them; Linux has us take them away, and waits until the NIC has let go of them, which it is
+ * told by the mailbox. The NIC's answer needs no program, so none can keep Linux waiting; a NIC that does not answer in
+ * time loses the region for good.
+ *
+ * An invalidation is either over before the lock is taken for an answer, or finds the answer's pages in the bitmap. Two
+ * at the same time are told one after the other: the second may not return while the NIC has not let go of what the
+ * first one took.
+ */
+#include <linux/bitmap.h>
+#include <linux/hmm.h>
+#include <linux/idr.h>
+#include <linux/ktime.h>
+#include <linux/log2.h>
+#include <linux/mm.h>
+#include <linux/mmu_notifier.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
+#include <linux/sizes.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+
+#include "internal.h"
+
+#define MAX_SIZE	SZ_1G
+#define MAX_REGIONS	16 /* of a file */
+#define MAX_FAULT	64 /* pages */
+
+/* After that many attempts that Linux has thwarted, half as many pages are looked at. */
+#define PATIENCE 4
+
+struct region {
+	struct mmu_interval_notifier notifier;
+	struct kref ref;			/* the file's, and of those who use it without a lock of its lists */
+	struct vnicgpu *gpu;
+	struct mm_struct *mm;			/* whose memory it is; its page tables may be gone */
+	struct list_head list;			/* of the file */
+	struct list_head of_gpu;
+	bool ended;				/* under gpu->regions_lock: vnicgpu_regions_end has it behind it */
+	u32 id;
+	unsigned long start, pages;
+
+	struct mutex lock;			/* is taken in invalidations: whoever has it allocates nothing */
+	unsigned long *mapped;			/* under lock: pages that the NIC may have */
+	u32 generation;				/* under lock: of the last invalidation */
+	int error;				/* under lock: why no page is given any more */
+	struct vnicgpu_region_stats stats;	/* under lock, but for refused and what is not counted */
+	atomic64_t refused;
+};
+
+/* Numbers of all regions there are. They are not used again soon, as the NIC may know one that is gone. */
+static DEFINE_IDR(numbers);
+static DEFINE_MUTEX(numbers_lock);
+
+static void region_free(struct kref *ref)
+{
+	struct region *r = container_of(ref, struct region, ref);
+
+	mmdrop(r->mm);
+	mutex_lock(&numbers_lock);
+	idr_remove(&numbers, r->id);
+	mutex_unlock(&numbers_lock);
+	mutex_destroy(&r->lock);
+	kvfree(r->mapped);
+	kfree(r);
+}
+
+static void region_put(struct region *r)
+{
+	kref_put(&r->ref, region_free);
+}
+
+/* Has the NIC let go of those pages of [first, end) that it may have. Under lock. */
+static void take_back(struct region *r, unsigned long first, unsigned long end, u32 reason)
+{
+	struct vnicgpu_note note = { .region = r->id, .reason = reason };
+	u64 waited;
+	ktime_t t;
+	int ret;
+
+	r->generation++;
+	note.generation = r->generation;
+	note.first = find_next_bit(r->mapped, end, first);
+	if (note.first >= end) {
+		r->stats.untold++;
+		return;
+	}
+	note.pages = find_last_bit(r->mapped, end) + 1 - note.first;
+	r->stats.mapped -= bitmap_weight_from(r->mapped, note.first, note.first + note.pages);
+	bitmap_clear(r->mapped, note.first, note.pages);
+	r->stats.invalidations++;
+	t = ktime_get();
+	ret = vnicgpu_tell(r->gpu, &note);
+	waited = min(ktime_us_delta(ktime_get(), t), (s64)U32_MAX); /* so that its square is a number */
+	r->stats.waits[waited ? min(ilog2(waited * waited), VNICGPU_WAITS - 1) : 0]++;
+	if (!ret)
+		return;
+	/* It is not told anything any more, so that who has the memory waits once. The host sees to it that it is off. */
+	r->stats.timeouts++;
+	r->stats.quarantined = 1;
+	r->stats.mapped = 0;
+	r->error = -EIO;
+	bitmap_zero(r->mapped, r->pages);
+	dev_warn_ratelimited(&r->gpu->pdev->dev, "region %u is quarantined: the NIC has not answered within %u ms\n",
+			     r->id, r->gpu->ack_ms);
+}
+
+/*
+ * Linux takes pages, of whose places the NIC may know. It may be reclaiming memory. Pages that we move ourselves are
+ * taken like all others: the NIC knows where they were.
+ */
+static bool region_invalidate(struct mmu_interval_notifier *n, const struct mmu_notifier_range *range,
+			      unsigned long seq)
+{
+	struct region *r = container_of(n, struct region, notifier);
+	unsigned long end = r->start + (r->pages << PAGE_SHIFT), first, last;
+
+	first = (max(range->start, r->start) - r->start) >> PAGE_SHIFT;
+	last = (min(range->end, end) - r->start + PAGE_SIZE - 1) >> PAGE_SHIFT;
+	if (mmu_notifier_range_blockable(range)) {
+		mutex_lock(&r->lock);
+	} else {
+		if (!mutex_trylock(&r->lock))
+			goto refuse;
+		if (find_next_bit(r->mapped, last, first) < last) {
+			mutex_unlock(&r->lock);
+			goto refuse;
+		}
+	}
+	mmu_interval_set_seq(n, seq);
+	take_back(r, first, last, range->event);
+	mutex_unlock(&r->lock);
+	return true;
+refuse:
+	atomic64_inc(&r->refused);
+	return false;
+}
+
+static const struct mmu_interval_notifier_ops region_ops = {
+	.invalidate = region_invalidate,
+};
+
+/* No page is given any more, for this reason, and the NIC has none. */
+static void region_end(struct region *r, int error, u32 reason)
+{
+	mutex_lock(&r->lock);
+	if (!bitmap_empty(r->mapped, r->pages))
+		take_back(r, 0, r->pages, reason);
+	r->error = error;
+	mutex_unlock(&r->lock);
+}
+
+/* Of a region that is in no file's list any more. */
+static void region_close(struct region *r)
+{
+	/* Before it leaves the GPU's list: the mailbox is there until then. */
+	region_end(r, -ENOENT, VNICGPU_REASON_CLOSED);
+	mmu_interval_notifier_remove(&r->notifier);
+	mutex_lock(&r->gpu->regions_lock);
+	list_del(&r->of_gpu);
+	mutex_unlock(&r->gpu->regions_lock);
+	region_put(r);
+}
+
+static int region_new(struct vnicgpu *gpu, unsigned long start, unsigned long size, struct region **region)
+{
+	struct region *r;
+	int ret = -ENOMEM;
+
+	r = kzalloc(sizeof(*r), GFP_KERNEL_ACCOUNT);
+	if (!r)
+		return ret;
+	r->gpu = gpu;
+	r->start = start;
+	r->pages = size >> PAGE_SHIFT;
+	kref_init(&r->ref);
+	mutex_init(&r->lock);
+	r->mapped = kvcalloc(BITS_TO_LONGS(r->pages), sizeof(long), GFP_KERNEL_ACCOUNT);
+	if (!r->mapped)
+		goto free;
+	mutex_lock(&numbers_lock);
+	ret = idr_alloc_cyclic(&numbers, r, 1, 0, GFP_KERNEL_ACCOUNT);
+	mutex_unlock(&numbers_lock);
+	if (ret < 0)
+		goto free;
+	r->id = ret;
+	r->mm = current->mm;
+	mmgrab(r->mm);
+	ret = mmu_interval_notifier_insert(&r->notifier, r->mm, start, size, &region_ops);
+	if (ret) {
+		region_put(r);
+		return ret;
+	}
+	mutex_lock(&gpu->regions_lock);
+	list_add(&r->of_gpu, &gpu->regions);
+	mutex_unlock(&gpu->regions_lock);
+	*region = r;
+	return 0;
+free:
+	kvfree(r->mapped);
+	kfree(r);
+	return ret;
+}
+
+int vnicgpu_region_open(struct vnicgpu_file *f, struct vnicgpu_region_open *arg)
+{
+	u64 end = arg->addr + arg->size;
+	struct region *r;
+	int ret;
+
+	if (arg->pad || !arg->size || arg->size > MAX_SIZE || !PAGE_ALIGNED(arg->addr) || !PAGE_ALIGNED(arg->size) ||
+	    end < arg->addr || end > TASK_SIZE)
+		return -EINVAL;
+	ret = vnicgpu_mailbox(f->gpu);
+	if (ret)
+		return ret;
+	mutex_lock(&f->lock);
+	if (f->nregions >= MAX_REGIONS)
+		ret = -EMFILE;
+	else
+		f->nregions++;
+	mutex_unlock(&f->lock);
+	if (ret)
+		return ret;
+	ret = region_new(f->gpu, arg->addr, arg->size, &r);
+	mutex_lock(&f->lock);
+	if (ret) {
+		f->nregions--;
+	} else {
+		arg->id = r->id;
+		list_add(&r->list, &f->regions);
+	}
+	mutex_unlock(&f->lock);
+	return ret;
+}
+
+/* A region of the file's, or NULL. Under its lock. */
+static struct region *find(struct vnicgpu_file *f, u32 id)
+{
+	struct region *r;
+
+	list_for_each_entry(r, &f->regions, list)
+		if (r->id == id)
+			return r;
+	return NULL;
+}
+
+/* The same, with a reference of the caller's. */
+static struct region *region_get(struct vnicgpu_file *f, u32 id)
+{
+	struct region *r;
+
+	mutex_lock(&f->lock);
+	r = find(f, id);
+	if (r)
+		kref_get(&r->ref);
+	mutex_unlock(&f->lock);
+	return r;
+}
+
+int vnicgpu_region_close(struct vnicgpu_file *f, const struct vnicgpu_region_close *arg)
+{
+	struct region *r;
+
+	if (arg->pad)
+		return -EINVAL;
+	mutex_lock(&f->lock);
+	r = find(f, arg->id);
+	if (r) {
+		list_del(&r->list);
+		f->nregions--;
+	}
+	mutex_unlock(&f->lock);
+	if (!r)
+		return -ENOENT;
+	region_close(r);
+	return 0;
+}
+
+void vnicgpu_regions_close(struct vnicgpu_file *f)
+{
+	struct region *r, *next;
+
+	list_for_each_entry_safe(r, next, &f->regions, list)
+		region_close(r);
+}
+
+void vnicgpu_regions_end(struct vnicgpu *gpu)
+{
+	struct region *r;
+	bool found;
+
+	/* Who closes a region meanwhile does not wait for all others. */
+	do {
+		found = false;
+		mutex_lock(&gpu->regions_lock);
+		list_for_each_entry(r, &gpu->regions, of_gpu) {
+			if (!r->ended) {
+				found = r->ended = true;
+				kref_get(&r->ref);
+				break;
+			}
+		}
+		mutex_unlock(&gpu->regions_lock);
+		if (found) {
+			region_end(r, -ENODEV, VNICGPU_REASON_REMOVED);
+			region_put(r);
+		}
+	} while (found);
+	vnicgpu_mailbox_end(gpu);
+}
+
+int vnicgpu_region_stats(struct vnicgpu_file *f, struct vnicgpu_region_stats *arg)
+{
+	struct region *r = region_get(f, arg->id);
+
+	if (!r)
+		return -ENOENT;
+	mutex_lock(&r->lock);
+	*arg = r->stats;
+	mutex_unlock(&r->lock);
+	arg->id = r->id;
+	arg->refused = atomic64_read(&r->refused);
+	region_put(r);
+	return 0;
+}
+
+static u64 invalid(int error)
+{
+	return VNICGPU_ENTRY_INVALID | (u64)-error << VNICGPU_ENTRY_ERRNO;
+}
+
+/* What is said of a page that is there. The invalidation that takes it waits for our lock. */
+static u64 entry_of(const struct vnicgpu *gpu, unsigned long pfn)
+{
+	struct page *page = hmm_pfn_to_page(pfn);
+	u64 entry;
+
+	if (vnicgpu_private_at(gpu, page, &entry))
+		entry |= VNICGPU_ENTRY_GPU;
+	else if (!is_zone_device_page(page))
+		entry = hmm_pfn_to_phys(pfn) | VNICGPU_ENTRY_RAM;
+	else
+		return invalid(-EOPNOTSUPP);
+	if (pfn & HMM_PFN_WRITE) {
+		entry |= VNICGPU_ENTRY_WRITE;
+		/* The NIC sets no dirty bit in the page tables: what MADV_FREE has seen clean would be dropped. */
+		folio_mark_dirty(page_folio(page));
+	}
+	return entry;
+}
+
+/*
+ * Has n pages be there. Of private pages of the owner Linux only says where they are, also where they are to be written
+ * and may not be, as after a fork: then they are had as a CPU would have them, which is in RAM.
+ */
+static int fault_range(struct hmm_range *range, unsigned long at, unsigned long n, unsigned long *pfns)
+{
+	void *owner = range->dev_private_owner;
+	unsigned long i;
+	int ret;
+
+	range->start = at;
+	range->end = at + (n << PAGE_SHIFT);
+	range->hmm_pfns = pfns;
+	ret = hmm_range_fault(range);
+	if (!(range->default_flags & HMM_PFN_REQ_WRITE))
+		return ret;
+	range->dev_private_owner = NULL;
+	for (i = 0; !ret && i < n; i++) {
+		if (pfns[i] & HMM_PFN_WRITE)
+			continue;
+		range->start = at + (i << PAGE_SHIFT);
+		range->end = range->start + PAGE_SIZE;
+		range->hmm_pfns = pfns + i;
+		ret = hmm_range_fault(range);
+	}
+	range->dev_private_owner = owner;
+	return ret;
+}
+
+/*
+ * Has n pages of a vma be there. Where one of them cannot, Linux says so of all: then each is asked for by itself.
+ * EBUSY: something has changed.
+ */
+static int fault_vma(struct hmm_range *range, unsigned long at, unsigned long n, unsigned long *pfns, u64 *entries)
+{
+	unsigned long i;
+	int ret = fault_range(range, at, n, pfns);
+
+	if (!ret || ret == -EBUSY)
+		return ret;
+	for (i = 0; i < n; i++) {
+		pfns[i] = 0;
+		ret = fault_range(range, at + (i << PAGE_SHIFT), 1, pfns + i);
+		if (ret == -EBUSY)
+			return ret;
+		if (ret) {
+			pfns[i] = 0;
+			entries[i] = invalid(ret);
+		}
+	}
+	return 0;
+}
+
+/*
+ * Has n pages from at on be there: pfns says where they are, and entries why those are not whose pfn is not valid. Only
+ * memory that a program has for itself is looked at: another's may have page faults that wait for a program (FUSE), and
+ * a removal of the GPU would wait with them.
+ */
+static int fault_pages(struct hmm_range *range, struct mm_struct *mm, unsigned long at, unsigned long n,
+		       unsigned long *pfns, u64 *entries)
+{
+	struct vm_area_struct *vma;
+	unsigned long i, k, j;
+	int ret;
+
+	memset(pfns, 0, n * sizeof(*pfns));
+	for (i = 0; i < n; i += k, at += k << PAGE_SHIFT) {
+		k = 1;
+		entries[i] = invalid(-EFAULT);
+		vma = vma_lookup(mm, at);
+		if (!vma)
+			continue;
+		k = min(n - i, (vma->vm_end - at) >> PAGE_SHIFT);
+		for (j = i; j < i + k; j++)
+			entries[j] = invalid(-EOPNOTSUPP);
+		if (!vma_is_anonymous(vma))
+			continue;
+		ret = fault_vma(range, at, k, pfns + i, entries + i);
+		if (ret)
+			return ret;
+	}
+	return 0;
+}
+
+/* Marks pages as the NIC's, and says where they are. EAGAIN: they were taken before. */
+static int answer(struct region *r, const struct hmm_range *range, u64 first, unsigned long n,
+		  const unsigned long *pfns, u64 *entries, struct vnicgpu_fault *arg)
+{
+	unsigned long i;
+	int ret;
+
+	mutex_lock(&r->lock);
+	ret = r->error;
+	if (!ret && mmu_interval_read_retry(&r->notifier, range->notifier_seq))
+		ret = -EAGAIN;
+	if (ret)
+		goto unlock;
+	for (i = 0; i < arg->count; i++) {
+		if (i >= n)
+			entries[i] = invalid(-EAGAIN);
+		else if (pfns[i] & HMM_PFN_VALID)
+			entries[i] = entry_of(r->gpu, pfns[i]);
+		switch (entries[i] & VNICGPU_ENTRY_KIND) {
+		case VNICGPU_ENTRY_RAM:
+			r->stats.ram++;
+			break;
+		case VNICGPU_ENTRY_GPU:
+			r->stats.gpu++;
+			break;
+		default:
+			r->stats.invalid++;
+			continue;
+		}
+		if (!__test_and_set_bit(first + i, r->mapped))
+			r->stats.mapped++;
+	}
+	r->stats.faults++;
+	arg->generation = r->generation;
+unlock:
+	mutex_unlock(&r->lock);
+	return ret;
+}
+
+static int fault(struct region *r, struct mm_struct *mm, struct vnicgpu_fault *arg, u64 *entries)
+{
+	unsigned long pfns[MAX_FAULT], n = arg->count, at = r->start + (arg->first << PAGE_SHIFT);
+	struct hmm_range range = {
+		.notifier = &r->notifier,
+		.default_flags = HMM_PFN_REQ_FAULT | (arg->flags & VNICGPU_FAULT_WRITE ? HMM_PFN_REQ_WRITE : 0),
+		.dev_private_owner = arg->flags & VNICGPU_FAULT_RAM ? NULL : r->gpu,
+	};
+	unsigned int tries = 0;
+	int ret;
+
+	do {
+		if (fatal_signal_pending(current))
+			return -EINTR;
+		if (READ_ONCE(r->gpu->gone)) /* which waits for us */
+			return -ENODEV;
+		if (READ_ONCE(r->error))
+			return r->error;
+		if (++tries % PATIENCE == 0 && n > 1)
+			n /= 2;
+		range.notifier_seq = mmu_interval_read_begin(&r->notifier);
+		ret = mmap_read_lock_killable(mm);
+		if (ret)
+			return ret;
+		ret = fault_pages(&range, mm, at, n, pfns, entries);
+		mmap_read_unlock(mm);
+		if (!ret)
+			ret = answer(r, &range, arg->first, n, pfns, entries, arg);
+		cond_resched();
+	} while (ret == -EBUSY || ret == -EAGAIN);
+	return ret;
+}
+
+int vnicgpu_region_fault(struct vnicgpu_file *f, struct vnicgpu_fault *arg)
+{
+	u64 entries[MAX_FAULT];
+	struct region *r;
+	int ret, idx;
+
+	if (!vnicgpu_enter(f->gpu, &idx))
+		return -ENODEV;
+	r = region_get(f, arg->id);
+	if (!r) {
+		vnicgpu_exit(idx);
+		return -ENOENT;
+	}
+	if (arg->flags & ~(VNICGPU_FAULT_WRITE | VNICGPU_FAULT_RAM) || !arg->count || arg->count > MAX_FAULT ||
+	    arg->first >= r->pages || arg->count > r->pages - arg->first)
+		ret = -EINVAL;
+	else if (!mmget_not_zero(r->mm))
+		ret = -ESRCH;
+	else
+		ret = 0;
+	if (ret) {
+		vnicgpu_exit(idx);
+		region_put(r);
+		return ret;
+	}
+	ret = fault(r, r->mm, arg, entries);
+	vnicgpu_exit(idx);
+	mmput(r->mm); /* it may be the last one, and have all pages of the program be taken */
+	region_put(r);
+	if (!ret && copy_to_user(u64_to_user_ptr(arg->entries), entries, arg->count * sizeof(*entries)))
+		ret = -EFAULT;
+	return ret;
+}
