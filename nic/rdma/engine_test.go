@@ -35,6 +35,9 @@ type end struct {
 	told  int
 	mtu   uint16
 	pages []control.PageRequest // that were asked for
+	file  *dma.File             // of mem
+	noP2P bool
+	box   fakeBox
 }
 
 const base = 0x7000_0000_0000
@@ -49,12 +52,16 @@ func newEnd(t testing.TB, n byte) *end {
 	defer f.Close()
 	testkit.OK(t, f.Truncate(memSize))
 	testkit.OK(t, d.space.Add(dma.Map{IOVA: 0, Size: memSize, FD: fd}))
+	d.file = testkit.Must(files.Open(fd, memSize))(t)
+	t.Cleanup(d.file.Close)
 	d.mem, err = unix.Mmap(fd, 0, memSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	testkit.OK(t, err)
 	d.Engine = New(Config{MAC: wire.MAC{2, 0, 0, 0, 0, n}, MTU: func() uint16 { return d.mtu }, Space: d.space,
-		Buffer: func(uint32) (*dma.Region, uint64, uint64, bool) { return nil, 0, 0, false },
-		Direct: func([]dma.Segment) bool { return true },
-		Wake:   func() {}, Tell: func(uint32) { d.told++ },
+		Buffer:  func(uint32) (*dma.Region, uint64, uint64, bool) { return nil, 0, 0, false },
+		GPU:     func(id uint16) *dma.Region { return d.gpu(id) },
+		Mailbox: func(uint16, uint64) (Mailbox, error) { return &d.box, nil },
+		Direct:  func(segs []dma.Segment) bool { return !d.noP2P },
+		Wake:    func() {}, Tell: func(uint32) { d.told++ },
 		Ask: func(r control.PageRequest) { d.pages = append(d.pages, r) }}, 1)
 	t.Cleanup(func() {
 		d.Close()

@@ -40,9 +40,10 @@ func (p *parkedPool) put(r *dma.Region) {
 // parkedPackets are those of a queue pair, of consecutive numbers from the expected one on.
 type parkedPackets struct {
 	list    []parkedPacket
-	waiting bool // for the page of the first
-	resumed bool // the first is being carried out again
-	lost    bool // packets behind them were dropped
+	waiting bool   // for the page of the first
+	resumed bool   // the first is being carried out again
+	lost    bool   // packets behind them were dropped
+	key     uint32 // of the newest's region
 }
 
 type parkedPacket struct {
@@ -63,7 +64,7 @@ func (q *qp) park(c *dma.Copier, h *header, n uint32) {
 		return
 	}
 	p.waiting = false
-	q.notReady(h)
+	q.countPaged(h, func(c *control.PageCounts) { c.NotReady++ })
 	q.refuse(synRNR | q.path.RNRTimer)
 }
 
@@ -79,7 +80,10 @@ func (q *qp) keep(c *dma.Copier, h *header, n uint32) bool {
 		return false
 	}
 	p.list = append(p.list, parkedPacket{*h, n, mem})
-	q.parkedCount(h, n)
+	q.countPaged(h, func(c *control.PageCounts) {
+		c.Parked++
+		c.ParkedBytes += uint64(n)
+	})
 	return true
 }
 
@@ -95,6 +99,7 @@ func (q *qp) parkMore(c *dma.Copier, h *header, n uint32, d int32) {
 	case int(d) == len(p.list) && h.op != opReadRequest && q.keep(c, h, n):
 	default:
 		q.in.Discarded++
+		q.countPaged(h, func(c *control.PageCounts) { c.NotReady++ })
 		p.lost = true
 	}
 }
@@ -134,24 +139,16 @@ func (q *qp) dropParked() {
 	p.list, p.waiting, p.lost = p.list[:0], false, false
 }
 
-// parkedCount counts a packet that is parked with the region that it is for.
-func (q *qp) parkedCount(h *header, n uint32) {
-	q.countPaged(h, func(c *control.PageCounts) {
-		c.Parked++
-		c.ParkedBytes += uint64(n)
-	})
-}
-
-func (q *qp) notReady(h *header) {
-	q.countPaged(h, func(c *control.PageCounts) { c.NotReady++ })
-}
-
+// countPaged counts with the region that a packet is for.
 func (q *qp) countPaged(h *header, f func(c *control.PageCounts)) {
-	key := q.resp.key
-	if shapes[h.op].reth {
-		key = h.key
+	p := &q.resp.parked
+	switch {
+	case shapes[h.op].reth:
+		p.key = h.key
+	case len(p.list) == 0:
+		p.key = q.resp.key
 	}
-	if r := q.e.regionOf(key); r != nil && r.pages != nil {
+	if r := q.e.regionOf(p.key); r != nil && r.pages != nil {
 		q.e.paging.mu.Lock()
 		f(&r.pages.counts)
 		q.e.paging.mu.Unlock()
