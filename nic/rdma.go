@@ -149,8 +149,8 @@ func (r *roce) deliver(d *delivery, batch []*wire.Packet, trouble uint32) {
 	}
 }
 
-// receive gives a packet to the Engine, as soon as the links to its memory are free. Nobody knows these before: they are
-// those of the packet before.
+// receive gives a packet to the Engine, as soon as the links to its memory are free. Nobody knows these before, so they
+// are those of the last packet.
 func (r *roce) receive(e *rdma.Engine, d *delivery, p *wire.Packet) {
 	s := d.gate.shape
 	if s != nil {

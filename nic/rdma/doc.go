@@ -25,7 +25,7 @@
 // A port holds MaxQPs queue pairs, MaxMRs memory regions of at most MaxRanges ranges in all, MaxCQs completion queues,
 // and work requests and completions in MaxPlaces places, 200 bytes each. A posted work request has its place in the
 // completion queue, so that queue never overflows: Post is refused instead. A packet costs a look-up, a copy of at most
-// 4096 bytes and their CRC, under the lock of its queue pair; a queue pair sends 16 packets before another has its turn.
+// 4096 bytes and their CRC, under the lock of its queue pair, which sends 16 packets before another has its turn.
 // Nothing is allocated for a packet. What a hostile peer sends is counted, never logged.
 //
 // The package knows no device model and no rings. It is not API (README, Stability).

@@ -92,8 +92,8 @@ type Engine struct {
 
 // New makes an Engine whose worker has so many frames under way.
 func New(c Config, frames int) *Engine {
-	e := &Engine{c: c, pds: make(map[uint32]bool), cqs: make(map[uint32]*cq), mrs: newSlots[region](10), qps: newSlots[qp](8),
-		slots: make([]slot, frames), copier: dma.NewCopier()}
+	e := &Engine{c: c, pds: make(map[uint32]bool), cqs: make(map[uint32]*cq),
+		mrs: newSlots[region](10), qps: newSlots[qp](8), slots: make([]slot, frames), copier: dma.NewCopier()}
 	e.start = time.Now()
 	e.users.Init()
 	e.paging.init(e)

@@ -45,7 +45,8 @@ const base = 0x7000_0000_0000
 func newEnd(t testing.TB, n byte) *end {
 	t.Helper()
 	files := dma.NewFiles()
-	d := &end{t: t, space: dma.NewSpace(fmt.Sprint("guest", n), files), ip: netip.AddrFrom4([4]byte{10, 0, 0, n}), mtu: 9000}
+	d := &end{t: t, space: dma.NewSpace(fmt.Sprint("guest", n), files), ip: netip.AddrFrom4([4]byte{10, 0, 0, n}),
+		mtu: 9000}
 	fd, err := unix.MemfdCreate("guest", unix.MFD_CLOEXEC)
 	testkit.OK(t, err)
 	f := os.NewFile(uintptr(fd), "guest")
@@ -262,7 +263,7 @@ func TestMessagesArrive(t *testing.T) {
 				wantA, wantB := slices.Clone(p.a.mem), slices.Clone(p.b.mem)
 				id := uint64(0)
 				for round, n := range []uint64{0, 1, 3, 1023, 1024, 1025, 2048, 5000, 40_000, 200_000} {
-					for _, op := range []control.WROp{control.WRWrite, control.WRWriteImm, control.WRRead, control.WRSend, control.WRSendImm} {
+					for op := control.WRWrite; op <= control.WRSendImm; op++ {
 						id++
 						from, to := uint64(rnd.IntN(int(memSize-n+1))), uint64(rnd.IntN(int(memSize-n+1)))
 						w := control.WR{ID: id, Op: op, Flags: control.WRSignaled, SGEs: []control.SGE{p.a.at(from, n)}}
@@ -333,7 +334,8 @@ func TestManyAtOnce(t *testing.T) {
 			lo, hi := i*2*n, memSize/2+i*2*n
 			ops := []control.WR{
 				{ID: i, Op: control.WRWrite, Key: p.b.mr, Remote: base + lo, SGEs: []control.SGE{p.a.at(hi, n)}},
-				{ID: 100 + i, Op: control.WRRead, Flags: control.WRSignaled, Key: p.b.mr, Remote: base + hi, SGEs: []control.SGE{p.a.at(lo, n)}},
+				{ID: 100 + i, Op: control.WRRead, Flags: control.WRSignaled, Key: p.b.mr, Remote: base + hi,
+					SGEs: []control.SGE{p.a.at(lo, n)}},
 			}
 			p.a.post(p.qa, ops...)
 			copy(wantB[lo:lo+n], p.a.mem[hi:hi+n])

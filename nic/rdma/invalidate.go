@@ -47,7 +47,8 @@ func (e *Engine) SetMailbox(m control.Mailbox) error {
 	if err != nil {
 		return fmt.Errorf("mailbox of GPU %d: %w", m.GPU, err)
 	}
-	b := &box{e: e, gpu: m.GPU, m: found, lost: found.Lost(), more: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	b := &box{e: e, gpu: m.GPU, m: found, lost: found.Lost(), more: make(chan struct{}, 1),
+		stop: make(chan struct{}), done: make(chan struct{})}
 	g.mu.Lock()
 	g.boxes[m.GPU] = b
 	g.mu.Unlock()

@@ -203,8 +203,8 @@ func (h *header) length() uint32 {
 type scratch [8 + 40 + 8 + maxExt]byte
 
 // invariant begins the invariant CRC of a packet (A17.3.3), which is CRC-32 as Ethernet has it, over 8 bytes of ones in
-// the place of a local route header, the IP and UDP headers and the BTH with what routers change as ones, and all behind
-// it. It is sent with its lowest byte first. frame has the packet's headers up to UDP's, ext those behind it.
+// the place of a local route header, the IP and UDP headers and the BTH with what routers change as ones, and what is
+// behind. It is sent with its lowest byte first. frame has the packet's headers up to UDP's, ext those behind it.
 func invariant(mem *scratch, h *splitter.Headers, frame, ext []byte) uint32 {
 	b := append(mem[:0], 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)
 	ip := len(b)

@@ -25,7 +25,7 @@ const (
 	pollIdle    = 200 * time.Microsecond // and at one that has had nothing for a while
 )
 
-// Mailbox is where a GPU's driver tells of invalidations, and waits until they are done: package gpumem/mailbox says how.
+// Mailbox is where a GPU's driver tells of invalidations and waits for them: package gpumem/mailbox says how.
 type Mailbox interface {
 	Poll(f func(mailbox.Request))
 	Done(slot int) bool
@@ -247,8 +247,8 @@ func (g *paging) want(p *paged, q *qp, i, n uint64, a dma.Access) {
 		g.lastID++
 	}
 	t := g.e.now()
-	r := &request{p: p, due: t + maxWait, notify: t + int64(askAgain), PageRequest: control.PageRequest{ID: g.lastID, Key: p.key,
-		Region: p.region, First: i, Count: uint16(ask - i), Write: a == dma.Write, InRAM: !p.direct(g.e)}}
+	r := &request{p: p, due: t + maxWait, notify: t + int64(askAgain)}
+	r.PageRequest = control.PageRequest{ID: g.lastID, Key: p.key, Region: p.region, First: i, Count: uint16(ask - i), Write: a == dma.Write, InRAM: !p.direct(g.e)}
 	g.requests = append(g.requests, r)
 	p.counts.Requests++
 	g.toAsk = append(g.toAsk, r.PageRequest)

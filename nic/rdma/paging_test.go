@@ -350,8 +350,8 @@ func TestPagesComeToRAMWithoutP2P(t *testing.T) {
 		const first, n = 3, 5
 		want := o.all()
 		copy(want[first*onePage+10:], p.a.mem[:(n-1)*onePage])
-		p.a.post(p.qa, control.WR{Op: control.WRWrite, Flags: control.WRSignaled, Key: key, Remote: 0x1000 + first*onePage + 10,
-			SGEs: []control.SGE{p.a.at(0, (n-1)*onePage)}})
+		p.a.post(p.qa, control.WR{Op: control.WRWrite, Flags: control.WRSignaled, Key: key,
+			Remote: 0x1000 + first*onePage + 10, SGEs: []control.SGE{p.a.at(0, (n-1)*onePage)}})
 		p.runPaged(o)
 		c := testkit.Must(p.b.PageCounts(key))(t)
 		if o.migrations != n || c.MapsGPU != 0 || c.MapsHost != n || c.GPUBytes != 0 || c.HostBytes != (n-1)*onePage {
@@ -447,7 +447,8 @@ func TestParkedPacketsAreBounded(t *testing.T) {
 		n := uint64(pages / 2 * onePage)
 		for range 3 { // three queue pairs, of which each could fill all there is
 			qa, _ := p.connect(func(p *control.QPPath) { p.Timeout, p.MTU = 18, 4096 })
-			p.a.post(qa, control.WR{Op: control.WRWrite, Flags: control.WRSignaled, Key: key, Remote: 0x1000, SGEs: []control.SGE{p.a.at(0, n)}})
+			p.a.post(qa, control.WR{Op: control.WRWrite, Flags: control.WRSignaled, Key: key, Remote: 0x1000,
+				SGEs: []control.SGE{p.a.at(0, n)}})
 		}
 		for range 2000 {
 			p.step(p.a, p.b)
@@ -485,7 +486,8 @@ func TestOwnPagesOnDemand(t *testing.T) {
 			p.b.mem[i] = byte(i * 7)
 		}
 		mine := control.SGE{VA: 0x1000 + 500, Len: n, Key: key}
-		p.a.post(p.qa, control.WR{Op: control.WRRead, Flags: control.WRSignaled, Key: p.b.mr, Remote: base, SGEs: []control.SGE{mine}})
+		p.a.post(p.qa, control.WR{Op: control.WRRead, Flags: control.WRSignaled, Key: p.b.mr, Remote: base,
+			SGEs: []control.SGE{mine}})
 		p.runPaged(o)
 		p.a.post(p.qa, control.WR{Op: control.WRWrite, Flags: control.WRSignaled, Key: p.b.mr, Remote: base + 100_000,
 			SGEs: []control.SGE{mine}})

@@ -31,9 +31,8 @@ type qp struct {
 	cause control.WCStatus
 	path  control.QPPath
 	mtu   uint32
-	frame []byte           // Ethernet, IP and UDP headers of its packets
-	heads splitter.Headers // of frame
-	from  splitter.Flow    // of the peer's packets; ports are any
+	frame []byte        // Ethernet, IP and UDP headers of its packets
+	from  splitter.Flow // of the peer's packets; ports are any
 
 	req       requester
 	resp      responder
@@ -77,8 +76,8 @@ func (e *Engine) AddQP(o control.QP) (uint32, error) {
 		return 0, fmt.Errorf("queue pair: %d sends, not 1 to %d, or %d receives, not 0 to that: %w", o.MaxSend, MaxWRs,
 			o.MaxRecv, syscall.EINVAL)
 	case e.qps.count == MaxQPs || places > MaxPlaces-e.taken:
-		return 0, fmt.Errorf("queue pair: there are %d, of at most %d, and %d places are taken of %d: %w", e.qps.count, MaxQPs,
-			e.taken, MaxPlaces, syscall.ENOSPC)
+		return 0, fmt.Errorf("queue pair: there are %d, of at most %d, and %d places are taken of %d: %w", e.qps.count,
+			MaxQPs, e.taken, MaxPlaces, syscall.ENOSPC)
 	}
 	q := &qp{e: e, pd: o.PD, send: send, recv: recv, state: control.QPInit}
 	q.crc.init()
@@ -167,8 +166,8 @@ func (e *Engine) ConnectQP(p control.QPPath) error {
 		case p.MAC == [6]byte{} || p.MAC[0]&1 != 0:
 			return fmt.Errorf("queue pair %d: the peer's MAC is none of one station: %w", q.n, syscall.EINVAL)
 		case p.Timeout < 1 || p.Timeout > 31 || p.Retries > 7 || p.RNR > 7 || p.RNRTimer > 31:
-			return fmt.Errorf("queue pair %d: timeout %d (1 to 31), retries %d, RNR retries %d (0 to 7), RNR timer %d (0 to 31): %w",
-				q.n, p.Timeout, p.Retries, p.RNR, p.RNRTimer, syscall.EINVAL)
+			return fmt.Errorf("queue pair %d: timeout %d (1 to 31), retries %d, RNR retries %d (0 to 7), RNR timer %d "+
+				"(0 to 31): %w", q.n, p.Timeout, p.Retries, p.RNR, p.RNRTimer, syscall.EINVAL)
 		case p.Reads > MaxReads || p.ReadDepth > MaxReads:
 			return fmt.Errorf("queue pair %d: %d and %d READs at one time, at most %d: %w", q.n, p.Reads, p.ReadDepth, MaxReads,
 				syscall.EINVAL)
@@ -230,8 +229,8 @@ func (e *Engine) PostRecv(p control.Post) error {
 	return e.with(p.QPN, func(q *qp) error {
 		for i := range p.WRs {
 			if r := &p.WRs[i]; r.Op != control.WRRecv || r.Flags != 0 || r.Imm != 0 || r.Key != 0 || r.Remote != 0 {
-				return fmt.Errorf("queue pair %d: work request %d of %d: to receive it has an operation (%d) and memory, and no more: %w",
-					q.n, i+1, len(p.WRs), control.WRRecv, syscall.EINVAL)
+				return fmt.Errorf("queue pair %d: work request %d of %d: to receive it has an operation (%d) and memory, and no "+
+					"more: %w", q.n, i+1, len(p.WRs), control.WRRecv, syscall.EINVAL)
 			}
 		}
 		if len(p.WRs) > len(q.recvs)-q.nRecv {
@@ -293,8 +292,8 @@ func (q *qp) fail(cause control.WCStatus) {
 }
 
 // rnrTimes are the times that codes of an RNR NAK mean (table 46).
-var rnrTimes = [32]time.Duration{655360 * time.Microsecond, 10 * time.Microsecond, 20 * time.Microsecond, 30 * time.Microsecond,
-	40 * time.Microsecond, 60 * time.Microsecond, 80 * time.Microsecond, 120 * time.Microsecond, 160 * time.Microsecond,
+var rnrTimes = [32]time.Duration{655360 * time.Microsecond, 10 * time.Microsecond, 20 * time.Microsecond,
+	30 * time.Microsecond, 40 * time.Microsecond, 60 * time.Microsecond, 80 * time.Microsecond, 120 * time.Microsecond, 160 * time.Microsecond,
 	240 * time.Microsecond, 320 * time.Microsecond, 480 * time.Microsecond, 640 * time.Microsecond, 960 * time.Microsecond,
 	1280 * time.Microsecond, 1920 * time.Microsecond, 2560 * time.Microsecond, 3840 * time.Microsecond,
 	5120 * time.Microsecond, 7680 * time.Microsecond, 10240 * time.Microsecond, 15360 * time.Microsecond,

@@ -191,7 +191,8 @@ func (q *qp) emitRead(f frame, w *wqe) uint32 {
 		q.stuck(got, w)
 		return 0
 	}
-	h := header{op: opReadRequest, qpn: q.path.RemoteQPN, psn: r.next, va: w.remote + uint64(off), key: w.key, dmaLen: size}
+	h := header{op: opReadRequest, qpn: q.path.RemoteQPN, psn: r.next, va: w.remote + uint64(off), key: w.key,
+		dmaLen: size}
 	q.build(f, &h, 0)
 	r.reads++
 	return n

@@ -170,7 +170,7 @@ func (q *qp) carryOut(c *dma.Copier, h *header, n uint32) {
 		q.refuse(synRNR | q.path.RNRTimer)
 		return
 	}
-	got := found
+	var got outcome
 	switch {
 	case s.write && s.first:
 		to := [1]control.SGE{{VA: h.va, Len: n, Key: h.key}}
@@ -339,8 +339,10 @@ func (q *qp) emitAnswer(f frame) bool {
 	return true
 }
 
-// store copies the payload, n bytes of q.src, to [off, off+n) of memory of this end.
-func (q *qp) store(c *dma.Copier, sges []control.SGE, off, n, ahead uint32, need uint8, count *control.RDMACounts) outcome {
+// store copies the payload, n bytes of q.src, to [off, off+n) of memory of this end, of which ahead bytes from off on
+// will be wanted soon.
+func (q *qp) store(c *dma.Copier, sges []control.SGE, off, n, ahead uint32, need uint8, count *control.RDMACounts) (
+	o outcome) {
 	if n == 0 {
 		return found
 	}

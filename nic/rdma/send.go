@@ -178,7 +178,7 @@ func (e *Engine) TellAll() {
 	e.paging.askAll()
 }
 
-// Payload, by a packet's Tag, says where the payload of a frame came from, and whether it went through host memory.
+// Payload says where the payload of a frame came from, by its packet's Tag, and whether it went through host memory.
 func (e *Engine) Payload(at uint64) (segs []dma.Segment, bounced bool) {
 	return e.slots[at].segs, e.slots[at].bounced
 }

@@ -50,7 +50,8 @@ func newJudged(t *testing.T) *judged {
 	}
 	x.port = x.lab.Port(1)
 	n := testkit.Must(x.port.InProcess(driver.Options{QueuePairs: 1}))(t)
-	s, err := stack.New(n, n.Control(), stack.Options{Addresses: []netip.Prefix{x.port.Addr4, x.port.Addr6}, MTU: x.port.MTU})
+	s, err := stack.New(n, n.Control(), stack.Options{Addresses: []netip.Prefix{x.port.Addr4, x.port.Addr6},
+		MTU: x.port.MTU})
 	if err != nil {
 		testkit.NoError(t, n.Close())
 		t.Fatal(err)
@@ -68,6 +69,10 @@ func newJudged(t *testing.T) *judged {
 	t.Cleanup(func() { testkit.NoError(t, unix.Munmap(x.gpu)) })
 	return x
 }
+
+// operations are those of work requests.
+var operations = map[Op]control.WROp{Write: control.WRWrite, WriteImm: control.WRWriteImm, Read: control.WRRead,
+	Send: control.WRSend, SendImm: control.WRSendImm}
 
 // end is a queue pair of the NIC's.
 type end struct {
@@ -89,8 +94,8 @@ func (x *judged) connect(q, family, mtu int, change func(*control.QPPath)) *end 
 		local = x.port.Addr6.Addr()
 	}
 	path := control.QPPath{QPN: e.qpn, RemoteQPN: theirs.QPN, SendPSN: 0xffff80, RecvPSN: theirs.PSN, Local: local,
-		Remote: theirs.Addr, MAC: x.lab.Port(0).MAC, MTU: uint16(mtu), Timeout: 16, Retries: 7, RNR: 7, RNRTimer: 12, Reads: 8,
-		ReadDepth: 8}
+		Remote: theirs.Addr, MAC: x.lab.Port(0).MAC, MTU: uint16(mtu), Timeout: 16, Retries: 7, RNR: 7, RNRTimer: 12,
+		Reads: 8, ReadDepth: 8}
 	if change != nil {
 		change(&path)
 	}
@@ -120,9 +125,8 @@ func (e *end) from(op Op, n uint64) {
 	x.seed++
 	const off, to = 4096 - 5, 4096 - 3
 	mine, far := x.gpu[:large], x.mrs[target]
-	w := control.WR{ID: x.seed, Flags: control.WRSignaled, SGEs: []control.SGE{{VA: base + off, Len: uint32(n), Key: x.key}}}
-	w.Op = map[Op]control.WROp{Write: control.WRWrite, WriteImm: control.WRWriteImm, Read: control.WRRead, Send: control.WRSend,
-		SendImm: control.WRSendImm}[op]
+	w := control.WR{ID: x.seed, Op: operations[op], Flags: control.WRSignaled,
+		SGEs: []control.SGE{{VA: base + off, Len: uint32(n), Key: x.key}}}
 	if op.Immediate() {
 		w.Imm = uint32(x.seed) * 0x9e3779b9
 	}
@@ -156,7 +160,8 @@ func (e *end) from(op Op, n uint64) {
 		testkit.Equal(x, what+": completion of the receive", fmt.Sprint(got, ok), fmt.Sprint(r, true))
 	}
 	if op == Read {
-		if k := gpumem.MatchAt(mine[off:off+n], x.seed, 0); k != int(n) || !onlyPoison(mine[:off]) || !onlyPoison(mine[off+n:n+2*off]) {
+		k := gpumem.MatchAt(mine[off:off+n], x.seed, 0)
+		if k != int(n) || !onlyPoison(mine[:off]) || !onlyPoison(mine[off+n:n+2*off]) {
 			x.Errorf("%s: %d bytes are right, or something else was written", what, k)
 		}
 		return
@@ -249,8 +254,9 @@ func TestNICAndRXE(t *testing.T) {
 		}
 	}
 	counts := testkit.Must(x.c.RDMACounts(t.Context()))(t)
-	if c := counts; c.In.HostBytes+c.In.GPUFileBytes+c.In.BouncedBytes+c.Out.HostBytes+c.Out.GPUFileBytes+c.ICRC+c.Malformed != 0 {
-		t.Errorf("payload outside of the buffer, or packets that were wrong: %+v", c)
+	in, out := counts.In, counts.Out
+	if in.HostBytes+in.GPUFileBytes+out.HostBytes+out.GPUFileBytes+counts.ICRC+counts.Malformed != 0 {
+		t.Errorf("payload outside of the buffer, or packets that were wrong: %+v", counts)
 	}
 	t.Logf("%+v", counts)
 	x.refusals()
@@ -271,7 +277,8 @@ func (x *judged) loss() {
 		}
 	}
 	after := testkit.Must(x.c.RDMACounts(x.Context()))(x)
-	if after.Out.AgainPackets == before.Out.AgainPackets || after.In.AgainPackets+after.In.Sequence == before.In.AgainPackets+before.In.Sequence {
+	came := func(c control.RDMACounts) uint64 { return c.AgainPackets + c.Sequence }
+	if after.Out.AgainPackets == before.Out.AgainPackets || came(after.In) == came(before.In) {
 		x.Errorf("nothing was lost: %+v", after)
 	}
 	x.Logf("with loss: %+v", after)
@@ -287,18 +294,20 @@ func (x *judged) refusals() {
 	const m = 2
 	theirs := testkit.Must(x.rxe.MR(m, 4096, "lr"))(x)
 	testkit.OK(x, x.rxe.Poison(m, 0, 4096, poison))
-	mine := testkit.Must(x.c.AddMR(ctx, control.MR{PD: x.pd, Kind: control.MRBuffer, Buffer: 1, VA: base, Len: 4096, Off: 8192,
-		Access: control.AccessRemoteWrite}))(x)
+	mine := testkit.Must(x.c.AddMR(ctx, control.MR{PD: x.pd, Kind: control.MRBuffer, Buffer: 1, VA: base, Len: 4096,
+		Off: 8192, Access: control.AccessRemoteWrite}))(x)
 	poisonAll(x.gpu[:large])
 	for _, c := range []struct {
 		what string
 		w    control.WR
 		want control.WCStatus
 	}{
-		{"the NIC's write where only reads may be", control.WR{Op: control.WRWrite, Remote: theirs.VA, Key: theirs.RKey}, control.WCRemoteAccess},
-		{"the NIC's key of nothing", control.WR{Op: control.WRWrite, Remote: theirs.VA, Key: theirs.RKey ^ 0x5500}, control.WCRemoteAccess},
-		{"the NIC's read a byte beyond the end", control.WR{Op: control.WRRead, Remote: theirs.VA + 4096 - 8, Key: theirs.RKey},
+		{"the NIC's write where only reads may be", control.WR{Op: control.WRWrite, Remote: theirs.VA, Key: theirs.RKey},
 			control.WCRemoteAccess},
+		{"the NIC's key of nothing", control.WR{Op: control.WRWrite, Remote: theirs.VA, Key: theirs.RKey ^ 0x5500},
+			control.WCRemoteAccess},
+		{"the NIC's read a byte beyond the end",
+			control.WR{Op: control.WRRead, Remote: theirs.VA + 4096 - 8, Key: theirs.RKey}, control.WCRemoteAccess},
 		{"the NIC's send, and nobody receives", control.WR{Op: control.WRSend}, control.WCRNRExceeded},
 	} {
 		e := x.connect(4, IPv4, 1024, func(p *control.QPPath) { p.RNR, p.Retries = 1, 2 })
@@ -319,7 +328,8 @@ func (x *judged) refusals() {
 		{"the peer's key of nothing", Request{Op: Write, Len: 9, VA: base, RKey: mine + 1<<20}, RemoteAccess},
 		{"the peer's write a byte beyond the end", Request{Op: Write, Len: 4096, VA: base + 1, RKey: mine}, RemoteAccess},
 		{"the peer's write a byte before the beginning", Request{Op: Write, Len: 9, VA: base - 1, RKey: mine}, RemoteAccess},
-		{"the peer's write at the end of all addresses", Request{Op: Write, Len: 4096, VA: 1<<64 - 1000, RKey: mine}, RemoteAccess},
+		{"the peer's write at the end of all addresses", Request{Op: Write, Len: 4096, VA: 1<<64 - 1000, RKey: mine},
+			RemoteAccess},
 		{"the peer's send, and nobody receives", Request{Op: Send, Len: 9}, RNRRetriesExceeded},
 	} {
 		e := x.connect(4, IPv4, 1024, nil)
@@ -349,8 +359,8 @@ func (x *judged) connectShort() *end {
 	e.qpn = testkit.Must(x.c.AddQP(ctx, control.QP{PD: x.pd, SendCQ: e.cq, RecvCQ: e.cq, MaxSend: 1, MaxRecv: 1}))(x)
 	theirs := testkit.Must(x.rxe.QP(4, IPv4, 5))(x)
 	testkit.OK(x, x.c.ConnectQP(ctx, control.QPPath{QPN: e.qpn, RemoteQPN: theirs.QPN, SendPSN: 7, RecvPSN: 5,
-		Local: x.port.Addr4.Addr(), Remote: theirs.Addr, MAC: x.lab.Port(0).MAC, MTU: 1024, Timeout: 16, RNRTimer: 1, Reads: 1,
-		ReadDepth: 1}))
+		Local: x.port.Addr4.Addr(), Remote: theirs.Addr, MAC: x.lab.Port(0).MAC, MTU: 1024, Timeout: 16, RNRTimer: 1,
+		Reads: 1, ReadDepth: 1}))
 	testkit.OK(x, x.rxe.Connect(4, End{QPN: e.qpn, PSN: 7, Addr: x.port.Addr4.Addr()}, Path{MTU: 1024, RNRRetry: NoRetry}))
 	return e
 }
