@@ -248,7 +248,8 @@ func (g *paging) want(p *paged, q *qp, i, n uint64, a dma.Access) {
 	}
 	t := g.e.now()
 	r := &request{p: p, due: t + maxWait, notify: t + int64(askAgain)}
-	r.PageRequest = control.PageRequest{ID: g.lastID, Key: p.key, Region: p.region, First: i, Count: uint16(ask - i), Write: a == dma.Write, InRAM: !p.direct(g.e)}
+	r.PageRequest = control.PageRequest{ID: g.lastID, Key: p.key, Region: p.region, First: i,
+		Count: uint16(ask - i), Write: a == dma.Write, InRAM: !p.direct(g.e)}
 	g.requests = append(g.requests, r)
 	p.counts.Requests++
 	g.toAsk = append(g.toAsk, r.PageRequest)

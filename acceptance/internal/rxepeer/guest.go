@@ -30,8 +30,8 @@ var suites = []string{"forky", "trixie-backports", "sid"}
 // modules are the kernel's: the device, and what programs reach it by.
 var modules = []string{"rdma_rxe", "ib_uverbs"}
 
-// Images fetches what guests boot from, a QEMU and the generic kernel, and builds the program and the initramfs. Without
-// VNIC_LONG, which `make test-all` sets, the test is skipped: the kernel is a download of 140 MB.
+// Images fetches what guests boot from, a QEMU and the generic kernel, and builds the program and the initramfs. But
+// with VNIC_LONG, which `make test-all` sets, the test is skipped: the kernel is a download of 140 MB.
 func Images(t *testing.T) *machines.Images {
 	t.Helper()
 	if testing.Short() || !labtest.Long() {
