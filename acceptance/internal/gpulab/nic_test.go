@@ -34,6 +34,7 @@ type pagingNIC struct {
 	table   []entry
 	counted []uint32
 	asked   *testnic.Request
+	held    *uint64 // acknowledgements when the answer came, which is not taken yet
 	counts  [testnic.Counts]uint64
 }
 
@@ -203,6 +204,7 @@ func (n *pagingNIC) do(c *testnic.Command, r *testnic.Result) (err error) {
 		n.region = uint32(c.Args[0])
 		n.table, n.counted = make([]entry, c.Args[1]), make([]uint32, c.Args[1])
 		n.counts, n.asked = [testnic.Counts]uint64{}, nil
+		n.held = nil
 	case testnic.Stop:
 		copy(r.Words[:], n.counts[:])
 		for i, x := range n.counted {
@@ -220,7 +222,9 @@ func (n *pagingNIC) do(c *testnic.Command, r *testnic.Result) (err error) {
 // count counts up what it may, and asks for the rest.
 func (n *pagingNIC) count() {
 	if n.asked != nil && !n.control.Requested() {
-		n.learn(n.control.GetResponse())
+		if r := n.control.GetResponse(); !n.hold(r) {
+			n.learn(r)
+		}
 	}
 	missing := -1
 	for i := range n.table {
@@ -244,10 +248,22 @@ func (n *pagingNIC) count() {
 	}
 }
 
+// hold has a NIC that believes all answers take one only when some page was taken back meanwhile.
+func (n *pagingNIC) hold(r testnic.Response) bool {
+	if n.mode != testnic.Believes || r.Places == (testnic.Response{}).Places {
+		return false
+	}
+	if n.held == nil {
+		now := n.counts[testnic.Acks]
+		n.held = &now
+	}
+	return *n.held == n.counts[testnic.Acks]
+}
+
 // learn takes an answer of the driver's, but for what was taken back after it.
 func (n *pagingNIC) learn(r testnic.Response) {
 	q := *n.asked
-	n.asked = nil
+	n.asked, n.held = nil, nil
 	if r.Failed {
 		return
 	}
