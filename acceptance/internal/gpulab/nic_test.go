@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -34,7 +35,6 @@ type pagingNIC struct {
 	table   []entry
 	counted []uint32
 	asked   *testnic.Request
-	held    *uint64 // acknowledgements when the answer came, which is not taken yet
 	counts  [testnic.Counts]uint64
 }
 
@@ -204,7 +204,6 @@ func (n *pagingNIC) do(c *testnic.Command, r *testnic.Result) (err error) {
 		n.region = uint32(c.Args[0])
 		n.table, n.counted = make([]entry, c.Args[1]), make([]uint32, c.Args[1])
 		n.counts, n.asked = [testnic.Counts]uint64{}, nil
-		n.held = nil
 	case testnic.Stop:
 		copy(r.Words[:], n.counts[:])
 		for i, x := range n.counted {
@@ -248,29 +247,28 @@ func (n *pagingNIC) count() {
 	}
 }
 
-// hold has a NIC that believes all answers take one only when some page was taken back meanwhile.
+// hold has a NIC that believes all answers take one only when one of its pages was taken back after it.
 func (n *pagingNIC) hold(r testnic.Response) bool {
 	if n.mode != testnic.Believes || r.Places == (testnic.Response{}).Places {
 		return false
 	}
-	if n.held == nil {
-		now := n.counts[testnic.Acks]
-		n.held = &now
-	}
-	return *n.held == n.counts[testnic.Acks]
+	return !slices.ContainsFunc(n.table[n.asked.First:][:n.asked.N], func(e entry) bool { return e.after(r) })
 }
+
+// after tells whether the page was taken back after an answer.
+func (e entry) after(r testnic.Response) bool { return e.known && int32(e.taken-r.Generation) > 0 }
 
 // learn takes an answer of the driver's, but for what was taken back after it.
 func (n *pagingNIC) learn(r testnic.Response) {
 	q := *n.asked
-	n.asked, n.held = nil, nil
+	n.asked = nil
 	if r.Failed {
 		return
 	}
 	for i := range q.N {
 		e := &n.table[q.First+uint64(i)]
 		kind, addr := gpudriver.Kind(r.Places[i]&3), r.Places[i]&^(page-1)
-		if e.known && int32(e.taken-r.Generation) > 0 {
+		if e.after(r) {
 			n.counts[testnic.Stale]++
 			if n.mode != testnic.Believes || kind != gpudriver.VRAM {
 				continue
