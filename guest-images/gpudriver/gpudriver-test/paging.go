@@ -355,7 +355,7 @@ func isTold(g gpudriver.GPU) error {
 				}
 				// There was something to tell, of which the NIC had nothing.
 				if !has && c.reason != none && now.Untold == before.Untold {
-					return fmt.Errorf("Linux has said nothing: %+v", now)
+					return fmt.Errorf("nothing was said by Linux: %+v", now)
 				}
 				// What it has let go of is not told again.
 				if err := errors.Join(unmap(b[4*page:5*page]), r.wasTold(rest(has, c.reason, c.gpu)...)); err != nil {
