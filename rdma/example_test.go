@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"net"
 	"net/netip"
@@ -49,7 +50,11 @@ func give(ctx context.Context, client *control.Client, buffer uint32, own rdma.E
 	if err != nil {
 		return err
 	}
-	return rdma.Err(wcs[0])
+	if err = rdma.Err(wcs[0]); err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, conn) // the queue pair stays until the peer has its answers: it closes conn then
+	return err
 }
 
 // take writes 16 MiB of a buffer of this guest's GPU to what the peer offers.

@@ -111,6 +111,9 @@ func validMTU(n uint16) bool { return slices.Contains([]uint16{256, 512, 1024, 2
 // may send. The smaller path MTU of the two is taken, and READs under way as many as the other end answers. conn is the
 // caller's, and can be used for other things before and afterwards: no byte is read that is not the exchange's.
 //
+// An end that has all it wanted keeps its queue pair until the other end says, on conn, that it has its answers, too:
+// packets that are lost are asked for again, and from a queue pair that is closed nobody gets an answer.
+//
 // After an error the queue pair is of no more use, and conn is in the middle of something: both are to be closed.
 // ErrPeer: the peer broke the rules, or has said why it cannot.
 func Exchange(ctx context.Context, conn net.Conn, qp *QP, e Ends) (Peer, error) {

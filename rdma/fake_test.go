@@ -45,11 +45,13 @@ type fakeNIC struct {
 	cqs        map[uint32]*fakeCQ
 	qps        map[uint32]*fakeQP
 	faults     map[uint32]*control.PageRequest
-	hold       bool // nothing is carried out
-	lose       bool // notifies are lost
-	deaf       bool // requests are lost
-	noMore     bool // MoreMR is refused
-	noPath     bool // ConnectQP is refused
+	hold       bool          // nothing is carried out
+	steps      int           // but so many work requests
+	late       chan struct{} // if set: answers wait for it
+	lose       bool          // notifies are lost
+	deaf       bool          // requests are lost
+	noMore     bool          // MoreMR is refused
+	noPath     bool          // ConnectQP is refused
 	polls      int
 	answers    int
 	wrongOrder bool // completions come in the wrong order
@@ -78,7 +80,8 @@ type fakeQP struct {
 
 func (f *fabric) add(t testing.TB, addr string) *fakeNIC {
 	n := &fakeNIC{t: t, f: f, limits: control.RDMALimits{PDs: 4, MRs: 16, Ranges: 1000, CQs: 8, Depth: 256, QPs: 8,
-		SGEs: 4, Reads: 16, MTU: 1024, Flags: control.RDMAOnDemand, Length: 1 << 30, Requests: 64}, guest: make([]byte, 1<<20),
+		SGEs: 4, Reads: 16, MTU: 1024, Flags: control.RDMAOnDemand, Length: 1 << 30, Requests: 64},
+		guest:   make([]byte, 1<<20),
 		buffers: map[uint32][]byte{1: make([]byte, 1<<20), 2: make([]byte, 1<<16)}}
 	n.gen.Store(7)
 	n.clear()
@@ -95,6 +98,7 @@ func (f *fabric) add(t testing.TB, addr string) *fakeNIC {
 }
 
 func (n *fakeNIC) clear() {
+	n.last = 0 // numbers come again
 	n.pds, n.mrs, n.cqs = map[uint32]bool{}, map[uint32]*fakeMR{}, map[uint32]*fakeCQ{}
 	n.qps, n.faults = map[uint32]*fakeQP{}, map[uint32]*control.PageRequest{}
 }
@@ -102,14 +106,18 @@ func (n *fakeNIC) clear() {
 // Send implements control.Sender.
 func (n *fakeNIC) Send(frame []byte) error {
 	n.f.mu.Lock()
-	deaf := n.deaf
+	deaf, late := n.deaf, n.late
 	n.f.mu.Unlock()
 	if deaf {
 		return nil
 	}
 	frame = slices.Clone(frame)
 	n.inFlight.Go(func() {
-		if reply := n.d.Handle(frame, make([]byte, 0, control.MaxFrame)); reply != nil {
+		reply := n.d.Handle(frame, make([]byte, 0, control.MaxFrame))
+		if late != nil {
+			<-late
+		}
+		if reply != nil {
 			n.client.Receive(reply)
 		}
 	})
@@ -392,9 +400,10 @@ func (q *fakeQP) fail(cause control.WCStatus) {
 
 // step carries out the first work request, if it can be.
 func (q *fakeQP) step() bool {
-	if q.state != control.QPReady || len(q.sends) == 0 || q.n.hold {
+	if q.state != control.QPReady || len(q.sends) == 0 || q.n.hold && q.n.steps == 0 {
 		return false
 	}
+	q.n.steps = max(q.n.steps-1, 0)
 	w := q.sends[0]
 	peerNIC := q.n.f.nics[q.path.Remote]
 	var peer *fakeQP

@@ -25,6 +25,7 @@ func demand(t *testing.T, workers int, find PageFunc) (a, b *end, s *PageServer,
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx) }()
+	synctest.Wait() // it hears notifies from here on
 	return a, b, s, mr, func() error {
 		cancel()
 		return <-served

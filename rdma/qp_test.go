@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -167,6 +168,61 @@ func TestWaitIsTold(t *testing.T) {
 	}
 }
 
+// TestWaitTakesMoreThanAFrame has completions that take two frames: the second is asked for at once.
+func TestWaitTakesMoreThanAFrame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, _ := pair(t)
+		cq := testkit.Must(a.d.NewCQ(200))(t)
+		qp := testkit.Must(a.pd.NewQP(QPConfig{SendCQ: cq, RecvCQ: cq, MaxSend: 100}))(t)
+		a2 := *a
+		a2.qp = qp
+		b2 := *b
+		b2.qp = testkit.Must(b.pd.NewQP(QPConfig{SendCQ: b.cq, RecvCQ: b.cq}))(t)
+		_, _, errA, errB := exchangeOver(t, &a2, &b2)
+		testkit.OK(t, errors.Join(errA, errB))
+		for range 100 {
+			testkit.Must(qp.Post(t.Context(), WR{ID: 1, Op: control.WRWrite, Flags: control.WRSignaled}))(t)
+		}
+		var wg sync.WaitGroup
+		var got atomic.Int32
+		for range 2 {
+			wg.Go(func() { got.Add(int32(len(testkit.Must(cq.Wait(t.Context()))(t)))) })
+		}
+		synctest.Wait() // no time passes
+		if n := got.Load(); n != 100 || a.nic.asked() != 2 {
+			t.Errorf("%d completions, asked %d times", n, a.nic.asked())
+		}
+		wg.Wait()
+		closeAll(t, a, b)
+	})
+}
+
+// TestNoCompletionIsLostWithItsAnswer ends a context after the NIC has given completions away, and before they are
+// here.
+func TestNoCompletionIsLostWithItsAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, _ := pair(t)
+		testkit.Must(a.qp.Post(t.Context(), WR{ID: 7, Op: control.WRWrite, Flags: control.WRSignaled}))(t)
+		late := make(chan struct{})
+		a.nic.set(func() { a.nic.late = late })
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			wcs, err := a.cq.Wait(ctx)
+			if len(wcs) != 1 || wcs[0].ID != 7 || err != nil {
+				t.Errorf("%+v, %v", wcs, err)
+			}
+		})
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		a.nic.set(func() { a.nic.late = nil })
+		close(late)
+		wg.Wait()
+		closeAll(t, a, b)
+	})
+}
+
 // TestWaitersShareACQ has many waiters and as many completions, some of them lost for the notify.
 func TestWaitersShareACQ(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -246,16 +302,26 @@ func TestReset(t *testing.T) {
 		ctx := t.Context()
 		a.nic.set(func() { a.nic.hold = true })
 		var wg sync.WaitGroup
-		wg.Go(func() { testkit.ErrorIs(t, testkit.Err(a.cq.Wait(ctx)), ErrReset) })
-		wg.Go(func() {
-			_, err := Put(ctx, a.qp, a.mr.Part(0, 100), peer.MR, TransferOptions{})
-			testkit.ErrorIs(t, err, ErrReset)
+		var ended atomic.Int32
+		wait := func(f func() error) {
+			wg.Go(func() {
+				testkit.ErrorIs(t, f(), ErrReset)
+				ended.Add(1)
+			})
+		}
+		wait(func() error { return testkit.Err(a.cq.Wait(ctx)) })
+		wait(func() error {
+			return testkit.Err(Put(ctx, a.qp, a.mr.Part(0, 100), peer.MR, TransferOptions{}))
 		})
 		server := testkit.Must(NewPageServer(a.d, nil, 0))(t)
-		wg.Go(func() { testkit.ErrorIs(t, server.Serve(ctx), ErrReset) })
+		wait(func() error { return server.Serve(ctx) })
 		synctest.Wait()
 		a.nic.reset()
 		testkit.Must(a.nic.client.Hello(ctx))(t) // any answer tells
+		synctest.Wait()                          // and no time passes
+		if n := ended.Load(); n != 3 {
+			t.Errorf("%d of 3 waits know", n)
+		}
 		wg.Wait()
 		for name, err := range map[string]error{
 			"pd": testkit.Err(a.d.AllocPD()), "mr": testkit.Err(a.pd.RegisterBuffer(1, 0, 1, 0)),

@@ -163,8 +163,16 @@ func (t *transfer) fill(ctx context.Context) error {
 	for i := range room {
 		wrs = append(wrs, t.request(t.counts.Posted+i))
 	}
-	n, err := t.qp.post(ctx, t.qp.pd.d.client.PostSend, wrs)
-	t.counts.Posted += uint64(n)
+	var err error
+	for { // a frame is posted whole or not at all: smaller ones may fit
+		var n int
+		n, err = t.qp.post(ctx, t.qp.pd.d.client.PostSend, wrs)
+		t.counts.Posted += uint64(n)
+		if wrs = wrs[n:]; !errors.Is(err, ErrFull) || len(wrs) < 2 {
+			break
+		}
+		wrs = wrs[:len(wrs)/2]
+	}
 	refused := (*control.Error)(nil)
 	switch {
 	case errors.Is(err, ErrFull) && t.counts.Posted > t.ended:

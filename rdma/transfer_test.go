@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -230,6 +231,7 @@ func TestBadTransfers(t *testing.T) {
 			"past the MR":     testkit.Err(Put(ctx, a.qp, a.mr.Part(1<<20-9, 10), peer.MR, TransferOptions{})),
 			"offset past it":  testkit.Err(Put(ctx, a.qp, a.mr.Part(1<<20+1, 0), peer.MR, TransferOptions{})),
 			"wrap":            testkit.Err(Put(ctx, a.qp, a.mr.Part(10, 1<<64-1), peer.MR, TransferOptions{})),
+			"offset wraps":    testkit.Err(Put(ctx, a.qp, a.mr.Part(1<<64-5, 10), peer.MR, TransferOptions{})),
 			"no MR":           testkit.Err(Put(ctx, a.qp, Local{}, peer.MR, TransferOptions{})),
 			"peer's too long": testkit.Err(Get(ctx, a.qp, a.mr.Part(0, 10), peer.MR, TransferOptions{})),
 			"peer's too short": testkit.Err(Put(ctx, a.qp, a.mr.Part(0, 10), Remote{Key: 1, Len: 9},
@@ -309,12 +311,15 @@ func TestTransferWaitsForPlaces(t *testing.T) {
 		}
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			c, err := Put(t.Context(), a.qp, a.mr.Part(0, 10_000), peer.MR, TransferOptions{Size: 100, Window: 2})
+			c, err := Put(t.Context(), a.qp, a.mr.Part(0, 10_000), peer.MR, TransferOptions{Size: 100, Window: 33})
 			if err != nil || c.Completed != 100 {
 				t.Errorf("with two places: %+v, %v", c, err)
 			}
 		})
 		synctest.Wait()
+		if s := testkit.Must(a.qp.Status(t.Context()))(t); s.Sends != 40 {
+			t.Errorf("not all places are used: %+v", s)
+		}
 		a.nic.release()
 		wg.Wait()
 		a.nic.set(func() { a.nic.hold = true })
@@ -326,6 +331,40 @@ func TestTransferWaitsForPlaces(t *testing.T) {
 			t.Errorf("without a place: %+v, %v", c, err)
 		}
 		a.nic.release()
+		closeAll(t, a, b)
+	})
+}
+
+// TestTransferLosesItsPlaces has another take the place of each of a transfer's work requests that is complete.
+func TestTransferLosesItsPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, peer := pair(t)
+		a.nic.set(func() { a.nic.hold = true })
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			c, err := Put(t.Context(), a.qp, a.mr.Part(0, 10_000), peer.MR, TransferOptions{Size: 100, Window: 4})
+			if err != nil || c.Completed != 100 {
+				t.Errorf("%+v, %v", c, err)
+			}
+		})
+		synctest.Wait()
+		testkit.Must(a.qp.Post(t.Context(), slices.Repeat([]WR{{Op: control.WRWrite}}, 30)...))(t)
+		testkit.Must(a.qp.Post(t.Context(), slices.Repeat([]WR{{Op: control.WRWrite}}, 6)...))(t)
+		for range 3 {
+			a.nic.set(func() {
+				a.nic.steps = 1
+				a.nic.f.run()
+				q := a.nic.qps[a.qp.Number]
+				q.sends = append(q.sends, WR{Op: control.WRWrite})
+				a.nic.cqs[q.SendCQ].used++
+			})
+			synctest.Wait()
+		}
+		if s := testkit.Must(a.qp.Status(t.Context()))(t); s.Sends != 40 {
+			t.Errorf("%+v", s)
+		}
+		a.nic.release()
+		wg.Wait()
 		closeAll(t, a, b)
 	})
 }

@@ -29,7 +29,7 @@
 #define MAX_FAULT	64 /* pages */
 
 /* After that many attempts that Linux has thwarted, half as many pages are looked at. */
-#define PATIENCE 4
+#define PATIENCE 16
 
 struct region {
 	struct mmu_interval_notifier notifier;
@@ -359,7 +359,7 @@ static u64 entry_of(const struct vnicgpu *gpu, unsigned long pfn)
 static int fault_range(struct hmm_range *range, unsigned long at, unsigned long n, unsigned long *pfns)
 {
 	void *owner = range->dev_private_owner;
-	unsigned long i;
+	unsigned long i, k;
 	int ret;
 
 	range->start = at;
@@ -369,13 +369,16 @@ static int fault_range(struct hmm_range *range, unsigned long at, unsigned long 
 	if (!(range->default_flags & HMM_PFN_REQ_WRITE))
 		return ret;
 	range->dev_private_owner = NULL;
-	for (i = 0; !ret && i < n; i++) {
+	for (i = 0; !ret && i < n; i += k) {
+		k = 1;
 		if (pfns[i] & HMM_PFN_WRITE)
 			continue;
+		while (i + k < n && !(pfns[i + k] & HMM_PFN_WRITE))
+			k++;
 		range->start = at + (i << PAGE_SHIFT);
-		range->end = range->start + PAGE_SIZE;
+		range->end = range->start + (k << PAGE_SHIFT);
 		range->hmm_pfns = pfns + i;
-		ret = hmm_range_fault(range);
+		ret = hmm_range_fault(range); /* EBUSY, as what it has moved we are told of: then for the next ones */
 	}
 	range->dev_private_owner = owner;
 	return ret;

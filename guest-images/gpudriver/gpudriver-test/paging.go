@@ -355,7 +355,7 @@ func isTold(g gpudriver.GPU) error {
 				}
 				// There was something to tell, of which the NIC had nothing.
 				if !has && c.reason != none && now.Untold == before.Untold {
-					return fmt.Errorf("Linux has said nothing: %+v", now)
+					return fmt.Errorf("nothing was said by Linux: %+v", now)
 				}
 				// What it has let go of is not told again.
 				if err := errors.Join(unmap(b[4*page:5*page]), r.wasTold(rest(has, c.reason, c.gpu)...)); err != nil {
@@ -428,8 +428,7 @@ type child struct {
 // newChild has as many pages, half of them in the GPU, of which the NIC has all.
 func newChild(f *gpudriver.File, n *hostNIC, pages int) (*child, error) {
 	c := exec.Command("/proc/self/exe", "region", strconv.Itoa(pages))
-	file := os.NewFile(uintptr(f.FD()), "gpu")
-	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	fd, err := unix.FcntlInt(uintptr(f.FD()), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -612,10 +611,13 @@ func silent(g gpudriver.GPU) error {
 				return err
 			}
 		}
-		// Others are as they were.
 		if err := r.nic.mode(testnic.Answers); err != nil {
 			return err
 		}
+		if err := bothWait(f, r.nic); err != nil {
+			return err
+		}
+		// Others are as they were.
 		c, err := newChild(f, r.nic, 8)
 		if err != nil {
 			return err
@@ -627,6 +629,37 @@ func silent(g gpudriver.GPU) error {
 	}
 	_, err = rebind(g, ackMS)
 	return err
+}
+
+// bothWait: two threads drop the same page, which a NIC has that does not answer. The second one, too, does not go on
+// before the NIC is given up.
+func bothWait(f *gpudriver.File, n *hostNIC) error {
+	b, err := anonymous(page, false)
+	if err != nil {
+		return err
+	}
+	b[0] = 1
+	r, err := n.openRegion(f, b)
+	if err == nil {
+		_, err = r.fault(0, "R", true, false)
+	}
+	if err := errors.Join(err, n.mode(testnic.Silent)); err != nil {
+		return err
+	}
+	first := make(chan error, 1)
+	go func() { first <- unix.Madvise(b, unix.MADV_DONTNEED) }()
+	var all []told
+	look := func() (bool, error) {
+		list, err := n.log()
+		all = append(all, list...)
+		return len(all) > 0, err
+	}
+	err = wait("the NIC is asked", look)
+	err = errors.Join(err, unix.Madvise(b, unix.MADV_DONTNEED))
+	if _, lerr := look(); lerr != nil || len(all) != 2 || !all[1].givenUp {
+		err = errors.Join(err, fmt.Errorf("the second thread has gone on: %+v, %v", all, lerr))
+	}
+	return errors.Join(err, <-first, n.mode(testnic.Answers), r.Close(), unix.Munmap(b))
 }
 
 // removalTold: the NIC has pages in the GPU and in RAM as the GPU is removed.
