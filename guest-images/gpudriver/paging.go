@@ -16,6 +16,7 @@ const (
 	regionClose = 0x4008e907 // VNICGPU_REGION_CLOSE: _IOW(0xE9, 7, struct vnicgpu_region_close)
 	faultPages  = 0xc020e908 // VNICGPU_FAULT: _IOWR(0xE9, 8, struct vnicgpu_fault)
 	regionStats = 0xc0f0e909 // VNICGPU_REGION_STATS: _IOWR(0xE9, 9, struct vnicgpu_region_stats)
+	poison      = 0x8018e90a // VNICGPU_POISON: _IOR(0xE9, 10, struct vnicgpu_poison)
 
 	faultWrite = 1 // VNICGPU_FAULT_WRITE
 	faultRAM   = 2 // VNICGPU_FAULT_RAM
@@ -188,4 +189,21 @@ func (r *Region) Stats() (s RegionStats, err error) {
 		s.Waits[i] = ne.Uint32(arg[80+4*i:])
 	}
 	return s, nil
+}
+
+// Poison is what became of pages that programs had in the GPU and have left.
+type Poison struct {
+	Left   uint64 // so many, ever
+	Held   uint64 // of them are free now
+	Broken uint64 // were written to after they were left, before somebody got them: ever
+}
+
+// Poison has the driver fill pages as they are left, from the first call on, and look at all that are free.
+func (f *File) Poison() (p Poison, err error) {
+	arg := make([]byte, 24)
+	if err := f.call("VNICGPU_POISON", poison, arg); err != nil {
+		return p, err
+	}
+	ne := binary.NativeEndian
+	return Poison{ne.Uint64(arg), ne.Uint64(arg[8:]), ne.Uint64(arg[16:])}, nil
 }

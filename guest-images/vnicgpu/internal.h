@@ -64,6 +64,11 @@ struct vnicgpu {
 	spinlock_t slots_lock;
 	DECLARE_BITMAP(slots, VNICGPU_SLOTS);	/* under slots_lock: those that somebody waits for */
 
+	/* Of poison.c. */
+	unsigned long *poisoned;		/* bit map of pages that were left; NULL: nobody has asked */
+	spinlock_t poison_lock;
+	u64 left, broken;			/* under poison_lock */
+
 	/* Of region.c. */
 	struct mutex regions_lock;
 	struct list_head regions;		/* under regions_lock */
@@ -112,6 +117,13 @@ bool vnicgpu_private_at(const struct vnicgpu *gpu, const struct page *page, u64 
 
 /* Moves all pages of programs to RAM, and takes their struct pages away. Nobody enters any more. */
 void vnicgpu_private_end(struct vnicgpu *gpu);
+
+/* A page is given back, or memory is taken of what nobody had. In any context. */
+void vnicgpu_poison_left(struct vnicgpu *gpu, u64 offset);
+void vnicgpu_poison_taken(struct vnicgpu *gpu, u64 offset, u64 size);
+
+/* VNICGPU_POISON. */
+int vnicgpu_poison(struct vnicgpu *gpu, struct vnicgpu_poison *arg);
 
 /* The mailbox is made, if it is not there. ENOMEM: the GPU has no page left. */
 int vnicgpu_mailbox(struct vnicgpu *gpu);

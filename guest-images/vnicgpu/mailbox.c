@@ -74,6 +74,7 @@ int vnicgpu_mailbox(struct vnicgpu *gpu)
 		goto unlock;
 	}
 	gpu->mailbox = at - gpu->start;
+	vnicgpu_poison_taken(gpu, gpu->mailbox, VNICGPU_MAILBOX_SIZE);
 	gpu->ack_ms = READ_ONCE(ack_ms);
 	m = mailbox_of(gpu);
 	memset(m, 0, sizeof(*m));

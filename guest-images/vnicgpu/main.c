@@ -43,6 +43,7 @@ static void vnicgpu_free(struct kref *ref)
 	if (gpu->pool)
 		gen_pool_destroy(gpu->pool);
 	ida_free(&ids, gpu->id);
+	kvfree(gpu->poisoned);
 	kfree(gpu);
 }
 
@@ -163,6 +164,8 @@ static int gpu_call(struct file *file, unsigned int cmd, void *arg)
 		return vnicgpu_region_open(f, arg);
 	case VNICGPU_REGION_STATS:
 		return vnicgpu_region_stats(f, arg);
+	case VNICGPU_POISON:
+		return vnicgpu_poison(gpu, arg);
 	}
 	return -ENOTTY;
 }
@@ -201,6 +204,7 @@ static long gpu_ioctl(struct file *file, unsigned int cmd, unsigned long data)
 		struct vnicgpu_region_close region_close;
 		struct vnicgpu_fault fault;
 		struct vnicgpu_region_stats region_stats;
+		struct vnicgpu_poison poison;
 	} arg = {};
 	void __user *user = (void __user *)data;
 	size_t size = _IOC_SIZE(cmd);
@@ -259,6 +263,7 @@ static int gpu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	mutex_init(&gpu->private_lock);
 	mutex_init(&gpu->mailbox_lock);
 	spin_lock_init(&gpu->slots_lock);
+	spin_lock_init(&gpu->poison_lock);
 	mutex_init(&gpu->regions_lock);
 	INIT_LIST_HEAD(&gpu->regions);
 	init_waitqueue_head(&gpu->unmapped);

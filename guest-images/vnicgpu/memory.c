@@ -50,6 +50,7 @@ int vnicgpu_alloc(struct vnicgpu_file *f, struct vnicgpu_alloc *arg)
 	}
 	p->offset = at - gpu->start;
 	p->size = arg->size;
+	vnicgpu_poison_taken(gpu, p->offset, p->size);
 	clear(gpu->mem + p->offset, p->size);
 	arg->offset = p->offset;
 	mutex_lock(&f->lock);

@@ -51,6 +51,7 @@ static void private_free(struct folio *folio)
 {
 	struct vnicgpu *gpu = gpu_of(&folio->page);
 
+	vnicgpu_poison_left(gpu, offset_of(gpu, &folio->page));
 	gen_pool_free(gpu->pool, gpu->start + offset_of(gpu, &folio->page), PAGE_SIZE);
 	atomic_long_dec(&gpu->private);
 }
@@ -63,6 +64,7 @@ static struct page *private_alloc(struct vnicgpu *gpu)
 
 	if (!at)
 		return NULL;
+	vnicgpu_poison_taken(gpu, at - gpu->start, PAGE_SIZE);
 	page = pfn_to_page(PHYS_PFN(gpu->pgmap.range.start + (at - gpu->start)));
 	atomic_long_inc(&gpu->private);
 	zone_device_page_init(page, &gpu->pgmap, 0);

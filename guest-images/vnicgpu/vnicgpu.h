@@ -147,6 +147,17 @@ struct vnicgpu_region_stats {
 	__u32 waits[VNICGPU_WAITS];
 };
 
+/*
+ * From the first call on, pages that programs had in the GPU are filled with one byte as they leave them. It is an error
+ * of whoever uses the GPU's memory if one has changed before it is given to somebody again. Each call looks at all that
+ * are free.
+ */
+struct vnicgpu_poison {
+	__u64 left;	/* out: pages that were left, ever */
+	__u64 held;	/* ... that are free and filled, now */
+	__u64 broken;	/* ... that had changed, ever */
+};
+
 /* Why the NIC has to let go of pages: an enum mmu_notifier_event of Linux (include/linux/mmu_notifier.h), or: */
 #define VNICGPU_REASON_REMOVED	0x100	/* the GPU is removed */
 #define VNICGPU_REASON_CLOSED	0x101	/* the region is closed */
@@ -163,5 +174,6 @@ struct vnicgpu_region_stats {
 #define VNICGPU_REGION_CLOSE	_IOW(VNICGPU_IOC, 0x07, struct vnicgpu_region_close)
 #define VNICGPU_FAULT		_IOWR(VNICGPU_IOC, 0x08, struct vnicgpu_fault)
 #define VNICGPU_REGION_STATS	_IOWR(VNICGPU_IOC, 0x09, struct vnicgpu_region_stats)
+#define VNICGPU_POISON		_IOR(VNICGPU_IOC, 0x0a, struct vnicgpu_poison)
 
 #endif

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Whether somebody writes to pages that programs had in the GPU and have no more: for tests of NICs that say that they
+ * have let go of a page. Each is filled with one byte as it is given back, and looked at when it is given to somebody,
+ * and when it is asked for.
+ */
+#include <linux/mm.h>
+#include <linux/sched.h>
+#include <linux/string.h>
+
+#include "internal.h"
+
+#define POISON 0xdb
+
+/* Looks at a page, which is whoever's by now if taken. Under poison_lock. */
+static void look(struct vnicgpu *gpu, unsigned long page, bool taken)
+{
+	void *p = gpu->mem + ((u64)page << PAGE_SHIFT);
+
+	if (!test_bit(page, gpu->poisoned))
+		return;
+	if (memchr_inv(p, POISON, PAGE_SIZE)) {
+		gpu->broken++;
+		memset(p, POISON, PAGE_SIZE); /* it counts once */
+	}
+	if (taken)
+		clear_bit(page, gpu->poisoned);
+}
+
+void vnicgpu_poison_left(struct vnicgpu *gpu, u64 offset)
+{
+	unsigned long flags;
+
+	if (!smp_load_acquire(&gpu->poisoned))
+		return;
+	spin_lock_irqsave(&gpu->poison_lock, flags);
+	memset(gpu->mem + offset, POISON, PAGE_SIZE);
+	set_bit(offset >> PAGE_SHIFT, gpu->poisoned);
+	gpu->left++;
+	spin_unlock_irqrestore(&gpu->poison_lock, flags);
+}
+
+void vnicgpu_poison_taken(struct vnicgpu *gpu, u64 offset, u64 size)
+{
+	unsigned long flags, page = offset >> PAGE_SHIFT, end = (offset + size) >> PAGE_SHIFT;
+
+	if (!smp_load_acquire(&gpu->poisoned))
+		return;
+	for (; page < end; page++) {
+		spin_lock_irqsave(&gpu->poison_lock, flags);
+		look(gpu, page, true);
+		spin_unlock_irqrestore(&gpu->poison_lock, flags);
+	}
+}
+
+int vnicgpu_poison(struct vnicgpu *gpu, struct vnicgpu_poison *arg)
+{
+	unsigned long page, pages = gpu->size >> PAGE_SHIFT, flags;
+	unsigned long *map;
+
+	if (!smp_load_acquire(&gpu->poisoned)) {
+		map = kvcalloc(BITS_TO_LONGS(pages), sizeof(long), GFP_KERNEL_ACCOUNT);
+		if (!map)
+			return -ENOMEM;
+		if (cmpxchg(&gpu->poisoned, NULL, map))
+			kvfree(map);
+	}
+	arg->held = 0;
+	for_each_set_bit(page, gpu->poisoned, pages) {
+		if (READ_ONCE(gpu->gone))
+			return -ENODEV;
+		spin_lock_irqsave(&gpu->poison_lock, flags);
+		look(gpu, page, false);
+		arg->held += test_bit(page, gpu->poisoned);
+		spin_unlock_irqrestore(&gpu->poison_lock, flags);
+		cond_resched();
+	}
+	spin_lock_irqsave(&gpu->poison_lock, flags);
+	arg->left = gpu->left;
+	arg->broken = gpu->broken;
+	spin_unlock_irqrestore(&gpu->poison_lock, flags);
+	return 0;
+}
