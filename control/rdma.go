@@ -12,7 +12,7 @@ type RDMALimits struct {
 	MRs      uint32 // 4
 	Ranges   uint32 // 8: of guest memory, in all MRs together
 	CQs      uint32 // 12
-	Depth    uint32 // 16: of a CQ, and of a QP's send and receive queues
+	Depth    uint32 // 16: of a QP's send and receive queues; a CQ may have more
 	QPs      uint32 // 20
 	SGEs     uint16 // 24: of a work request
 	Reads    uint16 // 26: of a QP, under way in either direction

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"sync"
 	"syscall"
@@ -44,12 +45,11 @@ type claim struct {
 // own marks the ids of transfers' work requests: the transfer's number is above the lowest 32 bits.
 const own = 1 << 63
 
-// NewCQ makes a completion queue of so many places. A work request takes a place from when it is posted until its
-// completion is polled.
+// NewCQ makes a completion queue of so many places, of which the NIC may have more than Limits.Depth, as queue pairs
+// share it. A work request takes a place from when it is posted until its completion is polled.
 func (d *Device) NewCQ(depth int) (*CQ, error) {
-	if depth <= 0 || uint64(depth) > uint64(d.Limits.Depth) {
-		return nil, fmt.Errorf("completion queue of %d places: the NIC has 1 to %d: %w", depth, d.Limits.Depth,
-			syscall.EINVAL)
+	if depth <= 0 || uint64(depth) > math.MaxUint32 {
+		return nil, fmt.Errorf("completion queue of %d places: it takes one at least: %w", depth, syscall.EINVAL)
 	}
 	return create(d, func(ctx context.Context) (uint32, error) { return d.client.AddCQ(ctx, uint32(depth)) },
 		d.client.DelCQ, func(id uint32) *CQ {

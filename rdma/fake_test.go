@@ -239,6 +239,9 @@ func (n *fakeNIC) DelMR(key uint32) error {
 func (n *fakeNIC) AddCQ(depth uint32) (uint32, error) {
 	n.f.mu.Lock()
 	defer n.f.mu.Unlock()
+	if depth == 0 || depth > 4*n.limits.Depth {
+		return 0, syscall.EINVAL
+	}
 	id := n.number()
 	n.cqs[id] = &fakeCQ{depth: int(depth), armed: true}
 	return id, nil
@@ -280,6 +283,9 @@ func (n *fakeNIC) AddQP(q control.QP) (uint32, error) {
 	if !n.pds[q.PD] || n.cqs[q.SendCQ] == nil || n.cqs[q.RecvCQ] == nil {
 		return 0, syscall.ENOENT
 	}
+	if q.MaxSend == 0 || max(q.MaxSend, q.MaxRecv) > n.limits.Depth {
+		return 0, syscall.EINVAL
+	}
 	qpn := n.number()
 	n.qps[qpn] = &fakeQP{QP: q, n: n, number: qpn, state: control.QPInit}
 	return qpn, nil
@@ -295,7 +301,7 @@ func (n *fakeNIC) ConnectQP(p control.QPPath) error {
 	case n.noPath:
 		return fmt.Errorf("no way to the \x01\"peer\": %w", syscall.EINVAL)
 	case q.state != control.QPInit:
-		return syscall.EBUSY
+		return syscall.EISCONN
 	}
 	q.path, q.state = p, control.QPReady
 	return nil

@@ -13,7 +13,7 @@ import (
 // QPConfig says what a queue pair is made of.
 type QPConfig struct {
 	SendCQ, RecvCQ *CQ // may be the same
-	MaxSend        int // work requests posted and not complete
+	MaxSend        int // work requests posted and not complete; 1 at least
 	MaxRecv        int // receives posted and not used
 }
 
@@ -29,10 +29,10 @@ type QP struct {
 
 // NewQP makes a queue pair.
 func (p *PD) NewQP(c QPConfig) (*QP, error) {
-	for _, n := range []int{c.MaxSend, c.MaxRecv} {
-		if n < 0 || uint64(n) > uint64(p.d.Limits.Depth) {
-			return nil, fmt.Errorf("queue pair with a queue of %d places: the NIC has up to %d: %w", n, p.d.Limits.Depth,
-				syscall.EINVAL)
+	for i, n := range []int{c.MaxSend, c.MaxRecv} {
+		if n < 1-i || uint64(n) > uint64(p.d.Limits.Depth) {
+			return nil, fmt.Errorf("queue pair that sends from %d places and receives into %d: 1 and 0 at least, and %d "+
+				"at most: %w", c.MaxSend, c.MaxRecv, p.d.Limits.Depth, syscall.EINVAL)
 		}
 	}
 	if c.SendCQ == nil || c.RecvCQ == nil || c.SendCQ.d != p.d || c.RecvCQ.d != p.d {

@@ -116,7 +116,7 @@ func TestNotConnected(t *testing.T) {
 		testkit.NoError(t, qp.Close())
 		testkit.NoError(t, qp.Close())
 		testkit.ErrorIs(t, testkit.Err(qp.Post(t.Context(), WR{Op: control.WRSend})), net.ErrClosed)
-		testkit.ErrorIs(t, a.qp.Connect(t.Context(), a.qp.path(t)), syscall.EBUSY)
+		testkit.ErrorIs(t, a.qp.Connect(t.Context(), a.qp.path(t)), syscall.EISCONN)
 		closeAll(t, a, b)
 	})
 }
@@ -177,7 +177,7 @@ func TestWaitTakesMoreThanAFrame(t *testing.T) {
 		a2 := *a
 		a2.qp = qp
 		b2 := *b
-		b2.qp = testkit.Must(b.pd.NewQP(QPConfig{SendCQ: b.cq, RecvCQ: b.cq}))(t)
+		b2.qp = testkit.Must(b.pd.NewQP(QPConfig{SendCQ: b.cq, RecvCQ: b.cq, MaxSend: 1}))(t)
 		_, _, errA, errB := exchangeOver(t, &a2, &b2)
 		testkit.OK(t, errors.Join(errA, errB))
 		for range 100 {
@@ -277,6 +277,7 @@ func TestCloseInOrder(t *testing.T) {
 		a, b, peer := pair(t)
 		testkit.ErrorIs(t, a.pd.Close(), syscall.EBUSY)
 		testkit.ErrorIs(t, a.cq.Close(), syscall.EBUSY)
+		testkit.ErrorIs(t, testkit.Err(a.d.NewCQ(4*256+1)), syscall.EINVAL)
 		other := testkit.Must(a.d.NewCQ(1))(t)
 		a.nic.set(func() { a.nic.hold = true })
 		var wg sync.WaitGroup
