@@ -81,20 +81,16 @@ func (n *NIC) Export(gpu int, off, size uint64) (fd int, release func() error, e
 	if w == nil || gpu != w.gpu {
 		return -1, nil, fmt.Errorf("GPU %d: %w", gpu, unix.ENODEV)
 	}
-	ids, err := n.register(off, size)
+	list, err := n.register(off, size)
 	if err != nil {
 		return -1, nil, err
 	}
 	if fd, err = w.DMABuf(off, size); err != nil {
-		return -1, nil, errors.Join(err, n.unregister(ids))
+		return -1, nil, errors.Join(err, n.unregister(list))
 	}
-	w.mu.Lock()
-	w.inUse++
-	w.mu.Unlock()
+	w.use(1)
 	return fd, func() error {
-		w.mu.Lock()
-		w.inUse--
-		w.mu.Unlock()
-		return n.unregister(ids)
+		w.use(-1)
+		return n.unregister(list)
 	}, nil
 }

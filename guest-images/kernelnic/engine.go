@@ -167,8 +167,30 @@ func (e *Engine) take(ctx context.Context) (t table, err error) {
 	return t, nil
 }
 
-// register has the NIC take [off, off+size) of the window for device memory.
-func (n *NIC) register(off, size uint64) (ids []uint32, err error) {
+// Registered is a part of the window that the NIC takes for device memory: a buffer of its own.
+type Registered struct {
+	Buffer uint32 // the NIC's number for it
+	Size   uint64 // bytes
+}
+
+// Register has the NIC take [off, off+size) of the window for device memory, until release is called: as buffers that
+// follow one another, one for each piece that is contiguous in GPU memory.
+func (n *NIC) Register(gpu int, off, size uint64) (list []Registered, release func() error, err error) {
+	w := n.window
+	if w == nil || gpu != w.gpu {
+		return nil, nil, fmt.Errorf("GPU %d: %w", gpu, unix.ENODEV)
+	}
+	if list, err = n.register(off, size); err != nil {
+		return nil, nil, err
+	}
+	w.use(1)
+	return list, func() error {
+		w.use(-1)
+		return n.unregister(list)
+	}, nil
+}
+
+func (n *NIC) register(off, size uint64) (list []Registered, err error) {
 	pieces, err := n.window.pieces(off, size)
 	if err != nil {
 		return nil, err
@@ -179,23 +201,23 @@ func (n *NIC) register(off, size uint64) (ids []uint32, err error) {
 		id, err := n.channel.ctl.RegisterBuffer(ctx, uint16(n.window.gpu), p.GPUOff, p.Size)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("register [%#x, +%#x) of GPU %d: %w", p.GPUOff, p.Size, n.window.gpu, err),
-				n.unregister(ids))
+				n.unregister(list))
 		}
-		ids = append(ids, id)
+		list = append(list, Registered{id, p.Size})
 		if err := n.guard.note('+', id); err != nil {
-			return nil, errors.Join(fmt.Errorf("%s: %w", GuardName, err), n.unregister(ids))
+			return nil, errors.Join(fmt.Errorf("%s: %w", GuardName, err), n.unregister(list))
 		}
 	}
-	return ids, nil
+	return list, nil
 }
 
-func (n *NIC) unregister(ids []uint32) (err error) {
+func (n *NIC) unregister(list []Registered) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTime)
 	defer cancel()
-	for _, id := range ids {
-		uerr := unregister(ctx, n.channel.ctl, id)
+	for _, r := range list {
+		uerr := unregister(ctx, n.channel.ctl, r.Buffer)
 		if uerr == nil {
-			uerr = n.guard.note('-', id)
+			uerr = n.guard.note('-', r.Buffer)
 		}
 		err = errors.Join(err, uerr)
 	}

@@ -44,7 +44,7 @@ type Window struct {
 	restore func() error    // gives the huge pages back
 
 	mu    sync.Mutex
-	inUse int // under mu: dma-bufs that were exported and not released
+	inUse int // under mu: dma-bufs that were exported, and what was registered, and not released
 }
 
 // NewWindow takes size bytes, rounded up to huge pages, from a node. maps says what of its memory is where in GPU gpu.
@@ -224,6 +224,13 @@ func locate(gpu int, addr uint64, maps []control.GPUMap) (uint64, error) {
 
 // Size is the window's size in bytes.
 func (w *Window) Size() uint64 { return uint64(len(w.mem)) }
+
+// use counts those who have memory of the window registered: Close refuses while there are any.
+func (w *Window) use(more int) {
+	w.mu.Lock()
+	w.inUse += more
+	w.mu.Unlock()
+}
 
 // Extents say where in GPU memory the window is.
 func (w *Window) Extents() []Extent { return slices.Clone(w.extents) }

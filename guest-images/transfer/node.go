@@ -52,14 +52,17 @@ func Open(n *driver.NIC, addrs []netip.Prefix, gateways []netip.Addr, mtu int, l
 			return c
 		}
 	}
-	return NewNode(s, n.Control(), n, read), nil
+	node := NewNode(s, n.Control(), n, read)
+	node.port = newPort(n.Control(), n.MAC())
+	return node, nil
 }
 
 // Close ends what is under way, and closes the device and the NIC: the memory that transfers use is gone then.
 func (n *Node) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanTime)
 	defer cancel()
-	err := errors.Join(n.Leave(ctx), n.CloseStorage(ctx), n.CloseSource(ctx), n.Finish(ctx))
+	err := errors.Join(n.Leave(ctx), n.CloseStorage(ctx), n.CloseSource(ctx), n.CloseRDMA(ctx),
+		n.Finish(ctx))
 	if n.more {
 		return err
 	}

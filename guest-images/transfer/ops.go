@@ -42,6 +42,13 @@ const (
 	OpOpenSource  = "transfer.open-source"
 	OpLoad        = "transfer.load"
 	OpCloseSource = "transfer.close-source"
+
+	OpOpenRDMA    = "transfer.open-rdma"
+	OpConnectRDMA = "transfer.connect-rdma"
+	OpMoveRDMA    = "transfer.move-rdma"
+	OpStageRDMA   = "transfer.stage-rdma"
+	OpCloseRDMA   = "transfer.close-rdma"
+	OpCPUTime     = "transfer.cpu-time"
 )
 
 // Modules are the kernel modules that a guest needs for its NIC, and HugePages the 2 MiB pages.
@@ -118,10 +125,12 @@ func openKernel(ctx context.Context, s Setup) (*Node, SetupResult, error) {
 	w := n.Window()
 	r := SetupResult{MAC: n.MAC().String(), QueuePairs: n.Queues(),
 		GPUs: []GPU{{ID: int(n.GPU().ID), Size: w.Size(), Extents: w.Extents()}}}
-	return NewNode(n.Device(), n.Engine(), n.Memory(), func() CPU {
+	node := NewNode(n.Device(), n.Engine(), n.Memory(), func() CPU {
 		c, _ := ProcStat() // times of 0 say that there was an error
 		return c
-	}), r, nil
+	})
+	node.port = port{control: n.Control(), mac: [6]byte(n.MAC()), register: n.Register}
+	return node, r, nil
 }
 
 // openPCI opens a NIC with our driver.
@@ -243,7 +252,17 @@ func (h *host) ops() map[string]agent.Op {
 		OpCloseSource: op(h, func(ctx context.Context, n *Node, _ none) (any, error) {
 			return nil, n.CloseSource(ctx)
 		}),
-		OpFinish: op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return nil, n.Finish(ctx) }),
+		OpOpenRDMA: op(h, func(ctx context.Context, n *Node, r RDMA) (any, error) { return n.OpenRDMA(ctx, r) }),
+		OpConnectRDMA: op(h, func(ctx context.Context, n *Node, _ none) (any, error) {
+			return n.ConnectRDMA(ctx)
+		}),
+		OpMoveRDMA: op(h, func(ctx context.Context, n *Node, m RDMAMove) (any, error) { return n.MoveRDMA(ctx, m) }),
+		OpStageRDMA: op(h, func(ctx context.Context, n *Node, s RDMAStage) (any, error) {
+			return nil, n.StageRDMA(ctx, s)
+		}),
+		OpCloseRDMA: op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return nil, n.CloseRDMA(ctx) }),
+		OpCPUTime:   op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return n.CPUTime(ctx) }),
+		OpFinish:    op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return nil, n.Finish(ctx) }),
 	}
 }
 
@@ -424,6 +443,47 @@ func (r Remote) Load(ctx context.Context, l Load) (res LoadResult, err error) {
 
 // CloseSource is Node.CloseSource.
 func (r Remote) CloseSource(ctx context.Context) error { return r.call(ctx, OpCloseSource, nil) }
+
+// OpenRDMA is Node.OpenRDMA.
+func (r Remote) OpenRDMA(ctx context.Context, x RDMA) (res RDMAInfo, err error) {
+	err = r.Agent.Call(ctx, OpOpenRDMA, struct {
+		which
+		RDMA
+	}{which{r.Node}, x}, &res)
+	return res, err
+}
+
+// ConnectRDMA is Node.ConnectRDMA.
+func (r Remote) ConnectRDMA(ctx context.Context) (res RDMAPath, err error) {
+	err = r.call(ctx, OpConnectRDMA, &res)
+	return res, err
+}
+
+// MoveRDMA is Node.MoveRDMA.
+func (r Remote) MoveRDMA(ctx context.Context, m RDMAMove) (res RDMAResult, err error) {
+	err = r.Agent.Call(ctx, OpMoveRDMA, struct {
+		which
+		RDMAMove
+	}{which{r.Node}, m}, &res)
+	return res, err
+}
+
+// StageRDMA is Node.StageRDMA.
+func (r Remote) StageRDMA(ctx context.Context, s RDMAStage) error {
+	return r.Agent.Call(ctx, OpStageRDMA, struct {
+		which
+		RDMAStage
+	}{which{r.Node}, s}, nil)
+}
+
+// CloseRDMA is Node.CloseRDMA.
+func (r Remote) CloseRDMA(ctx context.Context) error { return r.call(ctx, OpCloseRDMA, nil) }
+
+// CPUTime is Node.CPUTime.
+func (r Remote) CPUTime(ctx context.Context) (c CPU, err error) {
+	err = r.call(ctx, OpCPUTime, &c)
+	return c, err
+}
 
 // Close is Node.Close. The guest's NIC can be set up again after.
 func (r Remote) Close(ctx context.Context) error { return r.call(ctx, OpClose, nil) }

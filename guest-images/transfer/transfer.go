@@ -15,7 +15,8 @@
 // engine nor a socket uses it. It can be called at any time, and again. The package does not know
 // what goes on at the other end: who compares both is the orchestrator.
 //
-// A Node can also take a place in a ring of guests, and do collective operations there (Join, Collective, Leave).
+// A Node can also take a place in a ring of guests, and do collective operations there (Join, Collective, Leave), and
+// have its NIC read or write another's memory, or offer its own for that (OpenRDMA, ConnectRDMA, MoveRDMA, CloseRDMA).
 package transfer
 
 import (
@@ -53,15 +54,17 @@ type Node struct {
 	engine Engine
 	mem    Memory
 	cpu    func() CPU
+	port   port // of RDMA; its control is nil if the Node's maker sets none
 	more   bool // the device is another Node's to close
 	late   late
 
 	finishing sync.Mutex // one Finish at a time
 
 	joining sync.Mutex // one Join or Leave at a time
-	opening sync.Mutex // guards storage and source, which it opens and closes
+	opening sync.Mutex // guards storage, source and rdma, which it opens and closes
 	storage *storage   // nil: none is open
 	source  *source    // likewise
+	rdma    *rdmaEnd   // likewise
 
 	mu     sync.Mutex // guards what follows, and what session says
 	now    *session   // nil: nothing is prepared
@@ -73,6 +76,7 @@ type Node struct {
 	staging []slot
 	linear  slot
 	frags   []devmem.Frag
+	pinned  *pinned // under mu
 }
 
 // NewNode makes a Node of a device, its engines and its memory. cpu reads the guest's CPU time; nil: unknown.
@@ -84,7 +88,7 @@ func NewNode(dev devmem.Device, engine Engine, mem Memory, cpu func() CPU) *Node
 // leaves the device to the first's, which comes after.
 func (n *Node) Another() *Node {
 	other := NewNode(n.dev, n.engine, n.mem, n.cpu)
-	other.more = true
+	other.more, other.port = true, n.port
 	return other
 }
 

@@ -1,0 +1,388 @@
+package transfer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/guest-images/kernelnic"
+	"vnic.dev/vnic/rdma"
+)
+
+// RDMA is a guest's end of queue pairs by which one guest's NIC reads or writes memory of the other's (package rdma).
+type RDMA struct {
+	Offer   bool           `json:"offer,omitempty"` // the peer uses this end's memory; else this end uses the peer's
+	Read    bool           `json:"read,omitempty"`  // the memory that is offered is read; else it is written
+	Memory  string         `json:"memory"`          // of this end: MemoryGPU or MemoryRAM
+	GPU     int            `json:"gpu"`
+	Data    Area           `json:"data"`   // what is moved, or where to, in the GPU's memory
+	Local   netip.AddrPort `json:"local"`  // of the TCP connection by which queue pairs are connected
+	Remote  netip.AddrPort `json:"remote"` // where the end that offers listens
+	QPs     int            `json:"qps"`
+	Depth   int            `json:"depth"`              // work requests of a queue pair under way
+	PathMTU uint16         `json:"path_mtu,omitempty"` // bytes; 0: the largest that both NICs have room for
+}
+
+// RDMAInfo is what was made for an RDMA.
+type RDMAInfo struct {
+	// Window is how many bytes of the data memory regions hold at one time: all, or a part, and then what is moved goes
+	// through it in steps, each with a StageRDMA at both ends.
+	Window uint64 `json:"window"`
+}
+
+// RDMAPath is how queue pairs are connected.
+type RDMAPath struct {
+	MTU uint16 `json:"mtu"` // bytes
+}
+
+// RDMAMove is what the end that does not offer moves: [Off, Off+Len) of the data, by work requests of Block bytes.
+type RDMAMove struct {
+	Off   uint64 `json:"off"`
+	Len   uint64 `json:"len"`
+	Block uint32 `json:"block"`
+}
+
+// RDMAResult is how that went.
+type RDMAResult struct {
+	Requests uint64  `json:"requests"` // work requests
+	Bytes    uint64  `json:"bytes"`
+	Seconds  float64 `json:"seconds"`
+}
+
+// RDMAStage is a part of the data that an engine copies to guest RAM, or from there.
+type RDMAStage struct {
+	Off  uint64 `json:"off"`
+	Len  uint64 `json:"len"`
+	Back bool   `json:"back,omitempty"` // from RAM to the GPU
+}
+
+// port is what RDMA takes of a NIC, besides its sockets.
+type port struct {
+	control *control.Client
+	mac     [6]byte
+	// register has the NIC take [off, off+size) of what the guest has of a GPU for device memory, until release is called.
+	register func(gpu int, off, size uint64) (list []kernelnic.Registered, release func() error, err error)
+}
+
+// newPort makes the port of a NIC that reaches all of its GPUs' memory by the offsets that the guest has.
+func newPort(c *control.Client, mac net.HardwareAddr) port {
+	return port{control: c, mac: [6]byte(mac), register: func(gpu int, off, size uint64) ([]kernelnic.Registered,
+		func() error, error) {
+		id, err := c.RegisterBuffer(context.Background(), uint16(gpu), off, size)
+		if err != nil {
+			return nil, nil, err
+		}
+		return []kernelnic.Registered{{Buffer: id, Size: size}}, func() error {
+			if err := c.UnregisterBuffer(context.Background(), id); err != nil && !errors.Is(err, syscall.ENOENT) {
+				return fmt.Errorf("unregister buffer %d: %w", id, err)
+			}
+			return nil
+		}, nil
+	}}
+}
+
+// rdmaEnd is an RDMA that a Node has open.
+type rdmaEnd struct {
+	conf     RDMA
+	node     *Node
+	dev      *rdma.Device
+	qps      []*rdma.QP
+	memory   *regions
+	listener devmem.Listener // of the end that offers
+
+	closed context.Context // ends what is under way
+	end    context.CancelFunc
+
+	busy   sync.Mutex // one call at a time, and CloseRDMA behind it
+	conn   devmem.Conn
+	remote []rdma.Remote // what the peer offers: memory regions that follow one another
+}
+
+// Limits of an RDMA that the NIC has, too, but would say in its own words.
+const (
+	MaxRDMAQPs   = 64
+	MaxRDMADepth = 1024
+)
+
+// OpenRDMA makes memory regions and queue pairs, and listens if the end offers. After an error nothing of it is left.
+func (n *Node) OpenRDMA(_ context.Context, r RDMA) (info RDMAInfo, err error) {
+	n.opening.Lock()
+	defer n.opening.Unlock()
+	switch {
+	case n.rdma != nil:
+		return info, fmt.Errorf("open RDMA: it is open already: %w", syscall.EALREADY)
+	case r.QPs < 1 || r.QPs > MaxRDMAQPs || r.Depth < 1 || r.Depth > MaxRDMADepth:
+		return info, fmt.Errorf("open RDMA: %d queue pairs with %d work requests each: 1 to %d, 1 to %d: %w", r.QPs, r.Depth,
+			MaxRDMAQPs, MaxRDMADepth, syscall.EINVAL)
+	case n.port.control == nil:
+		return info, fmt.Errorf("open RDMA: this NIC has no control channel: %w", syscall.EOPNOTSUPP)
+	}
+	e := &rdmaEnd{conf: r, node: n}
+	e.closed, e.end = context.WithCancel(context.Background())
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("open RDMA: %w", err), e.close())
+		}
+	}()
+	if e.dev, err = rdma.Open(n.port.control); err != nil {
+		return info, err
+	}
+	pd, err := e.dev.AllocPD()
+	if err != nil {
+		return info, err
+	}
+	if e.memory, err = n.regions(pd, &r); err != nil {
+		return info, err
+	}
+	for range r.QPs {
+		cq, err := e.dev.NewCQ(r.Depth)
+		if err != nil {
+			return info, err
+		}
+		qp, err := pd.NewQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSend: r.Depth})
+		if err != nil {
+			return info, err
+		}
+		e.qps = append(e.qps, qp)
+	}
+	if r.Offer {
+		if e.listener, err = n.dev.Listen(r.Local); err != nil {
+			return info, fmt.Errorf("listen on %v: %w", r.Local, err)
+		}
+	}
+	n.rdma = e
+	return RDMAInfo{Window: e.memory.size}, nil
+}
+
+// rdmaOf is the RDMA that is open.
+func (n *Node) rdmaOf(what string) (*rdmaEnd, error) {
+	n.opening.Lock()
+	defer n.opening.Unlock()
+	if n.rdma == nil {
+		return nil, fmt.Errorf("%s: no RDMA is open: %w", what, syscall.EINVAL)
+	}
+	return n.rdma, nil
+}
+
+// errRDMAClosed ends what is under way when CloseRDMA comes.
+var errRDMAClosed = fmt.Errorf("RDMA was closed: %w", syscall.ECANCELED)
+
+// begin enters a call, whose context ends with CloseRDMA, too.
+func (e *rdmaEnd) begin(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(e.closed, func() { cancel(errRDMAClosed) })
+	e.busy.Lock()
+	return ctx, func() {
+		e.busy.Unlock()
+		stop()
+		cancel(nil)
+	}
+}
+
+// ConnectRDMA connects all queue pairs with the peer's, whose ConnectRDMA is under way at the same time. The peers tell
+// each other by TCP what that takes, and which memory is offered.
+func (n *Node) ConnectRDMA(ctx context.Context) (path RDMAPath, err error) {
+	e, err := n.rdmaOf("connect RDMA")
+	if err != nil {
+		return path, err
+	}
+	ctx, end := e.begin(ctx)
+	defer end()
+	if e.conn != nil {
+		return path, fmt.Errorf("connect RDMA: %w", syscall.EISCONN)
+	}
+	if path, err = e.connect(ctx); err != nil {
+		return path, fmt.Errorf("connect RDMA: %w", because(ctx, err))
+	}
+	return path, nil
+}
+
+func (e *rdmaEnd) connect(ctx context.Context) (path RDMAPath, err error) {
+	if e.conf.Offer {
+		stop := context.AfterFunc(ctx, func() { _ = e.listener.Close() })
+		defer stop()
+		e.conn, err = e.listener.AcceptConn()
+	} else {
+		e.conn, err = e.node.dev.Dial(ctx, e.conf.Local, e.conf.Remote)
+	}
+	if err != nil {
+		e.conn = nil
+		return path, err
+	}
+	stop := context.AfterFunc(ctx, func() { abort(e.conn) })
+	defer stop()
+	for _, qp := range e.qps {
+		peer, err := rdma.Exchange(ctx, e.conn, qp, rdma.Ends{Addr: e.conf.Local.Addr(), MAC: e.node.port.mac,
+			MTU: e.conf.PathMTU})
+		if err != nil {
+			return path, err
+		}
+		path.MTU = peer.Path.MTU
+	}
+	// An exchange has room for one memory region, and there may be several: GPU memory that is not contiguous.
+	if !e.conf.Offer {
+		if err := json.NewDecoder(io.LimitReader(e.conn, maxOffer)).Decode(&e.remote); err != nil {
+			return path, fmt.Errorf("what the peer offers: %w", err)
+		}
+		return path, nil
+	}
+	var offer []rdma.Remote
+	for _, mr := range e.memory.mrs {
+		offer = append(offer, mr.Remote())
+	}
+	return path, json.NewEncoder(e.conn).Encode(offer)
+}
+
+// maxOffer bounds what a peer says of its memory regions, in bytes.
+const maxOffer = 1 << 20
+
+// MoveRDMA moves bytes between this end's memory and the peer's, and returns when they are there.
+func (n *Node) MoveRDMA(ctx context.Context, m RDMAMove) (res RDMAResult, err error) {
+	e, err := n.rdmaOf("move")
+	if err != nil {
+		return res, err
+	}
+	ctx, end := e.begin(ctx)
+	defer end()
+	size := e.memory.size
+	off := m.Off % size
+	switch {
+	case e.conf.Offer || e.remote == nil:
+		return res, fmt.Errorf("move: this end offers memory, or is not connected: %w", syscall.EINVAL)
+	case m.Len == 0 || m.Block == 0 || m.Len > size-off:
+		return res, fmt.Errorf("move [%#x, +%#x) by %d bytes, where memory regions hold %d: %w", m.Off, m.Len, m.Block, size,
+			syscall.EINVAL)
+	}
+	blocks := (m.Len + uint64(m.Block) - 1) / uint64(m.Block)
+	counts := make([]rdma.Counts, len(e.qps))
+	start := time.Now()
+	eg, ctx := errgroup.WithContext(ctx)
+	for i, qp := range e.qps { // each has its share of the blocks
+		from := uint64(i) * blocks / uint64(len(e.qps)) * uint64(m.Block)
+		to := min(m.Len, uint64(i+1)*blocks/uint64(len(e.qps))*uint64(m.Block))
+		eg.Go(func() error { return e.share(ctx, qp, off+from, to-from, m.Block, &counts[i]) })
+	}
+	err = eg.Wait()
+	res.Seconds = time.Since(start).Seconds()
+	for _, c := range counts {
+		res.Requests += c.Posted
+		res.Bytes += c.Bytes
+	}
+	if err != nil {
+		err = fmt.Errorf("move after %d of %d bytes: %w", res.Bytes, m.Len, because(ctx, err))
+	}
+	return res, err
+}
+
+// share moves n bytes at off on a queue pair: where a memory region ends on either side, so does a transfer.
+func (e *rdmaEnd) share(ctx context.Context, qp *rdma.QP, off, n uint64, block uint32, sum *rdma.Counts) error {
+	transfer := rdma.Put
+	if e.conf.Read {
+		transfer = rdma.Get
+	}
+	for n > 0 {
+		mr, here, k := e.memory.at(off)
+		remote, there, l := remoteAt(e.remote, off)
+		if k = min(k, l, n); k == 0 {
+			return fmt.Errorf("the peer offers %d bytes, and not %d: %w", off, off+n, syscall.EFAULT)
+		}
+		part, err := remote.Part(there, k)
+		if err != nil {
+			return err
+		}
+		c, err := transfer(ctx, qp, mr.Part(here, k), part, rdma.TransferOptions{Size: block, Window: e.conf.Depth})
+		sum.Posted, sum.Bytes = sum.Posted+c.Posted, sum.Bytes+c.Bytes
+		if err != nil {
+			return err
+		}
+		off, n = off+k, n-k
+	}
+	return nil
+}
+
+// remoteAt finds the memory region that has off, where in it, and how many bytes it has from there on; 0: none has.
+func remoteAt(list []rdma.Remote, off uint64) (r rdma.Remote, at, n uint64) {
+	for _, r := range list {
+		if off < r.Len {
+			return r, off, r.Len - off
+		}
+		off -= r.Len
+	}
+	return r, 0, 0
+}
+
+// StageRDMA has an engine copy a part of the data between the GPU and the memory regions, where these are of RAM.
+func (n *Node) StageRDMA(ctx context.Context, s RDMAStage) error {
+	e, err := n.rdmaOf("stage")
+	if err != nil {
+		return err
+	}
+	ctx, end := e.begin(ctx)
+	defer end()
+	if e.memory.stage == nil {
+		return nil
+	}
+	if err := e.memory.stage(ctx, s); err != nil {
+		return fmt.Errorf("stage [%#x, +%#x): %w", s.Off, s.Len, because(ctx, err))
+	}
+	return nil
+}
+
+// CloseRDMA ends what is under way, the queue pairs and the memory regions, if there are any.
+func (n *Node) CloseRDMA(context.Context) error {
+	n.opening.Lock()
+	defer n.opening.Unlock()
+	e := n.rdma
+	if e == nil {
+		return nil
+	}
+	n.rdma = nil
+	return e.close()
+}
+
+func (e *rdmaEnd) close() error {
+	e.end()
+	var errs []error
+	if e.listener != nil {
+		errs = append(errs, ignoreClosed(e.listener.Close()))
+	}
+	e.busy.Lock() // who was under way has ended
+	defer e.busy.Unlock()
+	if e.conn != nil {
+		_ = e.conn.Close() // nothing more is said on it
+	}
+	if e.dev != nil {
+		errs = append(errs, e.dev.Close())
+	}
+	if e.memory != nil {
+		errs = append(errs, e.memory.close())
+	}
+	return errors.Join(errs...)
+}
+
+// ignoreClosed is nil for what was closed before.
+func ignoreClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// CPUTime is the guest's CPU time since it booted; zero: unknown.
+func (n *Node) CPUTime(context.Context) (CPU, error) {
+	if n.cpu == nil {
+		return CPU{}, nil
+	}
+	return n.cpu(), nil
+}
