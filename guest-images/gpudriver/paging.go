@@ -111,6 +111,19 @@ func pageOf(entry uint64) Page {
 	return Page{Err: unix.Errno(entry >> entryErrno)}
 }
 
+// Entry is the page as VNICGPU_FAULT's answer has it, and a NIC's request for pages (package control, PageAnswer).
+func (p Page) Entry() uint64 {
+	switch p.Kind {
+	case RAM, VRAM:
+		e := p.Addr | uint64(p.Kind)
+		if p.Writable {
+			e |= entryWrite
+		}
+		return e
+	}
+	return uint64(p.Err) << entryErrno
+}
+
 // Fault has n pages of the region be there, MaxFault at most, for the NIC to read, or to write as well: it may use them
 // until it is told otherwise by a request with a greater generation. ram: pages in the GPU come back to RAM first.
 //

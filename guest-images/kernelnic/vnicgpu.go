@@ -64,3 +64,18 @@ func findGPU(list []gpudriver.GPU, gpu int, maps []control.GPUMap) (g gpudriver.
 	return g, 0, fmt.Errorf("none of the %d GPUs that have the driver %s is GPU %d of the NIC: %w", len(list),
 		gpudriver.Module, gpu, unix.ENODEV)
 }
+
+// OpenDriver opens the device of a GPU that the driver vnicgpu has, of which maps says where in the guest's memory it
+// is. at is where in the GPU's memory the driver's begins. The file is the caller's.
+func OpenDriver(gpu int, maps []control.GPUMap) (f *gpudriver.File, at uint64, err error) {
+	list, err := gpudriver.List()
+	if err != nil {
+		return nil, 0, err
+	}
+	g, at, err := findGPU(list, gpu, maps)
+	if err != nil {
+		return nil, 0, err
+	}
+	f, err = gpudriver.Open(g.Path)
+	return f, at, err
+}

@@ -49,6 +49,11 @@ const (
 	OpStageRDMA   = "transfer.stage-rdma"
 	OpCloseRDMA   = "transfer.close-rdma"
 	OpCPUTime     = "transfer.cpu-time"
+
+	OpStartStorm = "transfer.start-storm"
+	OpEndStorm   = "transfer.end-storm"
+	OpODP        = "transfer.odp"
+	OpDigestODP  = "transfer.digest-odp"
 )
 
 // Modules are the kernel modules that a guest needs for its NIC, and HugePages the 2 MiB pages.
@@ -261,6 +266,12 @@ func (h *host) ops() map[string]agent.Op {
 			return nil, n.StageRDMA(ctx, s)
 		}),
 		OpCloseRDMA: op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return nil, n.CloseRDMA(ctx) }),
+		OpStartStorm: op(h, func(ctx context.Context, n *Node, s Storm) (any, error) {
+			return nil, n.StartStorm(ctx, s)
+		}),
+		OpEndStorm:  op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return nil, n.EndStorm(ctx) }),
+		OpODP:       op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return n.ODP(ctx) }),
+		OpDigestODP: op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return n.DigestODP(ctx) }),
 		OpCPUTime:   op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return n.CPUTime(ctx) }),
 		OpFinish:    op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return nil, n.Finish(ctx) }),
 	}

@@ -24,7 +24,7 @@ import (
 type RDMA struct {
 	Offer   bool           `json:"offer,omitempty"` // the peer uses this end's memory; else this end uses the peer's
 	Read    bool           `json:"read,omitempty"`  // the memory that is offered is read; else it is written
-	Memory  string         `json:"memory"`          // of this end: MemoryGPU or MemoryRAM
+	Memory  string         `json:"memory"`          // of this end: MemoryGPU, MemoryRAM or MemoryODP
 	GPU     int            `json:"gpu"`
 	Data    Area           `json:"data"`   // what is moved, or where to, in the GPU's memory
 	Local   netip.AddrPort `json:"local"`  // of the TCP connection by which queue pairs are connected
@@ -142,7 +142,7 @@ func (n *Node) OpenRDMA(_ context.Context, r RDMA) (info RDMAInfo, err error) {
 	if err != nil {
 		return info, err
 	}
-	if e.memory, err = n.regions(pd, &r); err != nil {
+	if e.memory, err = n.regions(e.dev, pd, &r); err != nil {
 		return info, err
 	}
 	for range r.QPs {

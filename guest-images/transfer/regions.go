@@ -22,6 +22,7 @@ type regions struct {
 	size    uint64     // bytes of all
 	stage   func(ctx context.Context, s RDMAStage) error
 	release func() error // once the memory regions are closed
+	odp     *onDemand    // of MemoryODP
 }
 
 // at finds the memory region that has off, where in it, and how many bytes it has from there on; 0: none has.
@@ -43,7 +44,7 @@ func (r *regions) close() error {
 }
 
 // regions makes memory regions. After an error the Device has what was made of them, and nothing else is left.
-func (n *Node) regions(pd *rdma.PD, r *RDMA) (*regions, error) {
+func (n *Node) regions(dev *rdma.Device, pd *rdma.PD, r *RDMA) (*regions, error) {
 	access := uint8(0)
 	switch {
 	case r.Offer && r.Read:
@@ -58,8 +59,10 @@ func (n *Node) regions(pd *rdma.PD, r *RDMA) (*regions, error) {
 		return n.gpuRegions(pd, r, access)
 	case MemoryRAM:
 		return n.ramRegions(pd, r, access)
+	case MemoryODP:
+		return n.odpRegions(dev, pd, r, access)
 	}
-	return nil, fmt.Errorf("memory regions of %q: %s or %s: %w", r.Memory, MemoryGPU, MemoryRAM, syscall.EINVAL)
+	return nil, fmt.Errorf("memory regions of %q: %s, %s or %s: %w", r.Memory, MemoryGPU, MemoryRAM, MemoryODP, syscall.EINVAL)
 }
 
 // gpuRegions registers the data with the NIC: a buffer and a memory region for each piece that is contiguous.

@@ -354,6 +354,7 @@ const (
 	answerRAM      = 1
 	answerGPU      = 2
 	answerWritable = 4
+	answerErrno    = 16 // of none
 )
 
 // AnswerPages implements control.RDMA.
@@ -401,6 +402,8 @@ func (p *paged) learn(t *entry, v uint64, generation uint32, retry int64) {
 			p.counts.Stale++ // an invalidation has overtaken it; who waits asks again
 			return
 		}
+	case v&answerKind == 0 && syscall.Errno(v>>answerErrno) == syscall.EAGAIN:
+		return // it changes too fast: who waits asks again
 	default:
 		t.retryAt = retry
 		p.counts.Refused++
