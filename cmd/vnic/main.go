@@ -101,7 +101,7 @@ steering, and a GPU whose memory the NIC can reach. Both are emulated; the paylo
 		commands []*cobra.Command
 	}{
 		{"Run", []*cobra.Command{runCommand(), bootCommand(), serveCommand()}},
-		{"Use", []*cobra.Command{allreduceCommand(), loadCommand(), blockCommand()}},
+		{"Use", []*cobra.Command{allreduceCommand(), loadCommand(), blockCommand(), rdmaCommand()}},
 		{"Judge", []*cobra.Command{benchCommand()}},
 		{"Look", []*cobra.Command{labCommand(), statCommand(), doctorCommand()}},
 		{"Rest", []*cobra.Command{imageCommand(), gpuFDCommand(), cacheCommand(), versionCommand()}},

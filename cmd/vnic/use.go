@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/lab/labfile"
 )
 
-// use is what the commands for uses of devmem TCP have in common: guests that a Set has, and the flags for them.
+// use is what the commands for uses of device memory have in common: guests that a Set has, and the flags for them.
 type use struct {
 	opt   *guests.Options
 	modes *[]string
@@ -33,16 +33,21 @@ type use struct {
 	show            stat.Options
 }
 
-// newUse makes a use; how guests run unless a flag says otherwise.
+// newUse makes a use; how guests run unless a flag says otherwise. Without modes there is no flag for them.
 func newUse(command string, o *guests.Options, modes *[]string, seed *uint64) *use {
-	return &use{opt: o, modes: modes, seed: seed, mode: strings.Join(*modes, ","), how: "qemu", sandbox: broker.On,
-		show: stat.Options{Command: command}}
+	u := &use{opt: o, modes: modes, seed: seed, how: "qemu", sandbox: broker.On, show: stat.Options{Command: command}}
+	if modes != nil {
+		u.mode = strings.Join(*modes, ",")
+	}
+	return u
 }
 
 // flags are those of all uses, behind a command's own.
 func (u *use) flags(c *cobra.Command) {
 	f, o := c.Flags(), u.opt
-	f.StringVar(&u.mode, "mode", u.mode, "devmem, copy (payload through guest RAM, as a baseline) or both")
+	if u.modes != nil {
+		f.StringVar(&u.mode, "mode", u.mode, "devmem, copy (payload through guest RAM, as a baseline) or both")
+	}
 	f.StringSliceVar(&o.NIC, "nic", o.NIC, "virtio: our driver and TCP stack in the guests; gve: the kernel's, which "+
 		"needs QEMU "+assets.MinVFIOUser+"; with commas between, one for each guest, the last one for all that follow")
 	f.StringVar(&u.how, "guest", u.how, "qemu, or inproc: guests in this process, over the same vhost-user socket")
@@ -74,9 +79,12 @@ func (u *use) complete(c *cobra.Command) error {
 		*u.seed = uint64(rand.Uint32())
 	}
 	u.opt.Impairment.Seed = *u.seed
-	*u.modes = []string{u.mode}
-	if u.mode == "both" {
+	switch {
+	case u.modes == nil:
+	case u.mode == "both":
 		*u.modes = []string{"devmem", "copy"}
+	default:
+		*u.modes = []string{u.mode}
 	}
 	switch u.how {
 	case "qemu":

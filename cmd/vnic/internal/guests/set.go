@@ -34,6 +34,13 @@ type Node interface {
 	OpenSource(ctx context.Context, s transfer.Source, tensors bool) (transfer.SourceInfo, error)
 	Load(ctx context.Context, l transfer.Load) (transfer.LoadResult, error)
 	CloseSource(ctx context.Context) error
+
+	OpenRDMA(ctx context.Context, r transfer.RDMA) (transfer.RDMAInfo, error)
+	ConnectRDMA(ctx context.Context) (transfer.RDMAPath, error)
+	MoveRDMA(ctx context.Context, m transfer.RDMAMove) (transfer.RDMAResult, error)
+	StageRDMA(ctx context.Context, s transfer.RDMAStage) error
+	CloseRDMA(ctx context.Context) error
+	CPUTime(ctx context.Context) (transfer.CPU, error)
 }
 
 // Guest is one of a Set's.

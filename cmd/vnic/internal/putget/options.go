@@ -1,0 +1,135 @@
+package putget
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/lab"
+)
+
+// Directions, as guest 0 sees it.
+const (
+	Put = "put" // its NIC writes guest 1's memory
+	Get = "get" // its NIC reads guest 1's memory
+)
+
+// Kinds of memory that memory regions are of. OnDemand has its place here, and is refused until there is an owner of
+// such pages.
+const (
+	GPU      = transfer.MemoryGPU
+	RAM      = transfer.MemoryRAM
+	OnDemand = "odp"
+)
+
+// Options are the flags of `vnic rdma`.
+type Options struct {
+	guests.Options
+
+	Op      string   // Put or Get
+	Memory  []string // kinds, one after the other
+	Size    uint64   // bytes of a round
+	Block   uint64   // bytes of a work request
+	Depth   int      // work requests of a queue pair under way
+	QPs     int
+	PathMTU int // bytes; 0: the largest that the links have room for
+	Rounds  int
+	Verify  bool // compare every byte
+	Seed    uint64
+
+	Progress func(mode string, done, total uint64)
+
+	moved func(s *guests.Set, round int) // tests: after a round, before it is compared
+}
+
+// Defaults are the options without a flag, but for a seed.
+func Defaults() Options {
+	return Options{Options: guests.Defaults(), Memory: []string{GPU}, Size: 64 << 20, Block: 1 << 20, Depth: 16, QPs: 1,
+		Rounds: 1, Verify: true}
+}
+
+const (
+	maxSize   = 1 << 40
+	maxBlock  = 1 << 30 // of a message (IBA Volume 1, 9.7.7: 2 GiB), as the NIC has it
+	maxRounds = 1 << 20
+
+	// overhead is what a frame has at most besides payload: the headers of IPv6 and UDP, BTH, RETH, immediate data and
+	// ICRC. The NIC counts so for both IP versions (package nic/rdma).
+	overhead = 40 + 8 + 12 + 16 + 4 + 4
+)
+
+// pathMTUs are those of the specification, in bytes.
+var pathMTUs = []int{256, 512, 1024, 2048, 4096}
+
+// Complete sets what follows from the rest, and says what is wrong.
+func (o *Options) Complete() error {
+	o.Guests = 2
+	switch {
+	case o.Op != Put && o.Op != Get:
+		return fmt.Errorf("%q: %s, to write guest 1's memory, or %s, to read it", o.Op, Put, Get)
+	case o.Size == 0 || o.Size > maxSize:
+		return fmt.Errorf("--size %s: 1 byte to %s", lab.FormatBytes(o.Size), lab.FormatBytes(maxSize))
+	case o.Block == 0 || o.Block > maxBlock:
+		return fmt.Errorf("--block %s: 1 byte to %s, as no message is longer", lab.FormatBytes(o.Block),
+			lab.FormatBytes(maxBlock))
+	case o.Depth < 1 || o.Depth > transfer.MaxRDMADepth:
+		return fmt.Errorf("--qd %d: 1 to %d", o.Depth, transfer.MaxRDMADepth)
+	case o.QPs < 1 || o.QPs > transfer.MaxRDMAQPs:
+		return fmt.Errorf("--qps %d: 1 to %d", o.QPs, transfer.MaxRDMAQPs)
+	case o.Rounds < 1 || o.Rounds > maxRounds:
+		return fmt.Errorf("--rounds %d: 1 to %d", o.Rounds, maxRounds)
+	case len(o.Memory) == 0:
+		return fmt.Errorf("--mr: %s or %s, or both with a comma between", GPU, RAM)
+	}
+	for i, m := range o.Memory {
+		switch {
+		case m == OnDemand:
+			return fmt.Errorf("--mr %s: this vnic has no pages on demand for this command: %s or %s", m, GPU, RAM)
+		case m != GPU && m != RAM:
+			return fmt.Errorf("--mr %s: %s or %s, or both with a comma between", m, GPU, RAM)
+		case slices.Contains(o.Memory[:i], m):
+			return fmt.Errorf("--mr %s: %s twice", strings.Join(o.Memory, ","), m)
+		}
+	}
+	if o.Lab != nil && len(o.Lab.Complete().Guests) < 2 {
+		return errors.New("--lab: it has one guest, and the first two are used")
+	}
+	o.Window = (o.Size + devmem.PageSize - 1) &^ (devmem.PageSize - 1)
+	if err := o.Check(); err != nil {
+		return err
+	}
+	return o.checkMTU()
+}
+
+// checkMTU says whether the path MTU fits the links.
+func (o *Options) checkMTU() error {
+	d, err := o.Describe()
+	if err != nil {
+		return err
+	}
+	link := 0
+	for _, g := range d.Guests[:2] {
+		if mtu := g.NICs[0].MTU; mtu != 0 && (link == 0 || mtu < link) {
+			link = mtu
+		}
+	}
+	if link == 0 {
+		return nil // the lab's default, which has room for the default path MTU
+	}
+	room := link - overhead
+	switch {
+	case o.PathMTU != 0 && !slices.Contains(pathMTUs, o.PathMTU):
+		return fmt.Errorf("--path-mtu %d: one of 256, 512, 1024, 2048, 4096", o.PathMTU)
+	case room < pathMTUs[0]:
+		return fmt.Errorf("--mtu %d: packets of RDMA have %d bytes of payload at the least, which need an MTU of %d", link,
+			pathMTUs[0], overhead+pathMTUs[0])
+	case o.PathMTU > room:
+		return fmt.Errorf("--path-mtu %d: on links of MTU %d a packet has room for %d bytes of payload: --mtu %d", o.PathMTU,
+			link, room, overhead+o.PathMTU)
+	}
+	return nil
+}

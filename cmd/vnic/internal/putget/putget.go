@@ -1,0 +1,299 @@
+package putget
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/guest-images/transfer"
+)
+
+// ErrProof says that all was moved, but not as it must be.
+var ErrProof = errors.New("what was moved does not prove what it should")
+
+// basePort is where guest 1 listens, by TCP, for what it takes to connect queue pairs; each kind of memory has another,
+// as TCP keeps a connection's busy for a minute (TIME_WAIT).
+const basePort = 5401
+
+// connectTime is how long that may take: guests may be emulated on a busy machine, and links may lose segments.
+const connectTime = time.Minute
+
+// Do makes the lab, moves what is asked for with each kind of memory, and reports. Whatever happens, nothing of the lab
+// is left when it returns. The report is also returned with an ErrProof. When ctx ends, its cause is returned.
+func Do(ctx context.Context, o *Options) (*Report, error) {
+	var rep *Report
+	err := guests.Run(ctx, &o.Options, func(s *guests.Set) error {
+		rep = &Report{Schema: 1, Info: s.Info, Op: o.Op, Size: o.Size, Block: o.Block, Depth: o.Depth, QPs: o.QPs,
+			Rounds: o.Rounds, Loss: o.Loss, Seed: o.Seed}
+		u := &use{opt: o, set: s, requester: s.Guests[0], responder: s.Guests[1]}
+		for i, kind := range o.Memory {
+			r := Run{Memory: kind}
+			if err := u.run(ctx, &r, uint16(basePort+i)); err != nil {
+				return guests.InMode(o.Memory, "--mr "+kind, err)
+			}
+			rep.Runs = append(rep.Runs, r)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return rep, rep.check()
+}
+
+// use is the guests' use of each other's memory.
+type use struct {
+	opt       *Options
+	set       *guests.Set
+	requester *guests.Guest // whose NIC reads or writes
+	responder *guests.Guest // whose memory that is
+}
+
+// ends are the guests' source and destination.
+func (u *use) ends() (src, dst *guests.Guest) {
+	if u.opt.Op == Get {
+		return u.responder, u.requester
+	}
+	return u.requester, u.responder
+}
+
+// run does all rounds with a kind of memory.
+func (u *use) run(ctx context.Context, r *Run, port uint16) error {
+	o := u.opt
+	if err := o.Begin(ctx, guests.Step{Stage: "connect", Mode: r.Memory}); err != nil {
+		return err
+	}
+	window, err := u.connect(ctx, r, port)
+	if err != nil {
+		return err
+	}
+	r.Requester, r.Responder = newEnd(u.requester), newEnd(u.responder)
+	r.Verified = o.Verify
+	for round := range o.Rounds {
+		if err := u.round(ctx, r, round, window); err != nil {
+			return err
+		}
+	}
+	if o.InProc {
+		r.Requester.CPUPerGB, r.Responder.CPUPerGB = nil, nil
+	}
+	return u.set.Each(ctx, connectTime, func(ctx context.Context, g *guests.Guest) error { return g.CloseRDMA(ctx) })
+}
+
+// connect has both guests make memory regions and queue pairs, and connect these. window is how many bytes of the data
+// the regions hold at one time.
+func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, err error) {
+	o := u.opt
+	conf := func(g *guests.Guest) transfer.RDMA {
+		return transfer.RDMA{Offer: g == u.responder, Read: o.Op == Get, Memory: r.Memory, GPU: g.GPU.ID(),
+			Data: transfer.Area{Bytes: (o.Size + devmem.PageSize - 1) &^ (devmem.PageSize - 1)},
+			QPs:  o.QPs, Depth: o.Depth, PathMTU: uint16(o.PathMTU)}
+	}
+	addr := func(g *guests.Guest) netip.Addr {
+		c := g.Config()
+		return c.Addr().Addr()
+	}
+	at := netip.AddrPortFrom(addr(u.responder), port)
+	for _, g := range []*guests.Guest{u.responder, u.requester} { // who listens comes first
+		c := conf(g)
+		c.Local, c.Remote = netip.AddrPortFrom(addr(g), 0), at
+		if c.Offer {
+			c.Local = at
+		}
+		info, err := g.OpenRDMA(ctx, c)
+		if err != nil {
+			return 0, fmt.Errorf("guest %s: %w", g.Name, err)
+		}
+		if window == 0 || info.Window < window {
+			window = info.Window
+		}
+	}
+	return window, u.set.Each(ctx, connectTime, func(ctx context.Context, g *guests.Guest) error {
+		path, err := g.ConnectRDMA(ctx)
+		if err == nil && g == u.requester {
+			r.PathMTU = int(path.MTU)
+		}
+		return err
+	})
+}
+
+// poison is what the destination has before a round.
+const poison = 0x5a
+
+// round fills the source, moves all of it, and compares it with the destination.
+func (u *use) round(ctx context.Context, r *Run, round int, window uint64) error {
+	o := u.opt
+	src, dst := u.ends()
+	step := guests.Step{Stage: "prepare", Mode: r.Memory, Round: round + 1, Rounds: o.Rounds}
+	if err := o.Begin(ctx, step); err != nil {
+		return err
+	}
+	gen := func(b []byte, at uint64) { gpumem.FillAt(b, o.Seed+uint64(round), at) }
+	if err := errors.Join(src.Fill(ctx, 0, o.Size, gen), dst.Poison(ctx, 0, o.Size, poison)); err != nil {
+		return err
+	}
+	step.Stage = "transfer"
+	if err := o.Begin(ctx, step); err != nil {
+		return err
+	}
+	if err := u.measure(ctx, r, uint64(round)*o.Size, func() error {
+		for at := uint64(0); at < o.Size; at += window {
+			if err := u.move(ctx, r, at, min(window, o.Size-at)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if o.moved != nil {
+		o.moved(u.set, round)
+	}
+	if !o.Verify {
+		return nil
+	}
+	step.Stage = "verify"
+	if err := o.Begin(ctx, step); err != nil {
+		return err
+	}
+	a, err1 := src.SHA256(ctx, 0, o.Size)
+	b, err2 := dst.SHA256(ctx, 0, o.Size)
+	first, err3 := dst.Differs(ctx, 0, o.Size, gen)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return err
+	}
+	r.SourceSHA256, r.SHA256 = hex.EncodeToString(a[:]), hex.EncodeToString(b[:])
+	if (first < o.Size || a != b) && r.Error == "" {
+		r.Verified = false
+		r.Error = fmt.Sprintf("round %d: byte %d at guest %s is not what guest %s had", round+1, first, dst.Name, src.Name)
+		if first == o.Size {
+			r.Error = fmt.Sprintf("round %d: the memory of guest %s, which is the source, has changed", round+1, src.Name)
+		}
+	}
+	return nil
+}
+
+// move moves [at, at+n) of the data, which memory regions hold at one time.
+func (u *use) move(ctx context.Context, r *Run, at, n uint64) error {
+	src, dst := u.ends()
+	if err := src.StageRDMA(ctx, transfer.RDMAStage{Off: at, Len: n}); err != nil {
+		return fmt.Errorf("guest %s: %w", src.Name, err)
+	}
+	res, err := u.requester.MoveRDMA(ctx, transfer.RDMAMove{Off: at, Len: n, Block: uint32(u.opt.Block)})
+	if err != nil {
+		return fmt.Errorf("guest %s: %s: %w", u.requester.Name, u.opt.Op, err)
+	}
+	r.Bytes += res.Bytes
+	r.Requests += res.Requests
+	r.Seconds += res.Seconds
+	if err := dst.StageRDMA(ctx, transfer.RDMAStage{Off: at, Len: n, Back: true}); err != nil {
+		return fmt.Errorf("guest %s: %w", dst.Name, err)
+	}
+	return nil
+}
+
+// snapshot is what is known of both ends at a time.
+type snapshot struct {
+	out, in control.RDMACounts // the requester's own requests, and the responder's answers to them
+	icrc    [2]uint64
+	cpu     [2]transfer.CPU
+}
+
+func (u *use) counts() (s snapshot, err error) {
+	a, err1 := u.requester.Port.NIC().RDMACounts()
+	b, err2 := u.responder.Port.NIC().RDMACounts()
+	return snapshot{out: a.Out, in: b.In, icrc: [2]uint64{a.ICRC, b.ICRC}}, errors.Join(err1, err2)
+}
+
+// snapshot has the guests' CPU time, too.
+func (u *use) snapshot(ctx context.Context) (snapshot, error) {
+	s, err := u.counts()
+	for i, g := range []*guests.Guest{u.requester, u.responder} {
+		if err == nil {
+			s.cpu[i], err = g.CPUTime(ctx)
+		}
+	}
+	return s, err
+}
+
+// measure adds to both ends what f, which moves all data of a round, has cost, and shows meanwhile how far it is. done
+// is how much was moved before.
+func (u *use) measure(ctx context.Context, r *Run, done uint64, f func() error) error {
+	before, err := u.snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	stop := u.watch(r.Memory, done, &before)
+	err = f()
+	stop()
+	if err != nil {
+		return err
+	}
+	guests.Settle(ctx, func() bool { // the NICs count after they have delivered
+		now, err := u.counts()
+		return err != nil || placed(&now.out)-placed(&before.out) >= u.opt.Size &&
+			placed(&now.in)-placed(&before.in) >= u.opt.Size
+	})
+	now, err := u.snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	gb := float64(u.opt.Size*uint64(u.opt.Rounds)) / 1e9
+	for i, x := range []struct {
+		end         *End
+		now, before *control.RDMACounts
+	}{{&r.Requester, &now.out, &before.out}, {&r.Responder, &now.in, &before.in}} {
+		x.end.add(x.now, x.before, gb, max(0, now.cpu[i].Work()-before.cpu[i].Work()))
+		x.end.ICRC += now.icrc[i] - before.icrc[i]
+	}
+	if in := &r.Responder; u.opt.Op == Get && in.AgainPackets > 0 { // the NIC counts READs that it answers again, not bytes
+		in.Again = in.payload() - min(in.payload(), done+u.opt.Size)
+	}
+	if u.opt.Progress != nil {
+		u.opt.Progress(r.Memory, done+u.opt.Size, u.opt.Size*uint64(u.opt.Rounds))
+	}
+	return nil
+}
+
+// placed is all payload, of any kind of memory.
+func placed(c *control.RDMACounts) uint64 { return c.DeviceBytes + c.GPUFileBytes + c.HostBytes }
+
+// showEvery is how often the progress is shown: guests say nothing until they are done, but the NIC counts.
+const showEvery = 200 * time.Millisecond
+
+// watch shows progress until the function that it returns is called.
+func (u *use) watch(mode string, done uint64, before *snapshot) (stop func()) {
+	if u.opt.Progress == nil {
+		return func() {}
+	}
+	quit, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		t := time.NewTicker(showEvery)
+		defer t.Stop()
+		for {
+			select {
+			case <-quit:
+				return
+			case <-t.C:
+			}
+			now, err := u.counts()
+			if err != nil {
+				return
+			}
+			moved := placed(&now.out) - now.out.AgainBytes - (placed(&before.out) - before.out.AgainBytes)
+			u.opt.Progress(mode, done+min(moved, u.opt.Size), u.opt.Size*uint64(u.opt.Rounds))
+		}
+	}()
+	return func() {
+		close(quit)
+		<-ended
+	}
+}
