@@ -132,6 +132,10 @@ func (q *qp) request(c *dma.Copier, h *header, n uint32) {
 func (q *qp) again(h *header) {
 	p := &q.resp
 	q.in.AgainPackets++
+	if shapes[h.op].unsupported {
+		q.in.Discarded++ // it never was carried out
+		return
+	}
 	if h.op != opReadRequest {
 		q.acknowledge()
 		return
@@ -240,12 +244,13 @@ func (q *qp) carriedOut(h *header, s *shape, n uint32) {
 	}
 }
 
-// wrong says whether a packet does not follow the one before, or has not as much payload as it says (9.9.3.1).
+// wrong says whether a packet's operation is not supported, it does not follow the one before, or it has not as much
+// payload as it says (9.9.3.1).
 func (q *qp) wrong(h *header, s *shape, n uint32) bool {
 	p := &q.resp
 	inside := p.inWrite || p.inSend
 	switch {
-	case s.first && inside, !s.first && s.write && !p.inWrite, !s.first && s.send && !p.inSend:
+	case s.unsupported, s.first && inside, !s.first && s.write && !p.inWrite, !s.first && s.send && !p.inSend:
 		return true
 	case s.whole && n != q.mtu, n > q.mtu, s.empty && n != 0:
 		return true
