@@ -190,7 +190,7 @@ func (q *qp) connect(p control.QPPath) {
 	r.next, r.una, r.top = p.SendPSN, p.SendPSN, p.SendPSN
 	r.retries, r.rnrs = p.Retries, p.RNR
 	q.resp.psn = p.RecvPSN
-	q.resp.answers = make([]answer, 2*int(p.ReadDepth)+4)
+	q.resp.answers = make([]answer, 4*int(p.ReadDepth)+4) // as many READs again, and an ACK between any two
 }
 
 // makeFrame makes the headers that all packets of a queue pair have, but for lengths and checksum.

@@ -23,7 +23,8 @@ type responder struct {
 	answers []answer // ring of what is to be sent, in its order
 	first   int
 	n       int
-	nReads  int // among them
+	nReads  int // among them: READs that were new
+	nAgain  int // and such as had come again
 
 	parked parkedPackets
 }
@@ -31,6 +32,7 @@ type responder struct {
 // answer is an ACK, a NAK or the packets of a READ's answer.
 type answer struct {
 	read     bool
+	again    bool // of a READ that was answered before
 	syndrome uint8
 	psn      uint32 // of the next packet
 	msn      uint32
@@ -49,16 +51,21 @@ func (p *responder) push(a answer) bool {
 	}
 	p.n++
 	*p.last() = a
-	if a.read {
-		p.nReads++
-	}
+	p.count(&a, 1)
 	return true
 }
 
-func (p *responder) pop() {
-	if p.answers[p.first].read {
-		p.nReads--
+func (p *responder) count(a *answer, n int) {
+	switch {
+	case a.again:
+		p.nAgain += n
+	case a.read:
+		p.nReads += n
 	}
+}
+
+func (p *responder) pop() {
+	p.count(&p.answers[p.first], -1)
 	p.first, p.n = (p.first+1)%len(p.answers), p.n-1
 }
 
@@ -140,14 +147,17 @@ func (q *qp) again(h *header) {
 		q.acknowledge()
 		return
 	}
-	if pkts := q.packets(h.dmaLen); distance(p.psn, after(h.psn, pkts)) > 0 || p.nReads >= int(q.path.ReadDepth) ||
+	if h.dmaLen > maxRead || distance(p.psn, after(h.psn, q.packets(h.dmaLen))) > 0 || p.nAgain >= int(q.path.ReadDepth) ||
 		h.dmaLen > 0 && q.e.check(h.key, q.pd, h.va, uint64(h.dmaLen), control.AccessRemoteRead) == nil {
 		q.in.Discarded++
 		return
 	}
-	p.push(answer{read: true, psn: h.psn, msn: p.msn, key: h.key, va: h.va, left: h.dmaLen})
+	p.push(answer{read: true, again: true, psn: h.psn, msn: p.msn, key: h.key, va: h.va, left: h.dmaLen})
 	q.e.schedule(q)
 }
+
+// maxRead is the most that a request is for, in bytes (9.7.4.1.5): that many packets are half of all numbers.
+const maxRead = 2 * MaxLength
 
 // dropped is the outcome of a packet that goes the way of one that was lost.
 const dropped outcome = 100
@@ -257,7 +267,7 @@ func (q *qp) wrong(h *header, s *shape, n uint32) bool {
 	case s.write && s.first && s.last:
 		return n != h.dmaLen
 	case s.write && s.first:
-		return h.dmaLen <= q.mtu || h.dmaLen > MaxLength*2
+		return h.dmaLen <= q.mtu || h.dmaLen > maxRead
 	case s.write && s.last:
 		return n != p.left || n == 0
 	case s.write:
@@ -265,7 +275,7 @@ func (q *qp) wrong(h *header, s *shape, n uint32) bool {
 	case s.send && s.last && !s.first:
 		return n == 0
 	case h.op == opReadRequest:
-		return h.dmaLen > MaxLength*2
+		return h.dmaLen > maxRead
 	}
 	return false
 }
