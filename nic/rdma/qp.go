@@ -284,10 +284,18 @@ func (q *qp) fail(cause control.WCStatus) {
 	if q.state == control.QPError {
 		return
 	}
+	q.resp.dropReads()
+	q.stop(cause)
+}
+
+// stop is fail that still answers the peer's READs.
+func (q *qp) stop(cause control.WCStatus) {
+	if q.state == control.QPError {
+		return
+	}
 	q.state, q.cause = control.QPError, cause
 	q.due.Store(0)
 	q.dropParked()
-	q.resp.dropReads()
 	q.flushSends()
 	q.flushRecvs()
 }

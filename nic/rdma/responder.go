@@ -93,7 +93,8 @@ func (q *qp) acknowledge() {
 	q.e.schedule(q)
 }
 
-// refuse sends a NAK for the expected packet. One that says that it is wrong ends the queue pair.
+// refuse sends a NAK for the expected packet. One that says that it is wrong ends the queue pair; the READs before it
+// are answered, as no NAK overtakes what was asked for earlier (9.7.5.1.1).
 func (q *qp) refuse(syndrome uint8) {
 	p := &q.resp
 	switch {
@@ -107,7 +108,7 @@ func (q *qp) refuse(syndrome uint8) {
 	p.refused = true
 	a := answer{syndrome: syndrome, psn: p.psn, msn: p.msn}
 	if syndrome != nakSequence && syndrome&synKind == synNAK {
-		q.fail(map[uint8]control.WCStatus{nakInvalid: control.WCRemoteInvalid, nakAccess: control.WCRemoteAccess,
+		q.stop(map[uint8]control.WCStatus{nakInvalid: control.WCRemoteInvalid, nakAccess: control.WCRemoteAccess,
 			nakOperate: control.WCRemoteOperation}[syndrome])
 	}
 	p.push(a)
@@ -330,6 +331,9 @@ func (q *qp) emitAnswer(f frame) bool {
 			syndrome = nakAccess
 		}
 		psn := a.psn
+		for p.n > 0 { // all answers behind it are to later requests
+			p.pop()
+		}
 		q.refuse(syndrome)
 		p.last().psn = psn
 		return q.emitAnswer(f)
