@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
@@ -240,4 +242,10 @@ func fill(n int) []byte {
 		b[i] = byte(i*3 + 1)
 	}
 	return b
+}
+
+// later lets time pass, until what waits for a short while goes on.
+func (v *victim) later() {
+	time.Sleep(time.Millisecond) // of the bubble
+	synctest.Wait()
 }
