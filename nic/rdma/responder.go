@@ -214,16 +214,16 @@ func (q *qp) carryOut(c *dma.Copier, h *header, n uint32) {
 	case awaited:
 		q.park(c, h, n)
 		return
-	case refused:
-		if s.send {
-			q.takeRecv(control.WC{Status: control.WCLocalProtection})
+	case refused, faulted, notToGet:
+		switch {
+		case s.send: // it is this end's fault (9.9.3.1, class A)
+			q.takeRecv(control.WC{Status: got.status()})
 			q.refuse(nakOperate)
-		} else {
+		case got == refused:
 			q.refuse(nakAccess)
+		default:
+			q.refuse(nakOperate)
 		}
-		return
-	default:
-		q.refuse(nakOperate)
 		return
 	}
 	q.carriedOut(h, s, n)
