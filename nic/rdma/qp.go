@@ -41,6 +41,8 @@ type qp struct {
 	firstRecv int
 	nRecv     int
 
+	lastOwn bool // its last packet was a request, while READs are answered
+
 	out, in control.RDMACounts
 
 	head   scratch // of what comes in

@@ -69,6 +69,9 @@ func (p *responder) pop() {
 	p.first, p.n = (p.first+1)%len(p.answers), p.n-1
 }
 
+// answering says whether a packet of the answer to a READ is next.
+func (p *responder) answering() bool { return p.n > 0 && p.answers[p.first].read }
+
 // dropReads leaves ACKs and NAKs.
 func (p *responder) dropReads() {
 	for n := p.n; n > 0; n-- {
