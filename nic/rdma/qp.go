@@ -113,6 +113,9 @@ func (e *Engine) with(n uint32, f func(q *qp) error) error {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.dead { // since it was found: places that were taken now would never be given back
+		return fmt.Errorf("no queue pair %d: %w", n, syscall.ENOENT)
+	}
 	return f(q)
 }
 
