@@ -31,12 +31,15 @@ const (
 	opReadRespLast  = 0x0f
 	opReadRespOnly  = 0x10
 	opAck           = 0x11
-	numOps          = 0x12
+	numOps          = 0x12 // that this package does, from 0
+	atomicAck       = 0x12
+	allOps          = 0x20 // of reliable connections: the upper three bits are 0
 )
 
 // shape is what an operation code says of its packet.
 type shape struct {
 	known              bool
+	unsupported        bool // a request of which only the BTH is looked at, to refuse it
 	response           bool
 	send, write        bool
 	first, last        bool // of a message
@@ -44,7 +47,15 @@ type shape struct {
 	whole, some, empty bool // payload: as long as the MTU; 0 or 1 to the MTU; none
 }
 
-var shapes = [numOps]shape{
+var shapes = func() (list [allOps]shape) {
+	copy(list[:], supported[:])
+	for op := atomicAck + 1; op < allOps; op++ { // atomic operations, invalidation and what is reserved
+		list[op] = shape{known: true, unsupported: true}
+	}
+	return list
+}()
+
+var supported = [numOps]shape{
 	opSendFirst:     {known: true, send: true, first: true, whole: true},
 	opSendMiddle:    {known: true, send: true, whole: true},
 	opSendLast:      {known: true, send: true, last: true, some: true},
@@ -147,7 +158,7 @@ func (h *header) append(b []byte) []byte {
 
 // parse reads a header from the start of a datagram's payload; false: it is none that this package knows.
 func (h *header) parse(b []byte) bool {
-	if len(b) < bthLen || b[0] >= numOps || !shapes[b[0]].known {
+	if len(b) < bthLen || b[0] >= allOps || !shapes[b[0]].known {
 		return false
 	}
 	flags, pkey := b[1], binary.BigEndian.Uint16(b[2:])

@@ -40,6 +40,8 @@ type qp struct {
 	firstRecv int
 	nRecv     int
 
+	lastOwn bool // its last packet was a request, while READs are answered
+
 	out, in control.RDMACounts
 
 	head   scratch // of what comes in
@@ -110,6 +112,9 @@ func (e *Engine) with(n uint32, f func(q *qp) error) error {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.dead { // since it was found: places that were taken now would never be given back
+		return fmt.Errorf("no queue pair %d: %w", n, syscall.ENOENT)
+	}
 	return f(q)
 }
 
@@ -189,7 +194,7 @@ func (q *qp) connect(p control.QPPath) {
 	r.next, r.una, r.top = p.SendPSN, p.SendPSN, p.SendPSN
 	r.retries, r.rnrs = p.Retries, p.RNR
 	q.resp.psn = p.RecvPSN
-	q.resp.answers = make([]answer, 2*int(p.ReadDepth)+4)
+	q.resp.answers = make([]answer, 4*int(p.ReadDepth)+4) // as many READs again, and an ACK between any two
 }
 
 // makeFrame makes the headers that all packets of a queue pair have, but for lengths and checksum.
@@ -283,10 +288,18 @@ func (q *qp) fail(cause control.WCStatus) {
 	if q.state == control.QPError {
 		return
 	}
+	q.resp.dropReads()
+	q.stop(cause)
+}
+
+// stop is fail that still answers the peer's READs.
+func (q *qp) stop(cause control.WCStatus) {
+	if q.state == control.QPError {
+		return
+	}
 	q.state, q.cause = control.QPError, cause
 	q.due.Store(0)
 	q.dropParked()
-	q.resp.dropReads()
 	q.flushSends()
 	q.flushRecvs()
 }

@@ -188,7 +188,7 @@ func (q *qp) emitRead(f frame, w *wqe) uint32 {
 	size := min(n*q.mtu, w.size-off)
 	// Where the answer goes is looked at before: who cannot take it does not ask.
 	if got := q.probe(w, off, size); got != found {
-		q.stuck(got, w)
+		q.stuck(got)
 		return 0
 	}
 	h := header{op: opReadRequest, qpn: q.path.RemoteQPN, psn: r.next, va: w.remote + uint64(off), key: w.key,
@@ -262,7 +262,7 @@ func (q *qp) emitData(f frame, w *wqe) uint32 {
 	f.take(w.sges[:w.nSGE], off, n)
 	again := distance(r.top, r.next) < 0
 	if got := q.load(f, w.size-off, &q.out); got != found {
-		q.stuck(got, w)
+		q.stuck(got)
 		return 0
 	}
 	if again {
@@ -274,17 +274,24 @@ func (q *qp) emitData(f frame, w *wqe) uint32 {
 
 // stuck is for a work request whose own memory is not to be had: its queue pair waits, or it fails, once all before it
 // is done.
-func (q *qp) stuck(o outcome, w *wqe) {
+func (q *qp) stuck(o outcome) {
 	r := &q.req
 	if o == awaited {
 		r.waiting = true
 		return
 	}
-	if r.una != w.first {
-		return // answers to what was sent before it, or to its own packets, may come; if not, the timeout finds it again
+	if r.cur > 0 {
+		return // answers to what was posted before it may come; if not, the timeout finds it again
 	}
-	q.endHead(map[outcome]control.WCStatus{refused: control.WCLocalProtection, faulted: control.WCLocalProtection,
-		notToGet: control.WCPagesUnavailable}[o])
+	q.endHead(o.status())
+}
+
+// status is how a work request ends whose own memory is not to be had.
+func (o outcome) status() control.WCStatus {
+	if o == notToGet {
+		return control.WCPagesUnavailable
+	}
+	return control.WCLocalProtection
 }
 
 // endHead fails the oldest work request, and with it the queue pair.

@@ -23,7 +23,8 @@ type responder struct {
 	answers []answer // ring of what is to be sent, in its order
 	first   int
 	n       int
-	nReads  int // among them
+	nReads  int // among them: READs that were new
+	nAgain  int // and such as had come again
 
 	parked parkedPackets
 }
@@ -31,6 +32,7 @@ type responder struct {
 // answer is an ACK, a NAK or the packets of a READ's answer.
 type answer struct {
 	read     bool
+	again    bool // of a READ that was answered before
 	syndrome uint8
 	psn      uint32 // of the next packet
 	msn      uint32
@@ -49,18 +51,26 @@ func (p *responder) push(a answer) bool {
 	}
 	p.n++
 	*p.last() = a
-	if a.read {
-		p.nReads++
-	}
+	p.count(&a, 1)
 	return true
 }
 
-func (p *responder) pop() {
-	if p.answers[p.first].read {
-		p.nReads--
+func (p *responder) count(a *answer, n int) {
+	switch {
+	case a.again:
+		p.nAgain += n
+	case a.read:
+		p.nReads += n
 	}
+}
+
+func (p *responder) pop() {
+	p.count(&p.answers[p.first], -1)
 	p.first, p.n = (p.first+1)%len(p.answers), p.n-1
 }
+
+// answering says whether a packet of the answer to a READ is next.
+func (p *responder) answering() bool { return p.n > 0 && p.answers[p.first].read }
 
 // dropReads leaves ACKs and NAKs.
 func (p *responder) dropReads() {
@@ -86,7 +96,8 @@ func (q *qp) acknowledge() {
 	q.e.schedule(q)
 }
 
-// refuse sends a NAK for the expected packet. One that says that it is wrong ends the queue pair.
+// refuse sends a NAK for the expected packet. One that says that it is wrong ends the queue pair; the READs before it
+// are answered, as no NAK overtakes what was asked for earlier (9.7.5.1.1).
 func (q *qp) refuse(syndrome uint8) {
 	p := &q.resp
 	switch {
@@ -100,7 +111,7 @@ func (q *qp) refuse(syndrome uint8) {
 	p.refused = true
 	a := answer{syndrome: syndrome, psn: p.psn, msn: p.msn}
 	if syndrome != nakSequence && syndrome&synKind == synNAK {
-		q.fail(map[uint8]control.WCStatus{nakInvalid: control.WCRemoteInvalid, nakAccess: control.WCRemoteAccess,
+		q.stop(map[uint8]control.WCStatus{nakInvalid: control.WCRemoteInvalid, nakAccess: control.WCRemoteAccess,
 			nakOperate: control.WCRemoteOperation}[syndrome])
 	}
 	p.push(a)
@@ -132,18 +143,25 @@ func (q *qp) request(c *dma.Copier, h *header, n uint32) {
 func (q *qp) again(h *header) {
 	p := &q.resp
 	q.in.AgainPackets++
+	if shapes[h.op].unsupported {
+		q.in.Discarded++ // it never was carried out
+		return
+	}
 	if h.op != opReadRequest {
 		q.acknowledge()
 		return
 	}
-	if pkts := q.packets(h.dmaLen); distance(p.psn, after(h.psn, pkts)) > 0 || p.nReads >= int(q.path.ReadDepth) ||
+	if h.dmaLen > maxRead || distance(p.psn, after(h.psn, q.packets(h.dmaLen))) > 0 || p.nAgain >= int(q.path.ReadDepth) ||
 		h.dmaLen > 0 && q.e.check(h.key, q.pd, h.va, uint64(h.dmaLen), control.AccessRemoteRead) == nil {
 		q.in.Discarded++
 		return
 	}
-	p.push(answer{read: true, psn: h.psn, msn: p.msn, key: h.key, va: h.va, left: h.dmaLen})
+	p.push(answer{read: true, again: true, psn: h.psn, msn: p.msn, key: h.key, va: h.va, left: h.dmaLen})
 	q.e.schedule(q)
 }
+
+// maxRead is the most that a request is for, in bytes (9.7.4.1.5): that many packets are half of all numbers.
+const maxRead = 2 * MaxLength
 
 // dropped is the outcome of a packet that goes the way of one that was lost.
 const dropped outcome = 100
@@ -199,16 +217,16 @@ func (q *qp) carryOut(c *dma.Copier, h *header, n uint32) {
 	case awaited:
 		q.park(c, h, n)
 		return
-	case refused:
-		if s.send {
-			q.takeRecv(control.WC{Status: control.WCLocalProtection})
+	case refused, faulted, notToGet:
+		switch {
+		case s.send: // it is this end's fault (9.9.3.1, class A)
+			q.takeRecv(control.WC{Status: got.status()})
 			q.refuse(nakOperate)
-		} else {
+		case got == refused:
 			q.refuse(nakAccess)
+		default:
+			q.refuse(nakOperate)
 		}
-		return
-	default:
-		q.refuse(nakOperate)
 		return
 	}
 	q.carriedOut(h, s, n)
@@ -240,19 +258,20 @@ func (q *qp) carriedOut(h *header, s *shape, n uint32) {
 	}
 }
 
-// wrong says whether a packet does not follow the one before, or has not as much payload as it says (9.9.3.1).
+// wrong says whether a packet's operation is not supported, it does not follow the one before, or it has not as much
+// payload as it says (9.9.3.1).
 func (q *qp) wrong(h *header, s *shape, n uint32) bool {
 	p := &q.resp
 	inside := p.inWrite || p.inSend
 	switch {
-	case s.first && inside, !s.first && s.write && !p.inWrite, !s.first && s.send && !p.inSend:
+	case s.unsupported, s.first && inside, !s.first && s.write && !p.inWrite, !s.first && s.send && !p.inSend:
 		return true
 	case s.whole && n != q.mtu, n > q.mtu, s.empty && n != 0:
 		return true
 	case s.write && s.first && s.last:
 		return n != h.dmaLen
 	case s.write && s.first:
-		return h.dmaLen <= q.mtu || h.dmaLen > MaxLength*2
+		return h.dmaLen <= q.mtu || h.dmaLen > maxRead
 	case s.write && s.last:
 		return n != p.left || n == 0
 	case s.write:
@@ -260,7 +279,7 @@ func (q *qp) wrong(h *header, s *shape, n uint32) bool {
 	case s.send && s.last && !s.first:
 		return n == 0
 	case h.op == opReadRequest:
-		return h.dmaLen > MaxLength*2
+		return h.dmaLen > maxRead
 	}
 	return false
 }
@@ -315,6 +334,9 @@ func (q *qp) emitAnswer(f frame) bool {
 			syndrome = nakAccess
 		}
 		psn := a.psn
+		for p.n > 0 { // all answers behind it are to later requests
+			p.pop()
+		}
 		q.refuse(syndrome)
 		p.last().psn = psn
 		return q.emitAnswer(f)

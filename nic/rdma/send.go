@@ -183,7 +183,7 @@ func (e *Engine) Payload(at uint64) (segs []dma.Segment, bounced bool) {
 	return e.slots[at].segs, e.slots[at].bounced
 }
 
-// emit makes a packet of a queue pair: answers first, so that a peer that waits for them goes on.
+// emit makes a packet of a queue pair: ACKs and NAKs first, so that a peer that waits for them goes on.
 func (q *qp) emit(f frame) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -196,7 +196,13 @@ func (q *qp) emit(f frame) bool {
 		}
 	}
 	q.unpark()
+	// Of the answers to READs, which may be without end, and of its own requests each has every second turn.
+	if q.resp.answering() && !q.lastOwn && q.state == control.QPReady && q.emitRequest(f) {
+		q.lastOwn = true
+		return true
+	}
 	if q.emitAnswer(f) {
+		q.lastOwn = false
 		return true
 	}
 	return q.state == control.QPReady && q.emitRequest(f)

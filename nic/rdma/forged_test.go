@@ -1,0 +1,218 @@
+package rdma
+
+import (
+	"testing"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// In this file the victim is who asks, and its peer's answers are forged.
+
+// posted has the victim's queue pair post work, and takes the frames that it sends for it.
+func (v *victim) posted(wrs ...control.WR) []answered {
+	v.t.Helper()
+	v.b.post(v.qpn, wrs...)
+	return v.drain()
+}
+
+func (v *victim) read(id uint64, into, n uint64) control.WR {
+	return control.WR{ID: id, Op: control.WRRead, Flags: control.WRSignaled, Key: 1, Remote: 0, SGEs: []control.SGE{v.b.at(into, n)}}
+}
+
+func (v *victim) wr(id uint64, n uint64) control.WR {
+	return control.WR{ID: id, Op: control.WRWrite, Flags: control.WRSignaled, Key: 1, SGEs: []control.SGE{v.b.at(0, n)}}
+}
+
+// Invariant: nic/rdma: Answers to what was never asked, of another length or out of order write nothing and complete
+// nothing.
+func TestForgedAnswers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		v := newVictim(t, nil)
+		ack := func(psn uint32, syndrome uint8) { v.give(header{op: opAck, psn: psn, syndrome: syndrome}) }
+		all := func(psn uint32) {
+			for _, s := range []uint8{synAck, 0, synRNR | 5, 0x40, nakSequence, nakInvalid, nakAccess, nakOperate, 0x64, 0x7f} {
+				ack(psn, s)
+			}
+			for _, op := range []uint8{opReadRespFirst, opReadRespMid, opReadRespLast, opReadRespOnly} {
+				for _, n := range []int{0, 1, 255, 256, 257, 1000} {
+					v.give(header{op: op, psn: psn, syndrome: synAck}, fill(n)...)
+				}
+			}
+		}
+		nothing := func(what string) {
+			t.Helper()
+			if got := v.drain(); len(got) > 0 {
+				t.Fatalf("%s: the queue pair sends %+v", what, got)
+			}
+			if got := v.b.poll(); len(got) > 0 {
+				t.Fatalf("%s: completions %+v", what, got)
+			}
+			v.state(control.QPReady, 0)
+			v.same()
+		}
+		for _, d := range []uint32{0, 1, 2, 1 << 22, 1<<23 - 1, 1 << 23, 1<<23 + 1, psnMask} {
+			all(after(ownPSN, d))
+		}
+		nothing("nothing was asked")
+
+		const into = 40_000
+		testkit.Equal(t, "frames", len(v.posted(v.read(1, into, 600))), 1) // three packets
+		for _, d := range []uint32{3, 4, 1 << 22, 1<<23 - 1, 1 << 23, 1<<23 + 1, psnMask} {
+			all(after(ownPSN, d))
+		}
+		nothing("numbers that were never sent")
+		for _, op := range []uint8{opReadRespFirst, opReadRespMid, opReadRespLast, opReadRespOnly} {
+			for _, n := range []int{0, 1, 88, 255, 257, 4000} {
+				v.give(header{op: op, psn: ownPSN, syndrome: synAck}, fill(n)...)
+			}
+		}
+		v.give(header{op: opReadRespFirst, psn: ownPSN, syndrome: nakAccess}, fill(256)...) // no NAK has payload
+		nothing("wrong lengths")
+		v.give(header{op: opReadRespMid, psn: after(ownPSN, 1)}, fill(256)...)
+		testkit.Equal(t, "asked again for what lacks", len(v.drain()), 1)
+		for range 1000 {
+			v.give(header{op: opReadRespMid, psn: after(ownPSN, 1)}, fill(256)...)
+			ack(after(ownPSN, 2), synAck)
+		}
+		nothing("once")
+
+		// And what is right is taken, once.
+		v.give(header{op: opReadRespFirst, psn: ownPSN, syndrome: synAck}, fill(256)...)
+		copy(v.want[into:], fill(256))
+		v.b.mem[into], v.want[into] = 0x77, 0x77
+		v.give(header{op: opReadRespFirst, psn: ownPSN, syndrome: synAck}, fill(256)...)
+		v.same()
+		v.drain()
+		v.give(header{op: opReadRespMid, psn: after(ownPSN, 1)}, fill(256)...)
+		v.give(header{op: opReadRespLast, psn: after(ownPSN, 2), syndrome: synAck}, fill(88)...)
+		copy(v.want[into+256:], fill(256))
+		copy(v.want[into+512:], fill(88))
+		if got := v.b.poll(); len(got) != 1 || got[0] != (control.WC{ID: 1, QPN: v.qpn, Op: control.WRRead, Len: 600}) {
+			t.Fatalf("completions %+v", got)
+		}
+		v.drain()
+
+		// An answer to a READ, where a WRITE was asked for.
+		testkit.Equal(t, "frames", len(v.posted(v.wr(2, 600))), 3)
+		first := after(ownPSN, 3)
+		v.give(header{op: opReadRespOnly, psn: first, syndrome: synAck}, fill(256)...)
+		nothing("an answer to a READ")
+		ack(after(first, 2), synAck)
+		if got := v.b.poll(); len(got) != 1 || got[0] != (control.WC{ID: 2, QPN: v.qpn, Op: control.WRWrite}) {
+			t.Fatalf("completions %+v", got)
+		}
+		v.unharmed()
+	})
+}
+
+// Each NAK fails the work request that it is for, those before it are done, those behind it are flushed (10.7.3.1,
+// table 97).
+func TestStatusOfNAKs(t *testing.T) {
+	for syndrome, want := range map[uint8]control.WCStatus{nakInvalid: control.WCRemoteInvalid,
+		nakAccess: control.WCRemoteAccess, nakOperate: control.WCRemoteOperation} {
+		for _, packet := range []uint32{0, 1, 2} { // of three that the second one has
+			bubble(t, func(t *testing.T) {
+				v := newVictim(t, nil)
+				v.recv(9)
+				testkit.Equal(t, "frames", len(v.posted(v.wr(1, 8), v.wr(2, 600), v.wr(3, 8))), 5)
+				v.give(header{op: opAck, psn: after(ownPSN, 1+packet), syndrome: syndrome})
+				got := v.b.poll()
+				w := []control.WC{{ID: 1, QPN: v.qpn, Op: control.WRWrite}, {ID: 2, QPN: v.qpn, Op: control.WRWrite, Status: want},
+					{ID: 3, QPN: v.qpn, Op: control.WRWrite, Status: control.WCFlushed},
+					{ID: 9, QPN: v.qpn, Op: control.WRRecv, Status: control.WCFlushed}}
+				if len(got) != 4 || got[0] != w[0] || got[1] != w[1] || got[2] != w[2] || got[3] != w[3] {
+					t.Fatalf("completions %+v, not %+v", got, w)
+				}
+				v.state(control.QPError, want)
+				v.b.post(v.qpn, v.wr(4, 8)) // and what is posted now
+				if got := v.b.poll(); len(got) != 1 || got[0].Status != control.WCFlushed || got[0].ID != 4 {
+					t.Fatalf("completions %+v", got)
+				}
+				testkit.Equal(t, "frames of a queue pair in error", len(v.drain()), 0)
+				v.unharmed()
+			})
+		}
+	}
+}
+
+// Invariant: nic/rdma: A peer's NAKs cost at most a window of frames each that says something new, and none that does
+// not.
+func TestStormsOfNAKs(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		v := newVictim(t, func(p *control.QPPath) { p.Timeout = 20 })
+		v.mute = true
+		const packets = 400
+		v.posted(v.wr(1, packets*256))
+		testkit.Equal(t, "frames without an answer", v.n, Window)
+		before := v.n
+		for range 10_000 { // the same again and again
+			v.give(header{op: opAck, psn: ownPSN, syndrome: nakSequence})
+			v.drain()
+		}
+		testkit.Equal(t, "frames for 10,000 NAKs of one number", v.n-before, Window)
+		before = v.n
+		const news = 50
+		for i := range uint32(news) {
+			for range 100 {
+				v.give(header{op: opAck, psn: after(ownPSN, 1+i), syndrome: nakSequence})
+			}
+			v.drain()
+		}
+		if n := v.n - before; n > news*Window {
+			t.Errorf("%d frames for %d NAKs", n, news)
+		}
+		before = v.n
+		for i := range uint32(news) { // without a pause to send: each undoes the one before
+			v.give(header{op: opAck, psn: after(ownPSN, news+1+i), syndrome: nakSequence})
+		}
+		v.drain()
+		testkit.Equal(t, "frames for NAKs that came at once", v.n-before, Window)
+		before = v.n
+		for i := range uint32(10_000) {
+			v.give(header{op: opAck, psn: after(ownPSN, i%Window), syndrome: synAck})
+			v.drain()
+		}
+		if n := v.n - before; n > Window {
+			t.Errorf("%d frames for ACKs", n)
+		}
+		v.state(control.QPReady, 0)
+		v.unharmed()
+	})
+}
+
+// RNR NAKs: the queue pair waits as it is told, and no longer than its retries.
+func TestStormsOfRNR(t *testing.T) {
+	for _, retries := range []uint8{0, 1, 6, 7} {
+		bubble(t, func(t *testing.T) {
+			v := newVictim(t, func(p *control.QPPath) { p.RNR, p.Timeout = retries, 20 })
+			testkit.Equal(t, "frames", len(v.posted(v.wr(1, 8), v.wr(2, 8))), 2)
+			rnr := func() { v.give(header{op: opAck, psn: ownPSN, syndrome: synRNR | 1}) }
+			for i := range 20 {
+				rnr()
+				if retries < 7 && i == int(retries) {
+					got := v.b.poll()
+					if len(got) != 2 || got[0].Status != control.WCRNRExceeded || got[1].Status != control.WCFlushed {
+						t.Fatalf("completions %+v", got)
+					}
+					v.state(control.QPError, control.WCRNRExceeded)
+					v.unharmed()
+					return
+				}
+				testkit.Equal(t, "frames while it waits", len(v.drain()), 0)
+				v.later()
+				testkit.Equal(t, "frames when it has waited", len(v.drain()), 2)
+			}
+			v.state(control.QPReady, 0)
+			for range 1000 { // while it waits they cost nothing
+				rnr()
+			}
+			testkit.Equal(t, "frames", len(v.drain()), 0)
+			v.later()
+			testkit.Equal(t, "frames", len(v.drain()), 2)
+			v.give(header{op: opAck, psn: after(ownPSN, 1), syndrome: synAck})
+			testkit.Equal(t, "completions", len(v.b.poll()), 2)
+			v.unharmed()
+		})
+	}
+}

@@ -1,0 +1,9 @@
+package rdma
+
+import (
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }

@@ -1,0 +1,251 @@
+package rdma
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/wire"
+)
+
+// victim is an end whose queue pair's peer is the test: it makes each frame by hand. A second queue pair beside it has
+// a peer of ours, and has to go on whatever happens to the first.
+type victim struct {
+	*pair // the innocent queue pairs; b is the victim
+	t     testing.TB
+	qpn   uint32 // the queue pair at b
+	ip    netip.Addr
+	mac   wire.MAC
+	psn   uint32 // of the next request
+	want  []byte // what b's memory has to be
+	wantA []byte
+	ids   uint64
+	mute  bool // frames of the queue pair are not kept
+	sent  []answered
+	n     int // frames that the queue pair has sent
+}
+
+// answered is a frame that the queue pair has sent.
+type answered struct {
+	header
+	payload []byte
+}
+
+const (
+	forgedQPN = 0x123456 // the hand-made peer's
+	forgedPSN = 0xfffffe
+	ownPSN    = 0x800000
+)
+
+// newVictim makes an end whose queue pair has a hand-made peer; MTU 256.
+func newVictim(t testing.TB, change func(p *control.QPPath)) *victim {
+	t.Helper()
+	small := func(p *control.QPPath) { p.MTU = 256 }
+	v := &victim{pair: newPair(t, small), t: t, ip: netip.MustParseAddr("10.0.0.99"), mac: wire.MAC{2, 0, 0, 0, 0, 99},
+		psn: forgedPSN}
+	for i := range v.b.mem {
+		v.a.mem[i], v.b.mem[i] = byte(i*7+i>>8), byte(i*13+i>>8)
+	}
+	v.want, v.wantA = slices.Clone(v.b.mem), slices.Clone(v.a.mem)
+	v.qpn = v.another(change)
+	return v
+}
+
+// another makes one more queue pair with a hand-made peer.
+func (v *victim) another(change func(p *control.QPPath)) uint32 {
+	v.t.Helper()
+	b := v.b
+	n := testkit.Must(b.AddQP(control.QP{PD: b.pd, SendCQ: b.cq, RecvCQ: b.cq, MaxSend: 64, MaxRecv: 64}))(v.t)
+	p := control.QPPath{QPN: n, RemoteQPN: forgedQPN, SendPSN: ownPSN, RecvPSN: forgedPSN, Local: b.ip, Remote: v.ip,
+		MAC: v.mac, MTU: 256, Timeout: 14, Retries: 2, RNR: 3, RNRTimer: 12, Reads: 4, ReadDepth: 4}
+	if change != nil {
+		change(&p)
+	}
+	testkit.OK(v.t, b.ConnectQP(p))
+	return n
+}
+
+// raw makes a frame of bytes behind UDP, whose last four are an ICRC that this puts there, if sum is set.
+func (v *victim) raw(from, to netip.Addr, b []byte, sum bool) *wire.Packet {
+	v.t.Helper()
+	q := &qp{e: &Engine{c: Config{MAC: v.mac}}, n: 7}
+	q.path = control.QPPath{Local: from, Remote: to, MAC: v.b.c.MAC}
+	q.makeFrame()
+	head := q.frame
+	if from.Is4() {
+		binary.BigEndian.PutUint16(head[16:], uint16(28+len(b)))
+	} else {
+		binary.BigEndian.PutUint16(head[18:], uint16(8+len(b)))
+	}
+	binary.BigEndian.PutUint16(head[len(head)-4:], uint16(8+len(b)))
+	p := &wire.Packet{Header: head}
+	testkit.OK(v.t, splitter.Parse(head, uint32(len(head)+len(b)), &p.Meta.Headers))
+	if p.Meta.Headers.Class != splitter.UDP {
+		v.t.Fatalf("a hand-made frame is not UDP: %+v", p.Meta.Headers)
+	}
+	splitter.FixIPv4(&p.Meta.Headers, head)
+	b = slices.Clone(b)
+	if end := len(b) - icrcLen; sum && end >= 12 {
+		binary.LittleEndian.PutUint32(b[end:], icrcByBits(append(slices.Clone(head), b[:end]...)))
+	}
+	p = with(p, b)
+	p.Prepare()
+	return p
+}
+
+// give gives a packet of the peer to the queue pair, with a right ICRC; it says whether it was one of a queue pair.
+func (v *victim) give(h header, payload ...byte) bool {
+	v.t.Helper()
+	return v.take(v.packet(h, payload))
+}
+
+func (v *victim) packet(h header, payload []byte) *wire.Packet {
+	h.pad = uint8(-len(payload) & 3)
+	return v.raw(v.ip, v.b.ip, v.bytes(h, payload), true)
+}
+
+// bytes is a packet behind UDP, with padding and a place for the ICRC.
+func (v *victim) bytes(h header, payload []byte) []byte {
+	if h.qpn == 0 {
+		h.qpn = v.qpn
+	}
+	return append(append(h.append(nil), payload...), make([]byte, int(h.pad)+icrcLen)...)
+}
+
+func (v *victim) take(p *wire.Packet) bool {
+	in := v.b.space.Enter()
+	defer v.b.space.Leave(in)
+	taken, _, _ := v.b.Receive(dma.NewCopier(), p)
+	return taken
+}
+
+// next is give with the number that the queue pair expects.
+func (v *victim) next(h header, payload ...byte) {
+	v.t.Helper()
+	h.psn = v.psn
+	v.psn = after(v.psn, 1)
+	v.give(h, payload...)
+}
+
+// drain takes all frames that the victim has to send now: those of its innocent queue pair go to a, the others are
+// returned.
+func (v *victim) drain() []answered {
+	v.t.Helper()
+	v.sent = v.sent[:0]
+	for v.frame() {
+	}
+	return v.sent
+}
+
+// frame takes one frame of the victim's.
+func (v *victim) frame() bool {
+	v.b.TellAll()
+	var p wire.Packet
+	in := v.b.space.Enter()
+	defer v.b.space.Leave(in)
+	if !v.b.Next(0, &p) {
+		return false
+	}
+	b := bytesOf(&p)
+	var h header
+	if !h.parse(b) {
+		v.t.Fatalf("the victim sent what is no packet: % x", b)
+	}
+	if h.qpn != forgedQPN {
+		v.pair.give(v.a, &p)
+		return true
+	}
+	v.n++
+	if !v.mute {
+		v.sent = append(v.sent, answered{h, b[h.size : len(b)-icrcLen-int(h.pad)]})
+	}
+	return true
+}
+
+// only drains, and holds that the one answer is that.
+func (v *victim) only(syndrome uint8, psn uint32) {
+	v.t.Helper()
+	got := v.drain()
+	if len(got) != 1 || got[0].op != opAck || got[0].syndrome != syndrome || got[0].psn != psn {
+		v.t.Fatalf("answered %+v, not one AETH %#x of %#x", got, syndrome, psn)
+	}
+}
+
+// unharmed holds that both memories are as they should be, and that the innocent queue pair works.
+func (v *victim) unharmed() {
+	v.t.Helper()
+	v.same()
+	v.ids++
+	const at, n = 700_000, 3000
+	for i := range n {
+		v.a.mem[at+i] = byte(i) ^ byte(v.ids)
+		v.wantA[at+i] = v.a.mem[at+i]
+	}
+	copy(v.want[at:], v.a.mem[at:at+n])
+	copy(v.wantA[at+n:at+2*n], v.want[at+n:])
+	v.a.post(v.qa, control.WR{ID: v.ids, Op: control.WRWrite, Key: v.b.mr, Remote: base + at, SGEs: []control.SGE{v.a.at(at, n)}},
+		control.WR{ID: v.ids, Op: control.WRRead, Flags: control.WRSignaled, Key: v.b.mr, Remote: base + at + n,
+			SGEs: []control.SGE{v.a.at(at+n, n)}})
+	for range 200 {
+		v.step(v.a, v.b)
+		v.drain()
+	}
+	want := control.WC{ID: v.ids, QPN: v.qa, Op: control.WRRead, Len: n}
+	if got := v.a.poll(); len(got) != 1 || got[0] != want {
+		v.t.Fatalf("the innocent queue pair: %+v", got)
+	}
+	v.same()
+}
+
+// same compares all of both memories.
+func (v *victim) same() {
+	v.t.Helper()
+	for i, d := range []*end{v.a, v.b} {
+		want := [][]byte{v.wantA, v.want}[i]
+		if !bytes.Equal(d.mem, want) {
+			for at := range want {
+				if d.mem[at] != want[at] {
+					v.t.Fatalf("end %d: byte %d is %#x, not %#x", i, at, d.mem[at], want[at])
+				}
+			}
+		}
+	}
+}
+
+// state holds what the victim's queue pair is in.
+func (v *victim) state(want control.QPState, cause control.WCStatus) {
+	v.t.Helper()
+	s := testkit.Must(v.b.QPStatus(v.qpn))(v.t)
+	if s.State != want || s.Cause != cause {
+		v.t.Fatalf("state %d (cause %d), not %d (%d): %+v", s.State, s.Cause, want, cause, s)
+	}
+}
+
+// recv posts a receive.
+func (v *victim) recv(id uint64, sges ...control.SGE) {
+	v.t.Helper()
+	testkit.OK(v.t, v.b.PostRecv(control.Post{QPN: v.qpn, WRs: []control.WR{{ID: id, Op: control.WRRecv, SGEs: sges}}}))
+}
+
+// fill is n bytes of payload.
+func fill(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*3 + 1)
+	}
+	return b
+}
+
+// later lets time pass, until what waits for a short while goes on.
+func (v *victim) later() {
+	time.Sleep(time.Millisecond) // of the bubble
+	synctest.Wait()
+}
