@@ -34,8 +34,11 @@ func Do(ctx context.Context, o *Options) (*Report, error) {
 			Rounds: o.Rounds, Loss: o.Loss, Seed: o.Seed}
 		u := &use{opt: o, set: s, requester: s.Guests[0], responder: s.Guests[1]}
 		for i, kind := range o.Memory {
-			r := Run{Memory: kind}
-			if err := u.run(ctx, &r, uint16(basePort+i)); err != nil {
+			r, do := Run{Memory: kind, Rounds: o.Rounds}, u.run
+			if kind == OnDemand {
+				do = u.onDemand
+			}
+			if err := do(ctx, &r, uint16(basePort+i)); err != nil {
 				return guests.InMode(o.Memory, "--mr "+kind, err)
 			}
 			rep.Runs = append(rep.Runs, r)
@@ -92,9 +95,13 @@ func (u *use) run(ctx context.Context, r *Run, port uint16) error {
 func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, err error) {
 	o := u.opt
 	conf := func(g *guests.Guest) transfer.RDMA {
-		return transfer.RDMA{Offer: g == u.responder, Read: o.Op == Get, Memory: r.Memory, GPU: g.GPU.ID(),
+		c := transfer.RDMA{Offer: g == u.responder, Read: o.Op == Get, Memory: r.Memory, GPU: g.GPU.ID(),
 			Data: transfer.Area{Bytes: (o.Size + devmem.PageSize - 1) &^ (devmem.PageSize - 1)},
 			QPs:  o.QPs, Depth: o.Depth, PathMTU: uint16(o.PathMTU)}
+		if c.Both = r.Memory == OnDemand; c.Both && !c.Offer { // what was put is read back, behind it
+			c.Memory, c.Data.Bytes = GPU, 2*c.Data.Bytes
+		}
+		return c
 	}
 	addr := func(g *guests.Guest) netip.Addr {
 		c := g.Config()
