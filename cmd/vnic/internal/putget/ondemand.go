@@ -186,7 +186,7 @@ func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
 	begin := time.Now()
 	for r.Rounds = 0; r.Rounds < o.Rounds || time.Since(begin) < o.Time; r.Rounds++ {
 		if err := u.roundOnDemand(ctx, r); err != nil {
-			return fmt.Errorf("round %d: %w", r.Rounds+1, err)
+			return fmt.Errorf("round %d: %w", r.Rounds+1, u.why(ctx, nic, err))
 		}
 	}
 	for _, e := range []*End{&r.Requester, &r.Responder} { // measure takes it that there are as many as was said
@@ -199,6 +199,27 @@ func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
 		return fmt.Errorf("guest %s: %w", u.responder.Name, err)
 	}
 	return u.set.Each(ctx, connectTime, func(ctx context.Context, g *guests.Guest) error { return g.CloseRDMA(ctx) })
+}
+
+// why says what is known of memory that the NIC did not get, before what came of that.
+func (u *use) why(ctx context.Context, nic pager, err error) error {
+	if ctx.Err() != nil {
+		return err
+	}
+	s, e := u.responder.ODP(ctx)
+	if e != nil {
+		return err
+	}
+	c, e := nic.PageCounts(s.Key)
+	switch {
+	case e != nil:
+	case s.Timeouts > 0 || c.Quarantined != 0:
+		return fmt.Errorf("guest %s's NIC did not acknowledge in time that it has let go of pages: its memory region is in "+
+			"quarantine: %w", u.responder.Name, err)
+	case c.Refused > 0:
+		return fmt.Errorf("guest %s's NIC did not get %d pages that it asked for: %w", u.responder.Name, c.Refused, err)
+	}
+	return err
 }
 
 // pages asks all what became of the pages.
