@@ -33,10 +33,10 @@ func Do(ctx context.Context, o *Options) (*Report, error) {
 		rep = &Report{Schema: 1, Info: s.Info, Op: o.Op, Size: o.Size, Block: o.Block, Depth: o.Depth, QPs: o.QPs,
 			Rounds: o.Rounds, Loss: o.Loss, Seed: o.Seed}
 		u := &use{opt: o, set: s, requester: s.Guests[0], responder: s.Guests[1]}
-		for i, kind := range o.Memory {
+		for i, kind := range o.MRs {
 			r := Run{Memory: kind}
 			if err := u.run(ctx, &r, uint16(basePort+i)); err != nil {
-				return guests.InMode(o.Memory, "--mr "+kind, err)
+				return guests.InMode(o.MRs, "--mr "+kind, err)
 			}
 			rep.Runs = append(rep.Runs, r)
 		}
@@ -154,7 +154,7 @@ func (u *use) round(ctx context.Context, r *Run, round int, window uint64) error
 		return err
 	}
 	if o.moved != nil {
-		o.moved(u.set, round)
+		o.moved(u.set, r, round)
 	}
 	if !o.Verify {
 		return nil
