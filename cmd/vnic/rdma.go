@@ -58,7 +58,7 @@ NICs count where payload lay at both ends. Path MTU is the largest that links ha
 	f.IntVar(&o.Rounds, "rounds", o.Rounds, "how often, each with other bytes")
 	f.IntVar(&o.PathMTU, "path-mtu", 0,
 		"payload of a packet: 256, 512, 1024, 2048 or 4096 (default: the largest that fits --mtu)")
-	f.StringSliceVar(&o.Memory, "mr", o.Memory,
+	f.StringSliceVar(&o.MRs, "mr", o.MRs,
 		"what memory regions are of: gpu; ram (through guest RAM, as a baseline); odp (guest 1's: pages on demand, of a "+
 			"program, that the GPU's driver moves between RAM and GPU); or several with commas between")
 	f.IntVar(&o.Pages, "pages", 0, "--mr odp: how many, of 4096 bytes, in place of --size")

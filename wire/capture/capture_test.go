@@ -2,6 +2,7 @@ package capture
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -139,6 +140,38 @@ func TestHeadersOnly(t *testing.T) {
 			}
 		}
 		testkit.Equal(t, "frames", len(frames), 2)
+	}
+}
+
+// Of RoCEv2 the headers behind UDP's are captured, as far as they go, and nothing behind them.
+func TestHeadersOfRoCE(t *testing.T) {
+	for _, c := range []struct{ port, opcode, size, want int }{
+		{4791, 0x06, 1056, 28}, {4791, 0x07, 1040, 12}, {4791, 0x0b, 60, 32}, {4791, 0x0c, 32, 28}, {4791, 0x0e, 1040, 12},
+		{4791, 0x11, 20, 16}, {4791, 0x64, 100, 12}, {4791, 0xff, 100, 12}, {4791, 0x06, 11, 0}, {4791, 0x06, 14, 14},
+		{4791, 0x06, 0, 0}, {4790, 0x06, 1056, 0},
+	} {
+		a, b := pair(t)
+		var out bytes.Buffer
+		conn := attached(t, &out, Options{}, a, b)
+		mem := bytes.Clone(a.mem)
+		mem[4094] = byte(c.opcode) // headers are in two pieces of memory
+		p := a.tcp(b.mac, dma.NewBuffer(mem, dma.Host), 4094, c.size, 0, 0)
+		p.Header = p.Header[:14+20+8]
+		p.Header[14+9] = splitter.ProtoUDP
+		binary.BigEndian.PutUint16(p.Header[14+2:], uint16(20+8+c.size))
+		binary.BigEndian.PutUint16(p.Header[14+20+2:], uint16(c.port))
+		binary.BigEndian.PutUint16(p.Header[14+20+4:], uint16(8+c.size))
+		binary.BigEndian.PutUint16(p.Header[14+20+6:], 0)
+		testkit.OK(t, splitter.Parse(p.Header, p.Len(), &p.Meta.Headers))
+		a.send(p)
+		testkit.OK(t, conn.Close())
+		frames, _ := read(t, &out)
+		testkit.Equal(t, "frames", len(frames), 2)
+		for _, f := range frames {
+			if got := len(f.data) - 14 - 20 - 8; got != c.want || !bytes.Equal(f.data[42:], mem[4094:4094+c.want]) {
+				t.Errorf("%+v: %d bytes behind UDP's header", c, got)
+			}
+		}
 	}
 }
 

@@ -166,8 +166,11 @@ func (ps *locations) text(t *text) {
 
 // memory names memory that is no GPU's.
 func memory(d dma.MemKind) string {
-	if d == dma.Wire {
+	switch d {
+	case dma.Wire:
 		return "a buffer of the wire"
+	case dma.Private: // what a NIC has made itself, as packets of RDMA, whose bytes it counts where they lay
+		return "the NIC's own memory"
 	}
 	return "host memory"
 }

@@ -53,6 +53,7 @@ func (r *record) frame(w *wire.Worker, p *wire.Packet, segs []dma.Segment, paylo
 	r.losses, r.lostMore, r.held = 0, false, 0
 	r.places.set(segs, p.PayloadLen)
 	r.n = copy(r.data, p.Header)
+	payload = max(payload, roceHead(w, p, segs, r.data[r.n:]))
 	k := min(payload, int(p.PayloadLen), len(r.data)-r.n)
 	if k <= 0 || r.n < len(p.Header) || len(segs) == 0 {
 		return

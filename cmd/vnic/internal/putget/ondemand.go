@@ -33,7 +33,7 @@ const (
 	maxTime = 24 * time.Hour
 )
 
-func (o *Options) onDemand() bool { return slices.Contains(o.Memory, OnDemand) }
+func (o *Options) onDemand() bool { return slices.Contains(o.MRs, OnDemand) }
 
 // completeOnDemand does so for what is of pages on demand.
 func (o *Options) completeOnDemand() error {
@@ -183,8 +183,8 @@ func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
 		}
 	}
 	r.Verified = o.Verify
-	begin := time.Now()
-	for r.Rounds = 0; r.Rounds < o.Rounds || time.Since(begin) < o.Time; r.Rounds++ {
+	u.begin = time.Now()
+	for r.Rounds = 0; r.Rounds < o.Rounds || time.Since(u.begin) < o.Time; r.Rounds++ {
 		if err := u.roundOnDemand(ctx, r); err != nil {
 			return fmt.Errorf("round %d: %w", r.Rounds+1, u.why(ctx, nic, err))
 		}
@@ -291,7 +291,7 @@ func (u *use) roundOnDemand(ctx context.Context, r *Run) error {
 		return err
 	}
 	if o.moved != nil {
-		o.moved(u.set, r.Rounds)
+		o.moved(u.set, r, r.Rounds)
 	}
 	if !o.Verify {
 		return nil

@@ -31,7 +31,7 @@ type Options struct {
 	guests.Options
 
 	Op      string   // Put or Get
-	Memory  []string // kinds, one after the other
+	MRs     []string // kinds of memory, one after the other
 	Size    uint64   // bytes of a round
 	Block   uint64   // bytes of a work request
 	Depth   int      // work requests of a queue pair under way
@@ -50,12 +50,12 @@ type Options struct {
 
 	Progress func(mode string, done, total uint64)
 
-	moved func(s *guests.Set, round int) // tests: after a round, before it is compared
+	moved func(s *guests.Set, r *Run, round int) // tests: after a round, from 0 on, before it is compared
 }
 
 // Defaults are the options without a flag, but for a seed.
 func Defaults() Options {
-	return Options{Options: guests.Defaults(), Memory: []string{GPU}, Size: 64 << 20, Block: 1 << 20, Depth: 16, QPs: 1,
+	return Options{Options: guests.Defaults(), MRs: []string{GPU}, Size: 64 << 20, Block: 1 << 20, Depth: 16, QPs: 1,
 		Rounds: 1, Verify: true}
 }
 
@@ -92,15 +92,15 @@ func (o *Options) Complete() error {
 		return fmt.Errorf("--qps %d: 1 to %d", o.QPs, transfer.MaxRDMAQPs)
 	case o.Rounds < 1 || o.Rounds > maxRounds:
 		return fmt.Errorf("--rounds %d: 1 to %d", o.Rounds, maxRounds)
-	case len(o.Memory) == 0:
+	case len(o.MRs) == 0:
 		return fmt.Errorf("--mr: %s, %s or %s, or several with commas between", GPU, RAM, OnDemand)
 	}
-	for i, m := range o.Memory {
+	for i, m := range o.MRs {
 		switch {
 		case m != GPU && m != RAM && m != OnDemand:
 			return fmt.Errorf("--mr %s: %s, %s or %s, or several with commas between", m, GPU, RAM, OnDemand)
-		case slices.Contains(o.Memory[:i], m):
-			return fmt.Errorf("--mr %s: %s twice", strings.Join(o.Memory, ","), m)
+		case slices.Contains(o.MRs[:i], m):
+			return fmt.Errorf("--mr %s: %s twice", strings.Join(o.MRs, ","), m)
 		}
 	}
 	if o.Lab != nil && len(o.Lab.Complete().Guests) < 2 {

@@ -33,13 +33,13 @@ func Do(ctx context.Context, o *Options) (*Report, error) {
 		rep = &Report{Schema: 1, Info: s.Info, Op: o.Op, Size: o.Size, Block: o.Block, Depth: o.Depth, QPs: o.QPs,
 			Rounds: o.Rounds, Loss: o.Loss, Seed: o.Seed}
 		u := &use{opt: o, set: s, requester: s.Guests[0], responder: s.Guests[1]}
-		for i, kind := range o.Memory {
+		for i, kind := range o.MRs {
 			r, do := Run{Memory: kind, Rounds: o.Rounds}, u.run
 			if kind == OnDemand {
 				do = u.onDemand
 			}
 			if err := do(ctx, &r, uint16(basePort+i)); err != nil {
-				return guests.InMode(o.Memory, "--mr "+kind, err)
+				return guests.InMode(o.MRs, "--mr "+kind, err)
 			}
 			rep.Runs = append(rep.Runs, r)
 		}
@@ -57,6 +57,7 @@ type use struct {
 	set       *guests.Set
 	requester *guests.Guest // whose NIC reads or writes
 	responder *guests.Guest // whose memory that is
+	begin     time.Time     // of the rounds, where time says how many
 }
 
 // ends are the guests' source and destination.
@@ -161,7 +162,7 @@ func (u *use) round(ctx context.Context, r *Run, round int, window uint64) error
 		return err
 	}
 	if o.moved != nil {
-		o.moved(u.set, round)
+		o.moved(u.set, r, round)
 	}
 	if !o.Verify {
 		return nil
@@ -263,14 +264,23 @@ func (u *use) measure(ctx context.Context, r *Run, done uint64, f func() error) 
 	if in := &r.Responder; u.opt.Op == Get && in.AgainPackets > 0 { // the NIC counts READs that it answers again, not bytes
 		in.Again = in.payload() - min(in.payload(), done+u.opt.Size)
 	}
-	if u.opt.Progress != nil {
-		u.opt.Progress(r.Memory, done+u.opt.Size, u.opt.Size*uint64(u.opt.Rounds))
-	}
+	u.progress(r.Memory, done+u.opt.Size)
 	return nil
 }
 
 // placed is all payload, of any kind of memory.
 func placed(c *control.RDMACounts) uint64 { return c.DeviceBytes + c.GPUFileBytes + c.HostBytes }
+
+// progress shows how much is done: bytes, or, where that says when it ends, time.
+func (u *use) progress(mode string, bytes uint64) {
+	switch o := u.opt; {
+	case o.Progress == nil:
+	case mode == OnDemand && o.Time > 0:
+		o.Progress(mode, uint64(min(time.Since(u.begin), o.Time)), uint64(o.Time))
+	default:
+		o.Progress(mode, bytes, o.Size*uint64(o.Rounds))
+	}
+}
 
 // showEvery is how often the progress is shown: guests say nothing until they are done, but the NIC counts.
 const showEvery = 200 * time.Millisecond
@@ -296,7 +306,7 @@ func (u *use) watch(mode string, done uint64, before *snapshot) (stop func()) {
 				return
 			}
 			moved := placed(&now.out) - now.out.AgainBytes - (placed(&before.out) - before.out.AgainBytes)
-			u.opt.Progress(mode, done+min(moved, u.opt.Size), u.opt.Size*uint64(u.opt.Rounds))
+			u.progress(mode, done+min(moved, u.opt.Size))
 		}
 	}()
 	return func() {

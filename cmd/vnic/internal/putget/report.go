@@ -172,8 +172,12 @@ func (r *Report) Table(w io.Writer) error {
 	if r.Rounds > 1 {
 		fmt.Fprintf(&b, ", %d times", r.Rounds)
 	}
-	fmt.Fprintf(&b, "\nwork requests of %s, %d at a time on each of %d queue pairs; rates are the emulation's\n\n",
-		lab.FormatBytes(r.Block), r.Depth, r.QPs)
+	pairs := "a queue pair"
+	if r.QPs > 1 {
+		pairs = fmt.Sprintf("each of %d queue pairs", r.QPs)
+	}
+	fmt.Fprintf(&b, "\nwork requests of %s, %d at a time on %s; rates are the emulation's\n\n", lab.FormatBytes(r.Block),
+		r.Depth, pairs)
 	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	n := func(v uint64) string { return humanize.Comma(int64(v)) }
 	fmt.Fprintln(tw, "mr\tbytes\tMB/s\twork requests\tpath MTU\tpackets\tsent again\tNAKs\ttimeouts\tdigest")

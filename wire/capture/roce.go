@@ -1,0 +1,35 @@
+package capture
+
+import (
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/wire"
+)
+
+// Of RoCEv2 (IBA Volume 1, annex A17) headers go on behind UDP's, in what is payload to everybody else, and who captures
+// headers wants them.
+const (
+	rocePort = 4791
+	bthLen   = 12 // Base Transport Header (9.2)
+)
+
+// roceExt is how long the headers behind BTH are, by the operation code of reliable connections (table 38): RETH has 16
+// bytes, AETH and immediate data 4 each. Other operation codes are of other transports, of which BTH is enough.
+var roceExt = [...]int{0x03: 4, 0x05: 4, 0x06: 16, 0x09: 4, 0x0a: 16, 0x0b: 16 + 4, 0x0c: 16, 0x0d: 4, 0x0f: 4, 0x10: 4,
+	0x11: 4}
+
+// roceHead is how many bytes of a packet's payload, which is in segs, are headers of RoCEv2. b is room for BTH at least.
+func roceHead(w *wire.Worker, p *wire.Packet, segs []dma.Segment, b []byte) int {
+	h := &p.Meta.Headers
+	if h.Class != splitter.UDP || h.Flow.DstPort != rocePort || p.PayloadLen < bthLen || len(b) < bthLen {
+		return 0
+	}
+	n, _ := w.Copier.Read(b[:bthLen], segs)
+	switch {
+	case n < bthLen:
+		return 0
+	case int(b[0]) < len(roceExt):
+		return bthLen + roceExt[b[0]]
+	}
+	return bthLen
+}
