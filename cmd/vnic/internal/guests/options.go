@@ -28,6 +28,7 @@ type Options struct {
 	InProc    bool
 	MTU       int
 	Family    int    // 4 or 6
+	Hotplug   bool   // GPUs can be removed while guests run; of a Lab its file says so
 	Driver    string // of the GPUs, lab.DriverNode or lab.DriverVNICGPU; a Lab has its own
 	Memory    uint64 // RAM of each guest, in bytes
 	GPUMemory uint64 // in bytes
@@ -181,6 +182,11 @@ func (o *Options) Describe() (d lab.Description, err error) {
 		g := lab.Guest{Name: name, Driver: o.Driver, GPUs: []lab.GPU{{Name: name + ".gpu0", Memory: o.GPUMemory}},
 			NICs: []lab.NIC{{Name: name + ".nic0", Model: o.model(i), MTU: o.MTU,
 				QueuePairs: max(m.QueuePairs, o.bind()+1)}}}
+		if o.Hotplug {
+			g.Sockets = []lab.Socket{{Name: "s0"}}
+			g.Switches = []lab.Switch{{Name: "sw0", Slot: lab.Slot{Below: "s0"}}}
+			g.NICs[0].Slot, g.GPUs[0].Slot, g.GPUs[0].Hotplug = lab.Slot{Below: "sw0"}, lab.Slot{Below: "sw0"}, true
+		}
 		d.Guests = append(d.Guests, g)
 	}
 	o.addServers(&d)

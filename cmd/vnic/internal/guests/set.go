@@ -39,6 +39,10 @@ type Node interface {
 	EndStorm(ctx context.Context) error
 	ODP(ctx context.Context) (transfer.ODPStats, error)
 	DigestODP(ctx context.Context) (transfer.Digest, error)
+	ReadODP(ctx context.Context, b transfer.Bytes) (transfer.Bytes, error)
+	KillOwner(ctx context.Context) (transfer.Killed, error)
+	BreakPage(ctx context.Context, p transfer.Page) error
+	Complaints(ctx context.Context) ([]string, error)
 	OpenRDMA(ctx context.Context, r transfer.RDMA) (transfer.RDMAInfo, error)
 	ConnectRDMA(ctx context.Context) (transfer.RDMAPath, error)
 	MoveRDMA(ctx context.Context, m transfer.RDMAMove) (transfer.RDMAResult, error)
