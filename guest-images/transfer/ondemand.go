@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -48,6 +50,8 @@ type ODPStats struct {
 
 	Left   uint64 `json:"left"`   // pages of the GPU that were left, and filled
 	Broken uint64 `json:"broken"` // of these, written to after that: DMA after acknowledgement
+
+	Compacted uint64 `json:"compacted"` // pages of any program's that Linux has moved in RAM
 
 	Key      uint32 `json:"key"`      // of the memory region
 	Requests uint64 `json:"requests"` // for pages, that the program has answered
@@ -316,8 +320,19 @@ func (n *Node) ODP(context.Context) (s ODPStats, err error) {
 	}
 	return ODPStats{ToGPU: info.ToGPU, ToRAM: info.ToRAM, Touched: info.Faulted, Private: info.Private,
 		Invalidations: r.Invalidations, Untold: r.Untold, Refused: r.Refused, Timeouts: r.Timeouts,
-		Quarantined: r.Quarantined, Waits: r.Waits[:], Left: p.Left, Broken: p.Broken,
+		Quarantined: r.Quarantined, Waits: r.Waits[:], Left: p.Left, Broken: p.Broken, Compacted: compacted(),
 		Key: o.key, Requests: o.server.Stats().Requests, Idle: uint64(o.idle)}, nil
+}
+
+// compacted is how many pages Linux has moved in RAM since it booted.
+func compacted() (n uint64) {
+	b, _ := os.ReadFile("/proc/vmstat")
+	for line := range strings.Lines(string(b)) {
+		if s, ok := strings.CutPrefix(line, "pgmigrate_success "); ok {
+			n, _ = strconv.ParseUint(strings.TrimSpace(s), 10, 64)
+		}
+	}
+	return n
 }
 
 // Digest is the SHA-256 of the memory as the program sees it, which brings all pages to RAM.

@@ -33,8 +33,9 @@ type Options struct {
 	Memory    uint64 // RAM of each guest, in bytes
 	GPUMemory uint64 // in bytes
 	P2P       P2P
-	Window    uint64 // how much of its GPU's memory each guest needs, in bytes
-	Bind      int    // receive queues of a NIC that are to be bound; 0: 1
+	Window    uint64   // how much of its GPU's memory each guest needs, in bytes
+	Windows   []uint64 // the same of the first guests, where it is another for each
+	Bind      int      // receive queues of a NIC that are to be bound; 0: 1
 
 	Servers []Server          // further guests
 	Gateway *lab.GatewayFlags // nil: there is none
@@ -151,6 +152,14 @@ func (o *Options) loss() transfer.Loss {
 		return transfer.LinkLoss
 	}
 	return transfer.NoLoss
+}
+
+// window is how much of its GPU's memory guest i needs, in bytes.
+func (o *Options) window(i int) uint64 {
+	if i < len(o.Windows) {
+		return o.Windows[i]
+	}
+	return o.Window
 }
 
 func (o *Options) bind() int { return max(1, o.Bind) }
@@ -297,9 +306,9 @@ func (o *Options) Check() error {
 			return fmt.Errorf("guest %s uses %d pairs of queues of its NIC, of which one is for ordinary traffic: %d can be "+
 				"bound, and not %d", g.Name, pairs, pairs-1, o.bind())
 		}
-		if has := Usable(m, g.GPUs[first(g)].Memory); o.Window > has {
+		if has, window := Usable(m, g.GPUs[first(g)].Memory), o.window(i); window > has {
 			return fmt.Errorf("guest %s can use %s of its GPU's memory, and %s are wanted: a larger --gpu-memory, or less data",
-				g.Name, lab.FormatBytes(has), lab.FormatBytes((o.Window+1<<20-1)&^(1<<20-1)))
+				g.Name, lab.FormatBytes(has), lab.FormatBytes((window+1<<20-1)&^(1<<20-1)))
 		}
 	}
 	return nil

@@ -255,7 +255,7 @@ func (s *Set) reach(d *lab.Description) error {
 		g.P2P = s.opt.P2P.Of(i) && !d.NoP2P && hw.Tree.Path(p.Place, mem.Place).P2P()
 		g.Memory = Memory{Name: hw.Name, GPU: gpu}
 		g.conf = NodeConfig{Port: p, GPU: gpu, Family: s.opt.Family, Bind: s.opt.bind(), Loss: s.opt.loss(),
-			Window: (s.opt.Window + HugePage - 1) &^ (HugePage - 1), Gateways: s.opt.gateways(),
+			Window: (s.opt.window(i) + HugePage - 1) &^ (HugePage - 1), Gateways: s.opt.gateways(),
 			Log: s.opt.Log}
 		s.Guests = append(s.Guests, g)
 		if s.opt.P2P.Of(i) {

@@ -80,9 +80,10 @@ type Pages struct {
 	BytesP2P uint64 `json:"p2p_bytes"`     // that it wrote or read there, again ones and verification included
 	BytesRAM uint64 `json:"host_bytes"`
 
-	ToGPU   uint64 `json:"to_gpu"`  // pages that were moved to the GPU
-	ToRAM   uint64 `json:"to_ram"`  // back, by request
-	Touched uint64 `json:"touched"` // back, as they were touched, or as the NIC cannot reach the GPU
+	ToGPU   uint64 `json:"to_gpu"`       // pages that were moved to the GPU
+	ToRAM   uint64 `json:"to_ram"`       // back, by request
+	Touched uint64 `json:"touched"`      // back, as they were touched, or as the NIC cannot reach the GPU
+	Linux   uint64 `json:"moved_in_ram"` // by Linux itself, of all programs
 
 	Invalidations uint64   `json:"invalidations"` // that Linux has waited for the NIC with
 	P50           float64  `json:"invalidation_p50_us"`
@@ -195,7 +196,7 @@ func (u *use) pages(ctx context.Context, r *Run, nic pager, before *transfer.ODP
 	}
 	p := &Pages{Pages: u.opt.Size / devmem.PageSize, Requests: c.Requests, Stale: c.Stale, MapsP2P: c.MapsGPU,
 		MapsHost: c.MapsHost, Refused: c.Refused, BytesP2P: c.GPUBytes, BytesRAM: c.HostBytes,
-		ToGPU: now.ToGPU - before.ToGPU, ToRAM: now.ToRAM - before.ToRAM, Touched: now.Touched - before.Touched,
+		ToGPU: now.ToGPU - before.ToGPU, ToRAM: now.ToRAM - before.ToRAM, Touched: now.Touched - before.Touched, Linux: now.Compacted - before.Compacted,
 		Invalidations: now.Invalidations - before.Invalidations, P50: quantile(now.Waits, 0.5), P99: quantile(now.Waits, 0.99),
 		IdleP99: math.Round(float64(now.Idle) / 1e3), Untold: now.Untold - before.Untold, Parked: c.Parked, Retried: c.NotReady,
 		AfterAck: now.Broken - before.Broken, Looked: now.Left - before.Left,
