@@ -176,18 +176,22 @@ type Page struct {
 	Page int `json:"page"`
 }
 
-// BreakPage has Linux take a page of memory on demand for memory that is broken (madvise(2), MADV_HWPOISON).
+// hardOffline has Linux take the page of RAM at an address for broken
+// (Documentation/ABI/testing/sysfs-memory-page-offline). MADV_HWPOISON would kill this program.
+const hardOffline = "/sys/devices/system/memory/hard_offline_page"
+
+// BreakPage has Linux take the RAM of a page of memory on demand for broken, which comes to RAM for that.
 func (n *Node) BreakPage(_ context.Context, p Page) error {
 	o, err := n.odp("break a page")
 	if err != nil {
 		return err
 	}
-	if p.Page < 0 || p.Page >= len(o.memory)/gpudriver.PageSize {
-		return fmt.Errorf("break page %d of %d: %w", p.Page, len(o.memory)/gpudriver.PageSize, syscall.EINVAL)
+	at, _, err := o.region.Fault(uint64(max(p.Page, 0)), 1, true, true)
+	if err == nil {
+		err = os.WriteFile(hardOffline, fmt.Appendf(nil, "%#x", at[0].Addr), 0)
 	}
-	at := p.Page * gpudriver.PageSize
-	if err := unix.Madvise(o.memory[at:at+gpudriver.PageSize], unix.MADV_HWPOISON); err != nil {
-		return fmt.Errorf("break page %d: MADV_HWPOISON: %w", p.Page, err)
+	if err != nil {
+		return fmt.Errorf("break page %d: %w", p.Page, err)
 	}
 	return nil
 }

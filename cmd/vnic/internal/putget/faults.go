@@ -186,7 +186,7 @@ func (u *use) disturbed(ctx context.Context, r *Run, nic pager, f faults) error 
 			"round %d and %s of the one before", name, u.requester.Name, lab.FormatBytes(now), r.Rounds,
 			lab.FormatBytes(before))
 	default:
-		said = fmt.Sprintf("%s's NIC did not get page %d, whose memory is broken (MADV_HWPOISON); another queue pair has "+
+		said = fmt.Sprintf("%s's NIC did not get page %d, whose memory Linux takes for broken; another queue pair has "+
 			"moved all others", name, f.bad)
 		at := uint64(f.bad) * devmem.PageSize
 		bad = u.goesOn(ctx, r, 0, at)
