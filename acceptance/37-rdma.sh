@@ -203,7 +203,8 @@ for name in guest1 guest0; do
   refused 1 "guest $name: QEMU ended early" $s "$name killed"
   [ -z "$(alive "$pid")" ] || fail "$name killed: processes are left: $(alive "$pid")"
   [ $((SECONDS - start)) -lt 30 ] || fail "$name killed: it took $((SECONDS - start)) s"
-  grep -m 1 'what it ended' "$work/err" | cut -c 1-170 | sed 's/^/   /'
+  grep -m 1 'what it ended: guest guest0: put: ' "$work/err" | cut -c 1-170 | sed 's/^/   /' || { cat "$work/err" >&2; \
+    fail "$name killed: not in the middle"; }
   files > "$work/after"
   diff "$work/before" "$work/after" >&2 || fail "$name killed: files are left"
 done

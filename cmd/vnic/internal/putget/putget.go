@@ -180,15 +180,18 @@ func (u *use) round(ctx context.Context, r *Run, round int, window uint64) error
 	return nil
 }
 
-// move moves [at, at+n) of the data, which memory regions hold at one time.
+// move moves [at, at+n) of the data, which memory regions hold at one time. The responder has no part in that: its end
+// ends it all the same.
 func (u *use) move(ctx context.Context, r *Run, at, n uint64) error {
+	ctx, end := u.responder.Lives(ctx)
+	defer end()
 	src, dst := u.ends()
 	if err := src.StageRDMA(ctx, transfer.RDMAStage{Off: at, Len: n}); err != nil {
 		return fmt.Errorf("guest %s: %w", src.Name, err)
 	}
 	res, err := u.requester.MoveRDMA(ctx, transfer.RDMAMove{Off: at, Len: n, Block: uint32(u.opt.Block)})
 	if err != nil {
-		return fmt.Errorf("guest %s: %s: %w", u.requester.Name, u.opt.Op, err)
+		return fmt.Errorf("guest %s: %s: %w", u.requester.Name, u.opt.Op, guests.OrCause(ctx, err))
 	}
 	r.Bytes += res.Bytes
 	r.Requests += res.Requests
