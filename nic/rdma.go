@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
@@ -259,4 +260,19 @@ func (r *roce) Idle([]*TxFrame) {}
 // Stopped implements TxQueue. Nothing of this queue can fail but the sleep.
 func (r *roce) Stopped(err error) {
 	r.port.conf.Log.Error("RDMA sends no more", "port", r.port.conf.Name, slog.Any("err", err))
+}
+
+// DelayPageAcks has the NIC acknowledge invalidations of pages on demand that much later, or never (negative).
+func (p *Port) DelayPageAcks(d time.Duration) error {
+	return toRDMA(p, func(e *rdma.Engine, d time.Duration) error { e.DelayAcks(d); return nil }, d)
+}
+
+// LosePageAnswers has the next n answers to its requests for pages get lost.
+func (p *Port) LosePageAnswers(n int) error {
+	return toRDMA(p, func(e *rdma.Engine, n int) error { e.LoseAnswers(n); return nil }, n)
+}
+
+// KeepStalePages has it acknowledge invalidations and go on using the pages, as a NIC does that is broken.
+func (p *Port) KeepStalePages(on bool) error {
+	return toRDMA(p, func(e *rdma.Engine, on bool) error { e.KeepStale(on); return nil }, on)
 }

@@ -27,6 +27,7 @@ NICs count where payload lay at both ends. Path MTU is the largest that links ha
   vnic rdma put --loss 1%                      links that lose packets: go-back-N
   vnic rdma get --p2p off=1                    guest 1's NIC does not reach its GPU: only its host bytes rise
   vnic rdma put --mr gpu,ram                   beside it through the guests' RAM
+  vnic rdma put --mr odp --pages 16384 --migrate 500 --time 1m   pages move between RAM and GPU meanwhile
   vnic rdma put --guest inproc --pcap rdma.pcapng   for tshark and Wireshark`,
 		ValidArgs: []string{putget.Put, putget.Get},
 		Args:      cobra.ArbitraryArgs,
@@ -58,7 +59,14 @@ NICs count where payload lay at both ends. Path MTU is the largest that links ha
 	f.IntVar(&o.PathMTU, "path-mtu", 0,
 		"payload of a packet: 256, 512, 1024, 2048 or 4096 (default: the largest that fits --mtu)")
 	f.StringSliceVar(&o.MRs, "mr", o.MRs,
-		"what memory regions are of: gpu; ram (through guest RAM, as a baseline); or both with a comma between")
+		"what memory regions are of: gpu; ram (through guest RAM, as a baseline); odp (guest 1's: pages on demand, of a "+
+			"program, that the GPU's driver moves between RAM and GPU); or several with commas between")
+	f.IntVar(&o.Pages, "pages", 0, "--mr odp: how many, of 4096 bytes, in place of --size")
+	f.Float64Var(&o.Migrate, "migrate", 0, "--mr odp: pages a second that are moved meanwhile, to the GPU or back")
+	f.BoolVar(&o.Compact, "compact", false, "--mr odp: and Linux moves those that are in RAM, four times a second")
+	f.DurationVar(&o.Time, "time", 0, "--mr odp: rounds for that long")
+	f.StringVar(&o.Fault, "fault", "", "--mr odp: what guest 1's NIC does wrong: never-ack, late-ack=TIME, lose-answers=N, "+
+		"or stale (it goes on using pages that it has let go of)")
 	f.BoolVar(&o.Verify, "verify", o.Verify, "compare every byte, and digest both ends")
 	u.flags(c)
 	return c

@@ -49,6 +49,7 @@ type ODPStats struct {
 	Left   uint64 `json:"left"`   // pages of the GPU that were left, and filled
 	Broken uint64 `json:"broken"` // of these, written to after that: DMA after acknowledgement
 
+	Key      uint32 `json:"key"`      // of the memory region
 	Requests uint64 `json:"requests"` // for pages, that the program has answered
 	Idle     uint64 `json:"idle_ns"`  // how much later than asked for it was woken, 99th percentile, while nothing went on
 }
@@ -59,6 +60,7 @@ type onDemand struct {
 	at     uint64 // where in the GPU's memory the driver's begins
 	memory []byte
 	region *gpudriver.Region
+	key    uint32
 	server *rdma.PageServer
 	idle   time.Duration
 
@@ -103,7 +105,12 @@ func (n *Node) odpRegions(dev *rdma.Device, pd *rdma.PD, r *RDMA, access uint8) 
 	if _, err := o.file.Poison(); err != nil {
 		return nil, err
 	}
-	if o.memory, err = unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON); err != nil {
+	o.memory, err = unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return nil, err
+	}
+	// All of it begins in the GPU; where that is full the rest begins in RAM.
+	if _, err := o.file.ToGPU(o.memory); err != nil && !errors.Is(err, syscall.ENOMEM) {
 		return nil, err
 	}
 	if o.region, err = o.file.OpenRegion(o.memory); err != nil {
@@ -116,7 +123,7 @@ func (n *Node) odpRegions(dev *rdma.Device, pd *rdma.PD, r *RDMA, access uint8) 
 	if err != nil {
 		return nil, err
 	}
-	all.mrs = []*rdma.MR{mr}
+	all.mrs, o.key = []*rdma.MR{mr}, mr.Key
 	serve, end := context.WithCancel(ctx)
 	o.end, o.served = end, make(chan error, 1)
 	go func() { o.served <- o.server.Serve(serve) }()
@@ -231,7 +238,7 @@ func (o *onDemand) move(ctx context.Context, s Storm) error {
 			page := o.memory[at : at+gpudriver.PageSize]
 			n, err := o.file.ToGPU(page)
 			if err == nil && n == 0 {
-				n, err = o.file.ToRAM(page)
+				_, err = o.file.ToRAM(page)
 			}
 			if err != nil && !errors.Is(err, syscall.ENOMEM) {
 				return fmt.Errorf("move a page: %w", err)
@@ -273,7 +280,7 @@ func (n *Node) ODP(context.Context) (s ODPStats, err error) {
 	return ODPStats{ToGPU: info.ToGPU, ToRAM: info.ToRAM, Touched: info.Faulted, Private: info.Private,
 		Invalidations: r.Invalidations, Untold: r.Untold, Refused: r.Refused, Timeouts: r.Timeouts,
 		Quarantined: r.Quarantined, Waits: r.Waits[:], Left: p.Left, Broken: p.Broken,
-		Requests: o.server.Stats().Requests, Idle: uint64(o.idle)}, nil
+		Key: o.key, Requests: o.server.Stats().Requests, Idle: uint64(o.idle)}, nil
 }
 
 // Digest is the SHA-256 of the memory as the program sees it, which brings all pages to RAM.

@@ -24,6 +24,7 @@ import (
 type RDMA struct {
 	Offer   bool           `json:"offer,omitempty"` // the peer uses this end's memory; else this end uses the peer's
 	Read    bool           `json:"read,omitempty"`  // the memory that is offered is read; else it is written
+	Both    bool           `json:"both,omitempty"`  // it is read and written
 	Memory  string         `json:"memory"`          // of this end: MemoryGPU, MemoryRAM or MemoryODP
 	GPU     int            `json:"gpu"`
 	Data    Area           `json:"data"`   // what is moved, or where to, in the GPU's memory
@@ -51,6 +52,9 @@ type RDMAMove struct {
 	Off   uint64 `json:"off"`
 	Len   uint64 `json:"len"`
 	Block uint32 `json:"block"`
+
+	Back bool   `json:"back,omitempty"` // the other way than RDMA.Read says; RDMA.Both
+	At   uint64 `json:"at,omitempty"`   // in this end's data, Off is behind it
 }
 
 // RDMAResult is how that went.
@@ -256,7 +260,7 @@ func (n *Node) MoveRDMA(ctx context.Context, m RDMAMove) (res RDMAResult, err er
 	ctx, end := e.begin(ctx)
 	defer end()
 	size := e.memory.size
-	off := m.Off % size
+	off := (m.At + m.Off) % size
 	switch {
 	case e.conf.Offer || e.remote == nil:
 		return res, fmt.Errorf("move: this end offers memory, or is not connected: %w", syscall.EINVAL)
@@ -271,7 +275,7 @@ func (n *Node) MoveRDMA(ctx context.Context, m RDMAMove) (res RDMAResult, err er
 	for i, qp := range e.qps { // each has its share of the blocks
 		from := uint64(i) * blocks / uint64(len(e.qps)) * uint64(m.Block)
 		to := min(m.Len, uint64(i+1)*blocks/uint64(len(e.qps))*uint64(m.Block))
-		eg.Go(func() error { return e.share(ctx, qp, off+from, to-from, m.Block, &counts[i]) })
+		eg.Go(func() error { return e.share(ctx, qp, &m, off+from, to-from, &counts[i]) })
 	}
 	err = eg.Wait()
 	res.Seconds = time.Since(start).Seconds()
@@ -286,14 +290,14 @@ func (n *Node) MoveRDMA(ctx context.Context, m RDMAMove) (res RDMAResult, err er
 }
 
 // share moves n bytes at off on a queue pair: where a memory region ends on either side, so does a transfer.
-func (e *rdmaEnd) share(ctx context.Context, qp *rdma.QP, off, n uint64, block uint32, sum *rdma.Counts) error {
+func (e *rdmaEnd) share(ctx context.Context, qp *rdma.QP, m *RDMAMove, off, n uint64, sum *rdma.Counts) error {
 	transfer := rdma.Put
-	if e.conf.Read {
+	if e.conf.Read != m.Back {
 		transfer = rdma.Get
 	}
 	for n > 0 {
 		mr, here, k := e.memory.at(off)
-		remote, there, l := remoteAt(e.remote, off)
+		remote, there, l := remoteAt(e.remote, off-m.At)
 		if k = min(k, l, n); k == 0 {
 			return fmt.Errorf("the peer offers %d bytes, and not %d: %w", off, off+n, syscall.EFAULT)
 		}
@@ -301,7 +305,7 @@ func (e *rdmaEnd) share(ctx context.Context, qp *rdma.QP, off, n uint64, block u
 		if err != nil {
 			return err
 		}
-		c, err := transfer(ctx, qp, mr.Part(here, k), part, rdma.TransferOptions{Size: block, Window: e.conf.Depth})
+		c, err := transfer(ctx, qp, mr.Part(here, k), part, rdma.TransferOptions{Size: m.Block, Window: e.conf.Depth})
 		sum.Posted, sum.Bytes = sum.Posted+c.Posted, sum.Bytes+c.Bytes
 		if err != nil {
 			return err

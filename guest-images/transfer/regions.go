@@ -47,11 +47,13 @@ func (r *regions) close() error {
 func (n *Node) regions(dev *rdma.Device, pd *rdma.PD, r *RDMA) (*regions, error) {
 	access := uint8(0)
 	switch {
+	case r.Offer && r.Both:
+		access = rdma.RemoteRead | rdma.RemoteWrite | rdma.LocalWrite
 	case r.Offer && r.Read:
 		access = rdma.RemoteRead
 	case r.Offer:
 		access = rdma.RemoteWrite | rdma.LocalWrite
-	case r.Read:
+	case r.Read || r.Both:
 		access = rdma.LocalWrite
 	}
 	switch r.Memory {
@@ -62,7 +64,8 @@ func (n *Node) regions(dev *rdma.Device, pd *rdma.PD, r *RDMA) (*regions, error)
 	case MemoryODP:
 		return n.odpRegions(dev, pd, r, access)
 	}
-	return nil, fmt.Errorf("memory regions of %q: %s, %s or %s: %w", r.Memory, MemoryGPU, MemoryRAM, MemoryODP, syscall.EINVAL)
+	return nil, fmt.Errorf("memory regions of %q: %s, %s or %s: %w", r.Memory, MemoryGPU, MemoryRAM, MemoryODP,
+		syscall.EINVAL)
 }
 
 // gpuRegions registers the data with the NIC: a buffer and a memory region for each piece that is contiguous.

@@ -454,8 +454,8 @@ func TestParkedPacketsAreBounded(t *testing.T) {
 			p.step(p.a, p.b)
 			p.step(p.b, p.a)
 		}
-		if made := p.b.paging.parked.made; made != parkedBytes/maxMTU {
-			t.Errorf("%d packets wait, of at most %d", made, parkedBytes/maxMTU)
+		if n := p.b.paging.parked.taken; n != parkedBytes {
+			t.Errorf("%d bytes wait, of at most %d", n, parkedBytes)
 		}
 		o.mute = false
 		p.runPaged(o)
@@ -466,6 +466,9 @@ func TestParkedPacketsAreBounded(t *testing.T) {
 			}
 		}
 		c := testkit.Must(p.b.PageCounts(key))(t)
+		if n := p.b.paging.parked.taken; n != 0 {
+			t.Errorf("%d bytes wait, and nobody for a page", n)
+		}
 		if len(got) != 3 || c.NotReady == 0 || !bytes.Equal(o.all(), p.a.mem[:n]) {
 			t.Errorf("%d completions; %+v", len(got), c)
 		}

@@ -7,34 +7,30 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// parkedPool is memory for packets that wait for a page, for all queue pairs: 256 KiB, made when first needed.
+// parkedPool is memory for packets that wait for a page, for all queue pairs: parkedBytes at most.
 type parkedPool struct {
-	mu   sync.Mutex // a leaf
-	free []*dma.Region
-	made int
+	mu    sync.Mutex // a leaf
+	taken int        // bytes
 }
 
 const parkedBytes = 256 << 10
 
-func (p *parkedPool) get() *dma.Region {
+// get gives memory for a packet's payload; nil: there is none left. A packet of none takes as much as a small one.
+func (p *parkedPool) get(n uint32) *dma.Region {
+	n = max(n, 64)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if n := len(p.free); n > 0 {
-		r := p.free[n-1]
-		p.free = p.free[:n-1]
-		return r
-	}
-	if p.made == parkedBytes/maxMTU {
+	if int(n) > parkedBytes-p.taken {
 		return nil
 	}
-	p.made++
-	return dma.NewBuffer(make([]byte, maxMTU), dma.Private)
+	p.taken += int(n)
+	return dma.NewBuffer(make([]byte, n), dma.Private)
 }
 
 func (p *parkedPool) put(r *dma.Region) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.free = append(p.free, r)
+	p.taken -= int(r.Size())
 }
 
 // parkedPackets are those of a queue pair, of consecutive numbers from the expected one on.
@@ -70,7 +66,7 @@ func (q *qp) park(c *dma.Copier, h *header, n uint32) {
 
 func (q *qp) keep(c *dma.Copier, h *header, n uint32) bool {
 	p := &q.resp.parked
-	mem := q.e.paging.parked.get()
+	mem := q.e.paging.parked.get(n)
 	if mem == nil {
 		return false
 	}

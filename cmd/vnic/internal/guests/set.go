@@ -35,6 +35,10 @@ type Node interface {
 	Load(ctx context.Context, l transfer.Load) (transfer.LoadResult, error)
 	CloseSource(ctx context.Context) error
 
+	StartStorm(ctx context.Context, s transfer.Storm) error
+	EndStorm(ctx context.Context) error
+	ODP(ctx context.Context) (transfer.ODPStats, error)
+	DigestODP(ctx context.Context) (transfer.Digest, error)
 	OpenRDMA(ctx context.Context, r transfer.RDMA) (transfer.RDMAInfo, error)
 	ConnectRDMA(ctx context.Context) (transfer.RDMAPath, error)
 	MoveRDMA(ctx context.Context, m transfer.RDMAMove) (transfer.RDMAResult, error)

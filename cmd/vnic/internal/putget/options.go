@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/devmem"
@@ -18,12 +19,11 @@ const (
 	Get = "get" // its NIC reads guest 1's memory
 )
 
-// Kinds of memory that memory regions are of. OnDemand has its place here, and is refused until there is an owner of
-// such pages.
+// Kinds of memory that memory regions are of.
 const (
 	GPU      = transfer.MemoryGPU
 	RAM      = transfer.MemoryRAM
-	OnDemand = "odp"
+	OnDemand = transfer.MemoryODP // guest 1's: its program's own, of which the GPU's driver moves pages
 )
 
 // Options are the flags of `vnic rdma`.
@@ -40,6 +40,13 @@ type Options struct {
 	Rounds  int
 	Verify  bool // compare every byte
 	Seed    uint64
+
+	// Of OnDemand.
+	Pages   int           // of Size, if not 0
+	Migrate float64       // pages a second that are moved meanwhile, to the GPU or back; 0: none
+	Compact bool          // and Linux moves those that are in RAM
+	Time    time.Duration // at least that long, in place of Rounds
+	Fault   string        // what guest 1's NIC does wrong
 
 	Progress func(mode string, done, total uint64)
 
@@ -68,6 +75,9 @@ var pathMTUs = []int{256, 512, 1024, 2048, 4096}
 // Complete sets what follows from the rest, and says what is wrong.
 func (o *Options) Complete() error {
 	o.Guests = 2
+	if err := o.completeOnDemand(); err != nil {
+		return err
+	}
 	switch {
 	case o.Op != Put && o.Op != Get:
 		return fmt.Errorf("%q: %s, to write guest 1's memory, or %s, to read it", o.Op, Put, Get)
@@ -83,14 +93,12 @@ func (o *Options) Complete() error {
 	case o.Rounds < 1 || o.Rounds > maxRounds:
 		return fmt.Errorf("--rounds %d: 1 to %d", o.Rounds, maxRounds)
 	case len(o.MRs) == 0:
-		return fmt.Errorf("--mr: %s or %s, or both with a comma between", GPU, RAM)
+		return fmt.Errorf("--mr: %s, %s or %s, or several with commas between", GPU, RAM, OnDemand)
 	}
 	for i, m := range o.MRs {
 		switch {
-		case m == OnDemand:
-			return fmt.Errorf("--mr %s: this vnic has no pages on demand for this command: %s or %s", m, GPU, RAM)
-		case m != GPU && m != RAM:
-			return fmt.Errorf("--mr %s: %s or %s, or both with a comma between", m, GPU, RAM)
+		case m != GPU && m != RAM && m != OnDemand:
+			return fmt.Errorf("--mr %s: %s, %s or %s, or several with commas between", m, GPU, RAM, OnDemand)
 		case slices.Contains(o.MRs[:i], m):
 			return fmt.Errorf("--mr %s: %s twice", strings.Join(o.MRs, ","), m)
 		}
@@ -99,6 +107,9 @@ func (o *Options) Complete() error {
 		return errors.New("--lab: it has one guest, and the first two are used")
 	}
 	o.Window = (o.Size + devmem.PageSize - 1) &^ (devmem.PageSize - 1)
+	if o.onDemand() {
+		o.Window *= 2 // what was put is read back beside it
+	}
 	if err := o.Check(); err != nil {
 		return err
 	}

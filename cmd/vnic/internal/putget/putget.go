@@ -34,8 +34,11 @@ func Do(ctx context.Context, o *Options) (*Report, error) {
 			Rounds: o.Rounds, Loss: o.Loss, Seed: o.Seed}
 		u := &use{opt: o, set: s, requester: s.Guests[0], responder: s.Guests[1]}
 		for i, kind := range o.MRs {
-			r := Run{Memory: kind}
-			if err := u.run(ctx, &r, uint16(basePort+i)); err != nil {
+			r, do := Run{Memory: kind, Rounds: o.Rounds}, u.run
+			if kind == OnDemand {
+				do = u.onDemand
+			}
+			if err := do(ctx, &r, uint16(basePort+i)); err != nil {
 				return guests.InMode(o.MRs, "--mr "+kind, err)
 			}
 			rep.Runs = append(rep.Runs, r)
@@ -54,6 +57,7 @@ type use struct {
 	set       *guests.Set
 	requester *guests.Guest // whose NIC reads or writes
 	responder *guests.Guest // whose memory that is
+	begin     time.Time     // of the rounds, where time says how many
 }
 
 // ends are the guests' source and destination.
@@ -92,9 +96,13 @@ func (u *use) run(ctx context.Context, r *Run, port uint16) error {
 func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, err error) {
 	o := u.opt
 	conf := func(g *guests.Guest) transfer.RDMA {
-		return transfer.RDMA{Offer: g == u.responder, Read: o.Op == Get, Memory: r.Memory, GPU: g.GPU.ID(),
+		c := transfer.RDMA{Offer: g == u.responder, Read: o.Op == Get, Memory: r.Memory, GPU: g.GPU.ID(),
 			Data: transfer.Area{Bytes: (o.Size + devmem.PageSize - 1) &^ (devmem.PageSize - 1)},
 			QPs:  o.QPs, Depth: o.Depth, PathMTU: uint16(o.PathMTU)}
+		if c.Both = r.Memory == OnDemand; c.Both && !c.Offer { // what was put is read back, behind it
+			c.Memory, c.Data.Bytes = GPU, 2*c.Data.Bytes
+		}
+		return c
 	}
 	addr := func(g *guests.Guest) netip.Addr {
 		c := g.Config()
@@ -259,14 +267,23 @@ func (u *use) measure(ctx context.Context, r *Run, done uint64, f func() error) 
 	if in := &r.Responder; u.opt.Op == Get && in.AgainPackets > 0 { // the NIC counts READs that it answers again, not bytes
 		in.Again = in.payload() - min(in.payload(), done+u.opt.Size)
 	}
-	if u.opt.Progress != nil {
-		u.opt.Progress(r.Memory, done+u.opt.Size, u.opt.Size*uint64(u.opt.Rounds))
-	}
+	u.progress(r.Memory, done+u.opt.Size)
 	return nil
 }
 
 // placed is all payload, of any kind of memory.
 func placed(c *control.RDMACounts) uint64 { return c.DeviceBytes + c.GPUFileBytes + c.HostBytes }
+
+// progress shows how much is done: bytes, or, where that says when it ends, time.
+func (u *use) progress(mode string, bytes uint64) {
+	switch o := u.opt; {
+	case o.Progress == nil:
+	case mode == OnDemand && o.Time > 0:
+		o.Progress(mode, uint64(min(time.Since(u.begin), o.Time)), uint64(o.Time))
+	default:
+		o.Progress(mode, bytes, o.Size*uint64(o.Rounds))
+	}
+}
 
 // showEvery is how often the progress is shown: guests say nothing until they are done, but the NIC counts.
 const showEvery = 200 * time.Millisecond
@@ -292,7 +309,7 @@ func (u *use) watch(mode string, done uint64, before *snapshot) (stop func()) {
 				return
 			}
 			moved := placed(&now.out) - now.out.AgainBytes - (placed(&before.out) - before.out.AgainBytes)
-			u.opt.Progress(mode, done+min(moved, u.opt.Size), u.opt.Size*uint64(u.opt.Rounds))
+			u.progress(mode, done+min(moved, u.opt.Size))
 		}
 	}()
 	return func() {

@@ -169,7 +169,7 @@ func TestWrongCounters(t *testing.T) {
 			t.Errorf("%s: %+v: %q", c.memory, c.e, says)
 		}
 	}
-	rep := Report{Size: n, Rounds: 1, Runs: []Run{{Memory: GPU, Bytes: n - 1}}}
+	rep := Report{Size: n, Rounds: 1, Runs: []Run{{Memory: GPU, Rounds: 1, Bytes: n - 1}}}
 	testkit.ErrorSays(t, rep.check(), "--mr gpu: 999 bytes of 1000")
 }
 

@@ -35,6 +35,7 @@ type Report struct {
 type Run struct {
 	Memory    string  `json:"mr"`
 	PathMTU   int     `json:"path_mtu"`
+	Rounds    int     `json:"rounds"`
 	Bytes     uint64  `json:"bytes"`
 	Seconds   float64 `json:"seconds"` // by the requester's clock; with RAM without the engines' copies
 	Requests  uint64  `json:"work_requests"`
@@ -42,6 +43,7 @@ type Run struct {
 	Responder End     `json:"responder"`
 	// Verified says that every byte was compared, and was right.
 	Verified     bool   `json:"verified"`
+	Pages        *Pages `json:"pages,omitempty"`         // of OnDemand
 	Error        string `json:"error,omitempty"`         // the first byte that was wrong
 	SourceSHA256 string `json:"source_sha256,omitempty"` // of the last round
 	SHA256       string `json:"sha256,omitempty"`
@@ -102,6 +104,12 @@ func (e *End) wrong(memory string, bytes uint64) (list []string) {
 	}
 	is(e.payload()-e.Again != bytes, "%d bytes of payload, without %d that were moved again, and not %d",
 		e.payload()-e.Again, e.Again, bytes)
+	if memory == OnDemand { // wherever its pages are
+		is(e.GPUFile > 0, "%d bytes in GPU memory that is nobody's", e.GPUFile)
+		is(!e.P2P && e.Device > 0, "without peer-to-peer %d bytes lay in the GPU", e.Device)
+		is(e.Bounced > 0, "%d bytes were bounced, and pages should have come to RAM", e.Bounced)
+		return list
+	}
 	gpu := memory != RAM
 	is(gpu && e.P2P && (e.Host > 0 || e.GPUFile > 0),
 		"%d bytes lay in host memory, and %d in GPU memory that is not registered", e.Host, e.GPUFile)
@@ -123,11 +131,26 @@ func (r *Report) check() error {
 		if x.Error != "" {
 			says("%s", x.Error)
 		}
-		if want := r.Size * uint64(r.Rounds); x.Bytes != want {
+		if p := x.Pages; p != nil {
+			if p.AfterAck > 0 {
+				says("%d pages of the GPU were written to after the NIC had acknowledged that it has let go of them", p.AfterAck)
+			}
+			if p.Quarantined {
+				says("the NIC did not acknowledge an invalidation in time, and its memory region is in quarantine")
+			}
+			if e := &x.Responder; !e.P2P && p.MapsP2P > 0 {
+				says("without peer-to-peer the NIC got to know %d pages in the GPU", p.MapsP2P)
+			}
+		}
+		if want := r.Size * uint64(x.Rounds); x.Bytes != want {
 			says("%d bytes of %d", x.Bytes, want)
 		}
 		for _, e := range []*End{&x.Requester, &x.Responder} {
-			for _, wrong := range e.wrong(x.Memory, x.Bytes) {
+			memory := x.Memory
+			if e == &x.Requester && memory == OnDemand {
+				memory = GPU // its own is pinned
+			}
+			for _, wrong := range e.wrong(memory, x.Bytes) {
 				says("guest %s: %s", e.Guest, wrong)
 			}
 		}
@@ -168,7 +191,7 @@ func (r *Report) Table(w io.Writer) error {
 		switch {
 		case x.Error != "":
 			digest = "WRONG"
-		case x.Verified && r.Rounds > 1:
+		case x.Verified && x.Rounds > 1:
 			digest = "match, in all rounds"
 		case x.Verified:
 			digest = "match"
@@ -191,6 +214,12 @@ func (r *Report) Table(w io.Writer) error {
 		}
 	}
 	_ = tw.Flush()
+	for i := range r.Runs {
+		if p := r.Runs[i].Pages; p != nil {
+			b.WriteByte('\n')
+			p.table(&b, tw)
+		}
+	}
 	b.WriteByte('\n')
 	for i := range r.Runs {
 		x := &r.Runs[i]
@@ -207,4 +236,18 @@ func (r *Report) Table(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// table prints what became of pages.
+func (p *Pages) table(b *strings.Builder, tw *tabwriter.Writer) {
+	n := func(v uint64) string { return humanize.Comma(int64(v)) }
+	fmt.Fprintln(tw, "pages\tpage requests\tP2P maps\thost maps\tP2P bytes\thost bytes\tto GPU\tto RAM\ttouched")
+	fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n(p.Pages), n(p.Requests), n(p.MapsP2P), n(p.MapsHost),
+		n(p.BytesP2P), n(p.BytesRAM), n(p.ToGPU), n(p.ToRAM), n(p.Touched))
+	_ = tw.Flush()
+	b.WriteByte('\n')
+	fmt.Fprintln(tw, "invalidations\tp50 us\tp99 us\tidle wake-up p99 us\tparked\tretried\tDMA after acknowledgement")
+	fmt.Fprintf(tw, "%s\t%.0f\t%.0f\t%.0f\t%s\t%s\t%s of %s pages\n", n(p.Invalidations), p.P50, p.P99, p.IdleP99,
+		n(p.Parked), n(p.Retried), n(p.AfterAck), n(p.Looked))
+	_ = tw.Flush()
 }

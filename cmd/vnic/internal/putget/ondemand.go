@@ -1,0 +1,331 @@
+package putget
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/lab"
+)
+
+// Faults of a NIC that has pages on demand.
+const (
+	NeverAck    = "never-ack"    // it never acknowledges an invalidation
+	LateAck     = "late-ack"     // =TIME: it does so that much later
+	LoseAnswers = "lose-answers" // =N: so many answers to requests for pages are lost
+	Stale       = "stale"        // it acknowledges, and goes on using what it knew
+)
+
+const (
+	maxRate = 1e6
+	maxTime = 24 * time.Hour
+)
+
+func (o *Options) onDemand() bool { return slices.Contains(o.MRs, OnDemand) }
+
+// completeOnDemand does so for what is of pages on demand.
+func (o *Options) completeOnDemand() error {
+	if !o.onDemand() {
+		switch {
+		case o.Pages != 0 || o.Migrate != 0 || o.Compact || o.Time != 0 || o.Fault != "":
+			return fmt.Errorf("--pages, --migrate, --compact, --time and --fault are of --mr %s", OnDemand)
+		}
+		return nil
+	}
+	switch {
+	case o.InProc:
+		return fmt.Errorf("--mr %s: a kernel moves the pages: not with --guest inproc", OnDemand)
+	case o.Pages < 0 || o.Pages > 1<<18:
+		return fmt.Errorf("--pages %d: 1 to %d, of %d bytes", o.Pages, 1<<18, devmem.PageSize)
+	case o.Migrate < 0 || o.Migrate > maxRate:
+		return fmt.Errorf("--migrate %g: 0 to %g pages a second", o.Migrate, float64(maxRate))
+	case o.Time < 0 || o.Time > maxTime:
+		return fmt.Errorf("--time %v: up to %v", o.Time, maxTime)
+	case o.Time != 0 && o.Rounds != 1:
+		return errors.New("--time and --rounds: one says when it ends")
+	}
+	if o.Pages != 0 {
+		o.Size = uint64(o.Pages) * devmem.PageSize
+	}
+	if o.Size%devmem.PageSize != 0 || o.Size > 1<<30 {
+		return fmt.Errorf("--size %s: whole pages of %d bytes, up to 1G, with --mr %s", lab.FormatBytes(o.Size),
+			devmem.PageSize, OnDemand)
+	}
+	if _, err := o.fault(); err != nil {
+		return err
+	}
+	if o.Lab == nil {
+		o.Driver = lab.DriverVNICGPU
+		return nil
+	}
+	for _, g := range o.Lab.Complete().Guests[:min(2, len(o.Lab.Complete().Guests))] {
+		if g.Driver != lab.DriverVNICGPU {
+			return fmt.Errorf("--mr %s: guest %s of the lab file: driver: %s, whose GPU's pages a program can have", OnDemand,
+				g.Name, lab.DriverVNICGPU)
+		}
+	}
+	return nil
+}
+
+// fault gives what has a NIC do so.
+func (o *Options) fault() (do func(n pager) error, err error) {
+	name, value, _ := strings.Cut(o.Fault, "=")
+	switch name {
+	case "":
+		return func(pager) error { return nil }, nil
+	case NeverAck:
+		return func(n pager) error { return n.DelayPageAcks(-1) }, nil
+	case Stale:
+		return func(n pager) error { return n.KeepStalePages(true) }, nil
+	case LateAck:
+		d, err := time.ParseDuration(value)
+		if err == nil && d > 0 && d <= time.Minute {
+			return func(n pager) error { return n.DelayPageAcks(d) }, nil
+		}
+	case LoseAnswers:
+		n, err := strconv.Atoi(value)
+		if err == nil && n > 0 {
+			return func(p pager) error { return p.LosePageAnswers(n) }, nil
+		}
+	}
+	return nil, fmt.Errorf("--fault %s: %s, %s=TIME (up to 1m), %s=N or %s", o.Fault, NeverAck, LateAck, LoseAnswers, Stale)
+}
+
+// pager is what of a NIC is of pages on demand.
+type pager interface {
+	PageCounts(key uint32) (control.PageCounts, error)
+	DelayPageAcks(d time.Duration) error
+	LosePageAnswers(n int) error
+	KeepStalePages(on bool) error
+}
+
+// Pages is what has become of pages on demand.
+type Pages struct {
+	Pages    uint64 `json:"pages"`
+	Requests uint64 `json:"page_requests"` // the NIC's, each for several pages
+	Stale    uint64 `json:"stale_answers"` // overtaken by an invalidation
+	MapsP2P  uint64 `json:"p2p_maps"`      // pages that the NIC got to know in the GPU
+	MapsHost uint64 `json:"host_maps"`     // in RAM
+	Refused  uint64 `json:"refused"`       // pages that it did not get
+	BytesP2P uint64 `json:"p2p_bytes"`     // that it wrote or read there, again ones and verification included
+	BytesRAM uint64 `json:"host_bytes"`
+
+	ToGPU   uint64 `json:"to_gpu"`  // pages that were moved to the GPU
+	ToRAM   uint64 `json:"to_ram"`  // back, by request
+	Touched uint64 `json:"touched"` // back, as they were touched, or as the NIC cannot reach the GPU
+
+	Invalidations uint64   `json:"invalidations"` // that Linux has waited for the NIC with
+	P50           float64  `json:"invalidation_p50_us"`
+	P99           float64  `json:"invalidation_p99_us"` // upper bounds; their steps are half a power of two
+	IdleP99       float64  `json:"idle_wakeup_p99_us"`  // a program of the idle guest is woken that much late
+	Untold        uint64   `json:"untold"`              // of pages that the NIC did not have
+	Parked        uint64   `json:"parked_packets"`
+	Retried       uint64   `json:"retried_packets"` // that could not be parked, and came again
+	AfterAck      uint64   `json:"dma_after_ack"`   // pages of the GPU that were written to when they had been left
+	Looked        uint64   `json:"pages_left"`      // of so many that were looked at
+	Quarantined   bool     `json:"quarantined"`
+	SHA256        string   `json:"program_sha256"` // of the memory as the program sees it at the end
+	Waits         []uint32 `json:"waits"`
+}
+
+// quantile is the upper bound, in microseconds, of what a part of all waits took (gpudriver.RegionStats.Waits).
+func quantile(waits []uint32, part float64) float64 {
+	var all, n float64
+	for _, w := range waits {
+		all += float64(w)
+	}
+	for i, w := range waits {
+		if n += float64(w); w > 0 && n >= part*all {
+			return math.Round(math.Pow(2, float64(i+1)/2))
+		}
+	}
+	return 0
+}
+
+// onDemand does all rounds with pages on demand: each puts what it reads back then, or the other way round, into another
+// part of the requester's GPU, where the host compares it.
+func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
+	o := u.opt
+	if err := o.Begin(ctx, guests.Step{Stage: "connect", Mode: r.Memory}); err != nil {
+		return err
+	}
+	if _, err := u.connect(ctx, r, port); err != nil {
+		return err
+	}
+	nic := pager(u.responder.Port.NIC())
+	fault, err := o.fault()
+	if err == nil {
+		err = fault(nic)
+	}
+	if err != nil {
+		return err
+	}
+	r.Requester, r.Responder = newEnd(u.requester), newEnd(u.responder)
+	before, err := u.responder.ODP(ctx)
+	if err != nil {
+		return fmt.Errorf("guest %s: %w", u.responder.Name, err)
+	}
+	if o.Migrate > 0 || o.Compact {
+		if err := u.responder.StartStorm(ctx, transfer.Storm{Rate: o.Migrate, Seed: o.Seed, Compact: o.Compact}); err != nil {
+			return fmt.Errorf("guest %s: %w", u.responder.Name, err)
+		}
+	}
+	r.Verified = o.Verify
+	u.begin = time.Now()
+	for r.Rounds = 0; r.Rounds < o.Rounds || time.Since(u.begin) < o.Time; r.Rounds++ {
+		if err := u.roundOnDemand(ctx, r); err != nil {
+			return fmt.Errorf("round %d: %w", r.Rounds+1, u.why(ctx, nic, err))
+		}
+	}
+	for _, e := range []*End{&r.Requester, &r.Responder} { // measure takes it that there are as many as was said
+		*e.CPUPerGB *= float64(o.Rounds) / float64(r.Rounds)
+	}
+	if err := u.responder.EndStorm(ctx); err != nil {
+		return fmt.Errorf("guest %s: %w", u.responder.Name, err)
+	}
+	if err := u.pages(ctx, r, nic, &before); err != nil {
+		return fmt.Errorf("guest %s: %w", u.responder.Name, err)
+	}
+	return u.set.Each(ctx, connectTime, func(ctx context.Context, g *guests.Guest) error { return g.CloseRDMA(ctx) })
+}
+
+// why says what is known of memory that the NIC did not get, before what came of that.
+func (u *use) why(ctx context.Context, nic pager, err error) error {
+	if ctx.Err() != nil {
+		return err
+	}
+	s, e := u.responder.ODP(ctx)
+	if e != nil {
+		return err
+	}
+	c, e := nic.PageCounts(s.Key)
+	switch {
+	case e != nil:
+	case s.Timeouts > 0 || c.Quarantined != 0:
+		return fmt.Errorf("guest %s's NIC did not acknowledge in time that it has let go of pages: its memory region is in "+
+			"quarantine: %w", u.responder.Name, err)
+	case c.Refused > 0:
+		return fmt.Errorf("guest %s's NIC did not get %d pages that it asked for: %w", u.responder.Name, c.Refused, err)
+	}
+	return err
+}
+
+// pages asks all what became of the pages.
+func (u *use) pages(ctx context.Context, r *Run, nic pager, before *transfer.ODPStats) error {
+	now, err := u.responder.ODP(ctx)
+	if err != nil {
+		return err
+	}
+	c, err := nic.PageCounts(now.Key)
+	if err != nil {
+		return err
+	}
+	p := &Pages{Pages: u.opt.Size / devmem.PageSize, Requests: c.Requests, Stale: c.Stale, MapsP2P: c.MapsGPU,
+		MapsHost: c.MapsHost, Refused: c.Refused, BytesP2P: c.GPUBytes, BytesRAM: c.HostBytes,
+		ToGPU: now.ToGPU - before.ToGPU, ToRAM: now.ToRAM - before.ToRAM, Touched: now.Touched - before.Touched,
+		Invalidations: now.Invalidations - before.Invalidations, P50: quantile(now.Waits, 0.5), P99: quantile(now.Waits, 0.99),
+		IdleP99: math.Round(float64(now.Idle) / 1e3), Untold: now.Untold - before.Untold, Parked: c.Parked, Retried: c.NotReady,
+		AfterAck: now.Broken - before.Broken, Looked: now.Left - before.Left,
+		Quarantined: now.Quarantined || c.Quarantined != 0, Waits: now.Waits}
+	r.Pages = p
+	d, err := u.responder.DigestODP(ctx) // last: it touches all
+	if err != nil {
+		return err
+	}
+	p.SHA256 = d.SHA256
+	if want := u.digest(uint64(r.Rounds - 1)); p.SHA256 != want && r.Error == "" {
+		r.Verified = false
+		r.Error = fmt.Sprintf("the memory of guest %s's program is not what was put there: its SHA-256 is %s, and not %s",
+			u.responder.Name, p.SHA256, want)
+	}
+	return nil
+}
+
+// digest is that of a round's bytes.
+func (u *use) digest(round uint64) string {
+	h := sha256.New()
+	b := make([]byte, 1<<20)
+	for at := uint64(0); at < u.opt.Size; at += uint64(len(b)) {
+		b = b[:min(uint64(len(b)), u.opt.Size-at)]
+		gpumem.FillAt(b, u.opt.Seed+round, at)
+		_, _ = h.Write(b)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+func (u *use) roundOnDemand(ctx context.Context, r *Run) error {
+	o := u.opt
+	step := guests.Step{Stage: "prepare", Mode: r.Memory, Round: r.Rounds + 1, Rounds: max(o.Rounds, r.Rounds+1)}
+	if err := o.Begin(ctx, step); err != nil {
+		return err
+	}
+	gen := func(b []byte, at uint64) { gpumem.FillAt(b, o.Seed+uint64(r.Rounds), at) }
+	g := u.requester
+	if err := errors.Join(g.Fill(ctx, 0, o.Size, gen), g.Poison(ctx, o.Size, o.Size, poison)); err != nil {
+		return err
+	}
+	step.Stage = "transfer"
+	if err := o.Begin(ctx, step); err != nil {
+		return err
+	}
+	put := func() error { return u.moveOnDemand(ctx, r, o.Op == Put, transfer.RDMAMove{Back: o.Op == Get}) }
+	get := func() error {
+		return u.moveOnDemand(ctx, r, o.Op == Get, transfer.RDMAMove{Back: o.Op == Put, At: o.Size})
+	}
+	if err := put(); err != nil {
+		return err
+	}
+	if err := get(); err != nil {
+		return err
+	}
+	if o.moved != nil {
+		o.moved(u.set, r, r.Rounds)
+	}
+	if !o.Verify {
+		return nil
+	}
+	step.Stage = "verify"
+	if err := o.Begin(ctx, step); err != nil {
+		return err
+	}
+	first, err := g.Differs(ctx, o.Size, o.Size, gen)
+	if err != nil {
+		return err
+	}
+	if first < o.Size && r.Error == "" {
+		r.Verified = false
+		r.Error = fmt.Sprintf("round %d: byte %d of what was put into guest %s's memory, and read back, is not what it was",
+			r.Rounds+1, first, u.responder.Name)
+	}
+	return nil
+}
+
+// moveOnDemand moves all bytes; measured: it is what the command is asked for, and not what verifies that.
+func (u *use) moveOnDemand(ctx context.Context, r *Run, measured bool, m transfer.RDMAMove) error {
+	m.Len, m.Block = u.opt.Size, uint32(u.opt.Block)
+	f := func() error {
+		res, err := u.requester.MoveRDMA(ctx, m)
+		if err == nil && measured {
+			r.Bytes += res.Bytes
+			r.Requests += res.Requests
+			r.Seconds += res.Seconds
+		}
+		return err
+	}
+	if !measured {
+		return f()
+	}
+	return u.measure(ctx, r, uint64(r.Rounds)*u.opt.Size, f)
+}
