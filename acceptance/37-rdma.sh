@@ -7,7 +7,8 @@
 # - tshark dissects what was captured: operation codes, RETH and AETH are there, and packets and payload of each
 #   direction are those that the NICs have counted. The ICRC of each is what zlib makes of it.
 # - The guest whose memory it is uses next to no processor time.
-# - A guest that is killed in the middle is named; it, and Ctrl-C, leave nothing. Mistakes end at once, and say what to do.
+# - A guest that is killed in the middle is named; it, and Ctrl-C, leave nothing. Mistakes end at once, and say what to
+#   do.
 # It takes five minutes.
 . "$(dirname "$0")/lib.sh"
 . acceptance/signals.sh
@@ -45,8 +46,8 @@ for x in r["runs"]:
             a["guest_cpu_seconds_per_gb"], cpu)))
 sys.exit("\n".join(bad) or 0)
 PY
-# moves ARGUMENT...: a run that holds. moves loss ARGUMENT...: one whose links lose segments. moves late: one whose guests
-# are emulated, and may be late.
+# moves ARGUMENT...: a run that holds. moves loss ARGUMENT...: one whose links lose segments. moves late: one whose
+# guests are emulated, and may be late.
 moves() {
   local kind=exact
   case $1 in loss|late) kind=$1; shift ;; esac
@@ -74,8 +75,8 @@ use "not compared" rdma put "${quick[@]}" --size 4M --verify=false
 judge "not compared" 'runs[0]["verified"] is False and "sha256" not in runs[0]'
 
 echo "== as tshark and zlib see it"
-# The packets of a capture, as tshark dissects them, against the NICs' counters; and each packet's ICRC against the CRC of
-# its bytes, with what routers change as ones (IBA Volume 1, annex A17.3.3).
+# The packets of a capture, as tshark dissects them, against the NICs' counters; and each packet's ICRC against the CRC
+# of its bytes, with what routers change as ones (IBA Volume 1, annex A17.3.3).
 cat > "$work/packets.py" <<'PY'
 import json, sys, zlib
 r, op = json.load(open(sys.argv[1])), sys.argv[2]
@@ -135,8 +136,9 @@ sys.exit("\n".join(bad[:10]) or (0 if icrc or len(sys.argv) > 4 else "no ICRC wa
 PY
 # dissect OP [headers]: what tshark makes of the capture of the last run. Headers alone are captured, or all.
 dissect() {
-  VNIC_CACHE=$cache tools/tshark -r "$work/rdma.pcapng" -T fields -E separator=/t -e frame.interface_name -e _ws.malformed \
-    -e infiniband.bth.opcode -e infiniband.reth.dmalen -e infiniband.aeth.syndrome -e infiniband.bth.padcnt \
+  VNIC_CACHE=$cache tools/tshark -r "$work/rdma.pcapng" -T fields -E separator=/t -e frame.interface_name \
+    -e _ws.malformed -e infiniband.bth.opcode -e infiniband.reth.dmalen -e infiniband.aeth.syndrome \
+    -e infiniband.bth.padcnt \
     -e udp.length -e frame.number > "$work/fields" 2> "$work/tshark.err" || { cat "$work/tshark.err" >&2; fail tshark; }
   # What was captured of each frame, as hexadecimal digits, from the pcapng's enhanced packet blocks.
   python3 - "$work/rdma.pcapng" "$work/fields" > "$work/frames" <<'PY'

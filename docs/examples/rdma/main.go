@@ -64,8 +64,8 @@ func (g *guest) open(access uint8) (d *rdma.Device, mr *rdma.MR, qp *rdma.QP, er
 
 func (g *guest) ends() rdma.Ends { return rdma.Ends{Addr: g.addr, MAC: [6]byte(g.mac)} }
 
-// offer lets the peer on conn, a TCP connection as any, write and read the GPU's memory, until the peer says that it is
-// done. Meanwhile this program does nothing, and nothing of its guest but the NIC does.
+// offer lets the peer on conn, a TCP connection as any, write and read the GPU's memory, until the peer says that
+// it is done. Meanwhile this program does nothing, and nothing of its guest but the NIC does.
 func (g *guest) offer(ctx context.Context, conn net.Conn) (err error) {
 	d, mr, qp, err := g.open(rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead)
 	if err != nil {

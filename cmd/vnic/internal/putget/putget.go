@@ -264,7 +264,8 @@ func (u *use) measure(ctx context.Context, r *Run, done uint64, f func() error) 
 		x.end.add(x.now, x.before, gb, max(0, now.cpu[i].Work()-before.cpu[i].Work()))
 		x.end.ICRC += now.icrc[i] - before.icrc[i]
 	}
-	if in := &r.Responder; u.opt.Op == Get && in.AgainPackets > 0 { // the NIC counts READs that it answers again, not bytes
+	// The NIC counts READs that it answers again, and not their bytes.
+	if in := &r.Responder; u.opt.Op == Get && in.AgainPackets > 0 {
 		in.Again = in.payload() - min(in.payload(), done+u.opt.Size)
 	}
 	u.progress(r.Memory, done+u.opt.Size)

@@ -194,7 +194,8 @@ func TestLab(t *testing.T) {
 	testkit.OK(t, err)
 	r := &rep.Runs[0]
 	testkit.Equal(t, "path MTU", r.PathMTU, 4096)
-	if r.Requester.Guest != "a" || r.Responder.Guest != "b" || r.Requester.Device != o.Size || r.Responder.Bounced != o.Size {
+	if r.Requester.Guest != "a" || r.Responder.Guest != "b" || r.Requester.Device != o.Size ||
+		r.Responder.Bounced != o.Size {
 		t.Errorf("%+v", r)
 	}
 }
