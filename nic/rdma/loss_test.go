@@ -17,7 +17,7 @@ import (
 // Invariant: nic/rdma: Whatever packet of a message is lost, its bytes arrive once, and the loss costs at most a window
 // and its answers.
 func TestEachPacketLost(t *testing.T) {
-	const size = 1 << 19
+	const size = 1 << 18
 	for _, c := range []struct {
 		op   control.WROp
 		deep bool // an end sends all that it can before the other does
