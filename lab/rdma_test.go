@@ -60,7 +60,8 @@ func newVerbs(t testing.TB, mtu uint16, im lab.Impairment) (l *lab.Lab, ends [2]
 	for i, c := range []net.Conn{a, b} {
 		v := ends[i]
 		work.Go(func() {
-			p, err := rdma.Exchange(ctx, c, v.qp, rdma.Ends{Addr: v.port.Addr4.Addr(), MAC: v.port.MAC, MTU: mtu, Offer: v.mr.Remote()})
+			p, err := rdma.Exchange(ctx, c, v.qp, rdma.Ends{Addr: v.port.Addr4.Addr(), MAC: v.port.MAC, MTU: mtu,
+				Offer: v.mr.Remote()})
 			v.peer = p
 			testkit.NoError(t, err)
 		})
@@ -131,8 +132,10 @@ func TestRDMABetweenGPUs(t *testing.T) {
 				if again > 0 { // a busy machine: what was moved again counts again
 					want = device + host
 				}
-				if p2p && (device != want || host+bounced+file != 0) || !p2p && (bounced != want || host != want || device+file != 0) {
-					t.Errorf("P2P %v, end %d, direction %d: device %d, host %d, bounced %d, file %d; %d moved", p2p, j, k, device, host, bounced,
+				if p2p && (device != want || host+bounced+file != 0) || !p2p && (bounced != want || host != want ||
+					device+file != 0) {
+					t.Errorf("P2P %v, end %d, direction %d: device %d, host %d, bounced %d, file %d; %d moved", p2p, j, k, device,
+						host, bounced,
 						file, want)
 				}
 			}
