@@ -173,8 +173,9 @@ done
 
 echo "== in QEMU"
 moves late put --size 64M --rounds 4
-judge "the responder does nothing" 'runs[0]["responder"]["guest_cpu_seconds_per_gb"] < 0.5' \
-  'runs[0]["responder"]["guest_cpu_seconds_per_gb"] < runs[0]["requester"]["guest_cpu_seconds_per_gb"]'
+# What is left is the host's questions, in hundredths of a second.
+judge "the responder does nothing" \
+  '2 * runs[0]["responder"]["guest_cpu_seconds_per_gb"] < runs[0]["requester"]["guest_cpu_seconds_per_gb"]'
 moves late get --nic gve --size 64M --mr gpu,ram
 moves late get --nic gve,virtio --mtu 9000 --size 32M --qps 4
 moves late put --nic virtio,gve --family 6 --size 16M --block 64K --qd 64
@@ -226,5 +227,5 @@ refuses 2 '--block 0' rdma get --block 0
 refuses 2 'none with --guest inproc' rdma put --nic gve "${quick[@]}"
 refuses 2 '--p2p off=2: guests are 0 to 1' rdma put --p2p off=2
 refuses 2 'unknown flag: --mode' rdma put --mode copy
-refuses 2 '--mr disk: gpu or ram' rdma put --mr disk
+refuses 2 '--mr disk: gpu, ram' rdma put --mr disk
 echo PASS
