@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -49,6 +51,8 @@ type ODPStats struct {
 	Left   uint64 `json:"left"`   // pages of the GPU that were left, and filled
 	Broken uint64 `json:"broken"` // of these, written to after that: DMA after acknowledgement
 
+	Compacted uint64 `json:"compacted"` // pages of any program's that Linux has moved in RAM
+
 	Key      uint32 `json:"key"`      // of the memory region
 	Requests uint64 `json:"requests"` // for pages, that the program has answered
 	Idle     uint64 `json:"idle_ns"`  // how much later than asked for it was woken, 99th percentile, while nothing went on
@@ -56,13 +60,16 @@ type ODPStats struct {
 
 // onDemand is memory of this program's whose pages a NIC asks for.
 type onDemand struct {
-	file   *gpudriver.File
-	at     uint64 // where in the GPU's memory the driver's begins
-	memory []byte
-	region *gpudriver.Region
-	key    uint32
-	server *rdma.PageServer
-	idle   time.Duration
+	file    *gpudriver.File
+	at      uint64          // where in the GPU's memory the driver's begins
+	memory  []byte          // of this program; nil: the owner has it
+	owner   *owner          // nil: this program is
+	buffer  uint32          // of the GPU's, pinned, beside memory of an owner's
+	control *control.Client // has registered it; nil: there is none
+	region  *gpudriver.Region
+	key     uint32
+	server  *rdma.PageServer
+	idle    time.Duration
 
 	end    context.CancelFunc
 	served chan error
@@ -105,15 +112,13 @@ func (n *Node) odpRegions(dev *rdma.Device, pd *rdma.PD, r *RDMA, access uint8) 
 	if _, err := o.file.Poison(); err != nil {
 		return nil, err
 	}
-	o.memory, err = unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	var pinned *rdma.MR
+	if r.Owner {
+		pinned, err = o.own(ctx, n, pd, r, access)
+	} else if o.memory, err = allocate(o.file, int(size)); err == nil {
+		o.region, err = o.file.OpenRegion(o.memory)
+	}
 	if err != nil {
-		return nil, err
-	}
-	// All of it begins in the GPU; where that is full the rest begins in RAM.
-	if _, err := o.file.ToGPU(o.memory); err != nil && !errors.Is(err, syscall.ENOMEM) {
-		return nil, err
-	}
-	if o.region, err = o.file.OpenRegion(o.memory); err != nil {
 		return nil, err
 	}
 	if o.server, err = rdma.NewPageServer(dev, o.find, 0); err != nil {
@@ -124,10 +129,33 @@ func (n *Node) odpRegions(dev *rdma.Device, pd *rdma.PD, r *RDMA, access uint8) 
 		return nil, err
 	}
 	all.mrs, o.key = []*rdma.MR{mr}, mr.Key
+	if pinned != nil {
+		all.mrs, all.size = append(all.mrs, pinned), 2*size
+	}
 	serve, end := context.WithCancel(ctx)
 	o.end, o.served = end, make(chan error, 1)
 	go func() { o.served <- o.server.Serve(serve) }()
 	return all, nil
+}
+
+// own has another process have the memory. What queue pairs use beside it, when that process is gone, is as much of the
+// GPU's, pinned.
+func (o *onDemand) own(ctx context.Context, n *Node, pd *rdma.PD, r *RDMA, access uint8) (*rdma.MR, error) {
+	var id uint32
+	var err error
+	if o.owner, id, err = startOwner(o.file, r.Data.Bytes); err != nil {
+		return nil, err
+	}
+	o.region = o.file.Region(id)
+	off, err := o.file.Alloc(r.Data.Bytes, 0)
+	if err != nil {
+		return nil, err
+	}
+	if o.buffer, err = n.port.control.RegisterBuffer(ctx, uint16(r.GPU), o.at+off, r.Data.Bytes); err != nil {
+		return nil, err
+	}
+	o.control = n.port.control
+	return pd.RegisterBuffer(o.buffer, 0, r.Data.Bytes, access)
 }
 
 // find asks the driver for pages.
@@ -164,6 +192,12 @@ func (o *onDemand) close() error {
 	if o.memory != nil {
 		err = errors.Join(err, unix.Munmap(o.memory))
 	}
+	if o.owner != nil {
+		err = errors.Join(err, o.owner.close())
+	}
+	if o.control != nil {
+		err = errors.Join(err, o.control.UnregisterBuffer(context.Background(), o.buffer))
+	}
 	if o.file != nil {
 		err = errors.Join(err, o.file.Close())
 	}
@@ -188,6 +222,13 @@ func (n *Node) StartStorm(_ context.Context, s Storm) error {
 	if err != nil {
 		return err
 	}
+	if o.owner != nil {
+		return o.owner.storm(s)
+	}
+	return o.startStorm(s)
+}
+
+func (o *onDemand) startStorm(s Storm) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.storm != nil {
@@ -279,8 +320,19 @@ func (n *Node) ODP(context.Context) (s ODPStats, err error) {
 	}
 	return ODPStats{ToGPU: info.ToGPU, ToRAM: info.ToRAM, Touched: info.Faulted, Private: info.Private,
 		Invalidations: r.Invalidations, Untold: r.Untold, Refused: r.Refused, Timeouts: r.Timeouts,
-		Quarantined: r.Quarantined, Waits: r.Waits[:], Left: p.Left, Broken: p.Broken,
+		Quarantined: r.Quarantined, Waits: r.Waits[:], Left: p.Left, Broken: p.Broken, Compacted: compacted(),
 		Key: o.key, Requests: o.server.Stats().Requests, Idle: uint64(o.idle)}, nil
+}
+
+// compacted is how many pages Linux has moved in RAM since it booted.
+func compacted() (n uint64) {
+	b, _ := os.ReadFile("/proc/vmstat")
+	for line := range strings.Lines(string(b)) {
+		if s, ok := strings.CutPrefix(line, "pgmigrate_success "); ok {
+			n, _ = strconv.ParseUint(strings.TrimSpace(s), 10, 64)
+		}
+	}
+	return n
 }
 
 // Digest is the SHA-256 of the memory as the program sees it, which brings all pages to RAM.
@@ -293,6 +345,9 @@ func (n *Node) DigestODP(context.Context) (d Digest, err error) {
 	o, err := n.odp("hash memory on demand")
 	if err != nil {
 		return d, err
+	}
+	if o.owner != nil {
+		return d, fmt.Errorf("hash memory on demand: another program has it: %w", syscall.EINVAL)
 	}
 	sum := sha256.Sum256(o.memory)
 	return Digest{hex.EncodeToString(sum[:])}, nil

@@ -54,6 +54,10 @@ const (
 	OpEndStorm   = "transfer.end-storm"
 	OpODP        = "transfer.odp"
 	OpDigestODP  = "transfer.digest-odp"
+	OpReadODP    = "transfer.read-odp"
+	OpKillOwner  = "transfer.kill-owner"
+	OpBreakPage  = "transfer.break-page"
+	OpComplaints = "transfer.complaints"
 )
 
 // Modules are the kernel modules that a guest needs for its NIC, and HugePages the 2 MiB pages.
@@ -269,11 +273,15 @@ func (h *host) ops() map[string]agent.Op {
 		OpStartStorm: op(h, func(ctx context.Context, n *Node, s Storm) (any, error) {
 			return nil, n.StartStorm(ctx, s)
 		}),
-		OpEndStorm:  op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return nil, n.EndStorm(ctx) }),
-		OpODP:       op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return n.ODP(ctx) }),
-		OpDigestODP: op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return n.DigestODP(ctx) }),
-		OpCPUTime:   op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return n.CPUTime(ctx) }),
-		OpFinish:    op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return nil, n.Finish(ctx) }),
+		OpEndStorm:   op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return nil, n.EndStorm(ctx) }),
+		OpODP:        op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return n.ODP(ctx) }),
+		OpDigestODP:  op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return n.DigestODP(ctx) }),
+		OpReadODP:    op(h, func(ctx context.Context, n *Node, b Bytes) (any, error) { return n.ReadODP(ctx, b) }),
+		OpKillOwner:  op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return n.KillOwner(ctx) }),
+		OpBreakPage:  op(h, func(ctx context.Context, n *Node, p Page) (any, error) { return nil, n.BreakPage(ctx, p) }),
+		OpComplaints: op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return n.Complaints(ctx) }),
+		OpCPUTime:    op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return n.CPUTime(ctx) }),
+		OpFinish:     op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return nil, n.Finish(ctx) }),
 	}
 }
 

@@ -33,6 +33,10 @@ type RDMA struct {
 	QPs     int            `json:"qps"`
 	Depth   int            `json:"depth"`              // work requests of a queue pair under way
 	PathMTU uint16         `json:"path_mtu,omitempty"` // bytes; 0: the largest that both NICs have room for
+	Spare   bool           `json:"spare,omitempty"`    // one more queue pair, which RDMAMove.Spare uses
+	// Owner has memory of MemoryODP be another process's, which can be killed. As much of the GPU's memory follows it in
+	// what is offered, pinned.
+	Owner bool `json:"owner,omitempty"`
 }
 
 // RDMAInfo is what was made for an RDMA.
@@ -55,6 +59,8 @@ type RDMAMove struct {
 
 	Back bool   `json:"back,omitempty"` // the other way than RDMA.Read says; RDMA.Both
 	At   uint64 `json:"at,omitempty"`   // in this end's data, Off is behind it
+
+	Spare bool `json:"spare,omitempty"` // by the queue pair that RDMA.Spare has made
 }
 
 // RDMAResult is how that went.
@@ -149,7 +155,11 @@ func (n *Node) OpenRDMA(_ context.Context, r RDMA) (info RDMAInfo, err error) {
 	if e.memory, err = n.regions(e.dev, pd, &r); err != nil {
 		return info, err
 	}
-	for range r.QPs {
+	qps := r.QPs
+	if r.Spare {
+		qps++
+	}
+	for range qps {
 		cq, err := e.dev.NewCQ(r.Depth)
 		if err != nil {
 			return info, err
@@ -268,13 +278,20 @@ func (n *Node) MoveRDMA(ctx context.Context, m RDMAMove) (res RDMAResult, err er
 		return res, fmt.Errorf("move [%#x, +%#x) by %d bytes, where memory regions hold %d: %w", m.Off, m.Len, m.Block, size,
 			syscall.EINVAL)
 	}
+	qps := e.qps[:e.conf.QPs]
+	if m.Spare {
+		qps = e.qps[e.conf.QPs:]
+	}
+	if len(qps) == 0 {
+		return res, fmt.Errorf("move: there is no spare queue pair: %w", syscall.EINVAL)
+	}
 	blocks := (m.Len + uint64(m.Block) - 1) / uint64(m.Block)
-	counts := make([]rdma.Counts, len(e.qps))
+	counts := make([]rdma.Counts, len(qps))
 	start := time.Now()
 	eg, ctx := errgroup.WithContext(ctx)
-	for i, qp := range e.qps { // each has its share of the blocks
-		from := uint64(i) * blocks / uint64(len(e.qps)) * uint64(m.Block)
-		to := min(m.Len, uint64(i+1)*blocks/uint64(len(e.qps))*uint64(m.Block))
+	for i, qp := range qps { // each has its share of the blocks
+		from := uint64(i) * blocks / uint64(len(qps)) * uint64(m.Block)
+		to := min(m.Len, uint64(i+1)*blocks/uint64(len(qps))*uint64(m.Block))
 		eg.Go(func() error { return e.share(ctx, qp, &m, off+from, to-from, &counts[i]) })
 	}
 	err = eg.Wait()

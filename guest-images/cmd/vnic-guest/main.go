@@ -26,6 +26,7 @@ func main() {
 	gpusocket.Ops()
 	agent.RegisterApplet(agent.ConsoleApplet, console.Applet)
 	agent.RegisterApplet(kernelnic.GuardName, kernelnic.Guard)
+	agent.RegisterApplet(transfer.OwnerName, transfer.Owner)
 	agent.RegisterApplet(gpusocket.Name, gpusocket.Applet)
 	agent.RegisterApplet(devmemtool.Name, devmemtool.Applet)
 	os.Exit(boot.Main(os.Args))

@@ -21,6 +21,7 @@ var pagingCases = []testCase{
 	{"bad calls about regions are refused", badRegions},
 	{"a NIC is told where pages are, and reads and writes there", answers},
 	{"what is not there, or not for that, is invalid, and nothing else", invalids},
+	{"a page whose memory is broken is invalid, and no other", broken},
 	{"a NIC is told of each page that it has, and of no other", isTold},
 	{"a fork's pages are no NIC's", forkTold},
 	{"a process that ends, or is killed, has its pages back first", childTold},
@@ -289,6 +290,36 @@ func invalids(g gpudriver.GPU) error {
 		}
 		_, err = r.fault(12, "R.R", true, false)
 		return err
+	})
+}
+
+// broken: Linux takes a page's memory for broken, in RAM, which a page in the GPU comes to first. The NIC lets go of it.
+func broken(g gpudriver.GPU) error {
+	return withRegion(g, func(f *gpudriver.File, r *region, b []byte) error {
+		if err := toGPU(f, b[8*page:12*page]); err != nil {
+			return err
+		}
+		if _, err := r.fault(0, "RRRRRRRRGGGG", true, false); err != nil {
+			return err
+		}
+		for _, i := range []int{2, 9} {
+			if err := unix.Madvise(b[i*page:(i+1)*page], unix.MADV_HWPOISON); err != nil {
+				return fmt.Errorf("MADV_HWPOISON: %w", err)
+			}
+		}
+		if err := r.wasTold([3]uint64{2, 1, isClear}, [3]uint64{9, 1, isMigrate}); err != nil {
+			return err
+		}
+		pages, err := r.fault(0, "RR.RRRRRG.GG", true, false)
+		if err != nil {
+			return err
+		}
+		for _, i := range []int{2, 9} {
+			if pages[i].Err != unix.EFAULT {
+				return fmt.Errorf("page %d: %v", i, pages[i].Err)
+			}
+		}
+		return errors.Join(check(b[:2*page], 20), r.nic.write(pages[3], 8, 77))
 	})
 }
 

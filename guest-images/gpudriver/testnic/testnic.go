@@ -125,7 +125,16 @@ func (c Control) Command(op uint32, args ...uint64) {
 }
 
 // Commanded tells whether there is a command without a result.
-func (c Control) Commanded() bool { return c.pending(atCommand, atResult) }
+func (c Control) Commanded() bool {
+	if !c.pending(atCommand, atResult) {
+		return false
+	}
+	if binary.LittleEndian.Uint32(c[atCommand+4:]) == 0 { // the page is being cleared, for whoever has it next
+		dma.StoreWord(c[atResult:], dma.LoadWord(c[atCommand:]))
+		return false
+	}
+	return true
+}
 
 // GetCommand reads the command.
 func (c Control) GetCommand() (x Command) {

@@ -28,12 +28,14 @@ type Options struct {
 	InProc    bool
 	MTU       int
 	Family    int    // 4 or 6
+	Hotplug   bool   // GPUs can be removed while guests run; of a Lab its file says so
 	Driver    string // of the GPUs, lab.DriverNode or lab.DriverVNICGPU; a Lab has its own
 	Memory    uint64 // RAM of each guest, in bytes
 	GPUMemory uint64 // in bytes
 	P2P       P2P
-	Window    uint64 // how much of its GPU's memory each guest needs, in bytes
-	Bind      int    // receive queues of a NIC that are to be bound; 0: 1
+	Window    uint64   // how much of its GPU's memory each guest needs, in bytes
+	Windows   []uint64 // the same of the first guests, where it is another for each
+	Bind      int      // receive queues of a NIC that are to be bound; 0: 1
 
 	Servers []Server          // further guests
 	Gateway *lab.GatewayFlags // nil: there is none
@@ -152,6 +154,14 @@ func (o *Options) loss() transfer.Loss {
 	return transfer.NoLoss
 }
 
+// window is how much of its GPU's memory guest i needs, in bytes.
+func (o *Options) window(i int) uint64 {
+	if i < len(o.Windows) {
+		return o.Windows[i]
+	}
+	return o.Window
+}
+
 func (o *Options) bind() int { return max(1, o.Bind) }
 
 // model is that of guest i's NIC.
@@ -181,6 +191,11 @@ func (o *Options) Describe() (d lab.Description, err error) {
 		g := lab.Guest{Name: name, Driver: o.Driver, GPUs: []lab.GPU{{Name: name + ".gpu0", Memory: o.GPUMemory}},
 			NICs: []lab.NIC{{Name: name + ".nic0", Model: o.model(i), MTU: o.MTU,
 				QueuePairs: max(m.QueuePairs, o.bind()+1)}}}
+		if o.Hotplug {
+			g.Sockets = []lab.Socket{{Name: "s0"}}
+			g.Switches = []lab.Switch{{Name: "sw0", Slot: lab.Slot{Below: "s0"}}}
+			g.NICs[0].Slot, g.GPUs[0].Slot, g.GPUs[0].Hotplug = lab.Slot{Below: "sw0"}, lab.Slot{Below: "sw0"}, true
+		}
 		d.Guests = append(d.Guests, g)
 	}
 	o.addServers(&d)
@@ -291,9 +306,9 @@ func (o *Options) Check() error {
 			return fmt.Errorf("guest %s uses %d pairs of queues of its NIC, of which one is for ordinary traffic: %d can be "+
 				"bound, and not %d", g.Name, pairs, pairs-1, o.bind())
 		}
-		if has := Usable(m, g.GPUs[first(g)].Memory); o.Window > has {
+		if has, window := Usable(m, g.GPUs[first(g)].Memory), o.window(i); window > has {
 			return fmt.Errorf("guest %s can use %s of its GPU's memory, and %s are wanted: a larger --gpu-memory, or less data",
-				g.Name, lab.FormatBytes(has), lab.FormatBytes((o.Window+1<<20-1)&^(1<<20-1)))
+				g.Name, lab.FormatBytes(has), lab.FormatBytes((window+1<<20-1)&^(1<<20-1)))
 		}
 	}
 	return nil

@@ -39,6 +39,10 @@ type Node interface {
 	EndStorm(ctx context.Context) error
 	ODP(ctx context.Context) (transfer.ODPStats, error)
 	DigestODP(ctx context.Context) (transfer.Digest, error)
+	ReadODP(ctx context.Context, b transfer.Bytes) (transfer.Bytes, error)
+	KillOwner(ctx context.Context) (transfer.Killed, error)
+	BreakPage(ctx context.Context, p transfer.Page) error
+	Complaints(ctx context.Context) ([]string, error)
 	OpenRDMA(ctx context.Context, r transfer.RDMA) (transfer.RDMAInfo, error)
 	ConnectRDMA(ctx context.Context) (transfer.RDMAPath, error)
 	MoveRDMA(ctx context.Context, m transfer.RDMAMove) (transfer.RDMAResult, error)
@@ -273,7 +277,7 @@ func (s *Set) reach(d *lab.Description) error {
 		g.P2P = s.opt.P2P.Of(i) && !d.NoP2P && hw.Tree.Path(p.Place, mem.Place).P2P()
 		g.Memory = Memory{Name: hw.Name, GPU: gpu}
 		g.conf = NodeConfig{Port: p, GPU: gpu, Family: s.opt.Family, Bind: s.opt.bind(), Loss: s.opt.loss(),
-			Window: (s.opt.Window + HugePage - 1) &^ (HugePage - 1), Gateways: s.opt.gateways(),
+			Window: (s.opt.window(i) + HugePage - 1) &^ (HugePage - 1), Gateways: s.opt.gateways(),
 			Log: s.opt.Log}
 		s.Guests = append(s.Guests, g)
 		if s.opt.P2P.Of(i) {

@@ -1,8 +1,10 @@
 package putget
 
 import (
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
@@ -45,5 +47,76 @@ func TestMachines(t *testing.T) {
 		_, err := do(t, &o)
 		testkit.ErrorSays(t, err, "guest guest1", "what it ended")
 		testkit.Equal(t, "rounds were judged", judged, true)
+	}
+}
+
+// paging are options of guests in QEMU whose pages move.
+func paging(t *testing.T, nic string) Options {
+	o := options(t, Put, 0)
+	o.InProc, o.NIC, o.Fetch = false, []string{nic}, assets.Options{IgnoreSystemQEMU: true}
+	o.Memory, o.MRs, o.Pages, o.Migrate, o.Time = 256<<20, []string{OnDemand}, 256, 500, time.Second
+	return o
+}
+
+// A guest's NIC writes memory of another one's program, and reads it back, while the GPU's driver moves its pages to the
+// GPU and back: all bytes are right, each was counted, and none went to a page of the GPU that was left.
+//
+// Invariant: vnic rdma: pages of a guest's program move while a NIC of either model writes and reads them: no byte is
+// lost, and none goes where a page was before.
+func TestPaging(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots QEMU")
+	}
+	models := []string{lab.Virtio}
+	if labtest.Long() {
+		models = append(models, lab.GVE)
+	}
+	for _, nic := range models {
+		for _, op := range []string{Put, Get}[:len(models)] {
+			o := paging(t, nic)
+			o.Op = op
+			rep, err := do(t, &o)
+			testkit.OK(t, err)
+			r := &rep.Runs[0]
+			p, e := r.Pages, &r.Responder
+			if !r.Verified || r.Bytes != uint64(r.Rounds)*o.Size || e.Device+e.Host-e.Again != r.Bytes || e.Device == 0 ||
+				e.Host == 0 {
+				t.Errorf("%+v", r)
+			}
+			if p.AfterAck > 0 || p.Looked == 0 || p.MapsP2P == 0 || p.MapsHost == 0 || p.ToGPU == 0 || p.ToRAM == 0 ||
+				p.Invalidations == 0 || p.Refused > 0 || p.Quarantined {
+				t.Errorf("%+v", p)
+			}
+		}
+	}
+}
+
+// What goes wrong on purpose is found, and what is left goes on.
+func TestPagingFaults(t *testing.T) {
+	if testing.Short() || !labtest.Long() {
+		t.Skip("boots QEMU, often; with VNIC_LONG=1")
+	}
+	for _, nic := range []string{lab.Virtio, lab.GVE} {
+		for _, c := range []struct {
+			fault string
+			says  []string
+		}{
+			{Stale, []string{"written to after the NIC had acknowledged", "not what"}},
+			{NeverAck, []string{"guest guest1's NIC did not acknowledge in time", "quarantine"}},
+			{RemoveGPU + "=1s", []string{"guest guest1's GPU was removed", "all pages, in RAM", "operation error, says the peer"}},
+			{Kill + "=1s", []string{"program, whose memory it was, was killed", "let go of all pages",
+				"another queue pair has gone on", "operation error, says the peer"}},
+			{NeverAck + "," + Kill + "=1s", []string{"with 1 wait for the NIC in vain", "another queue pair has gone on"}},
+			{BadPage + "=9", []string{"did not get page 9", "has moved all others", "operation error, says the peer"}},
+		} {
+			t.Run(nic+" "+c.fault, func(t *testing.T) {
+				o := paging(t, nic)
+				if o.Fault = c.fault; strings.HasPrefix(c.fault, NeverAck+",") {
+					o.Migrate = 0 // the exit is to be the first that has to wait
+				}
+				_, err := do(t, &o)
+				testkit.ErrorSays(t, err, c.says...)
+			})
+		}
 	}
 }

@@ -8,24 +8,13 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/lab"
-)
-
-// Faults of a NIC that has pages on demand.
-const (
-	NeverAck    = "never-ack"    // it never acknowledges an invalidation
-	LateAck     = "late-ack"     // =TIME: it does so that much later
-	LoseAnswers = "lose-answers" // =N: so many answers to requests for pages are lost
-	Stale       = "stale"        // it acknowledges, and goes on using what it knew
 )
 
 const (
@@ -63,11 +52,12 @@ func (o *Options) completeOnDemand() error {
 		return fmt.Errorf("--size %s: whole pages of %d bytes, up to 1G, with --mr %s", lab.FormatBytes(o.Size),
 			devmem.PageSize, OnDemand)
 	}
-	if _, err := o.fault(); err != nil {
+	f, err := o.faults()
+	if err != nil {
 		return err
 	}
 	if o.Lab == nil {
-		o.Driver = lab.DriverVNICGPU
+		o.Driver, o.Hotplug = lab.DriverVNICGPU, f.remove > 0
 		return nil
 	}
 	for _, g := range o.Lab.Complete().Guests[:min(2, len(o.Lab.Complete().Guests))] {
@@ -77,38 +67,6 @@ func (o *Options) completeOnDemand() error {
 		}
 	}
 	return nil
-}
-
-// fault gives what has a NIC do so.
-func (o *Options) fault() (do func(n pager) error, err error) {
-	name, value, _ := strings.Cut(o.Fault, "=")
-	switch name {
-	case "":
-		return func(pager) error { return nil }, nil
-	case NeverAck:
-		return func(n pager) error { return n.DelayPageAcks(-1) }, nil
-	case Stale:
-		return func(n pager) error { return n.KeepStalePages(true) }, nil
-	case LateAck:
-		d, err := time.ParseDuration(value)
-		if err == nil && d > 0 && d <= time.Minute {
-			return func(n pager) error { return n.DelayPageAcks(d) }, nil
-		}
-	case LoseAnswers:
-		n, err := strconv.Atoi(value)
-		if err == nil && n > 0 {
-			return func(p pager) error { return p.LosePageAnswers(n) }, nil
-		}
-	}
-	return nil, fmt.Errorf("--fault %s: %s, %s=TIME (up to 1m), %s=N or %s", o.Fault, NeverAck, LateAck, LoseAnswers, Stale)
-}
-
-// pager is what of a NIC is of pages on demand.
-type pager interface {
-	PageCounts(key uint32) (control.PageCounts, error)
-	DelayPageAcks(d time.Duration) error
-	LosePageAnswers(n int) error
-	KeepStalePages(on bool) error
 }
 
 // Pages is what has become of pages on demand.
@@ -122,9 +80,10 @@ type Pages struct {
 	BytesP2P uint64 `json:"p2p_bytes"`     // that it wrote or read there, again ones and verification included
 	BytesRAM uint64 `json:"host_bytes"`
 
-	ToGPU   uint64 `json:"to_gpu"`  // pages that were moved to the GPU
-	ToRAM   uint64 `json:"to_ram"`  // back, by request
-	Touched uint64 `json:"touched"` // back, as they were touched, or as the NIC cannot reach the GPU
+	ToGPU   uint64 `json:"to_gpu"`       // pages that were moved to the GPU
+	ToRAM   uint64 `json:"to_ram"`       // back, by request
+	Touched uint64 `json:"touched"`      // back, as they were touched, or as the NIC cannot reach the GPU
+	Linux   uint64 `json:"moved_in_ram"` // by Linux itself, of all programs
 
 	Invalidations uint64   `json:"invalidations"` // that Linux has waited for the NIC with
 	P50           float64  `json:"invalidation_p50_us"`
@@ -165,9 +124,9 @@ func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
 		return err
 	}
 	nic := pager(u.responder.Port.NIC())
-	fault, err := o.fault()
+	faults, err := o.faults()
 	if err == nil {
-		err = fault(nic)
+		err = faults.begin(nic)
 	}
 	if err != nil {
 		return err
@@ -184,6 +143,9 @@ func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
 	}
 	r.Verified = o.Verify
 	u.begin = time.Now()
+	if faults.ends() {
+		return u.disturbed(ctx, r, nic, faults)
+	}
 	for r.Rounds = 0; r.Rounds < o.Rounds || time.Since(u.begin) < o.Time; r.Rounds++ {
 		if err := u.roundOnDemand(ctx, r); err != nil {
 			return fmt.Errorf("round %d: %w", r.Rounds+1, u.why(ctx, nic, err))
@@ -234,7 +196,7 @@ func (u *use) pages(ctx context.Context, r *Run, nic pager, before *transfer.ODP
 	}
 	p := &Pages{Pages: u.opt.Size / devmem.PageSize, Requests: c.Requests, Stale: c.Stale, MapsP2P: c.MapsGPU,
 		MapsHost: c.MapsHost, Refused: c.Refused, BytesP2P: c.GPUBytes, BytesRAM: c.HostBytes,
-		ToGPU: now.ToGPU - before.ToGPU, ToRAM: now.ToRAM - before.ToRAM, Touched: now.Touched - before.Touched,
+		ToGPU: now.ToGPU - before.ToGPU, ToRAM: now.ToRAM - before.ToRAM, Touched: now.Touched - before.Touched, Linux: now.Compacted - before.Compacted,
 		Invalidations: now.Invalidations - before.Invalidations, P50: quantile(now.Waits, 0.5), P99: quantile(now.Waits, 0.99),
 		IdleP99: math.Round(float64(now.Idle) / 1e3), Untold: now.Untold - before.Untold, Parked: c.Parked, Retried: c.NotReady,
 		AfterAck: now.Broken - before.Broken, Looked: now.Left - before.Left,
@@ -245,6 +207,9 @@ func (u *use) pages(ctx context.Context, r *Run, nic pager, before *transfer.ODP
 		return err
 	}
 	p.SHA256 = d.SHA256
+	if err := u.quiet(ctx, u.responder); err != nil {
+		return err
+	}
 	if want := u.digest(uint64(r.Rounds - 1)); p.SHA256 != want && r.Error == "" {
 		r.Verified = false
 		r.Error = fmt.Sprintf("the memory of guest %s's program is not what was put there: its SHA-256 is %s, and not %s",

@@ -108,7 +108,10 @@ func (o *Options) Complete() error {
 	}
 	o.Window = (o.Size + devmem.PageSize - 1) &^ (devmem.PageSize - 1)
 	if o.onDemand() {
-		o.Window *= 2 // what was put is read back beside it
+		o.Window *= 2        // what was put is read back beside it
+		if len(o.MRs) == 1 { // guest 1's GPU may have less than that: it has pages as they come
+			o.Windows = []uint64{o.Window, guests.HugePage}
+		}
 	}
 	if err := o.Check(); err != nil {
 		return err

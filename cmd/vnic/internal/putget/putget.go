@@ -102,6 +102,9 @@ func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, 
 		if c.Both = r.Memory == OnDemand; c.Both && !c.Offer { // what was put is read back, behind it
 			c.Memory, c.Data.Bytes = GPU, 2*c.Data.Bytes
 		}
+		if f, err := o.faults(); c.Both && err == nil {
+			c.Spare, c.Owner = f.ends(), c.Offer && f.kill > 0
+		}
 		return c
 	}
 	addr := func(g *guests.Guest) netip.Addr {
@@ -281,8 +284,9 @@ func (u *use) progress(mode string, bytes uint64) {
 	case o.Progress == nil:
 	case mode == OnDemand && o.Time > 0:
 		o.Progress(mode, uint64(min(time.Since(u.begin), o.Time)), uint64(o.Time))
-	default:
-		o.Progress(mode, bytes, o.Size*uint64(o.Rounds))
+	default: // more rounds than were asked for end when what is to go wrong has
+		all := o.Size * uint64(o.Rounds)
+		o.Progress(mode, min(bytes, all), all)
 	}
 }
 

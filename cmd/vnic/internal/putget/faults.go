@@ -1,0 +1,308 @@
+package putget
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/lab"
+)
+
+// What goes wrong with pages on demand, on purpose. The first ones are the NIC's doing.
+const (
+	NeverAck    = "never-ack"    // it never acknowledges an invalidation
+	LateAck     = "late-ack"     // =TIME: it does so that much later
+	LoseAnswers = "lose-answers" // =N: so many answers to requests for pages are lost
+	Stale       = "stale"        // it acknowledges, and goes on using what it knew
+
+	RemoveGPU = "remove-gpu" // =TIME: guest 1's GPU is removed then
+	Kill      = "kill"       // =TIME: the program whose memory it is is killed then
+	BadPage   = "bad-page"   // =N: Linux takes page N for broken memory
+)
+
+// faults is what goes wrong. After remove, kill or bad nothing is as it was, and the command ends with an error.
+type faults struct {
+	nic          []func(n pager) error
+	never        bool
+	remove, kill time.Duration // after the first round has begun; 0: not
+	bad          int           // -1: none
+}
+
+// pager is what of a NIC is of pages on demand.
+type pager interface {
+	PageCounts(key uint32) (control.PageCounts, error)
+	DelayPageAcks(d time.Duration) error
+	LosePageAnswers(n int) error
+	KeepStalePages(on bool) error
+}
+
+// faults reads Options.Fault: one, or several with commas between.
+func (o *Options) faults() (f faults, err error) {
+	f.bad = -1
+	if o.Fault == "" {
+		return f, nil
+	}
+	for _, text := range strings.Split(o.Fault, ",") {
+		if err := f.add(text, int(o.Size/devmem.PageSize)); err != nil {
+			return f, err
+		}
+	}
+	ends := 0
+	for _, is := range []bool{f.remove > 0, f.kill > 0, f.bad >= 0} {
+		if is {
+			ends++
+		}
+	}
+	if ends > 1 {
+		return f, fmt.Errorf("--fault %s: one of %s, %s and %s", o.Fault, RemoveGPU, Kill, BadPage)
+	}
+	return f, nil
+}
+
+func (f *faults) add(text string, pages int) error {
+	name, value, has := strings.Cut(text, "=")
+	d, errD := time.ParseDuration(value)
+	n, errN := strconv.Atoi(value)
+	timed, counted := errD == nil && d > 0 && d <= time.Minute, errN == nil && n > 0
+	nic := func(do func(n pager) error) error { f.nic = append(f.nic, do); return nil }
+	switch {
+	case name == NeverAck && !has:
+		f.never = true
+		return nic(func(n pager) error { return n.DelayPageAcks(-1) })
+	case name == Stale && !has:
+		return nic(func(n pager) error { return n.KeepStalePages(true) })
+	case name == LateAck && timed:
+		return nic(func(n pager) error { return n.DelayPageAcks(d) })
+	case name == LoseAnswers && counted:
+		return nic(func(p pager) error { return p.LosePageAnswers(n) })
+	case name == RemoveGPU && timed:
+		f.remove = d
+	case name == Kill && timed:
+		f.kill = d
+	case name == BadPage && errN == nil && n >= 0 && n < pages:
+		f.bad = n
+	default:
+		return fmt.Errorf("--fault %s: %s, %s=TIME (up to 1m), %s=N, %s, %s=TIME, %s=TIME or %s=PAGE", text, NeverAck,
+			LateAck, LoseAnswers, Stale, RemoveGPU, Kill, BadPage)
+	}
+	return nil
+}
+
+func (f *faults) begin(n pager) error {
+	for _, do := range f.nic {
+		if err := do(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ends says whether the command ends with an error.
+func (f *faults) ends() bool { return f.remove > 0 || f.kill > 0 || f.bad >= 0 }
+
+// disturbedTime is how long what is done meanwhile may take until the transfer has failed. A removal has a guest's
+// kernel wait for five seconds first.
+const disturbedTime = 2 * time.Minute
+
+// failedTime is how long after a round has failed it may take until what was to go wrong has.
+const failedTime = time.Minute
+
+// disturbed does rounds until one fails, as it must once what is to go wrong has, and then says what became of the rest.
+func (u *use) disturbed(ctx context.Context, r *Run, nic pager, f faults) error {
+	g := u.responder
+	name := "guest " + g.Name
+	ctx, cancel := context.WithTimeoutCause(ctx, max(f.remove, f.kill)+disturbedTime,
+		fmt.Errorf("%s: nothing has failed, or not all of it, %v after it should have", name, disturbedTime))
+	defer cancel()
+	var killed transfer.Killed
+	var did error
+	done := make(chan struct{})
+	switch {
+	case f.bad >= 0:
+		did = g.BreakPage(ctx, transfer.Page{Page: f.bad})
+		close(done)
+	default:
+		go func() {
+			defer close(done)
+			t := time.NewTimer(max(f.remove, f.kill))
+			defer t.Stop()
+			select {
+			case <-t.C:
+			case <-ctx.Done():
+				return
+			}
+			if f.kill > 0 {
+				killed, did = g.KillOwner(ctx)
+			} else {
+				did = u.remove()
+			}
+			if did != nil {
+				cancel() // no round would fail
+			}
+		}()
+	}
+	err := context.Cause(ctx)
+	for r.Rounds = 0; err == nil; r.Rounds++ {
+		if err = u.roundOnDemand(ctx, r); err == nil && r.Error != "" {
+			err = fmt.Errorf("%w: %s", ErrProof, r.Error)
+		}
+	}
+	wrong := errors.Is(err, ErrProof)
+	if !wrong { // the program's exit, say, is waited for; but the round may have failed for another reason
+		select {
+		case <-done:
+		case <-time.After(failedTime):
+		}
+	}
+	if wrong || !f.happened(done, did) {
+		cancel()
+		<-done
+		return errors.Join(did, fmt.Errorf("round %d: %w", r.Rounds, u.why(context.WithoutCancel(ctx), nic, err)))
+	}
+	err = fmt.Errorf("round %d: %w", r.Rounds, err)
+	if cause := context.Cause(ctx); cause != nil {
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+	var said string
+	var bad error
+	switch {
+	case f.kill > 0:
+		said = fmt.Sprintf("%s's program, whose memory it was, was killed while guest %s's NIC used it: its exit took %s, "+
+			"%s; another queue pair has gone on", name, u.requester.Name, killed.Exit.Round(time.Millisecond),
+			waited(killed))
+		bad = u.goesOn(ctx, r, u.opt.Size, u.opt.Size)
+	case f.remove > 0:
+		var now, before uint64
+		now, before, bad = u.afterRemoval(ctx, r)
+		said = fmt.Sprintf("%s's GPU was removed while guest %s's NIC used it: its program has all pages, in RAM, with %s of "+
+			"round %d and %s of the one before", name, u.requester.Name, lab.FormatBytes(now), r.Rounds,
+			lab.FormatBytes(before))
+	default:
+		said = fmt.Sprintf("%s's NIC did not get page %d, whose memory is broken (MADV_HWPOISON); another queue pair has "+
+			"moved all others", name, f.bad)
+		at := uint64(f.bad) * devmem.PageSize
+		bad = u.goesOn(ctx, r, 0, at)
+		if rest := at + devmem.PageSize; bad == nil && rest < u.opt.Size {
+			bad = u.goesOn(ctx, r, rest, u.opt.Size-rest)
+		}
+	}
+	if bad == nil {
+		bad = u.quiet(ctx, g)
+	}
+	if bad != nil {
+		return fmt.Errorf("after --fault %s: %w\nwhat it was: %w", u.opt.Fault, bad, err)
+	}
+	return fmt.Errorf("%s: %w", said, err)
+}
+
+func (f *faults) happened(done chan struct{}, did error) bool {
+	select {
+	case <-done:
+		return did == nil
+	default:
+		return false
+	}
+}
+
+// waited says whether Linux had to wait for the NIC when a process ended.
+func waited(k transfer.Killed) string {
+	switch {
+	case k.Quarantined:
+		return fmt.Sprintf("with %d wait for the NIC in vain, and its region is in quarantine", k.Timeouts)
+	case k.Timeouts > 0:
+		return "and Linux has waited for the NIC in vain"
+	}
+	return "and the NIC has let go of all pages"
+}
+
+// remove has guest 1 lose its GPU.
+func (u *use) remove() error {
+	c, err := lab.ParseChange("gpu " + u.responder.HW.GPUs[0].Name + " remove")
+	if err == nil {
+		err = u.set.Lab.Apply(c)
+	}
+	return err
+}
+
+// goesOn moves a part of what is offered there and back by the spare queue pair, and compares it.
+func (u *use) goesOn(ctx context.Context, r *Run, off, n uint64) error {
+	if n == 0 {
+		return nil
+	}
+	g, o := u.requester, u.opt
+	gen := func(b []byte, at uint64) { gpumem.FillAt(b, o.Seed+uint64(r.Rounds), at) }
+	m := transfer.RDMAMove{Off: off, Len: n, Block: uint32(o.Block), Spare: true}
+	if err := g.Fill(ctx, off, n, gen); err != nil {
+		return err
+	}
+	for _, there := range []bool{true, false} {
+		m.Back = there == (o.Op == Get)
+		if _, err := g.MoveRDMA(ctx, m); err != nil {
+			return fmt.Errorf("the other queue pair: %w", err)
+		}
+		if !there {
+			break
+		}
+		if err := g.Poison(ctx, off, n, poison); err != nil {
+			return err
+		}
+	}
+	first, err := g.Differs(ctx, off, n, gen)
+	if err == nil && first < n {
+		err = fmt.Errorf("the other queue pair: byte %d of what was put, and read back, is not what it was", off+first)
+	}
+	return err
+}
+
+// afterRemoval looks at the memory of guest 1's program, whose GPU is gone: each packet's bytes are those of the round
+// that has failed, or of the one before; so many are of either.
+func (u *use) afterRemoval(ctx context.Context, r *Run) (now, before uint64, err error) {
+	u.set.Lab.AwaitRemovals(ctx)
+	if !u.responder.HW.GPUs[0].Removed() {
+		return 0, 0, errors.New("the GPU is still there")
+	}
+	if r.Rounds < 2 {
+		return 0, 0, fmt.Errorf("the first round has failed already, and what the memory was before is not known: a later %s",
+			RemoveGPU)
+	}
+	seed := u.opt.Seed + uint64(r.Rounds) - 1
+	a, b := make([]byte, r.PathMTU), make([]byte, r.PathMTU)
+	for at := uint64(0); at < u.opt.Size; {
+		part, err := u.responder.ReadODP(ctx, transfer.Bytes{Off: at, Len: min(transfer.MaxRead, u.opt.Size-at)})
+		if err != nil {
+			return now, before, err
+		}
+		for d := part.Data; len(d) > 0; {
+			n := min(len(d), len(a))
+			gpumem.FillAt(a[:n], seed, at)
+			gpumem.FillAt(b[:n], seed-1, at)
+			switch string(d[:n]) {
+			case string(a[:n]):
+				now += uint64(n)
+			case string(b[:n]):
+				before += uint64(n)
+			default:
+				return now, before, fmt.Errorf("the program's memory at %#x is neither this round's nor the one's before", at)
+			}
+			d, at = d[n:], at+uint64(n)
+		}
+	}
+	return now, before, nil
+}
+
+// quiet says whether a guest's kernel has had anything to complain about.
+func (u *use) quiet(ctx context.Context, g *guests.Guest) error {
+	lines, err := g.Complaints(ctx)
+	if err == nil && len(lines) > 0 {
+		err = fmt.Errorf("guest %s's kernel says: %s", g.Name, strings.Join(lines, "\n"))
+	}
+	return err
+}

@@ -1,0 +1,38 @@
+package transfer
+
+import (
+	"context"
+	"regexp"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// complaint is what the kernel says when something is wrong with itself.
+var complaint = regexp.MustCompile(`WARNING:|BUG:|\bOops\b|cut here|Call Trace|Kernel panic|general protection|` +
+	`refcount_t:|use-after-free|blocked for more than|hung task|Unrecoverable platform error|Bad page`)
+
+// Complaints gives the lines of the kernel's log that say that something is wrong with the kernel.
+func (n *Node) Complaints(context.Context) (lines []string, err error) {
+	b := make([]byte, 1<<20)
+	k, err := unix.Klogctl(unix.SYSLOG_ACTION_READ_ALL, b)
+	if err != nil {
+		return nil, err
+	}
+	return complaints(string(b[:k])), nil
+}
+
+func complaints(log string) (lines []string) {
+	for line := range strings.Lines(log) {
+		if complaint.MatchString(line) {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return lines
+}
+
+// Complaints is Node.Complaints.
+func (r Remote) Complaints(ctx context.Context) (lines []string, err error) {
+	err = r.call(ctx, OpComplaints, &lines)
+	return lines, err
+}

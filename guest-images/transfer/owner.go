@@ -1,0 +1,239 @@
+package transfer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/guest-images/gpudriver"
+)
+
+// OwnerName is the name under which a guest's program must run Owner, when it is started so (argv[0]).
+const OwnerName = "vnic-memory-owner"
+
+// ownerFile is the descriptor of the GPU's device in the owner's process.
+const ownerFile = 3
+
+// owner is the process whose memory an RDMA is about, where that is not this one: it can be killed, as others cannot,
+// and this one goes on answering the NIC for it, by the file that both have.
+type owner struct {
+	proc *os.Process
+	in   *os.File // its stdin; it ends when that is closed
+}
+
+// ownerRegion is what it says first.
+type ownerRegion struct {
+	ID    uint32 `json:"id"`
+	Error string `json:"error,omitempty"`
+}
+
+// startOwner starts the process, which has a region of size bytes.
+func startOwner(f *gpudriver.File, size uint64) (o *owner, region uint32, err error) {
+	inR, inW, err := os.Pipe()
+	if err != nil {
+		return nil, 0, err
+	}
+	defer func() { _ = inR.Close() }()
+	outR, outW, err := os.Pipe()
+	if err != nil {
+		return nil, 0, errors.Join(err, inW.Close())
+	}
+	defer func() { _ = outR.Close() }()
+	fd, err := unix.FcntlInt(uintptr(f.FD()), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, 0, errors.Join(err, inW.Close(), outW.Close())
+	}
+	gpu := os.NewFile(uintptr(fd), "vnicgpu")
+	p, err := os.StartProcess("/proc/self/exe", []string{OwnerName, fmt.Sprint(size)}, &os.ProcAttr{Dir: "/",
+		Files: []*os.File{inR, outW, os.Stderr, gpu}})
+	err = errors.Join(err, outW.Close(), gpu.Close())
+	if p == nil {
+		return nil, 0, errors.Join(fmt.Errorf("start %s: %w", OwnerName, err), inW.Close())
+	}
+	o = &owner{p, inW}
+	var r ownerRegion
+	if err == nil {
+		err = json.NewDecoder(outR).Decode(&r)
+	}
+	if r.Error != "" {
+		err = errors.New(r.Error)
+	}
+	if err != nil {
+		return nil, 0, errors.Join(fmt.Errorf("%s: %w", OwnerName, err), o.close())
+	}
+	return o, r.ID, nil
+}
+
+// storm has it move pages, until it ends.
+func (o *owner) storm(s Storm) error { return json.NewEncoder(o.in).Encode(s) }
+
+// kill kills it, and says how long its exit took: Linux takes its memory from the NIC meanwhile.
+func (o *owner) kill() (took time.Duration, err error) {
+	begin := time.Now()
+	if err := o.proc.Kill(); err != nil {
+		return 0, err
+	}
+	_, err = o.proc.Wait()
+	return time.Since(begin), err
+}
+
+// close ends it. One that was killed has ended.
+func (o *owner) close() error {
+	err := o.in.Close()
+	if _, e := o.proc.Wait(); e != nil && !errors.Is(e, os.ErrProcessDone) && !errors.Is(e, syscall.ECHILD) &&
+		!errors.Is(e, syscall.EINVAL) { // of one that was waited for
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+// Owner is that process's program: memory, as much as the argument says, and a region of it, until its stdin ends. Each
+// line there is a Storm.
+func Owner(args []string) int {
+	err := errors.New("not to be started by hand")
+	var size int
+	if len(args) == 1 {
+		_, err = fmt.Sscan(args[0], &size)
+	}
+	if err == nil {
+		err = own(os.Stdin, os.Stdout, gpudriver.FromFD(ownerFile), size)
+	}
+	if err != nil {
+		_ = json.NewEncoder(os.Stdout).Encode(ownerRegion{Error: err.Error()})
+		return 1
+	}
+	return 0
+}
+
+func own(in io.Reader, out io.Writer, f *gpudriver.File, size int) error {
+	o := &onDemand{file: f}
+	var err error
+	if o.memory, err = allocate(f, size); err != nil {
+		return err
+	}
+	r, err := f.OpenRegion(o.memory)
+	if err == nil {
+		err = json.NewEncoder(out).Encode(ownerRegion{ID: r.ID()})
+	}
+	commands := json.NewDecoder(in)
+	for err == nil {
+		var s Storm
+		if err = commands.Decode(&s); err == nil {
+			err = o.startStorm(s)
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return errors.Join(err, o.calm())
+}
+
+// allocate gives memory of this process, all of which begins in the GPU; where that is full the rest begins in RAM.
+func allocate(f *gpudriver.File, size int) ([]byte, error) {
+	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := f.ToGPU(b); err != nil && !errors.Is(err, syscall.ENOMEM) {
+		return nil, errors.Join(err, unix.Munmap(b))
+	}
+	return b, nil
+}
+
+// Killed is how the process ended whose memory an RDMA was about.
+type Killed struct {
+	Exit        time.Duration `json:"exit_ns"` // from the signal until it was gone
+	Timeouts    uint64        `json:"timeouts"`
+	Quarantined bool          `json:"quarantined"`
+}
+
+// KillOwner kills the process whose memory is on demand.
+func (n *Node) KillOwner(context.Context) (k Killed, err error) {
+	o, err := n.odp("kill the memory's owner")
+	if err != nil {
+		return k, err
+	}
+	if o.owner == nil {
+		return k, fmt.Errorf("kill the memory's owner: it is this program: %w", syscall.EINVAL)
+	}
+	if k.Exit, err = o.owner.kill(); err != nil {
+		return k, fmt.Errorf("kill the memory's owner: %w", err)
+	}
+	s, err := o.region.Stats()
+	k.Timeouts, k.Quarantined = s.Timeouts, s.Quarantined
+	return k, err
+}
+
+// Page is a page of memory on demand.
+type Page struct {
+	Page int `json:"page"`
+}
+
+// BreakPage has Linux take a page of memory on demand for memory that is broken (madvise(2), MADV_HWPOISON).
+func (n *Node) BreakPage(_ context.Context, p Page) error {
+	o, err := n.odp("break a page")
+	if err != nil {
+		return err
+	}
+	if p.Page < 0 || p.Page >= len(o.memory)/gpudriver.PageSize {
+		return fmt.Errorf("break page %d of %d: %w", p.Page, len(o.memory)/gpudriver.PageSize, syscall.EINVAL)
+	}
+	at := p.Page * gpudriver.PageSize
+	if err := unix.Madvise(o.memory[at:at+gpudriver.PageSize], unix.MADV_HWPOISON); err != nil {
+		return fmt.Errorf("break page %d: MADV_HWPOISON: %w", p.Page, err)
+	}
+	return nil
+}
+
+// Bytes is a part of memory on demand.
+type Bytes struct {
+	Off  uint64 `json:"off"`
+	Len  uint64 `json:"len"`
+	Data []byte `json:"data,omitempty"`
+}
+
+// MaxRead is how much ReadODP gives at once, in bytes.
+const MaxRead = 512 << 10
+
+// ReadODP reads memory on demand as its program does, which brings pages to RAM.
+func (n *Node) ReadODP(_ context.Context, b Bytes) (Bytes, error) {
+	o, err := n.odp("read memory on demand")
+	if err != nil {
+		return b, err
+	}
+	if size := uint64(len(o.memory)); b.Off > size || b.Len > size-b.Off || b.Len > MaxRead {
+		return b, fmt.Errorf("read [%#x, +%#x) of %#x bytes: %w", b.Off, b.Len, size, syscall.EINVAL)
+	}
+	b.Data = o.memory[b.Off : b.Off+b.Len]
+	return b, nil
+}
+
+// KillOwner is Node.KillOwner.
+func (r Remote) KillOwner(ctx context.Context) (k Killed, err error) {
+	err = r.call(ctx, OpKillOwner, &k)
+	return k, err
+}
+
+// BreakPage is Node.BreakPage.
+func (r Remote) BreakPage(ctx context.Context, p Page) error {
+	return r.Agent.Call(ctx, OpBreakPage, struct {
+		which
+		Page
+	}{which{r.Node}, p}, nil)
+}
+
+// ReadODP is Node.ReadODP.
+func (r Remote) ReadODP(ctx context.Context, b Bytes) (res Bytes, err error) {
+	err = r.Agent.Call(ctx, OpReadODP, struct {
+		which
+		Bytes
+	}{which{r.Node}, b}, &res)
+	return res, err
+}
