@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -287,6 +288,27 @@ func TestRDMAWhenThePeerResets(t *testing.T) {
 		t.Error("a transfer to nobody succeeds")
 	} else {
 		t.Log(err)
+	}
+}
+
+// The NIC of a guest that is gone is silent: its peers miss their answers, and its GPU is not written to any more.
+func TestRDMAOfAGuestThatIsGone(t *testing.T) {
+	l, ends := newVerbs(t, 1024, lab.Impairment{})
+	a, b := ends[0], ends[1]
+	put := func() error {
+		_, err := rdma.Put(t.Context(), a.qp, a.mr.Part(0, rdmaMemory/2), a.peer.MR, rdma.TransferOptions{})
+		return err
+	}
+	testkit.OK(t, put())
+	l.Port(1).NIC().SuspendRDMA(true)
+	before := testkit.Must(b.dev.Counts(t.Context()))(t)
+	err := put()
+	var wc *rdma.WCError
+	if !errors.As(err, &wc) || wc.WC.Status != control.WCRetriesExceeded {
+		t.Errorf("%v", err)
+	}
+	if now := testkit.Must(b.dev.Counts(t.Context()))(t); now.In != before.In {
+		t.Errorf("%+v, and before %+v", now.In, before.In)
 	}
 }
 

@@ -268,9 +268,6 @@ func (u *use) measure(ctx context.Context, r *Run, done uint64, f func() error) 
 		x.end.ICRC += now.icrc[i] - before.icrc[i]
 	}
 	// The NIC counts READs that it answers again, and not their bytes.
-	if in := &r.Responder; u.opt.Op == Get && in.AgainPackets > 0 {
-		in.Again = in.payload() - min(in.payload(), done+u.opt.Size)
-	}
 	u.progress(r.Memory, done+u.opt.Size)
 	return nil
 }
