@@ -1,4 +1,5 @@
-# Sourced, after lib.sh, by the scripts of the uses of devmem TCP: vnic allreduce, load and block, and package block/nbd.
+# Sourced, after lib.sh, by the scripts of the uses of device memory: vnic allreduce, load, block and rdma, and package
+# block/nbd.
 
 # port: one that is free, and none that connections are made from: one that asks whether it is served could meet itself.
 port() {

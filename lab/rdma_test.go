@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -60,7 +61,8 @@ func newVerbs(t testing.TB, mtu uint16, im lab.Impairment) (l *lab.Lab, ends [2]
 	for i, c := range []net.Conn{a, b} {
 		v := ends[i]
 		work.Go(func() {
-			p, err := rdma.Exchange(ctx, c, v.qp, rdma.Ends{Addr: v.port.Addr4.Addr(), MAC: v.port.MAC, MTU: mtu, Offer: v.mr.Remote()})
+			p, err := rdma.Exchange(ctx, c, v.qp, rdma.Ends{Addr: v.port.Addr4.Addr(), MAC: v.port.MAC, MTU: mtu,
+				Offer: v.mr.Remote()})
 			v.peer = p
 			testkit.NoError(t, err)
 		})
@@ -131,8 +133,10 @@ func TestRDMABetweenGPUs(t *testing.T) {
 				if again > 0 { // a busy machine: what was moved again counts again
 					want = device + host
 				}
-				if p2p && (device != want || host+bounced+file != 0) || !p2p && (bounced != want || host != want || device+file != 0) {
-					t.Errorf("P2P %v, end %d, direction %d: device %d, host %d, bounced %d, file %d; %d moved", p2p, j, k, device, host, bounced,
+				if p2p && (device != want || host+bounced+file != 0) || !p2p && (bounced != want || host != want ||
+					device+file != 0) {
+					t.Errorf("P2P %v, end %d, direction %d: device %d, host %d, bounced %d, file %d; %d moved", p2p, j, k, device,
+						host, bounced,
 						file, want)
 				}
 			}
@@ -284,6 +288,27 @@ func TestRDMAWhenThePeerResets(t *testing.T) {
 		t.Error("a transfer to nobody succeeds")
 	} else {
 		t.Log(err)
+	}
+}
+
+// The NIC of a guest that is gone is silent: its peers miss their answers, and its GPU is not written to any more.
+func TestRDMAOfAGuestThatIsGone(t *testing.T) {
+	l, ends := newVerbs(t, 1024, lab.Impairment{})
+	a, b := ends[0], ends[1]
+	put := func() error {
+		_, err := rdma.Put(t.Context(), a.qp, a.mr.Part(0, rdmaMemory/2), a.peer.MR, rdma.TransferOptions{})
+		return err
+	}
+	testkit.OK(t, put())
+	l.Port(1).NIC().SuspendRDMA(true)
+	before := testkit.Must(b.dev.Counts(t.Context()))(t)
+	err := put()
+	var wc *rdma.WCError
+	if !errors.As(err, &wc) || wc.WC.Status != control.WCRetriesExceeded {
+		t.Errorf("%v", err)
+	}
+	if now := testkit.Must(b.dev.Counts(t.Context()))(t); now.In != before.In {
+		t.Errorf("%+v, and before %+v", now.In, before.In)
 	}
 }
 

@@ -176,7 +176,7 @@ func (p *Port) Reset() {
 func (p *Port) DriverChanged() {
 	p.mu.Lock()
 	s := p.state()
-	untouched := !p.known && s.LastID == 0 && len(s.Buffers) == 0 &&
+	untouched := !p.known && s.LastID == 0 && len(s.Buffers) == 0 && p.rdma.engine.Load() == nil &&
 		!slices.ContainsFunc(s.Splits, func(s control.Split) bool { return s.On })
 	p.mu.Unlock()
 	if !untouched {

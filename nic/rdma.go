@@ -26,6 +26,7 @@ type roce struct {
 	port   *Port
 	engine atomic.Pointer[rdma.Engine]
 	way    atomic.Pointer[shape.Route] // of the last packet that came in
+	rests  atomic.Bool                 // the guest is not there: nothing comes in or goes out
 
 	mu     sync.Mutex // of begin and close
 	closed bool
@@ -70,6 +71,10 @@ func (r *roce) begin() (*rdma.Engine, error) {
 	sender.Start(-1, false)
 	return e, nil
 }
+
+// SuspendRDMA says that the guest is gone, perhaps to come back with all that it had set up: until then the NIC neither
+// takes nor sends anything of RDMA, and peers miss their answers, as from a machine that is off.
+func (p *Port) SuspendRDMA(on bool) { p.rdma.rests.Store(on) }
 
 // buffer finds a registered buffer.
 func (p *Port) buffer(id uint32) (memory *dma.Region, off, size uint64, ok bool) {
@@ -153,6 +158,13 @@ func (r *roce) deliver(d *delivery, batch []*wire.Packet, trouble uint32) {
 // receive gives a packet to the Engine, as soon as the links to its memory are free. Nobody knows these before, so they
 // are those of the last packet.
 func (r *roce) receive(e *rdma.Engine, d *delivery, p *wire.Packet) {
+	if r.rests.Load() {
+		p.Verdict = wire.Drop(wire.DropStopped)
+		if d.tap != nil {
+			d.tap.Received(d.w, p, wire.Nowhere)
+		}
+		return
+	}
 	s := d.gate.shape
 	if s != nil {
 		way := r.way.Load()
@@ -198,7 +210,7 @@ func (r *roce) Send(batch []*wire.Packet) {
 	if len(run) == 0 {
 		return
 	}
-	if link != nil && p.trouble.Load()&noCarrier == 0 {
+	if link != nil && p.trouble.Load()&noCarrier == 0 && !r.rests.Load() {
 		link.Deliver(r.worker, run)
 		return
 	}

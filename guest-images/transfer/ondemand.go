@@ -279,7 +279,7 @@ func (o *onDemand) move(ctx context.Context, s Storm) error {
 			page := o.memory[at : at+gpudriver.PageSize]
 			n, err := o.file.ToGPU(page)
 			if err == nil && n == 0 {
-				n, err = o.file.ToRAM(page)
+				_, err = o.file.ToRAM(page)
 			}
 			if err != nil && !errors.Is(err, syscall.ENOMEM) {
 				return fmt.Errorf("move a page: %w", err)

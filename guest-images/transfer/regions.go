@@ -140,7 +140,8 @@ func (n *Node) ramRegions(pd *rdma.PD, r *RDMA, access uint8) (*regions, error) 
 	if err != nil {
 		return nil, errors.Join(err, release())
 	}
-	return &regions{mrs: []*rdma.MR{mr}, size: p.size, release: release, stage: func(ctx context.Context, s RDMAStage) error {
+	all := &regions{mrs: []*rdma.MR{mr}, size: p.size, release: release}
+	all.stage = func(ctx context.Context, s RDMAStage) error {
 		at := s.Off % p.size
 		if s.Off > r.Data.Bytes || s.Len > r.Data.Bytes-s.Off || s.Len > p.size-at {
 			return fmt.Errorf("data of %#x bytes, of which %#x fit: %w", r.Data.Bytes, p.size, syscall.EFAULT)
@@ -162,5 +163,6 @@ func (n *Node) ramRegions(pd *rdma.PD, r *RDMA, access uint8) (*regions, error) 
 		job.Entries = uint32(p.slot.entries)
 		_, err := n.engine.RunJob(ctx, job)
 		return err
-	}}, nil
+	}
+	return all, nil
 }

@@ -11,7 +11,8 @@ import (
 
 // Invariant: nic/rdma: A packet allocates nothing, on neither end, whatever its operation is.
 func TestPacketsDoNotAllocate(t *testing.T) {
-	for name, op := range map[string]control.WROp{"WRITE": control.WRWrite, "READ": control.WRRead, "SEND": control.WRSend} {
+	for name, op := range map[string]control.WROp{"WRITE": control.WRWrite, "READ": control.WRRead,
+		"SEND": control.WRSend} {
 		t.Run(name, func(t *testing.T) {
 			p := newPair(t, func(p *control.QPPath) { p.Timeout = 31 })
 			c := dma.NewCopier()

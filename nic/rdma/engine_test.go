@@ -2,7 +2,6 @@ package rdma
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -358,20 +357,4 @@ func TestManyAtOnce(t *testing.T) {
 			}
 		}
 	})
-}
-
-// ext is where the BTH begins in the payload of a frame; fix makes the ICRC right again.
-func fix(p *wire.Packet, b []byte) *wire.Packet {
-	var h header
-	if !h.parse(b) {
-		panic("no header")
-	}
-	var mem scratch
-	var c crcOf
-	c.init()
-	end := len(b) - icrcLen
-	sum, _ := c.over(dma.NewCopier(), invariant(&mem, &p.Meta.Headers, p.Header, b[:h.size]),
-		[]dma.Segment{dma.NewBuffer(b, dma.Private).Segment(uint64(h.size), uint32(end)-h.size)})
-	binary.LittleEndian.PutUint32(b[end:], sum)
-	return with(p, b)
 }

@@ -2,6 +2,8 @@ package rdma
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/internal/testkit"
@@ -17,7 +19,8 @@ func (v *victim) posted(wrs ...control.WR) []answered {
 }
 
 func (v *victim) read(id uint64, into, n uint64) control.WR {
-	return control.WR{ID: id, Op: control.WRRead, Flags: control.WRSignaled, Key: 1, Remote: 0, SGEs: []control.SGE{v.b.at(into, n)}}
+	return control.WR{ID: id, Op: control.WRRead, Flags: control.WRSignaled, Key: 1, Remote: 0,
+		SGEs: []control.SGE{v.b.at(into, n)}}
 }
 
 func (v *victim) wr(id uint64, n uint64) control.WR {
@@ -213,6 +216,30 @@ func TestStormsOfRNR(t *testing.T) {
 			v.give(header{op: opAck, psn: after(ownPSN, 1), syndrome: synAck})
 			testkit.Equal(t, "completions", len(v.b.poll()), 2)
 			v.unharmed()
+		})
+	}
+}
+
+// The time of an RNR NAK is table 46's, whoever has the queue pair look before.
+func TestTimesOfRNR(t *testing.T) {
+	for code, d := range map[uint8]time.Duration{0: 655360 * time.Microsecond, 1: 10 * time.Microsecond,
+		5:  60 * time.Microsecond,
+		12: 640 * time.Microsecond, 18: 5120 * time.Microsecond,
+		25: 61440 * time.Microsecond, 31: 491520 * time.Microsecond} {
+		bubble(t, func(t *testing.T) {
+			v := newVictim(t, func(p *control.QPPath) { p.Timeout = 20 })
+			testkit.Equal(t, "frames", len(v.posted(v.wr(1, 8))), 1)
+			time.Sleep(time.Second)
+			v.give(header{op: opAck, psn: ownPSN, syndrome: synRNR | code})
+			look := func() int {
+				synctest.Wait()
+				v.b.schedule(v.b.qpOf(v.qpn))
+				return len(v.drain())
+			}
+			time.Sleep(d - 2*time.Microsecond)
+			testkit.Equal(t, "frames before its time", look(), 0)
+			time.Sleep(2 * time.Microsecond)
+			testkit.Equal(t, "frames at its time", look(), 1)
 		})
 	}
 }

@@ -14,7 +14,8 @@ import (
 
 // write is a WRITE of some bytes that the victim carries out if its frame is right.
 func (v *victim) write() (h header, payload []byte) {
-	return header{op: opWriteOnly, qpn: v.qpn, psn: v.psn, ackReq: true, va: base + 5000, key: v.b.mr, dmaLen: 97, pad: 3}, fill(97)
+	return header{op: opWriteOnly, qpn: v.qpn, psn: v.psn, ackReq: true, va: base + 5000, key: v.b.mr, dmaLen: 97,
+		pad: 3}, fill(97)
 }
 
 // Invariant: nic/rdma: A frame that is not whole, not right or not from the peer does nothing, and has no answer.

@@ -41,8 +41,13 @@ func (r *reader) take(n int) (b []byte) {
 // Whatever they are: only what the peer may write is written, and nothing by what has a wrong ICRC.
 func FuzzReceive(f *testing.F) {
 	v := newVictim(f, nil)
-	const localWrite, remoteWrite, remoteRead = control.AccessLocalWrite, control.AccessRemoteWrite, control.AccessRemoteRead
-	keys := []uint32{v.b.guest(localWrite|remoteWrite, partVA, fuzzWrite, fuzzLen), v.b.guest(remoteRead, partVA, fuzzRead, fuzzLen),
+	const (
+		localWrite  = control.AccessLocalWrite
+		remoteWrite = control.AccessRemoteWrite
+		remoteRead  = control.AccessRemoteRead
+	)
+	keys := []uint32{v.b.guest(localWrite|remoteWrite, partVA, fuzzWrite, fuzzLen), v.b.guest(remoteRead, partVA,
+		fuzzRead, fuzzLen),
 		v.b.guest(localWrite, partVA, fuzzRecv, fuzzLen), v.b.guest(localWrite, partVA, fuzzInto, fuzzLen), 0}
 	ours := func(key uint32, off, n uint32) control.SGE {
 		return control.SGE{VA: partVA + uint64(off), Len: n, Key: key}
@@ -62,7 +67,8 @@ func FuzzReceive(f *testing.F) {
 	f.Add(slices.Concat(structured(opWriteOnly, 0, 0, 0, 100, 100), structured(opReadRequest, 1, 1, 5, 600, 0)))
 	f.Add(slices.Concat(structured(opWriteFirst, 0, 0, 0, 600, 256), structured(opWriteMiddle, 1, 0, 0, 0, 256),
 		structured(opWriteLastImm, 2, 0, 0, 0, 88)))
-	f.Add(slices.Concat(structured(opSendFirst, 0, 0, 0, 0, 256), structured(opSendLast, 1, 0, 0, 0, 200), structured(opSendOnly, 2, 0, 0, 0, 500)))
+	f.Add(slices.Concat(structured(opSendFirst, 0, 0, 0, 0, 256), structured(opSendLast, 1, 0, 0, 0, 200),
+		structured(opSendOnly, 2, 0, 0, 0, 500)))
 	f.Add(slices.Concat(structured(opReadRespFirst, 0, 0, 0, 0, 256), structured(opReadRespMid, 1, 0, 0, 0, 256),
 		structured(opReadRespLast, 2, 0, 0, 0, 88), structured(opAck, 4, 0, 0, 0, 0)))
 	f.Add(append([]byte{1, 0, 40}, v.bytes(v.reth(opWriteOnly, 0, 8), fill(8))...))
@@ -101,7 +107,8 @@ func FuzzReceive(f *testing.F) {
 			var before []byte
 			body := bytesOf(p)
 			bad := len(body) < bthLen+icrcLen ||
-				icrcByBits(append(slices.Clone(p.Header), body[:len(body)-icrcLen]...)) != binary.LittleEndian.Uint32(body[len(body)-icrcLen:])
+				icrcByBits(append(slices.Clone(p.Header),
+					body[:len(body)-icrcLen]...)) != binary.LittleEndian.Uint32(body[len(body)-icrcLen:])
 			if bad {
 				before = slices.Clone(v.b.mem[:64<<10])
 			}
@@ -182,20 +189,24 @@ func FuzzCommands(f *testing.F) {
 				id, err := d.AddCQ(uint32(r.byte()))
 				got("cq", id, err)
 			case 2:
-				m := control.MR{PD: some("pd"), Kind: control.MRKind(r.byte() % 5), Access: r.byte() % 9, VA: base, Len: uint64(r.u16())}
+				m := control.MR{PD: some("pd"), Kind: control.MRKind(r.byte() % 5), Access: r.byte() % 9, VA: base,
+					Len: uint64(r.u16())}
 				for range r.byte() % 4 {
 					m.Ranges = append(m.Ranges, control.MRRange{IOVA: uint64(r.u16()), Len: uint64(r.u16())})
 				}
 				id, err := d.AddMR(m)
 				got("mr", id, err)
 			case 3:
-				id, err := d.AddQP(control.QP{PD: some("pd"), SendCQ: some("cq"), RecvCQ: some("cq"), MaxSend: uint32(r.byte()), MaxRecv: uint32(r.byte())})
+				id, err := d.AddQP(control.QP{PD: some("pd"), SendCQ: some("cq"), RecvCQ: some("cq"), MaxSend: uint32(r.byte()),
+					MaxRecv: uint32(r.byte())})
 				got("qp", id, err)
 			case 4:
-				_ = d.ConnectQP(control.QPPath{QPN: some("qp"), RemoteQPN: 5, Local: d.ip, Remote: d.ip, MAC: wire.MAC{2}, MTU: 256 << (r.byte() % 6),
+				_ = d.ConnectQP(control.QPPath{QPN: some("qp"), RemoteQPN: 5, Local: d.ip, Remote: d.ip, MAC: wire.MAC{2},
+					MTU:     256 << (r.byte() % 6),
 					Timeout: 31, Retries: 7, Reads: r.byte() % 20, ReadDepth: r.byte() % 20})
 			case 5:
-				_ = d.PostSend(control.Post{QPN: some("qp"), WRs: []control.WR{{Op: control.WROp(r.byte() % 8), Flags: r.byte() % 9, SGEs: sges(),
+				_ = d.PostSend(control.Post{QPN: some("qp"), WRs: []control.WR{{Op: control.WROp(r.byte() % 8),
+					Flags: r.byte() % 9, SGEs: sges(),
 					Key: uint32(r.byte() % 2), Remote: uint64(r.byte() % 2)}}})
 			case 6:
 				_ = d.PostRecv(control.Post{QPN: some("qp"), WRs: []control.WR{{Op: control.WRRecv, SGEs: sges()}}})
@@ -210,7 +221,8 @@ func FuzzCommands(f *testing.F) {
 			case 11:
 				_ = d.DelPD(some("pd"))
 			case 12:
-				_ = d.MoreMR(control.MRMore{Key: some("mr"), Ranges: []control.MRRange{{IOVA: uint64(r.u16()), Len: uint64(r.u16())}}})
+				_ = d.MoreMR(control.MRMore{Key: some("mr"), Ranges: []control.MRRange{{IOVA: uint64(r.u16()),
+					Len: uint64(r.u16())}}})
 			case 13:
 				var p wire.Packet
 				in := d.space.Enter()
@@ -241,8 +253,10 @@ func FuzzCommands(f *testing.F) {
 				ranges += len(m.ranges)
 			}
 		}
-		if places != d.taken || qps != d.qps.count || mrs != d.mrs.count || ranges != d.ranges || int(d.active.Load()) != qps {
-			t.Fatalf("%d places, not %d; %d queue pairs, not %d; %d MRs, not %d; %d ranges, not %d", d.taken, places, d.qps.count, qps,
+		if places != d.taken || qps != d.qps.count || mrs != d.mrs.count || ranges != d.ranges ||
+			int(d.active.Load()) != qps {
+			t.Fatalf("%d places, not %d; %d queue pairs, not %d; %d MRs, not %d; %d ranges, not %d", d.taken, places,
+				d.qps.count, qps,
 				d.mrs.count, mrs, d.ranges, ranges)
 		}
 		d.Reset()

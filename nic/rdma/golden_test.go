@@ -117,9 +117,11 @@ func (g *goldens) run(ipA, ipB netip.Addr) {
 	}
 	const imm, off = 0xa1a2a3a4, 0x20001
 	for _, w := range []control.WR{
-		{Op: control.WRWrite, SGEs: []control.SGE{p.a.at(1, 600)}}, {Op: control.WRWriteImm, SGEs: []control.SGE{p.a.at(2, 5)}},
+		{Op: control.WRWrite, SGEs: []control.SGE{p.a.at(1, 600)}}, {Op: control.WRWriteImm, SGEs: []control.SGE{p.a.at(2,
+			5)}},
 		{Op: control.WRWrite}, {Op: control.WRWriteImm, SGEs: []control.SGE{p.a.at(3, 513)}, Flags: control.WRSolicited},
-		{Op: control.WRRead, SGEs: []control.SGE{p.a.at(5000, 600)}}, {Op: control.WRRead, SGEs: []control.SGE{p.a.at(6000, 2)}},
+		{Op: control.WRRead, SGEs: []control.SGE{p.a.at(5000, 600)}}, {Op: control.WRRead, SGEs: []control.SGE{p.a.at(6000,
+			2)}},
 		{Op: control.WRSend, SGEs: []control.SGE{p.a.at(4, 600)}},
 		{Op: control.WRSendImm, SGEs: []control.SGE{p.a.at(4, 300)}, Flags: control.WRSolicited},
 		{Op: control.WRSend, SGEs: []control.SGE{p.a.at(4, 3)}, Flags: control.WRSolicited},
@@ -201,11 +203,13 @@ func (g *goldens) frame(w *wire.Packet) {
 		sum = ^uint16(acc + acc>>16)
 	}
 	full := testkit.Must(hex.DecodeString(strings.NewReplacer(" ", "", "LLLL", fmt.Sprintf("%04x", 28+size),
-		"UUUU", fmt.Sprintf("%04x", 8+size), "CCCC", fmt.Sprintf("%04x", sum), "SSSS", fmt.Sprintf("%04x", port)).Replace(head)))(t)
+		"UUUU", fmt.Sprintf("%04x", 8+size), "CCCC", fmt.Sprintf("%04x", sum), "SSSS", fmt.Sprintf("%04x",
+			port)).Replace(head)))(t)
 	if !slices.Equal(got, full) {
 		t.Fatalf("frame %d: headers % x, not % x", g.n, got, full)
 	}
-	if got, want := binary.LittleEndian.Uint32(body[size-icrcLen:]), icrcByBits(append(got, body[:size-icrcLen]...)); got != want {
+	if got, want := binary.LittleEndian.Uint32(body[size-icrcLen:]), icrcByBits(append(got,
+		body[:size-icrcLen]...)); got != want {
 		t.Errorf("frame %d: ICRC %#08x, not %#08x", g.n, got, want)
 	}
 	if w.Meta.GSOType != splitter.GSONone || w.Meta.Csum != splitter.CsumGood {

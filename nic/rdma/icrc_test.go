@@ -53,7 +53,8 @@ func sumOf(t *testing.T, frame []byte) uint32 {
 var captured = map[string]string{
 	"UC SEND": "248a07a8fa22 248a07a8fa22 0800 4501 0040 0478 4000 40 11 b4d5 c0a80007 c0a80007 c000 12b7 002c aca2" +
 		"24 60 ffff 000000d3 00cf1710 4630818be28935d90e9a95505401be885e500000 78f353f3",
-	"CNP of a ConnectX-4 Lx": "e41d2dab2bc2 7cfe90643b32 0800 45c2 003c 718c 4000 40 11 9161 0a001101 0a001201 0000 12b7 0028" +
+	"CNP of a ConnectX-4 Lx": "e41d2dab2bc2 7cfe90643b32 0800 45c2 003c 718c 4000 40 11 9161 0a001101 0a001201" +
+		"0000 12b7 0028" +
 		"0000 81 00 ffff 40000118 00000000 0000000000000000 0000000000000000 82fd002a",
 }
 
@@ -70,7 +71,8 @@ func TestICRCOfOthers(t *testing.T) {
 		}
 		// What routers change does not matter; all else does.
 		const tos, ttl, ipSum, udpSum, resv8a = 15, 22, 24, 40, 46
-		changes := map[int]bool{tos: true, ttl: true, ipSum: true, ipSum + 1: true, udpSum: true, udpSum + 1: true, resv8a: true}
+		changes := map[int]bool{tos: true, ttl: true, ipSum: true, ipSum + 1: true, udpSum: true, udpSum + 1: true,
+			resv8a: true}
 		for i := 14; i < len(frame); i++ {
 			if i == 14 || i == 16 || i == 17 || i == 20 || i == 21 || i == 23 || i == 38 || i == 39 {
 				continue // another IP version, length or protocol, or a fragment: not this frame any more

@@ -39,7 +39,8 @@ func (p *pair) states(a, b control.WCStatus) {
 	for i, d := range []*end{p.a, p.b} {
 		want := []control.WCStatus{a, b}[i]
 		s := testkit.Must(d.QPStatus([]uint32{p.qa, p.qb}[i]))(p.a.t)
-		if s.Cause != want || (s.State == control.QPError) != (want != 0) || s.Sends != 0 && want != 0 || s.Recvs != 0 && want != 0 {
+		if s.Cause != want || (s.State == control.QPError) != (want != 0) || s.Sends != 0 && want != 0 || s.Recvs != 0 &&
+			want != 0 {
 			p.a.t.Fatalf("end %d: %+v, not the cause %d", i, s, want)
 		}
 	}
@@ -74,7 +75,8 @@ func TestOwnKeys(t *testing.T) {
 		"it wraps":   func(e *end) control.SGE { return control.SGE{VA: ^uint64(0) - 99, Len: 600, Key: e.mr} },
 		"another PD": func(e *end) control.SGE { return control.SGE{VA: base, Len: 600, Key: e.otherPD()} },
 		"no local write": func(e *end) control.SGE {
-			return control.SGE{VA: base, Len: 600, Key: e.guest(control.AccessRemoteRead|control.AccessRemoteWrite, base, 0, memSize)}
+			return control.SGE{VA: base, Len: 600, Key: e.guest(control.AccessRemoteRead|control.AccessRemoteWrite, base, 0,
+				memSize)}
 		},
 		"no memory": func(e *end) control.SGE {
 			return control.SGE{VA: base, Len: 600, Key: e.guest(control.AccessLocalWrite, base, memSize, 4096)}
@@ -100,7 +102,8 @@ func TestOwnKeys(t *testing.T) {
 						w.Key, w.Remote = p.b.mr, base+9000
 					}
 					p.recvs(room, nil)
-					near := control.WR{ID: 1, Op: control.WRWrite, Flags: control.WRSignaled, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.at(0, 4)}}
+					near := control.WR{ID: 1, Op: control.WRWrite, Flags: control.WRSignaled, Key: p.b.mr, Remote: base,
+						SGEs: []control.SGE{p.a.at(0, 4)}}
 					far := near
 					far.ID = 3
 					p.a.post(p.qa, near, w, far)
@@ -111,7 +114,8 @@ func TestOwnKeys(t *testing.T) {
 					case ok:
 						p.ended([]control.WCStatus{good, good, good}, nil)
 					case op == control.WRRecv:
-						p.ended([]control.WCStatus{good, control.WCRemoteOperation, flush}, []control.WCStatus{control.WCLocalProtection, flush})
+						p.ended([]control.WCStatus{good, control.WCRemoteOperation, flush},
+							[]control.WCStatus{control.WCLocalProtection, flush})
 						p.states(control.WCRemoteOperation, control.WCRemoteOperation)
 					default:
 						p.ended([]control.WCStatus{good, control.WCLocalProtection, flush}, nil)
@@ -144,15 +148,18 @@ func TestMemoryGoesAwayInAMessage(t *testing.T) {
 	}{
 		"WRITE from": {control.WRWrite, false, ends{[]control.WCStatus{control.WCLocalProtection, flush}, nil},
 			ends{[]control.WCStatus{control.WCLocalProtection, flush}, nil}},
-		"WRITE to": {control.WRWrite, true, ends{[]control.WCStatus{control.WCRemoteAccess, flush}, []control.WCStatus{flush}},
+		"WRITE to": {control.WRWrite, true, ends{[]control.WCStatus{control.WCRemoteAccess, flush},
+			[]control.WCStatus{flush}},
 			ends{[]control.WCStatus{control.WCRemoteOperation, flush}, []control.WCStatus{flush}}},
 		"READ to": {control.WRRead, false, ends{[]control.WCStatus{control.WCLocalProtection, flush}, nil},
 			ends{[]control.WCStatus{control.WCLocalProtection, flush}, nil}},
-		"READ from": {control.WRRead, true, ends{[]control.WCStatus{control.WCRemoteAccess, flush}, []control.WCStatus{flush}},
+		"READ from": {control.WRRead, true, ends{[]control.WCStatus{control.WCRemoteAccess, flush},
+			[]control.WCStatus{flush}},
 			ends{[]control.WCStatus{control.WCRemoteOperation, flush}, []control.WCStatus{flush}}},
 		"SEND from": {control.WRSend, false, ends{[]control.WCStatus{control.WCLocalProtection, flush}, nil},
 			ends{[]control.WCStatus{control.WCLocalProtection, flush}, nil}},
-		"SEND to": {control.WRSend, true, ends{[]control.WCStatus{control.WCRemoteOperation, flush}, []control.WCStatus{control.WCLocalProtection}},
+		"SEND to": {control.WRSend, true, ends{[]control.WCStatus{control.WCRemoteOperation, flush},
+			[]control.WCStatus{control.WCLocalProtection}},
 			ends{[]control.WCStatus{control.WCRemoteOperation, flush}, []control.WCStatus{control.WCLocalProtection}}},
 	} {
 		for _, unmap := range []bool{false, true} {
@@ -223,9 +230,11 @@ func TestSilentPeer(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			p := newPair(t, func(p *control.QPPath) { p.Retries, p.MTU, p.Timeout = retries, 256, 10 }) // 4.2 ms
 			p.fate = func(*wire.Packet) (int, bool) { return 0, false }
-			p.a.post(p.qa, control.WR{ID: 1, Op: control.WRWrite, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.at(0, 5*256)}},
+			p.a.post(p.qa, control.WR{ID: 1, Op: control.WRWrite, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.at(0,
+				5*256)}},
 				control.WR{ID: 2, Op: control.WRRead, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.at(0, 256)}},
-				control.WR{ID: 3, Op: control.WRRead, Flags: control.WRFence, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.at(0, 256)}})
+				control.WR{ID: 3, Op: control.WRRead, Flags: control.WRFence, Key: p.b.mr, Remote: base,
+					SGEs: []control.SGE{p.a.at(0, 256)}})
 			begin := time.Now()
 			p.run()
 			testkit.Equal(t, "frames", p.frames, 6*(1+int(retries)))
@@ -282,8 +291,9 @@ func TestCompletionQueueNeverOverflows(t *testing.T) {
 		cq := testkit.Must(e.AddCQ(5))(t)
 		q := testkit.Must(e.AddQP(control.QP{PD: e.pd, SendCQ: cq, RecvCQ: cq, MaxSend: 8, MaxRecv: 8}))(t)
 		other := testkit.Must(e.AddQP(control.QP{PD: e.pd, SendCQ: cq, RecvCQ: cq, MaxSend: 8, MaxRecv: 8}))(t)
-		path := control.QPPath{QPN: q, RemoteQPN: 9, Local: e.ip, Remote: p.b.ip, MAC: p.b.c.MAC, MTU: 1024, Timeout: 5, Retries: 1,
-			Reads: 1, ReadDepth: 1}
+		path := control.QPPath{QPN: q, RemoteQPN: 9, Local: e.ip, Remote: p.b.ip, MAC: p.b.c.MAC, MTU: 1024, Timeout: 5,
+			Retries: 1,
+			Reads:   1, ReadDepth: 1}
 		testkit.OK(t, e.ConnectQP(path))
 		post := func(q uint32, send bool, n int) error {
 			o := control.Post{QPN: q}

@@ -17,11 +17,12 @@ import (
 // Invariant: nic/rdma: Whatever packet of a message is lost, its bytes arrive once, and the loss costs at most a window
 // and its answers.
 func TestEachPacketLost(t *testing.T) {
-	const size = 1 << 19
+	const size = 1 << 18
 	for _, c := range []struct {
 		op   control.WROp
 		deep bool // an end sends all that it can before the other does
-	}{{control.WRRead, false}, {control.WRWrite, false}, {control.WRSend, false}, {control.WRRead, true}, {control.WRWrite, true}} {
+	}{{control.WRRead, false}, {control.WRWrite, false}, {control.WRSend, false}, {control.WRRead,
+		true}, {control.WRWrite, true}} {
 		op := c.op
 		t.Run(fmt.Sprintf("operation %d, deep: %v", op, c.deep), func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -46,7 +47,8 @@ func TestEachPacketLost(t *testing.T) {
 						}
 						return 1, false
 					}
-					w := control.WR{ID: 1, Op: op, Flags: control.WRSignaled, Key: p.b.mr, Remote: base + 1000, SGEs: []control.SGE{p.a.at(500_000, size)}}
+					w := control.WR{ID: 1, Op: op, Flags: control.WRSignaled, Key: p.b.mr, Remote: base + 1000,
+						SGEs: []control.SGE{p.a.at(500_000, size)}}
 					switch op {
 					case control.WRRead:
 						w.Remote, w.SGEs = base+500_000, []control.SGE{p.a.at(1000, size)}
@@ -104,7 +106,8 @@ func TestNumbersWrap(t *testing.T) {
 			p.recvs([]control.SGE{p.b.at(4000, 1200)})
 			rnd := rand.New(rand.NewPCG(uint64(back), 5))
 			p.fate = func(*wire.Packet) (int, bool) { return min(1, rnd.IntN(8)), false }
-			p.a.post(p.qa, control.WR{ID: 1, Op: control.WRWrite, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.at(0, 1100)}},
+			p.a.post(p.qa, control.WR{ID: 1, Op: control.WRWrite, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.at(0,
+				1100)}},
 				control.WR{ID: 2, Op: control.WRRead, Key: p.b.mr, Remote: base + 10_000, SGEs: []control.SGE{p.a.at(3000, 1100)}},
 				control.WR{ID: 3, Op: control.WRSend, Flags: control.WRSignaled, SGEs: []control.SGE{p.a.at(0, 1100)}})
 			p.run()
@@ -125,7 +128,8 @@ func TestFence(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			p := newPair(t, nil)
 			copy(p.b.mem[1000:], fill(5000))
-			p.a.post(p.qa, control.WR{ID: 1, Op: control.WRRead, Key: p.b.mr, Remote: base + 1000, SGEs: []control.SGE{p.a.at(0, 5000)}},
+			p.a.post(p.qa, control.WR{ID: 1, Op: control.WRRead, Key: p.b.mr, Remote: base + 1000,
+				SGEs: []control.SGE{p.a.at(0, 5000)}},
 				control.WR{ID: 2, Op: control.WRWrite, Flags: control.WRSignaled | fence, Key: p.b.mr, Remote: base + 20_000,
 					SGEs: []control.SGE{p.a.at(0, 5000)}})
 			for p.step(p.a, p.b) { // all that a sends before an answer
@@ -156,7 +160,8 @@ func TestTurns(t *testing.T) {
 			p.step(p.b, p.a)
 		}
 		for i, q := range qs {
-			p.a.post(q, control.WR{ID: uint64(i), Op: control.WRWrite, Flags: control.WRSignaled, Key: p.b.mr, Remote: base + memSize - 8, SGEs: []control.SGE{p.a.at(0, 8)}})
+			p.a.post(q, control.WR{ID: uint64(i), Op: control.WRWrite, Flags: control.WRSignaled, Key: p.b.mr,
+				Remote: base + memSize - 8, SGEs: []control.SGE{p.a.at(0, 8)}})
 		}
 		p.frames = 0
 		done := 0
@@ -178,13 +183,15 @@ func TestAnswersDoNotHoldUpRequests(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPair(t, func(p *control.QPPath) { p.MTU = 256 })
 		for range 8 {
-			p.b.post(p.qb, control.WR{ID: 5, Op: control.WRRead, Key: p.a.mr, Remote: base, SGEs: []control.SGE{p.b.at(memSize/2, memSize/2)}})
+			p.b.post(p.qb, control.WR{ID: 5, Op: control.WRRead, Key: p.a.mr, Remote: base,
+				SGEs: []control.SGE{p.b.at(memSize/2, memSize/2)}})
 		}
 		for range 200 {
 			p.step(p.a, p.b)
 			p.step(p.b, p.a)
 		}
-		p.a.post(p.qa, control.WR{ID: 1, Op: control.WRWrite, Flags: control.WRSignaled, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.at(0, 1000)}})
+		p.a.post(p.qa, control.WR{ID: 1, Op: control.WRWrite, Flags: control.WRSignaled, Key: p.b.mr, Remote: base,
+			SGEs: []control.SGE{p.a.at(0, 1000)}})
 		p.frames = 0
 		for len(p.a.poll()) == 0 {
 			p.step(p.a, p.b)

@@ -191,7 +191,8 @@ func (v *victim) unharmed() {
 	}
 	copy(v.want[at:], v.a.mem[at:at+n])
 	copy(v.wantA[at+n:at+2*n], v.want[at+n:])
-	v.a.post(v.qa, control.WR{ID: v.ids, Op: control.WRWrite, Key: v.b.mr, Remote: base + at, SGEs: []control.SGE{v.a.at(at, n)}},
+	v.a.post(v.qa, control.WR{ID: v.ids, Op: control.WRWrite, Key: v.b.mr, Remote: base + at,
+		SGEs: []control.SGE{v.a.at(at, n)}},
 		control.WR{ID: v.ids, Op: control.WRRead, Flags: control.WRSignaled, Key: v.b.mr, Remote: base + at + n,
 			SGEs: []control.SGE{v.a.at(at+n, n)}})
 	for range 200 {

@@ -161,7 +161,7 @@ func (q *qp) emitRequest(f frame) bool {
 	return true
 }
 
-// timeout is how long an answer may take, in nanoseconds (9.7.6.1.3). What is beyond half an hour is half an hour.
+// timeout is how long an answer may take, in nanoseconds (9.7.6.1.3): up to 2.4 hours.
 func (q *qp) timeout() int64 { return int64(4096) << q.path.Timeout }
 
 // setDue sets when the queue pair is to be looked at.

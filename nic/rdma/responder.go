@@ -353,6 +353,9 @@ func (q *qp) emitAnswer(f frame) bool {
 		h.op = opReadRespMid
 	}
 	q.build(f, &h, n)
+	if a.again {
+		q.in.AgainBytes += uint64(n)
+	}
 	q.in.Responses++
 	a.begun, a.psn, a.va, a.left = true, after(a.psn, 1), a.va+uint64(n), a.left-n
 	if a.left == 0 {

@@ -50,7 +50,8 @@ func TestPacketsAgain(t *testing.T) {
 		testkit.Equal(t, "completions", len(v.b.poll()), 2)
 		v.b.mem[0], v.want[0] = 0xee, 0xee // written meanwhile: not to be overwritten
 		for _, back := range []uint32{1, 2, 3, 1000, 1 << 22, 1 << 23} {
-			for _, h := range []header{v.reth(opWriteOnly, 0, 8), {op: opSendOnly}, v.reth(opWriteOnlyImm, 0, 8), {op: opWriteMiddle},
+			for _, h := range []header{v.reth(opWriteOnly, 0, 8), {op: opSendOnly}, v.reth(opWriteOnlyImm, 0, 8),
+				{op: opWriteMiddle},
 				v.reth(opWriteFirst, 0, 1<<31+9)} {
 				h.psn = after(v.psn, -back&psnMask)
 				v.give(h, fill(8)...)
@@ -76,7 +77,8 @@ func TestReadsAgain(t *testing.T) {
 		v.psn = after(v.psn, 3)
 		testkit.Equal(t, "packets", len(v.drain()), 4)
 		// An MR that is as large as a length can be: nothing of it is there.
-		huge := testkit.Must(v.b.AddMR(control.MR{PD: v.b.pd, Kind: control.MRGuest, Access: control.AccessRemoteRead, Len: 1 << 40,
+		huge := testkit.Must(v.b.AddMR(control.MR{PD: v.b.pd, Kind: control.MRGuest, Access: control.AccessRemoteRead,
+			Len:    1 << 40,
 			Ranges: []control.MRRange{{IOVA: 0, Len: 1 << 40}}}))(t)
 		for name, c := range map[string]struct {
 			back   uint32
@@ -150,8 +152,8 @@ func TestReadFlood(t *testing.T) {
 	})
 }
 
-// Answers that were asked for again, and still wait to be sent, take no place of a new READ's: a peer whose time was over
-// too early would be refused for what it may do.
+// Answers that were asked for again, and still wait to be sent, take no place of a new READ's: a peer whose time was
+// over too early would be refused for what it may do.
 func TestReadsAgainTakeNoPlace(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, func(p *control.QPPath) { p.ReadDepth = 2 })
@@ -165,7 +167,8 @@ func TestReadsAgainTakeNoPlace(t *testing.T) {
 		v.state(control.QPReady, 0)
 		got := v.drain()
 		for i, off := range []int{8, 0, 16} {
-			if len(got) != 3 || string(got[i].payload) != string(v.want[off:off+8]) || got[i].psn != after(forgedPSN, uint32(off)/8) {
+			if len(got) != 3 || string(got[i].payload) != string(v.want[off:off+8]) || got[i].psn != after(forgedPSN,
+				uint32(off)/8) {
 				t.Fatalf("answered %+v", got)
 			}
 		}
@@ -179,7 +182,8 @@ func TestReadsBeforeAFatalRequestAreAnswered(t *testing.T) {
 		p := newPair(t, nil)
 		copy(p.b.mem[5000:], fill(3000))
 		p.a.post(p.qa,
-			control.WR{ID: 1, Op: control.WRRead, Key: p.b.mr, Remote: base + 5000, SGEs: []control.SGE{p.a.at(0, 3000)}, Flags: control.WRSignaled},
+			control.WR{ID: 1, Op: control.WRRead, Key: p.b.mr, Remote: base + 5000, SGEs: []control.SGE{p.a.at(0, 3000)},
+				Flags: control.WRSignaled},
 			control.WR{ID: 2, Op: control.WRWrite, Key: 5, Remote: base, SGEs: []control.SGE{p.a.at(0, 3)}},
 			control.WR{ID: 3, Op: control.WRWrite, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.at(0, 3)}})
 		p.run()

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"vnic.dev/vnic/control"
@@ -108,8 +109,8 @@ func TestCommandsInTheMiddle(t *testing.T) {
 	}
 }
 
-// round makes queue pairs and memory regions, has them work, and takes them away in any order, at once or when something
-// is done. It returns how many work requests were.
+// round makes queue pairs and memory regions, has them work, and takes them away in any order, at once or when
+// something is done. It returns how many work requests were.
 func (r *running) round(t *testing.T, rnd *rand.Rand, wait bool, at, n uint64, access uint8) (done int64) {
 	var keys, qps, cqs, pds [2]uint32
 	ends := []*end{r.a, r.b}
@@ -118,7 +119,8 @@ func (r *running) round(t *testing.T, rnd *rand.Rand, wait bool, at, n uint64, a
 		cqs[i] = testkit.Must(d.AddCQ(64))(t)
 		keys[i] = testkit.Must(d.AddMR(control.MR{PD: pds[i], Kind: control.MRGuest, Access: access, VA: base, Len: n,
 			Ranges: []control.MRRange{{IOVA: at, Len: n}}}))(t)
-		qps[i] = testkit.Must(d.AddQP(control.QP{PD: pds[i], SendCQ: cqs[i], RecvCQ: r.end2cq(i), MaxSend: 16, MaxRecv: 16}))(t)
+		qps[i] = testkit.Must(d.AddQP(control.QP{PD: pds[i], SendCQ: cqs[i], RecvCQ: r.end2cq(i), MaxSend: 16,
+			MaxRecv: 16}))(t)
 	}
 	for i, d := range ends {
 		testkit.OK(t, d.ConnectQP(control.QPPath{QPN: qps[i], RemoteQPN: qps[1-i], Local: d.ip, Remote: ends[1-i].ip,
@@ -132,12 +134,14 @@ func (r *running) round(t *testing.T, rnd *rand.Rand, wait bool, at, n uint64, a
 			if op != control.WRSend {
 				w.Key, w.Remote = keys[1-i], base+n/2
 			}
-			if err := d.PostSend(control.Post{QPN: qps[i], WRs: []control.WR{w}}); err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ENOSPC) {
+			if err := d.PostSend(control.Post{QPN: qps[i], WRs: []control.WR{w}}); err != nil && !errors.Is(err,
+				syscall.ENOENT) && !errors.Is(err, syscall.ENOSPC) {
 				t.Error(err)
 			}
 		}
 		rc := control.WR{Op: control.WRRecv, SGEs: []control.SGE{sge}}
-		if err := d.PostRecv(control.Post{QPN: qps[i], WRs: []control.WR{rc}}); err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ENOSPC) {
+		if err := d.PostRecv(control.Post{QPN: qps[i], WRs: []control.WR{rc}}); err != nil && !errors.Is(err,
+			syscall.ENOENT) && !errors.Is(err, syscall.ENOSPC) {
 			t.Error(err)
 		}
 	}
@@ -238,4 +242,40 @@ func TestResetInTheMiddle(t *testing.T) {
 		}
 		r.qa, r.qb = r.connect(func(p *control.QPPath) { p.Timeout = 8 })
 	}
+}
+
+// DelQP, DelMR and Reset return when nobody is inside any more who may have found what they took away.
+func TestDeletionWaitsForThoseInside(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		for name, del := range map[string]func(p *pair) error{
+			"DelQP": func(p *pair) error { return p.a.DelQP(p.qa) },
+			"DelMR": func(p *pair) error { return p.a.DelMR(p.a.mr) },
+			"Reset": func(p *pair) error { p.a.Reset(); return nil },
+		} {
+			p := newPair(t, nil)
+			token := p.a.users.Enter()
+			done := make(chan error, 1)
+			go func() { done <- del(p) }()
+			synctest.Wait()
+			select {
+			case <-done:
+				t.Errorf("%s did not wait", name)
+			default:
+			}
+			p.a.users.Leave(token)
+			testkit.NoError(t, <-done)
+		}
+	})
+}
+
+// Who found a queue pair before it was taken away posts nothing to it after: its places would be taken for ever.
+func TestPostToAQueuePairThatIsNoMore(t *testing.T) {
+	p := newPair(t, nil)
+	q := p.a.qpOf(p.qa)
+	testkit.OK(t, p.a.DelQP(p.qa))
+	p.a.qps.set(p.qa, q) // as it is found
+	testkit.ErrorIs(t, p.a.PostSend(control.Post{QPN: p.qa, WRs: []control.WR{{Op: control.WRWrite}}}), syscall.ENOENT)
+	testkit.ErrorIs(t, p.a.PostRecv(control.Post{QPN: p.qa, WRs: []control.WR{{Op: control.WRRecv}}}), syscall.ENOENT)
+	testkit.Equal(t, "places that are taken", p.a.cqs[p.a.cq].reserved, 0)
+	p.a.qps.del(p.qa)
 }

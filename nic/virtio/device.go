@@ -244,6 +244,7 @@ func (d *Device) Disconnected() {
 		_, _ = d.StopQueue(i)
 		_ = d.EnableQueue(i, false)
 	}
+	d.port.SuspendRDMA(true)
 	d.eventFDs.Release() // the next frontend
 	d.status = 0
 	d.pair0 = pair0{}
@@ -252,6 +253,7 @@ func (d *Device) Disconnected() {
 // noteStart looks at how the rings of queue pair 0 begin. If none goes on from before, the driver is new: another guest
 // may have taken the place of the one that set this port up.
 func (d *Device) noteStart(v *vhostuser.Vring, resumed bool) {
+	d.port.SuspendRDMA(false)
 	p := &d.pair0
 	p.goes = p.goes || resumed || v.Running
 	switch v.Index {

@@ -6,8 +6,8 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// Of RoCEv2 (IBA Volume 1, annex A17) headers go on behind UDP's, in what is payload to everybody else, and who captures
-// headers wants them.
+// Of RoCEv2 (IBA Volume 1, annex A17) headers go on behind UDP's, in what is payload to everybody else, and who
+// captures headers wants them.
 const (
 	rocePort = 4791
 	bthLen   = 12 // Base Transport Header (9.2)
@@ -18,7 +18,8 @@ const (
 var roceExt = [...]int{0x03: 4, 0x05: 4, 0x06: 16, 0x09: 4, 0x0a: 16, 0x0b: 16 + 4, 0x0c: 16, 0x0d: 4, 0x0f: 4, 0x10: 4,
 	0x11: 4}
 
-// roceHead is how many bytes of a packet's payload, which is in segs, are headers of RoCEv2. b is room for BTH at least.
+// roceHead is how many bytes of a packet's payload, which is in segs, are headers of RoCEv2. b is room, for BTH at
+// least.
 func roceHead(w *wire.Worker, p *wire.Packet, segs []dma.Segment, b []byte) int {
 	h := &p.Meta.Headers
 	if h.Class != splitter.UDP || h.Flow.DstPort != rocePort || p.PayloadLen < bthLen || len(b) < bthLen {

@@ -68,6 +68,28 @@ type Guest struct {
 // Config says how the guest has its NIC.
 func (g *Guest) Config() NodeConfig { return g.conf }
 
+// Lives is ctx as long as the guest has not ended: for what others do with its NIC, which may go on without it, so that
+// nobody would be told. The caller calls end.
+func (g *Guest) Lives(ctx context.Context) (_ context.Context, end func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	if g.QEMU == nil {
+		return ctx, func() { cancel(nil) }
+	}
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case <-g.QEMU.Done():
+			cancel(fmt.Errorf("guest %s has ended", g.Name))
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		cancel(nil)
+		<-watched
+	}
+}
+
 // Booted is a Server that has booted, and whose kernel has its address.
 type Booted struct {
 	Name string

@@ -191,15 +191,18 @@ func (u *use) round(ctx context.Context, r *Run, round int, window uint64) error
 	return nil
 }
 
-// move moves [at, at+n) of the data, which memory regions hold at one time.
+// move moves [at, at+n) of the data, which memory regions hold at one time. The responder has no part in that: its end
+// ends it all the same.
 func (u *use) move(ctx context.Context, r *Run, at, n uint64) error {
+	ctx, end := u.responder.Lives(ctx)
+	defer end()
 	src, dst := u.ends()
 	if err := src.StageRDMA(ctx, transfer.RDMAStage{Off: at, Len: n}); err != nil {
 		return fmt.Errorf("guest %s: %w", src.Name, err)
 	}
 	res, err := u.requester.MoveRDMA(ctx, transfer.RDMAMove{Off: at, Len: n, Block: uint32(u.opt.Block)})
 	if err != nil {
-		return fmt.Errorf("guest %s: %s: %w", u.requester.Name, u.opt.Op, err)
+		return fmt.Errorf("guest %s: %s: %w", u.requester.Name, u.opt.Op, guests.OrCause(ctx, err))
 	}
 	r.Bytes += res.Bytes
 	r.Requests += res.Requests
@@ -264,9 +267,7 @@ func (u *use) measure(ctx context.Context, r *Run, done uint64, f func() error) 
 		x.end.add(x.now, x.before, gb, max(0, now.cpu[i].Work()-before.cpu[i].Work()))
 		x.end.ICRC += now.icrc[i] - before.icrc[i]
 	}
-	if in := &r.Responder; u.opt.Op == Get && in.AgainPackets > 0 { // the NIC counts READs that it answers again, not bytes
-		in.Again = in.payload() - min(in.payload(), done+u.opt.Size)
-	}
+	// The NIC counts READs that it answers again, and not their bytes.
 	u.progress(r.Memory, done+u.opt.Size)
 	return nil
 }

@@ -68,7 +68,9 @@ func TestPutAndGet(t *testing.T) {
 					t.Errorf("%+v", r)
 				}
 				for _, e := range []End{r.Requester, r.Responder} {
-					if e.RequestPackets == 0 || o.Loss == 0 && (e.Again > 0 || e.AgainPackets > 0 || e.Sequence > 0) {
+					// Where nobody has a processor for a quarter of a second an answer is late.
+					if e.RequestPackets == 0 || o.Loss == 0 && r.Requester.Timeouts == 0 &&
+						(e.Again > 0 || e.AgainPackets > 0 || e.Sequence > 0) {
 						t.Errorf("%+v", e)
 					}
 				}
@@ -192,7 +194,8 @@ func TestLab(t *testing.T) {
 	testkit.OK(t, err)
 	r := &rep.Runs[0]
 	testkit.Equal(t, "path MTU", r.PathMTU, 4096)
-	if r.Requester.Guest != "a" || r.Responder.Guest != "b" || r.Requester.Device != o.Size || r.Responder.Bounced != o.Size {
+	if r.Requester.Guest != "a" || r.Responder.Guest != "b" || r.Requester.Device != o.Size ||
+		r.Responder.Bounced != o.Size {
 		t.Errorf("%+v", r)
 	}
 }

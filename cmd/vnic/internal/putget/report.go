@@ -114,7 +114,8 @@ func (e *End) wrong(memory string, bytes uint64) (list []string) {
 	is(gpu && e.P2P && (e.Host > 0 || e.GPUFile > 0),
 		"%d bytes lay in host memory, and %d in GPU memory that is not registered", e.Host, e.GPUFile)
 	is(gpu && !e.P2P && (e.Device > 0 || e.GPUFile > 0 || e.Bounced != e.Host),
-		"without peer-to-peer %d bytes lay in device memory, and %d of %d were bounced", e.Device+e.GPUFile, e.Bounced, e.Host)
+		"without peer-to-peer %d bytes lay in device memory, and %d of %d were bounced", e.Device+e.GPUFile, e.Bounced,
+		e.Host)
 	is(!gpu && (e.Device > 0 || e.GPUFile > 0 || e.Bounced > 0), "%d bytes lay in device memory, %d were bounced",
 		e.Device+e.GPUFile, e.Bounced)
 	return list

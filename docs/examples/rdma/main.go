@@ -1,0 +1,187 @@
+// Command rdma has the NIC of one guest write the memory of another guest's GPU, and read it back. It is the program of
+// docs/rdma.md. Its guests are in this process, so it runs anywhere; what they do is what a program in a guest does.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/rdma"
+)
+
+const (
+	size = 16 << 20
+	room = 64 << 20 // of a GPU
+)
+
+// guest is what a guest has of its NIC and its GPU.
+type guest struct {
+	client *control.Client // of package driver's NIC, or of kernelnic's where the kernel has the NIC
+	addr   netip.Addr
+	mac    net.HardwareAddr
+	gpu    uint16
+}
+
+// open makes what both ends need: a memory region of the GPU's memory, and a queue pair. Device.Close ends all of it
+// but the buffer.
+func (g *guest) open(access uint8) (d *rdma.Device, mr *rdma.MR, qp *rdma.QP, err error) {
+	buffer, err := g.client.RegisterBuffer(context.Background(), g.gpu, 0, size) // from here on the NIC may use it
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if d, err = rdma.Open(g.client); err != nil {
+		return nil, nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.Close())
+		}
+	}()
+	pd, err := d.AllocPD()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if mr, err = pd.RegisterBuffer(buffer, 0, size, access); err != nil {
+		return nil, nil, nil, err
+	}
+	cq, err := d.NewCQ(16)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	qp, err = pd.NewQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSend: 16})
+	return d, mr, qp, err
+}
+
+func (g *guest) ends() rdma.Ends { return rdma.Ends{Addr: g.addr, MAC: [6]byte(g.mac)} }
+
+// offer lets the peer on conn, a TCP connection as any, write and read the GPU's memory, until the peer says that
+// it is done. Meanwhile this program does nothing, and nothing of its guest but the NIC does.
+func (g *guest) offer(ctx context.Context, conn net.Conn) (err error) {
+	d, mr, qp, err := g.open(rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	own := g.ends()
+	own.Offer = mr.Remote() // the key, which is all that a peer needs to know
+	if _, err := rdma.Exchange(ctx, conn, qp, own); err != nil {
+		return err
+	}
+	_, err = io.ReadFull(conn, make([]byte, 1))
+	return err
+}
+
+// use writes this guest's memory to what the peer offers, has it wiped here, and reads it back.
+func (g *guest) use(ctx context.Context, conn net.Conn) (err error) {
+	d, mr, qp, err := g.open(rdma.LocalWrite)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	peer, err := rdma.Exchange(ctx, conn, qp, g.ends())
+	if err != nil {
+		return err
+	}
+	before, err := g.job(ctx, control.JobFill, 7)
+	if err != nil {
+		return err
+	}
+	o := rdma.TransferOptions{Size: 1 << 20, Window: 16}
+	put, err := rdma.Put(ctx, qp, mr.Part(0, size), peer.MR, o)
+	if err != nil {
+		return err // a *rdma.WCError says which work request failed, and why
+	}
+	if _, err := g.job(ctx, control.JobPoison, 0); err != nil {
+		return err
+	}
+	got, err := rdma.Get(ctx, qp, mr.Part(0, size), peer.MR, o)
+	if err != nil {
+		return err
+	}
+	after, err := g.job(ctx, control.JobSHA256, 0)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(before, after) {
+		return errors.New("what was read back is not what was written")
+	}
+	c, err := d.Counts(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("put %d bytes by %d work requests, got %d by %d; path MTU %d\n", put.Bytes, put.Completed, got.Bytes,
+		got.Completed, peer.Path.MTU)
+	fmt.Printf("payload in device memory %d, in host memory %d\n", c.Out.DeviceBytes-c.Out.AgainBytes, c.Out.HostBytes)
+	_, err = conn.Write([]byte{0}) // the peer may close now
+	return err
+}
+
+// job has the GPU's engine fill or digest the memory, and gives the digest of what is there then.
+func (g *guest) job(ctx context.Context, op control.JobOp, seed uint64) ([]byte, error) {
+	if op != control.JobSHA256 {
+		if _, err := g.client.RunJob(ctx, control.Job{Op: op, GPU: g.gpu, Len: size, Seed: seed}); err != nil {
+			return nil, err
+		}
+	}
+	s, err := g.client.RunJob(ctx, control.Job{Op: control.JobSHA256, GPU: g.gpu, Len: size})
+	return s.Sum[:], err
+}
+
+func main() {
+	if err := run(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, "rdma:", err)
+		os.Exit(1)
+	}
+}
+
+// run makes two guests in this process, and has one use the other's memory.
+func run(ctx context.Context) (err error) {
+	l, err := lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, MTU: 9000}, room),
+		lab.Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	var guests [2]guest
+	for i := range guests {
+		p := l.Port(i)
+		n, err := p.InProcess(driver.Options{})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = n.Close() }()
+		guests[i] = guest{client: n.Control(), addr: p.Addr4.Addr(), mac: n.MAC(), gpu: uint16(p.GPU().ID())}
+	}
+	// How guests come to a connection does not matter: here it is this machine's.
+	at, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = at.Close() }()
+	offered := make(chan error, 1)
+	go func() {
+		conn, err := at.Accept()
+		if err == nil {
+			err = guests[1].offer(ctx, conn)
+			_ = conn.Close()
+		}
+		offered <- err
+	}()
+	conn, err := net.Dial("tcp", at.Addr().String())
+	if err != nil {
+		return err
+	}
+	err = guests[0].use(ctx, conn)
+	_ = conn.Close() // whatever came of it, the peer learns that
+	return errors.Join(err, <-offered)
+}
