@@ -3,11 +3,14 @@ package rdma
 import (
 	"bytes"
 	"slices"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem/mailbox"
 	"vnic.dev/vnic/internal/testkit"
 )
@@ -133,4 +136,48 @@ func TestRegionEndsWhilePacketsWait(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The worker looks whether there is something to send, or to ask for, while packets find that pages are missing: neither
+// waits for the other. Both once did, for ever.
+func TestPagesAreMissedWhileTheWorkerLooks(t *testing.T) {
+	p := newPair(t, nil)
+	_, key := newOwner(p.b, 4)
+	defer p.stopped()
+	r, q := p.b.regionOf(key), p.b.qpOf(p.qb)
+	done := make(chan struct{})
+	var looks, misses sync.WaitGroup
+	looks.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				p.b.Pending()
+				p.b.pop() // or it would not look any further
+			}
+		}
+	})
+	misses.Go(func() {
+		for range 50_000 {
+			if _, got := r.pages.places(nil, q, 0, 1, 0, dma.Write); got != awaited {
+				t.Errorf("outcome %d", got)
+				return
+			}
+			rs, err := p.b.PageRequests()
+			if err != nil || len(rs) != 1 {
+				t.Errorf("%+v, %v", rs, err)
+				return
+			}
+			later := control.PageAnswer{ID: rs[0].ID, Entries: []uint64{uint64(syscall.EAGAIN) << answerErrno}}
+			if err := p.b.AnswerPages(later); err != nil {
+				t.Error(err)
+				return
+			}
+			p.b.paging.askAll()
+		}
+	})
+	misses.Wait()
+	close(done)
+	looks.Wait()
 }

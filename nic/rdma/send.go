@@ -150,8 +150,9 @@ func (e *Engine) Pending() bool {
 		return true
 	}
 	e.runMu.Lock()
-	defer e.runMu.Unlock()
-	return len(e.run)+len(e.tells) > 0 || e.paging.pending()
+	some := len(e.run)+len(e.tells) > 0
+	e.runMu.Unlock()
+	return some || e.paging.pending() // whose lock is not taken under ours: who has it may want the timer
 }
 
 func (e *Engine) pop() *qp {
