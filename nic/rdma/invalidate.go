@@ -133,10 +133,8 @@ func (b *box) look() {
 func (b *box) take(v mailbox.Request) {
 	b.idle = 0
 	e, f := b.e, &b.e.paging.faults
-	if v.GivenUp || !f.keep.Load() {
-		e.paging.forget(b.gpu, &v)
-		e.users.Wait() // until everyone who found the pages before has left
-	}
+	e.paging.forget(b.gpu, &v, f.keep.Load() && !v.GivenUp)
+	e.users.Wait() // until everyone who found the pages before has left
 	if v.GivenUp {
 		b.m.Free(v.Slot)
 		return
@@ -159,8 +157,9 @@ func (b *box) sleep(d time.Duration) {
 	}
 }
 
-// forget forgets pages. A request for them that has no answer stays: an older answer is not taken.
-func (g *paging) forget(gpu uint16, v *mailbox.Request) {
+// forget forgets pages; stale: but for those in the GPU. A request for them that has no answer stays: an older answer is
+// not taken.
+func (g *paging) forget(gpu uint16, v *mailbox.Request, stale bool) {
 	g.mu.Lock()
 	var waiters []*qp
 	for _, p := range g.regions {
@@ -177,6 +176,9 @@ func (g *paging) forget(gpu uint16, v *mailbox.Request) {
 		end := first + min(v.Pages, uint64(len(p.entries))-first)
 		for i := first; i < end; i++ {
 			t := &p.entries[i]
+			if stale && t.state == inGPU {
+				continue
+			}
 			if t.state != absent {
 				p.counts.Invalidated++
 			}
@@ -240,6 +242,7 @@ func (e *Engine) DelayAcks(d time.Duration) { e.paging.faults.ackDelay.Store(int
 // LoseAnswers has the next n answers to requests for pages lost.
 func (e *Engine) LoseAnswers(n int) { e.paging.faults.drop.Store(int64(n)) }
 
-// KeepStale has invalidations acknowledged and not carried out, as a NIC does that is broken: data is lost then, which
-// is for tests to see.
+// KeepStale has invalidations acknowledged and not carried out where pages are in the GPU, as a NIC does that is broken:
+// data is lost then, which is for tests to see. Of RAM that a page has left anybody may be the next owner, such as who
+// looks for what was lost.
 func (e *Engine) KeepStale(on bool) { e.paging.faults.keep.Store(on) }

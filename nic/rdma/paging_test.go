@@ -126,6 +126,9 @@ func newOwner(d *end, n int) (*owner, uint32) {
 			o.free = append(o.free, uint64(64<<10+(n+i)*onePage))
 		}
 	}
+	for _, at := range o.free {
+		copy(d.mem[at:at+onePage], bytes.Repeat([]byte{poisoned}, onePage))
+	}
 	testkit.OK(d.t, d.SetMailbox(control.Mailbox{}))
 	key, err := d.AddMR(control.MR{PD: d.pd, Kind: control.MROnDemand, Buffer: 7, VA: 0x1000, Len: uint64(n * onePage),
 		Access: control.AccessLocalWrite | control.AccessRemoteWrite | control.AccessRemoteRead})
@@ -215,11 +218,10 @@ func (o *owner) move(p int, vram bool) {
 	o.migrations++
 }
 
-// poisonWhole says whether nobody has written to a place after it was left.
+// poisonWhole says whether nobody has written to a place that is free.
 func (o *owner) poisonWhole() bool {
 	return !slices.ContainsFunc(o.free[:], func(at uint64) bool {
-		b := o.d.mem[at : at+onePage]
-		return b[0] == poisoned && slices.ContainsFunc(b, func(c byte) bool { return c != poisoned })
+		return slices.ContainsFunc(o.d.mem[at:at+onePage], func(c byte) bool { return c != poisoned })
 	})
 }
 
