@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# "Pages on demand": vnic rdma --mr odp, of a program whose pages the GPU's driver moves while another guest's NIC writes
-# and reads them. By the kernel that is fetched, and by Linux 7.3.
+# "Pages on demand": vnic rdma --mr odp, of a program whose pages the GPU's driver moves while another guest's NIC
+# writes and reads them. By the kernel that is fetched, and by Linux 7.3.
 #
-# - 16,384 pages, 500 migrations a second, for a minute: every digest is right, the NIC has counted exactly the bytes that
-#   were asked for, and no page of the GPU was written to once the NIC had acknowledged that it has let go of it, of
-#   thousands that were looked at. The same with reads, with compaction, and where the GPU has room for a part.
+# - 16,384 pages, 500 migrations a second, for a minute: every digest is right, the NIC has counted exactly the bytes
+#   that were asked for, and no page of the GPU was written to once the NIC had acknowledged that it has let go of it,
+#   of thousands that were looked at. The same with reads, with compaction, and where the GPU has room for a part.
 # - Sabotage: a NIC that acknowledges and goes on using what it knew is found out twice, by bytes and by pages.
 # - Without peer-to-peer the NIC gets to know no page in the GPU, and exactly the pages come back that it touches.
 # - Faults: answers lost, late acknowledgements, none at all; the GPU removed, the program killed, and a page's memory
@@ -23,8 +23,9 @@ figures() {
 import json, sys
 x = json.load(open(sys.argv[1]))["runs"][0]
 p = x["pages"]
-print("     %d rounds, %.0f MiB in %.0f s; maps: %d GPU, %d RAM; MiB: %.0f GPU, %.0f RAM; moved: %d to the GPU, %d back, "
-      "%d touched, %d by Linux" % (x["rounds"], x["bytes"] / 2**20, x["seconds"], p["p2p_maps"], p["host_maps"],
+print("     %d rounds, %.0f MiB in %.0f s; maps: %d GPU, %d RAM; MiB: %.0f GPU, %.0f RAM; moved: %d to the GPU, "
+      "%d back, %d touched, %d by Linux"
+      % (x["rounds"], x["bytes"] / 2**20, x["seconds"], p["p2p_maps"], p["host_maps"],
       p["p2p_bytes"] / 2**20, p["host_bytes"] / 2**20, p["to_gpu"], p["to_ram"], p["touched"], p["moved_in_ram"]))
 print("     %d invalidations, p50 %d us, p99 %d us, idle wake-up p99 %d us; %d parked, %d stale answers; DMA after "
       "acknowledgement: %d of %d pages" % (p["invalidations"], p["invalidation_p50_us"], p["invalidation_p99_us"],
@@ -92,21 +93,24 @@ some() {
     'runs[0]["pages"]["to_gpu"] == runs[0]["pages"]["to_ram"] == 0' 'runs[0]["responder"]["device"] == 0')
   paging "$1: without peer-to-peer" put "${m[@]}" --pages 1024 --migrate 0 --p2p off=1
   more=()
-  paging "$1: answers are lost" put "${m[@]}" --pages 512 --migrate 100 --fault lose-answers=20
+  paging "$1: answers are lost" put "${m[@]}" --pages 512 --migrate 100 --fault lose-answers=8
   paging "$1: acknowledgements are late" put "${m[@]}" --pages 512 --migrate 20 --fault late-ack=20ms
 
-  ends "$1: sabotage" '^vnic: what was moved does not prove what it should' "${m[@]}" --migrate 2000 --time 5s --fault stale
+  ends "$1: sabotage" '^vnic: what was moved does not prove what it should' "${m[@]}" --migrate 2000 --time 5s \
+    --fault stale
   for finding in 'is not what it was|is not what was put there' \
     'pages of the GPU were written to after the NIC had acknowledged'; do
     grep -E -m 1 -- "$finding" "$work/err" | cut -c 1-170 | sed 's/^/     /' ||
       { cat "$work/err" >&"$said"; fail "sabotage: not found: $finding"; }
   done
+  ends "$1: all answers are lost" '^vnic: round 1: guest guest1.s NIC did not get .* pages that it asked for' "${m[@]}" \
+    --fault lose-answers=1000
   ends "$1: no acknowledgement" '^vnic: .*guest1.*quarantine' "${m[@]}" --migrate 500 --time 5s --fault never-ack
   ends "$1: the GPU is removed" "^vnic: guest guest1's GPU was removed .* its program has all pages, in RAM" "${m[@]}" \
     --migrate 100 --fault remove-gpu=1s
   grep -q '^note: guest1.gpu0: has been removed' "$work/err" || fail "no note: $(cat "$work/err")"
   ends "$1: the program is killed" \
-    "^vnic: guest guest1's program, .* was killed .* has let go of all pages; another queue pair has gone on: .*says the peer" \
+    "^vnic: guest guest1's program, .* was killed .* let go of all .* another queue pair has gone on: .*says the peer" \
     "${m[@]}" --migrate 100 --fault kill=1s
   ends "$1: ... and the NIC does not acknowledge" \
     "^vnic: guest guest1's program, .* was killed .* with 1 wait for the NIC in vain, and its region is in quarantine" \
