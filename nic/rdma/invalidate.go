@@ -157,8 +157,8 @@ func (b *box) sleep(d time.Duration) {
 	}
 }
 
-// forget forgets pages; stale: but for those in the GPU. A request for them that has no answer stays: an older answer is
-// not taken.
+// forget forgets pages; stale: but for those in the GPU. A request for them that has no answer stays: an older answer
+// is not taken.
 func (g *paging) forget(gpu uint16, v *mailbox.Request, stale bool) {
 	g.mu.Lock()
 	var waiters []*qp
@@ -242,7 +242,7 @@ func (e *Engine) DelayAcks(d time.Duration) { e.paging.faults.ackDelay.Store(int
 // LoseAnswers has the next n answers to requests for pages lost.
 func (e *Engine) LoseAnswers(n int) { e.paging.faults.drop.Store(int64(n)) }
 
-// KeepStale has invalidations acknowledged and not carried out where pages are in the GPU, as a NIC does that is broken:
+// KeepStale has invalidations acknowledged and not carried out where pages are in the GPU, as a broken NIC does:
 // data is lost then, which is for tests to see. Of RAM that a page has left anybody may be the next owner, such as who
 // looks for what was lost.
 func (e *Engine) KeepStale(on bool) { e.paging.faults.keep.Store(on) }

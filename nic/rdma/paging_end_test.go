@@ -138,8 +138,8 @@ func TestRegionEndsWhilePacketsWait(t *testing.T) {
 	}
 }
 
-// The worker looks whether there is something to send, or to ask for, while packets find that pages are missing: neither
-// waits for the other. Both once did, for ever.
+// The worker looks whether there is something to send, or to ask for, while packets find that pages are missing:
+// neither waits for the other. Both once did, for ever.
 func TestPagesAreMissedWhileTheWorkerLooks(t *testing.T) {
 	p := newPair(t, nil)
 	_, key := newOwner(p.b, 4)

@@ -115,7 +115,8 @@ const disturbedTime = 2 * time.Minute
 // failedTime is how long after a round has failed it may take until what was to go wrong has.
 const failedTime = time.Minute
 
-// disturbed does rounds until one fails, as it must once what is to go wrong has, and then says what became of the rest.
+// disturbed does rounds until one fails, as it must once what is to go wrong has, and then says what became of the
+// rest.
 func (u *use) disturbed(ctx context.Context, r *Run, nic pager, f faults) error {
 	g := u.responder
 	name := "guest " + g.Name
@@ -182,8 +183,8 @@ func (u *use) disturbed(ctx context.Context, r *Run, nic pager, f faults) error 
 	case f.remove > 0:
 		var now, before uint64
 		now, before, bad = u.afterRemoval(ctx, r)
-		said = fmt.Sprintf("%s's GPU was removed while guest %s's NIC used it: its program has all pages, in RAM, with %s of "+
-			"round %d and %s of the one before", name, u.requester.Name, lab.FormatBytes(now), r.Rounds,
+		said = fmt.Sprintf("%s's GPU was removed while guest %s's NIC used it: its program has all pages, in RAM, with %s "+
+			"of round %d and %s of the one before", name, u.requester.Name, lab.FormatBytes(now), r.Rounds,
 			lab.FormatBytes(before))
 	default:
 		said = fmt.Sprintf("%s's NIC did not get page %d, whose memory Linux takes for broken; another queue pair has "+

@@ -47,8 +47,8 @@ func TestWrongPages(t *testing.T) {
 	const n = 4096
 	good := func() Report {
 		r := Report{Size: n, Runs: []Run{{Memory: OnDemand, Rounds: 1, Bytes: n, Verified: true,
-			Requester: End{Guest: "a", P2P: true, Device: n}, Responder: End{Guest: "b", P2P: true, Device: 1000, Host: n - 1000},
-			Pages: &Pages{Looked: 7}}}}
+			Requester: End{Guest: "a", P2P: true, Device: n},
+			Responder: End{Guest: "b", P2P: true, Device: 1000, Host: n - 1000}, Pages: &Pages{Looked: 7}}}}
 		return r
 	}
 	r := good()

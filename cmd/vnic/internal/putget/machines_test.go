@@ -58,8 +58,8 @@ func paging(t *testing.T, nic string) Options {
 	return o
 }
 
-// A guest's NIC writes memory of another one's program, and reads it back, while the GPU's driver moves its pages to the
-// GPU and back: all bytes are right, each was counted, and none went to a page of the GPU that was left.
+// A guest's NIC writes memory of another one's program, and reads it back, while the GPU's driver moves its pages to
+// the GPU and back: all bytes are right, each was counted, and none went to a page of the GPU that was left.
 //
 // Invariant: vnic rdma: pages of a guest's program move while a NIC of either model writes and reads them: no byte is
 // lost, and none goes where a page was before.
@@ -103,7 +103,8 @@ func TestPagingFaults(t *testing.T) {
 		}{
 			{Stale, []string{"written to after the NIC had acknowledged", "not what"}},
 			{NeverAck, []string{"guest guest1's NIC did not acknowledge in time", "quarantine"}},
-			{RemoveGPU + "=1s", []string{"guest guest1's GPU was removed", "all pages, in RAM", "operation error, says the peer"}},
+			{RemoveGPU + "=1s", []string{"guest guest1's GPU was removed", "all pages, in RAM",
+				"operation error, says the peer"}},
 			{Kill + "=1s", []string{"program, whose memory it was, was killed", "let go of all pages",
 				"another queue pair has gone on", "operation error, says the peer"}},
 			{NeverAck + "," + Kill + "=1s", []string{"with 1 wait for the NIC in vain", "another queue pair has gone on"}},

@@ -196,9 +196,11 @@ func (u *use) pages(ctx context.Context, r *Run, nic pager, before *transfer.ODP
 	}
 	p := &Pages{Pages: u.opt.Size / devmem.PageSize, Requests: c.Requests, Stale: c.Stale, MapsP2P: c.MapsGPU,
 		MapsHost: c.MapsHost, Refused: c.Refused, BytesP2P: c.GPUBytes, BytesRAM: c.HostBytes,
-		ToGPU: now.ToGPU - before.ToGPU, ToRAM: now.ToRAM - before.ToRAM, Touched: now.Touched - before.Touched, Linux: now.Compacted - before.Compacted,
-		Invalidations: now.Invalidations - before.Invalidations, P50: quantile(now.Waits, 0.5), P99: quantile(now.Waits, 0.99),
-		IdleP99: math.Round(float64(now.Idle) / 1e3), Untold: now.Untold - before.Untold, Parked: c.Parked, Retried: c.NotReady,
+		ToGPU: now.ToGPU - before.ToGPU, ToRAM: now.ToRAM - before.ToRAM, Touched: now.Touched - before.Touched,
+		Linux:         now.Compacted - before.Compacted,
+		Invalidations: now.Invalidations - before.Invalidations, Untold: now.Untold - before.Untold,
+		P50: quantile(now.Waits, 0.5), P99: quantile(now.Waits, 0.99), IdleP99: math.Round(float64(now.Idle) / 1e3),
+		Parked: c.Parked, Retried: c.NotReady,
 		AfterAck: now.Broken - before.Broken, Looked: now.Left - before.Left,
 		Quarantined: now.Quarantined || c.Quarantined != 0, Waits: now.Waits}
 	r.Pages = p
