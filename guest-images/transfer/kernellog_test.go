@@ -1,0 +1,21 @@
+package transfer
+
+import (
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// What a kernel says of itself is found, and what it says of a module that is not Linux's, or of memory that it takes for
+// broken because it was told so, is not.
+func TestComplaints(t *testing.T) {
+	got := complaints(`<4>[    1.2] vnicgpu: loading out-of-tree module taints kernel.
+<4>[    2.0] vnicgpu 0000:01:00.0: region 1 is quarantined: the NIC has not answered within 1000 ms
+<3>[    2.5] Memory failure: 0x5d21: recovery action for dirty LRU page: Recovered
+<4>[    3.1] WARNING: mm/memremap.c:12 at memunmap_pages+0x1/0x2, CPU#0: irq/1
+<6>[    3.2] Call Trace:
+<1>[    4.0] BUG: Bad page state in process vnic-agent  pfn:1234
+`)
+	testkit.Equal(t, "complaints", len(got), 3)
+	testkit.Equal(t, "the last", got[2], "<1>[    4.0] BUG: Bad page state in process vnic-agent  pfn:1234")
+}
