@@ -65,7 +65,8 @@ NICs count where payload lay at both ends. Path MTU is the largest that links ha
 	f.Float64Var(&o.Migrate, "migrate", 0, "--mr odp: pages a second that are moved meanwhile, to the GPU or back")
 	f.BoolVar(&o.Compact, "compact", false, "--mr odp: and Linux moves those that are in RAM, four times a second")
 	f.DurationVar(&o.Time, "time", 0, "--mr odp: rounds for that long")
-	f.StringVar(&o.Fault, "fault", "", "--mr odp: what guest 1's NIC does wrong: never-ack, late-ack=TIME, lose-answers=N, "+
+	f.StringVar(&o.Fault, "fault", "", "--mr odp: what guest 1's NIC does wrong: never-ack, late-ack=TIME, "+
+		"lose-answers=N, "+
 		"or stale (it goes on using pages that it has let go of); or what happens to these: remove-gpu=TIME, kill=TIME (of "+
 		"the program that has them), bad-page=PAGE (its memory is broken); or several with commas between")
 	f.BoolVar(&o.Verify, "verify", o.Verify, "compare every byte, and digest both ends")

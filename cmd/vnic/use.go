@@ -157,7 +157,8 @@ func runUse[R any, P interface {
 	if o.InProc {
 		more = append(append(broker.Calls{}, more...), broker.InProcess...)
 	}
-	if o.Broker, o.Confine, err = confined(o.BrokerConfig, u.sandbox, c.Flags().Changed("sandbox"), ui.note, more); err != nil {
+	o.Broker, o.Confine, err = confined(o.BrokerConfig, u.sandbox, c.Flags().Changed("sandbox"), ui.note, more)
+	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, o.Broker.Close()) }()

@@ -148,8 +148,8 @@ struct vnicgpu_region_stats {
 };
 
 /*
- * From the first call on, pages that programs had in the GPU are filled with one byte as they leave them. It is an error
- * of whoever uses the GPU's memory if one has changed before it is given to somebody again. Each call looks at all that
+ * From the first call on, pages that programs had in the GPU are filled with one byte as they leave them. It is an
+ * error of whoever uses the GPU's memory if one has changed before it is given to somebody again. Each call looks at all that
  * are free.
  */
 struct vnicgpu_poison {

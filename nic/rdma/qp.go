@@ -307,7 +307,8 @@ func (q *qp) stop(cause control.WCStatus) {
 // rnrTimes are the times that codes of an RNR NAK mean (table 46).
 var rnrTimes = [32]time.Duration{655360 * time.Microsecond, 10 * time.Microsecond, 20 * time.Microsecond,
 	30 * time.Microsecond, 40 * time.Microsecond, 60 * time.Microsecond, 80 * time.Microsecond, 120 * time.Microsecond,
-	160 * time.Microsecond, 240 * time.Microsecond, 320 * time.Microsecond, 480 * time.Microsecond, 640 * time.Microsecond, 960 * time.Microsecond,
+	160 * time.Microsecond, 240 * time.Microsecond, 320 * time.Microsecond, 480 * time.Microsecond, 640 * time.Microsecond,
+	960 * time.Microsecond,
 	1280 * time.Microsecond, 1920 * time.Microsecond, 2560 * time.Microsecond, 3840 * time.Microsecond,
 	5120 * time.Microsecond, 7680 * time.Microsecond, 10240 * time.Microsecond, 15360 * time.Microsecond,
 	20480 * time.Microsecond, 30720 * time.Microsecond, 40960 * time.Microsecond, 61440 * time.Microsecond,

@@ -204,8 +204,8 @@ func Open(ctx context.Context, o *Options) (s *Set, err error) {
 	return s, s.start(ctx)
 }
 
-// Run opens a Set, has f use it, and closes it: whatever happens, nothing of it is left then. When ctx ends, its cause is
-// returned.
+// Run opens a Set, has f use it, and closes it: whatever happens, nothing of it is left then. When ctx ends, its cause
+// is returned.
 func Run(ctx context.Context, o *Options, f func(*Set) error) error {
 	s, err := Open(ctx, o)
 	if err != nil {

@@ -113,8 +113,8 @@ func quantile(waits []uint32, part float64) float64 {
 	return 0
 }
 
-// onDemand does all rounds with pages on demand: each puts what it reads back then, or the other way round, into another
-// part of the requester's GPU, where the host compares it.
+// onDemand does all rounds with pages on demand: each puts what it reads back then, or the other way round, into
+// another part of the requester's GPU, where the host compares it.
 func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
 	o := u.opt
 	if err := o.Begin(ctx, guests.Step{Stage: "connect", Mode: r.Memory}); err != nil {
