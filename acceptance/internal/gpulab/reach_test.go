@@ -14,6 +14,7 @@ import (
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/lab/machines/machinetest"
 	"vnic.dev/vnic/pcie"
@@ -103,8 +104,8 @@ func judge(t *testing.T, list ...machine) {
 // Invariant: vnicgpu: Where an IOMMU would translate what the NIC sends below a switch, binding is refused at once, and
 // the log says what helps; where it does not translate, memory is bound.
 func TestTranslatingIOMMU(t *testing.T) {
-	if testing.Short() {
-		t.Skip("boots QEMU")
+	if testing.Short() || !labtest.Long() {
+		t.Skip("boots QEMU, twice; with VNIC_LONG=1")
 	}
 	judge(t,
 		machine{name: "it translates", below: "x", iommu: "intel_iommu=on iommu.strict=1",
@@ -116,8 +117,8 @@ func TestTranslatingIOMMU(t *testing.T) {
 // Invariant: vnicgpu: Across root ports Linux decides by the CPU: it binds where the lab's host bridges forward, and
 // refuses where they do not.
 func TestLinuxDecides(t *testing.T) {
-	if testing.Short() {
-		t.Skip("boots QEMU")
+	if testing.Short() || !labtest.Long() {
+		t.Skip("boots QEMU, twice; with VNIC_LONG=1")
 	}
 	judge(t,
 		machine{name: "p2p none", below: "s", routing: pcie.NoRouting, log: "cannot be used for peer-to-peer DMA"},
