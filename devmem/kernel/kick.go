@@ -160,13 +160,14 @@ const (
 	udpOffset = ipOffset + 20
 )
 
-// probe is an Ethernet frame to the station that sends it, with a UDP packet that no host takes: from the loopback
-// address to that, for port 9 (discard), with a time to live of 1 and no data.
+// probe is an Ethernet frame to the station that sends it, with a UDP packet that no host takes: from no address (any
+// other would be somebody's, and switches note who uses which) to the loopback address, for port 9 (discard), with a
+// time to live of 1 and no data.
 func probe(mac [6]byte) (b [60]byte) {
 	copy(b[:], mac[:])
 	copy(b[6:], mac[:])
 	copy(b[12:], []byte{0x08, 0x00})
-	copy(b[ipOffset:], []byte{0x45, 0, 0, 28, 0, 0, 0, 0, 1, unix.IPPROTO_UDP, 0xbb, 0xcf, 127, 0, 0, 1, 127, 0, 0, 1})
+	copy(b[ipOffset:], []byte{0x45, 0, 0, 28, 0, 0, 0, 0, 1, unix.IPPROTO_UDP, 0x3a, 0xd1, 0, 0, 0, 0, 127, 0, 0, 1})
 	copy(b[udpOffset:], []byte{0, 0, 0, 9, 0, 8, 0, 0}) // without a checksum
 	return b
 }

@@ -173,3 +173,19 @@ func TestWhatRestartsQueuesSendsOnWhatWaits(t *testing.T) {
 	testkit.OK(t, td.Close())
 	times("the split as it was", 1)
 }
+
+// A probe is a whole IPv4 packet that says of nobody's address that it is from there: switches drop what is from an
+// address that is another's, or that nobody can have, and say so.
+func TestProbeNamesNobody(t *testing.T) {
+	b := probe([6]byte{2, 0, 0, 0, 0, 1})
+	sum := uint32(0)
+	for i := ipOffset; i < udpOffset; i += 2 {
+		sum += uint32(b[i])<<8 | uint32(b[i+1])
+	}
+	if sum = sum>>16 + sum&0xffff; sum != 0xffff {
+		t.Errorf("the header's sum is %#x", sum)
+	}
+	if src := b[ipOffset+12 : ipOffset+16]; !bytes.Equal(src, make([]byte, 4)) {
+		t.Errorf("from %v", src)
+	}
+}
