@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -55,6 +56,8 @@ type ODPStats struct {
 
 	Key      uint32 `json:"key"`      // of the memory region
 	Requests uint64 `json:"requests"` // for pages, that the program has answered
+	Late     uint64 `json:"late"`     // of these, too late
+	Errno    uint16 `json:"errno"`    // the last one that the driver has said of a page
 	Idle     uint64 `json:"idle_ns"`  // how much later than asked for it was woken, 99th percentile, while nothing went on
 }
 
@@ -73,6 +76,7 @@ type onDemand struct {
 
 	end    context.CancelFunc
 	served chan error
+	errno  atomic.Uint32 // the last one that the driver has said of a page that the NIC then did not get
 
 	mu    sync.Mutex
 	storm context.CancelFunc // under mu; nil: none
@@ -167,10 +171,16 @@ func (o *onDemand) find(_ context.Context, r control.PageRequest) (a control.Pag
 	} else if err != nil {
 		a.Errno = uint16(syscall.EIO)
 	}
+	if a.Errno != 0 {
+		o.errno.Store(uint32(a.Errno))
+	}
 	a.Generation = generation
 	for _, p := range pages {
 		if p.Kind == gpudriver.VRAM {
 			p.Addr += o.at
+		}
+		if p.Err != 0 && p.Err != syscall.EAGAIN {
+			o.errno.Store(uint32(p.Err))
 		}
 		a.Entries = append(a.Entries, p.Entry())
 	}
@@ -318,10 +328,12 @@ func (n *Node) ODP(context.Context) (s ODPStats, err error) {
 	if err != nil {
 		return s, err
 	}
+	served := o.server.Stats()
 	return ODPStats{ToGPU: info.ToGPU, ToRAM: info.ToRAM, Touched: info.Faulted, Private: info.Private,
 		Invalidations: r.Invalidations, Untold: r.Untold, Refused: r.Refused, Timeouts: r.Timeouts,
 		Quarantined: r.Quarantined, Waits: r.Waits[:], Left: p.Left, Broken: p.Broken, Compacted: compacted(),
-		Key: o.key, Requests: o.server.Stats().Requests, Idle: uint64(o.idle)}, nil
+		Key: o.key, Requests: served.Requests, Late: served.Late, Errno: uint16(o.errno.Load()),
+		Idle: uint64(o.idle)}, nil
 }
 
 // compacted is how many pages Linux has moved in RAM since it booted.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"syscall"
 	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
@@ -178,8 +179,12 @@ func (u *use) why(ctx context.Context, nic pager, err error) error {
 	case s.Timeouts > 0 || c.Quarantined != 0:
 		return fmt.Errorf("guest %s's NIC did not acknowledge in time that it has let go of pages: its memory region is in "+
 			"quarantine: %w", u.responder.Name, err)
+	case c.Refused > 0 && s.Errno != 0:
+		return fmt.Errorf("guest %s's NIC did not get %d pages that it asked for, as its driver says: %w: %w",
+			u.responder.Name, c.Refused, syscall.Errno(s.Errno), err)
 	case c.Refused > 0:
-		return fmt.Errorf("guest %s's NIC did not get %d pages that it asked for: %w", u.responder.Name, c.Refused, err)
+		return fmt.Errorf("guest %s's NIC did not get %d pages that it asked for within a second: %w", u.responder.Name,
+			c.Refused, err)
 	}
 	return err
 }
