@@ -19,7 +19,8 @@ const (
 	maxPaged    = 16                     // of a port
 	maxPages    = 1 << 18                // in all of them: 1 GiB
 	maxRequests = 64                     // for pages, without an answer
-	maxWait     = int64(time.Second)     // for an answer
+	maxWait     = int64(4 * time.Second) // for an answer
+	notAgain    = int64(time.Second)     // so long a page is not asked for that was not to be had
 	askAgain    = 50 * time.Millisecond  // a notice may be lost
 	pollBusy    = 30 * time.Microsecond  // between two looks at a mailbox that had something
 	pollIdle    = 200 * time.Microsecond // and at one that has had nothing for a while
@@ -306,7 +307,7 @@ func (g *paging) tick(t int64) (next int64) {
 	var again bool
 	g.requests = slices.DeleteFunc(g.requests, func(r *request) bool {
 		if r.due <= t {
-			r.p.answer(r, func(e *entry) { e.retryAt = t + maxWait })
+			r.p.answer(r, func(e *entry) { e.retryAt = t + notAgain })
 			r.p.counts.Refused += uint64(r.Count)
 			waiters = append(waiters, g.wakeAll(r.p)...)
 			return true
@@ -377,7 +378,7 @@ func (e *Engine) AnswerPages(a control.PageAnswer) error {
 	g.requests = slices.Delete(g.requests, i, i+1)
 	p := r.p
 	p.counts.Answers++
-	retry := e.now() + maxWait
+	retry := e.now() + notAgain
 	next := 0
 	p.answer(r, func(t *entry) {
 		v := uint64(0)

@@ -183,7 +183,7 @@ func (u *use) why(ctx context.Context, nic pager, err error) error {
 		return fmt.Errorf("guest %s's NIC did not get %d pages that it asked for, as its driver says: %w: %w",
 			u.responder.Name, c.Refused, syscall.Errno(s.Errno), err)
 	case c.Refused > 0:
-		return fmt.Errorf("guest %s's NIC did not get %d pages that it asked for within a second: %w", u.responder.Name,
+		return fmt.Errorf("guest %s's NIC did not get %d pages that it asked for within 4 seconds: %w", u.responder.Name,
 			c.Refused, err)
 	}
 	return err
