@@ -123,8 +123,12 @@ func (r *running) round(t *testing.T, rnd *rand.Rand, wait bool, at, n uint64, a
 			MaxRecv: 16}))(t)
 	}
 	for i, d := range ends {
-		testkit.OK(t, d.ConnectQP(control.QPPath{QPN: qps[i], RemoteQPN: qps[1-i], Local: d.ip, Remote: ends[1-i].ip,
-			MAC: ends[1-i].c.MAC, MTU: 1024, Timeout: 8, Retries: 3, RNR: 2, RNRTimer: 1, Reads: 4, ReadDepth: 4}))
+		path := control.QPPath{QPN: qps[i], RemoteQPN: qps[1-i], Local: d.ip, Remote: ends[1-i].ip, MAC: ends[1-i].c.MAC,
+			MTU: 1024, Timeout: 8, Retries: 3, RNR: 2, RNRTimer: 1, Reads: 4, ReadDepth: 4}
+		if wait { // on a busy machine a millisecond is nothing, and who has given up does no more
+			path.Timeout, path.Retries, path.RNR = 20, 7, 7
+		}
+		testkit.OK(t, d.ConnectQP(path))
 	}
 	post := func(i int) {
 		d := ends[i]
