@@ -162,6 +162,7 @@ func (b *box) sleep(d time.Duration) {
 func (g *paging) forget(gpu uint16, v *mailbox.Request, stale bool) {
 	g.mu.Lock()
 	var waiters []*qp
+	var lost []*paged
 	for _, p := range g.regions {
 		if p.gpu != gpu || p.region != v.Region {
 			continue
@@ -172,21 +173,39 @@ func (g *paging) forget(gpu uint16, v *mailbox.Request, stale bool) {
 			waiters = append(waiters, g.wakeAll(p)...)
 			continue
 		}
-		first := min(v.First, uint64(len(p.entries)))
-		end := first + min(v.Pages, uint64(len(p.entries))-first)
-		for i := first; i < end; i++ {
-			t := &p.entries[i]
-			if stale && t.state == inGPU {
-				continue
-			}
-			if t.state != absent {
-				p.counts.Invalidated++
-			}
-			t.state, t.generation, t.retryAt = absent, v.Generation, 0
-		}
+		lost = append(lost, p)
 	}
 	g.mu.Unlock()
 	g.e.resume(waiters)
+	for _, p := range lost {
+		first := min(v.First, uint64(len(p.entries)))
+		left := p.entries[first:]
+		left = left[:min(v.Pages, uint64(len(left)))]
+		for len(left) > 0 {
+			k := min(len(left), forgetPiece)
+			g.mu.Lock()
+			p.forget(left[:k], v.Generation, stale)
+			g.mu.Unlock()
+			left = left[k:]
+		}
+	}
+}
+
+// forgetPiece is how many pages are forgotten under one hold of the lock: packets of all regions pass in between.
+const forgetPiece = 4096
+
+// forget forgets pages; the caller holds mu.
+func (p *paged) forget(pages []entry, generation uint32, stale bool) {
+	for i := range pages {
+		t := &pages[i]
+		if stale && t.state == inGPU {
+			continue
+		}
+		if t.state != absent {
+			p.counts.Invalidated++
+		}
+		t.state, t.generation, t.retryAt = absent, generation, 0
+	}
 }
 
 // end has nothing of a region be used any more. The caller holds mu.

@@ -109,7 +109,7 @@ func (e *Engine) addPaged(r *region) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
-	case memory == nil || g.boxes[r.GPU] == nil:
+	case memory == nil || g.boxes[r.GPU] == nil || !g.boxes[r.GPU].m.Alive():
 		return fmt.Errorf("mr on demand: GPU %d has no mailbox, or is none of this port's: %w", r.GPU, syscall.ENODEV)
 	case len(g.regions) == maxPaged || pages > uint64(maxPages-g.pages):
 		return fmt.Errorf("mr on demand: %d of at most %d, and %d pages of at most %d: %w", len(g.regions), maxPaged, g.pages,
@@ -178,34 +178,57 @@ func (p *paged) places(dst []dma.Segment, q *qp, off, n, ahead uint64, a dma.Acc
 	g := &q.e.paging
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	first := p.off + off
-	for at := first; at < first+n; {
-		i, in := at/pageSize, at%pageSize
-		k := min(pageSize-in, first+n-at)
-		e := &p.entries[i]
-		if p.dead {
-			return dst, notToGet
-		}
-		if !p.usable(q.e, e, a) {
-			if e.retryAt > q.e.now() {
-				return dst, notToGet
-			}
-			g.want(p, q, i, (first+max(n, ahead)+pageSize-1)/pageSize-i, a)
-			return dst, awaited
-		}
+	if got := p.look(q, off, n, ahead, a); got != found {
+		return dst, got
+	}
+	var inVRAM, inHost uint64 // counted when there is all of it: what is looked for again is not counted twice
+	for at, end := p.off+off, p.off+off+n; at < end; {
+		in := at % pageSize
+		k := min(pageSize-in, end-at)
+		e := &p.entries[at/pageSize]
 		if e.state == inGPU {
 			dst = append(dst, p.memory.Segment(e.addr+in, uint32(k)))
-			p.counts.GPUBytes += k
+			inVRAM += k
 		} else {
 			var err error
 			if dst, err = q.e.c.Space.TranslateMax(dst, len(dst)+maxPieces, e.addr+in, k, a); err != nil {
 				return dst, notToGet
 			}
-			p.counts.HostBytes += k
+			inHost += k
 		}
 		at += k
 	}
+	p.counts.GPUBytes += inVRAM
+	p.counts.HostBytes += inHost
 	return dst, found
+}
+
+// there says whether places would find all, and asks for what is not there; nothing is counted.
+func (p *paged) there(q *qp, off, n, ahead uint64, a dma.Access) outcome {
+	g := &q.e.paging
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return p.look(q, off, n, ahead, a)
+}
+
+// look is there for a caller that holds mu.
+func (p *paged) look(q *qp, off, n, ahead uint64, a dma.Access) outcome {
+	if p.dead {
+		return notToGet
+	}
+	first := p.off + off
+	for i := first / pageSize; i*pageSize < first+n; i++ {
+		e := &p.entries[i]
+		if p.usable(q.e, e, a) {
+			continue
+		}
+		if e.retryAt > q.e.now() {
+			return notToGet
+		}
+		q.e.paging.want(p, q, i, (first+max(n, ahead)+pageSize-1)/pageSize-i, a)
+		return awaited
+	}
+	return found
 }
 
 // usable says whether a page may be used as it is known. One in a GPU that the NIC does not reach is not: its owner

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -38,7 +39,7 @@ type fakeBox struct {
 	asked []mailbox.Request
 	done  map[int]chan struct{}
 	last  int
-	gone  bool
+	gone  atomic.Bool
 }
 
 func (b *fakeBox) Poll(f func(mailbox.Request)) {
@@ -64,7 +65,7 @@ func (b *fakeBox) end(slot int) bool {
 
 func (b *fakeBox) Done(slot int) bool { return b.end(slot) }
 func (b *fakeBox) Free(slot int) bool { return b.end(slot) }
-func (b *fakeBox) Alive() bool        { return !b.gone }
+func (b *fakeBox) Alive() bool        { return !b.gone.Load() }
 func (b *fakeBox) Lost() uint32       { return 0 }
 func (b *fakeBox) Close()             {}
 
@@ -503,8 +504,29 @@ func TestOwnPagesOnDemand(t *testing.T) {
 		if len(got) != 2 || got[0].Status != 0 || got[1].Status != 0 {
 			t.Fatalf("%+v", got)
 		}
+		if c := testkit.Must(p.a.PageCounts(key))(t); c.GPUBytes+c.HostBytes != 2*n {
+			t.Errorf("%d bytes are counted, and not %d: what is only looked at is not", c.GPUBytes+c.HostBytes, 2*n)
+		}
 		if !bytes.Equal(o.all()[500:500+n], p.b.mem[:n]) || !bytes.Equal(p.b.mem[100_000:100_000+n], p.b.mem[:n]) {
 			t.Error("wrong bytes")
 		}
+	})
+}
+
+// A region on demand is refused where nobody would tell of its pages: the GPU's driver has taken the mailbox away.
+func TestNoRegionWithoutAMailbox(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		d := newEnd(t, 1)
+		defer d.Close()
+		m := control.MR{PD: d.pd, Kind: control.MROnDemand, Buffer: 7, VA: 0x1000, Len: onePage}
+		_, err := d.AddMR(m)
+		testkit.ErrorIs(t, err, syscall.ENODEV)
+		testkit.OK(t, d.SetMailbox(control.Mailbox{}))
+		d.box.gone.Store(true)
+		_, err = d.AddMR(m)
+		testkit.ErrorIs(t, err, syscall.ENODEV)
+		d.box.gone.Store(false)
+		_, err = d.AddMR(m)
+		testkit.OK(t, err)
 	})
 }

@@ -36,6 +36,7 @@ const (
 	faulted          // it is allowed, and there is no memory
 	awaited          // a page is asked for
 	notToGet         // a page is not to be had
+	dropped          // the sender's memory has gone: the packet is as good as lost
 )
 
 // slots is a table whose entries are found by a number that has the place in its lower bits and a tag above, so that a

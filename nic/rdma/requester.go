@@ -217,9 +217,7 @@ func (q *qp) probe(w *wqe, off, size uint32) outcome {
 		}
 		if r.pages != nil {
 			at := va - r.VA
-			var got outcome
-			q.dst, got = r.pages.places(dma.Reuse(q.dst), q, at, uint64(n), min(uint64(g.Len-off), r.Len-at), dma.Write)
-			if got != found {
+			if got := r.pages.there(q, at, uint64(n), min(uint64(g.Len-off), r.Len-at), dma.Write); got != found {
 				return got
 			}
 		}
@@ -258,8 +256,12 @@ func (q *qp) emitData(f frame, w *wqe) uint32 {
 	if shapes[h.op].reth {
 		h.va, h.key, h.dmaLen = w.remote, w.key, w.size
 	}
-	f.need, f.pieces = 0, f.pieces[:0]
-	f.take(w.sges[:w.nSGE], off, n)
+	var ok bool
+	f.need = 0
+	if f.pieces, ok = cut(f.pieces[:0], w.sges[:w.nSGE], off, n); !ok {
+		q.stuck(refused)
+		return 0
+	}
 	again := distance(r.top, r.next) < 0
 	if got := q.load(f, w.size-off, &q.out); got != found {
 		q.stuck(got)

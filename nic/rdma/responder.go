@@ -163,9 +163,6 @@ func (q *qp) again(h *header) {
 // maxRead is the most that a request is for, in bytes (9.7.4.1.5): that many packets are half of all numbers.
 const maxRead = 2 * MaxLength
 
-// dropped is the outcome of a packet that goes the way of one that was lost.
-const dropped outcome = 100
-
 // carryOut carries out a request whose packet was expected.
 func (q *qp) carryOut(c *dma.Copier, h *header, n uint32) {
 	p, s := &q.resp, &shapes[h.op]
@@ -366,36 +363,25 @@ func (q *qp) emitAnswer(f frame) bool {
 
 // store copies the payload, n bytes of q.src, to [off, off+n) of memory of this end, of which ahead bytes from off on
 // will be wanted soon.
-func (q *qp) store(c *dma.Copier, sges []control.SGE, off, n, ahead uint32, need uint8, count *control.RDMACounts) (
-	o outcome) {
+func (q *qp) store(c *dma.Copier, sges []control.SGE, off, n, ahead uint32, need uint8,
+	count *control.RDMACounts) outcome {
 	if n == 0 {
 		return found
 	}
+	var mem [control.MaxSGEs]control.SGE
+	pieces, ok := cut(mem[:0], sges, off, n)
+	if !ok {
+		return refused
+	}
 	q.dst = dma.Reuse(q.dst)
-	left, paged := n, false
-	for i := range sges {
-		g := &sges[i]
-		if off >= g.Len {
-			off -= g.Len
-			continue
-		}
-		k := min(left, g.Len-off)
-		va := g.VA + uint64(off)
-		if va < g.VA {
-			return refused
-		}
+	paged := false
+	for _, g := range pieces {
 		var got outcome
-		if q.dst, got = q.resolve(q.dst, g.Key, va, uint64(k), uint64(max(k, ahead)), need, dma.Write); got != found {
+		q.dst, got = q.resolve(q.dst, g.Key, g.VA, uint64(g.Len), uint64(max(g.Len, ahead)), need, dma.Write)
+		if got != found {
 			return got
 		}
 		paged = paged || q.e.isPaged(g.Key)
-		off, left = 0, left-k
-		if left == 0 {
-			break
-		}
-	}
-	if left > 0 {
-		return refused
 	}
 	bounced := !q.e.c.Direct(q.dst)
 	q.landed.gpu, q.landed.bounced = q.dst[0].GPU()+1, bounced

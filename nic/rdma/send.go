@@ -40,8 +40,8 @@ type frame struct {
 	p *wire.Packet
 }
 
-// take sets the payload: [off, off+n) of memory in pieces.
-func (s *slot) take(sges []control.SGE, off, n uint32) {
+// cut appends to dst the part [off, off+n) of memory in pieces; ok says that there is so much, and no address wraps.
+func cut(dst, sges []control.SGE, off, n uint32) (pieces []control.SGE, ok bool) {
 	for _, g := range sges {
 		if off >= g.Len {
 			off -= g.Len
@@ -50,10 +50,14 @@ func (s *slot) take(sges []control.SGE, off, n uint32) {
 		if n == 0 {
 			break
 		}
-		k := min(n, g.Len-off)
-		s.pieces = append(s.pieces, control.SGE{VA: g.VA + uint64(off), Len: k, Key: g.Key})
+		k, va := min(n, g.Len-off), g.VA+uint64(off)
+		if va < g.VA {
+			return dst, false
+		}
+		dst = append(dst, control.SGE{VA: va, Len: k, Key: g.Key})
 		off, n = 0, n-k
 	}
+	return dst, n == 0
 }
 
 // find finds the payload's places; ahead bytes of the last piece from its begin on will be wanted soon.
