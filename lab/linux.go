@@ -34,8 +34,8 @@ func AddPair(list []Pairs, text, nic, gpu string) []Pairs {
 }
 
 // SeenByLinux is what a guest's own kernel sees of a tree under a QEMU that emulates the CPU: no port redirects, and
-// the CPU is none whose host bridges are known to forward; unless GPUs have the driver DriverVNICGPU and some host bridge
-// does forward, for then the CPU is of a kind whose host bridges all do.
+// the CPU is none whose host bridges are known to forward; unless GPUs have the driver DriverVNICGPU and some host
+// bridge does forward, for then the CPU is of a kind whose host bridges all do.
 func SeenByLinux(t *pcie.Tree, driver string) *pcie.Tree {
 	nodes := t.Nodes()
 	routing := pcie.NoRouting

@@ -90,7 +90,8 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// Invariant: qemu: A guest whose host bridges are to forward has a CPU of which Linux knows that, where QEMU emulates it.
+// Invariant: qemu: A guest whose host bridges are to forward has a CPU of which Linux knows that, where QEMU emulates
+// it.
 func TestCPUWhoseHostBridgesForward(t *testing.T) {
 	for _, c := range []struct {
 		forwards bool
