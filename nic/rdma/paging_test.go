@@ -504,8 +504,9 @@ func TestOwnPagesOnDemand(t *testing.T) {
 		if len(got) != 2 || got[0].Status != 0 || got[1].Status != 0 {
 			t.Fatalf("%+v", got)
 		}
-		if c := testkit.Must(p.a.PageCounts(key))(t); c.GPUBytes+c.HostBytes != 2*n {
-			t.Errorf("%d bytes are counted, and not %d: what is only looked at is not", c.GPUBytes+c.HostBytes, 2*n)
+		c, moved := testkit.Must(p.a.PageCounts(key))(t), 2*n+testkit.Must(p.a.QPStatus(p.qa))(t).Out.AgainBytes
+		if c.GPUBytes+c.HostBytes != moved {
+			t.Errorf("%d bytes are counted, and not %d: what is only looked at is not", c.GPUBytes+c.HostBytes, moved)
 		}
 		if !bytes.Equal(o.all()[500:500+n], p.b.mem[:n]) || !bytes.Equal(p.b.mem[100_000:100_000+n], p.b.mem[:n]) {
 			t.Error("wrong bytes")
