@@ -64,7 +64,7 @@ func ParseFrame(c *dma.Copier, segs []dma.Segment, skip, total uint32, buf []byt
 	hlen := look
 	if h.Class == splitter.TCP || h.Class == splitter.UDP {
 		hlen = uint32(h.HdrLen)
-		n = h.FrameLen // what lies behind the IP packet of a runt is padding
+		n = h.Carried(n)
 	}
 	p.Header = buf[skip : skip+hlen]
 	p.Payload = dma.Cut(dma.Reuse(p.Payload), segs, uint64(skip+hlen), uint64(n-hlen))

@@ -86,11 +86,32 @@ type Headers struct {
 	// header, for Malformed 0. Never more than FrameLen or than the bytes that Parse was given.
 	HdrLen   uint16
 	Seq, Ack uint32 // of TCP
-	// FrameLen is the frame's length by its IP header: what lies behind it is padding of a runt. For NotIP and
-	// Malformed it is the length that Parse was given.
+	// FrameLen is the frame's length by its IP header: what lies behind it is padding of a runt (see Carried), or a
+	// trailer, which no length or checksum of IP, TCP or UDP covers. For NotIP and Malformed it is the length that Parse
+	// was given.
 	FrameLen uint32
 	Flow     Flow
 }
+
+// minFrame is the shortest frame on a wire, without its checksum (IEEE 802.3, 4A.4.2); a tag makes it longer by tagLen
+// if its sender likes (802.1Q, annex G.2.3).
+const (
+	minFrame = 60
+	tagLen   = 4
+)
+
+// Carried says how many of a frame's n bytes a NIC and a switch carry on: all of them, but for what pads an IP packet
+// that is too short for a frame.
+func (h *Headers) Carried(n uint32) uint32 {
+	if h.FrameLen < n && h.FrameLen >= EthLen && n <= minFrame+tagLen*uint32(h.VLANs) {
+		return h.FrameLen
+	}
+	return n
+}
+
+// PayloadLen is how many bytes of a frame of TCP or UDP lie behind its headers by its IP header: what their checksums
+// cover, without a trailer.
+func (h *Headers) PayloadLen() uint32 { return h.FrameLen - uint32(h.HdrLen) }
 
 // SplitLen says how many bytes of the frame belong in a header buffer of limit bytes: of TCP the
 // headers, of all else the whole frame, as devmem wants it (no payload for SYN, ACK, ARP, ICMP,

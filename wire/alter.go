@@ -79,13 +79,14 @@ func (x *piece) corrupt(w *Worker, draw uint64) DropReason {
 		x.PayloadLen > maxAltered {
 		return DropNone
 	}
+	covered := h.PayloadLen()
 	if x.Meta.Csum == splitter.CsumPartial {
 		if r := x.finish(w); r != DropNone {
 			return r
 		}
 	}
 	head := uint32(len(x.Header)) - uint32(h.L4Off)
-	bit := draw % (8 * uint64(head+x.PayloadLen))
+	bit := draw % (8 * uint64(head+covered))
 	if at := uint32(bit / 8); at < head {
 		x.Header[uint32(h.L4Off)+at] ^= 1 << (bit % 8)
 	} else if r := x.flip(w, at-head, 1<<(bit%8)); r != DropNone {

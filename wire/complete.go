@@ -9,7 +9,13 @@ import (
 
 // finish makes the partial checksum of a piece of TCP or UDP a full one.
 func (x *piece) finish(w *Worker) DropReason {
-	sum, err := w.Copier.Sum(x.Payload)
+	covered := x.Payload
+	if x.Trailed() {
+		all := cursor{segs: x.Payload}
+		w.csumSegs, _ = all.take(dma.Reuse(w.csumSegs), x.Meta.Headers.PayloadLen())
+		covered = w.csumSegs
+	}
+	sum, err := w.Copier.Sum(covered)
 	if err != nil {
 		return faultReason(err)
 	}
@@ -25,7 +31,7 @@ func faultReason(err error) DropReason {
 }
 
 // unplaced is what admit says of a packet that can pass, but whose partial checksum no receiver of ours
-// can place: one of neither TCP nor UDP. It is no reason to drop, and never counted.
+// can place: one of neither TCP nor UDP, or of a frame with a trailer. It is no reason to drop, and never counted.
 const unplaced = NumDropReasons
 
 // reachable says whether the field of an unplaced checksum lies in the part of a packet that
@@ -47,7 +53,13 @@ func (w *Worker) completed(p *Packet) DropReason {
 	if !x.describe(p, &from, p.PayloadLen) {
 		return DropBadFrame
 	}
-	if r := x.sumUnplaced(w); r != DropNone {
+	r := DropNone
+	if x.Trailed() {
+		r = x.finish(w)
+	} else {
+		r = x.sumUnplaced(w)
+	}
+	if r != DropNone {
 		return r
 	}
 	if splitter.Parse(x.Header, x.Len(), &x.Meta.Headers) != nil || x.Meta.Headers != p.Meta.Headers {

@@ -385,7 +385,7 @@ func verify(t testing.TB, r *received) (h splitter.Headers, payload []byte) {
 	if err := splitter.Parse(r.frame, uint32(len(r.frame)), &h); err != nil || h != r.meta.Headers {
 		t.Fatalf("%v:\n in the frame %+v\n in its Meta %+v", err, h, r.meta.Headers)
 	}
-	hdr, payload := r.frame[:h.HdrLen], r.frame[h.HdrLen:]
+	hdr, payload := r.frame[:h.HdrLen], r.frame[h.HdrLen:max(h.FrameLen, uint32(h.HdrLen))]
 	if !splitter.VerifyIPv4(&h, hdr) {
 		t.Fatal("IPv4 checksum")
 	}

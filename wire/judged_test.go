@@ -485,7 +485,7 @@ func leaves(t *testing.T, r *received, frame []byte, m *splitter.Meta, was *judg
 				}
 				binary.BigEndian.PutUint16(want[at:], sum)
 			} else {
-				hdr, payload := r.frame[:h.HdrLen], r.frame[h.HdrLen:]
+				hdr, payload := r.frame[:h.HdrLen], r.frame[h.HdrLen:h.FrameLen]
 				if splitter.VerifyL4(&h, hdr, uint32(len(payload)), splitter.Sum(payload, 0)) == splitter.CsumBad {
 					t.Fatal("bad checksum")
 				}

@@ -264,7 +264,7 @@ func admit(p *Packet) DropReason {
 	if p.Src.multicast() {
 		return DropBadSource
 	}
-	if (h.Class == splitter.TCP || h.Class == splitter.UDP) && (len(p.Header) != int(h.HdrLen) || p.Len() != h.FrameLen) {
+	if (h.Class == splitter.TCP || h.Class == splitter.UDP) && (len(p.Header) != int(h.HdrLen) || p.Len() < h.FrameLen) {
 		return DropBadFrame
 	}
 	if p.Meta.Csum == splitter.CsumPartial {
@@ -289,7 +289,7 @@ func admitPartial(p *Packet) DropReason {
 		return DropBadCsum
 	case gso:
 		return DropBadGSO
-	case !l4:
+	case !l4 || p.Len() > m.Headers.FrameLen:
 		return unplaced
 	}
 	return DropNone

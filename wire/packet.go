@@ -46,7 +46,8 @@ type Packet struct {
 }
 
 // Prepare makes a new packet ready for Deliver: it clears verdict and progress, takes the addresses from the header and
-// cuts the padding of a runt (what lies behind Meta.Headers.FrameLen).
+// cuts the padding of a runt (Meta.Headers.Carried). What lies behind the IP packet of a longer frame is carried with
+// it.
 func (p *Packet) Prepare() {
 	// One by one: in an assignment of several each value is written twice, and read before the first write is done.
 	p.Verdict = Verdict{}
@@ -60,7 +61,7 @@ func (p *Packet) Prepare() {
 		p.Dst = MAC{}
 		p.Src = MAC{}
 	}
-	if n := p.Meta.Headers.FrameLen; n >= splitter.EthLen && n < p.Len() {
+	if n := p.Meta.Headers.Carried(p.Len()); n < p.Len() {
 		p.Header = p.Header[:min(uint32(len(p.Header)), n)]
 		p.PayloadLen = n - uint32(len(p.Header))
 		p.Payload = trim(p.Payload, p.PayloadLen)
@@ -84,6 +85,14 @@ func trim(segs []dma.Segment, n uint32) []dma.Segment {
 
 // Len is the frame's length.
 func (p *Packet) Len() uint32 { return uint32(len(p.Header)) + p.PayloadLen }
+
+// Trailed says that bytes lie behind the packet of TCP or UDP, which its checksum does not cover. Nothing is cut from
+// such a frame, merged with it, or found out about its checksum: its receiver does that. A partial checksum is complete
+// before the wire gives it to anybody.
+func (p *Packet) Trailed() bool {
+	h := &p.Meta.Headers
+	return p.Len() > h.FrameLen && (h.Class == splitter.TCP || h.Class == splitter.UDP)
+}
 
 // Segments says how many segments the packet would be on a real wire.
 func (p *Packet) Segments() uint32 {

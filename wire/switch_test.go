@@ -82,7 +82,7 @@ func TestWhatTheWireRefuses(t *testing.T) {
 			{"to itself", func(p *Packet) { p.Dst = p.Src }, DropSamePort},
 			{"short", func(p *Packet) { p.Header = p.Header[:13] }, DropBadFrame},
 			{"part of the headers", func(p *Packet) { p.Header = p.Header[:40] }, DropBadFrame},
-			{"too much payload", func(p *Packet) { p.PayloadLen++ }, DropBadFrame},
+			{"less than its IP header says", func(p *Packet) { p.PayloadLen-- }, DropBadFrame},
 			{"checksum past the end", func(p *Packet) { p.Meta.Csum, p.Meta.CsumStart = splitter.CsumPartial, 1100 },
 				DropBadCsum},
 			{"segments of 0", func(p *Packet) { p.Meta.GSOType = splitter.GSOTCPv4 }, DropBadGSO},

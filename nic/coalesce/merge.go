@@ -38,7 +38,7 @@ const (
 // splitter.Parse has found. It is cheap: most frames that could not be are told by it.
 func Possible(m *splitter.Meta, payload uint32) bool {
 	h := &m.Headers
-	return h.Class == splitter.TCP && m.GSOType == splitter.GSONone && payload > 0 &&
+	return h.Class == splitter.TCP && m.GSOType == splitter.GSONone && payload > 0 && payload == h.PayloadLen() &&
 		h.TCPFlags&^splitter.PSH == splitter.ACK && (h.L4Off-h.L3Off == ipv4Len || h.IPv6 && h.L4Off-h.L3Off == ipv6Len)
 }
 

@@ -139,7 +139,7 @@ func (q *rxQueue) refuse(bad uint32) nic.Result {
 func (q *rxQueue) write(m *nic.Mover, f *nic.Frame, c *rxCompl) error {
 	h, meta := &f.Meta.Headers, &f.Meta
 	hdr := q.scratch[:copy(q.scratch[:], f.Header)]
-	ports := h.Class == splitter.TCP || h.Class == splitter.UDP
+	ports := (h.Class == splitter.TCP || h.Class == splitter.UDP) && !f.Trailed()
 	csum := meta.Csum
 	var sum uint16
 	var err error

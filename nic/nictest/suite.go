@@ -47,6 +47,7 @@ func Run(t *testing.T, traits Traits, guest func(testing.TB, *dma.Files, *wire.S
 		{"MergeGivesFramesAgain", mergeModel},
 		{"BadChecksumJoinsNoMerge", badSumAlone},
 		{"MergesKeepOrder", mergeOrder},
+		{"TrailersArrive", trailer},
 		{"ExhaustionLosesNothing", exhausted},
 		{"CompletionsComeLate", late},
 	} {

@@ -18,12 +18,13 @@ func (e *Engine) Receive(c *dma.Copier, p *wire.Packet) (taken bool, gpu int, bo
 	defer e.users.Leave(token)
 	var b [maxExt]byte
 	var h header
-	n, err := c.Read(b[:min(maxExt, p.PayloadLen)], p.Payload)
+	all := p.Meta.Headers.PayloadLen() // of UDP; a trailer is none of it
+	n, err := c.Read(b[:min(maxExt, all)], p.Payload)
 	switch {
 	case err != nil:
 		return false, 0, false // the sender's memory has gone
-	case p.Meta.GSOType != splitter.GSONone || p.PayloadLen < bthLen+icrcLen || !h.parse(b[:n]) ||
-		p.PayloadLen < h.size+uint32(h.pad)+icrcLen:
+	case p.Meta.GSOType != splitter.GSONone || all < bthLen+icrcLen || !h.parse(b[:n]) ||
+		all < h.size+uint32(h.pad)+icrcLen:
 		e.count.malformed.Add(1)
 		return false, 0, false
 	}
@@ -48,7 +49,7 @@ func (e *Engine) Receive(c *dma.Copier, p *wire.Packet) (taken bool, gpu int, bo
 		return true, 0, false
 	}
 	q.landed.gpu, q.landed.bounced = 0, false
-	size := p.PayloadLen - h.size - uint32(h.pad) - icrcLen
+	size := all - h.size - uint32(h.pad) - icrcLen
 	q.src = dma.Cut(dma.Reuse(q.src), p.Payload, uint64(h.size), uint64(size))
 	s := &shapes[h.op]
 	switch {
@@ -65,7 +66,7 @@ func (e *Engine) Receive(c *dma.Copier, p *wire.Packet) (taken bool, gpu int, bo
 // whole says whether the ICRC is right.
 func (q *qp) whole(c *dma.Copier, p *wire.Packet, ext []byte, h *header) bool {
 	var b [icrcLen]byte
-	end := p.PayloadLen - icrcLen
+	end := p.Meta.Headers.PayloadLen() - icrcLen
 	q.src = dma.Cut(dma.Reuse(q.src), p.Payload, uint64(end), icrcLen)
 	if n, err := c.Read(b[:], q.src); err != nil || n != icrcLen {
 		return false

@@ -142,8 +142,9 @@ func receive(w *wire.Worker, pkt *wire.Packet, judged []byte, n int) (arrived, w
 	}
 	bad := pkt.Meta.Csum == splitter.CsumBad
 	if pkt.Meta.Csum == splitter.CsumNone && (h.Class == splitter.TCP || h.Class == splitter.UDP) {
-		sum := dma.Fold(dma.Checksum(payload, 0))
-		bad = splitter.VerifyL4(h, pkt.Header, pkt.PayloadLen, sum) == splitter.CsumBad
+		covered := h.PayloadLen() // a trailer is not
+		sum := dma.Fold(dma.Checksum(payload[:covered], 0))
+		bad = splitter.VerifyL4(h, pkt.Header, covered, sum) == splitter.CsumBad
 	}
 	if bad {
 		a.release()
