@@ -97,9 +97,10 @@ func (t *apt) update(ctx context.Context) error {
 	return aptError("suite "+t.suite, err)
 }
 
-// closure gives a package and all that it needs, as the archive has them.
-func (t *apt) closure(ctx context.Context, name string) ([]Package, error) {
-	out, err := t.command(t.dir, nil).Run(ctx, "apt-get", "--print-uris", "-y", "-d", "install", name)
+// closure gives packages and all that they need, as the archive has them.
+func (t *apt) closure(ctx context.Context, names ...string) ([]Package, error) {
+	out, err := t.command(t.dir, nil).Run(ctx, "apt-get",
+		append([]string{"--print-uris", "-y", "-d", "install"}, names...)...)
 	if err != nil {
 		return nil, aptError("suite "+t.suite, err)
 	}

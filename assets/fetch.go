@@ -115,13 +115,16 @@ func (r *Resolved) Close() error {
 	return errors.Join(errs...)
 }
 
-// role is one of the two things that are fetched.
+// role is one of the things that are fetched.
 type role struct {
-	name    string // roleQEMU, roleKernel
-	install string // the package whose closure is computed
+	name    string   // roleQEMU, roleKernel, or a Bundle's: the directory of its trees
+	key     string   // among the trees of the cache that the next run takes
+	install []string // the packages whose closure is computed
+	want    string   // the version that is looked for; "": that of versions.lock
 	pick    func(closure []Package) []Package
 	own     func(Package) bool      // the package whose version counts
-	build   func(root string) error // what is made of a tree's files; nil = nothing
+	// what is made of a tree's files; nil = nothing
+	build func(ctx context.Context, root string) error
 	check   func(ctx context.Context, root string) error
 }
 
@@ -129,7 +132,7 @@ var kernelPackage = regexp.MustCompile(`^linux-(binary|image|modules)-\d`)
 
 var roles = []role{
 	{
-		name: roleQEMU, install: "qemu-system-x86",
+		name: roleQEMU, key: roleQEMU, install: []string{"qemu-system-x86"},
 		pick: func(c []Package) []Package { return c },
 		own:  func(p Package) bool { return p.Name == "qemu-system-x86" },
 		check: func(ctx context.Context, root string) error {
@@ -141,10 +144,10 @@ var roles = []role{
 		},
 	},
 	{
-		name: roleKernel, install: "linux-image-cloud-amd64",
+		name: roleKernel, key: roleKernel, install: []string{"linux-image-cloud-amd64"},
 		pick:  pickKernel,
 		own:   func(p Package) bool { return !strings.HasPrefix(p.Name, "linux-modules-") },
-		build: unpackKernel,
+		build: func(_ context.Context, root string) error { return unpackKernel(root) },
 		check: func(_ context.Context, root string) error {
 			_, err := kernelOf(root)
 			return err
@@ -297,7 +300,7 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have reso
 	}
 	c.clean()
 	if !o.Refresh || told {
-		want = slices.DeleteFunc(slices.Clone(want), func(r role) bool { return have[r.name] != nil })
+		want = slices.DeleteFunc(slices.Clone(want), func(r role) bool { return have[r.key] != nil })
 		if len(want) == 0 {
 			return have, nil, nil
 		}
@@ -321,7 +324,7 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have reso
 		if err != nil {
 			return nil, nil, fmt.Errorf("fetch %s: %w", role.name, err)
 		}
-		have[role.name] = t
+		have[role.key] = t
 		if err := c.save(have); err != nil {
 			return nil, nil, fmt.Errorf("cache: %w", err)
 		}
@@ -381,7 +384,7 @@ func hopeless(err error) bool {
 // choose looks through the suites, but for those that have failed, for the tested version and,
 // failing that, takes the nearest.
 func (f *fetcher) choose(ctx context.Context, r role, failed map[string]error) (*candidate, error) {
-	want := lock.version(r.name)
+	want := cmp.Or(r.want, lock.version(r.name))
 	var best *candidate
 	var errs []error
 	for _, name := range lock.Suites {
@@ -422,14 +425,14 @@ func (f *fetcher) offer(ctx context.Context, r role, suite string) (*candidate, 
 	if err != nil {
 		return nil, err
 	}
-	closure, err := t.closure(ctx, r.install)
+	closure, err := t.closure(ctx, r.install...)
 	if err != nil {
 		return nil, err
 	}
 	c := &candidate{apt: t, list: r.pick(closure)}
 	i := slices.IndexFunc(c.list, r.own)
 	if i < 0 {
-		return nil, fmt.Errorf("suite %s: %s comes without the packages that are looked for", suite, r.install)
+		return nil, fmt.Errorf("suite %s: %s comes without the packages that are looked for", suite, r.install[0])
 	}
 	c.version = c.list[i].Version
 	if r.name == roleQEMU && older(c.version, MinVFIOUser) {
@@ -499,7 +502,7 @@ func (f *fetcher) install(ctx context.Context, r role, c *candidate) (t *tree, e
 		return nil, err
 	}
 	if r.build != nil {
-		if err := r.build(root); err != nil {
+		if err := r.build(ctx, root); err != nil {
 			return nil, err
 		}
 	}

@@ -1,0 +1,54 @@
+package selftests
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"vnic.dev/vnic/internal/proc"
+)
+
+//go:embed preload/gpu-memory.c
+var preload string
+
+// Preload is where the library lies, below the directory of the tests, that has a program's memfds be a GPU's memory: of
+// the NUMA node $GPU_NODE. ncdevmem and what tests call instead of it run with it.
+const Preload = "vnic/gpu-memory.so"
+
+// devmemPrograms are the programs whose memfds are to be a GPU's.
+var devmemPrograms = []string{"drivers/net/hw/ncdevmem"}
+
+// wrapper stands in a program's place: a device's driver would be asked for the memory, and in a guest of vnic's that is
+// a node's.
+const wrapper = `#!/bin/sh
+if [ -n "$GPU_NODE" ]; then export LD_PRELOAD=/ks/` + Preload + `; fi
+exec "$0.real" "$@"
+`
+
+// buildPreload builds the library, and has the programs run with it.
+func (m *maker) buildPreload(ctx context.Context, ks string) error {
+	out := filepath.Join(ks, Preload)
+	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+		return err
+	}
+	c := out + ".c"
+	if err := os.WriteFile(c, []byte(preload), 0o644); err != nil {
+		return err
+	}
+	if _, err := (proc.Command{}).Run(ctx, filepath.Join(m.tools.Dir, "usr/bin/gcc"), "--sysroot="+m.tools.Dir, "-O2", "-Wall",
+		"-shared", "-fPIC", "-o", out, c); err != nil {
+		return fmt.Errorf("build %s: %w", Preload, err)
+	}
+	for _, p := range devmemPrograms {
+		p = filepath.Join(ks, p)
+		if err := os.Rename(p, p+".real"); err != nil {
+			return err
+		}
+		if err := os.WriteFile(p, []byte(wrapper), 0o755); err != nil {
+			return err
+		}
+	}
+	return os.Remove(c)
+}

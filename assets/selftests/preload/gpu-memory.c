@@ -1,0 +1,31 @@
+// Preloaded into the kernel's tests of devmem TCP: a memfd's pages, and nothing else of the program, come from the NUMA
+// node $GPU_NODE, which is a GPU's memory. Shared memory keeps the policy of a mapping in its inode, so it outlives the
+// mapping (mm/mempolicy.c, mpol_set_shared_policy); a policy of the whole task would move its socket buffers as well.
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define MPOL_BIND 2      // linux/mempolicy.h
+#define SPAN (1UL << 32) // more than any buffer; no page is touched
+
+int memfd_create(const char *name, unsigned int flags)
+{
+	int fd = syscall(SYS_memfd_create, name, flags);
+	const char *node = getenv("GPU_NODE");
+	unsigned long mask;
+	void *p;
+
+	if (fd < 0 || !node)
+		return fd;
+	mask = 1UL << atoi(node);
+	p = mmap(NULL, SPAN, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+	if (p == MAP_FAILED || syscall(SYS_mbind, p, SPAN, MPOL_BIND, &mask, 8 * sizeof(mask) + 1, 0)) {
+		perror("gpu-memory: cannot bind a memfd to $GPU_NODE");
+		exit(3);
+	}
+	munmap(p, SPAN);
+	return fd;
+}

@@ -1,0 +1,98 @@
+package selftests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/proc"
+)
+
+// rootMark says by which version of this package a root was made.
+const rootMark = ".vnic-root-1"
+
+// rootPackages are what the tests call, beside what is on every Debian system (README.rst of drivers/net; lib/py). The
+// first is of the kernel's generation: its version says which suite is the best.
+var rootPackages = []string{"iproute2", "ethtool", "python3", "python3-yaml", "python3-jsonschema", "socat", "kmod",
+	"iputils-ping", "procps", "jq", "tcpdump", "netcat-openbsd", "iperf3", "psmisc", "util-linux", "mount", "hostname",
+	"ndisc6", "nftables", "bpftool", "liburing2", "libbpf1", "libnuma1", "libcap2", "libelf1t64", "libmnl0", "zlib1g",
+	"base-files", "bash", "dash", "coreutils", "grep", "sed", "gawk", "findutils", "debianutils", "login.defs"}
+
+func rootBundle(kernel string) assets.Bundle {
+	return assets.Bundle{Name: assets.BundleTests, Series: Series(kernel), Packages: rootPackages, Want: kernel,
+		Build: finishRoot, Needs: []string{rootMark, assets.Loader, "usr/bin/python3", "usr/bin/ip"}}
+}
+
+// finishRoot does what dpkg and maintainer scripts would have done to the files of a root: the links of a merged /usr
+// where the packages have none, and Python's compiled modules, without which each test compiles what it imports: on an
+// emulated processor that takes longer than the test.
+func finishRoot(ctx context.Context, root string) error {
+	if err := mergeUsr(root); err != nil {
+		return err
+	}
+	python := filepath.Join(root, "usr/bin/python3")
+	args := []string{"--library-path", filepath.Join(root, assets.Libraries), python, "-m", "compileall", "-q", "-j", "0",
+		"--invalidation-mode", "unchecked-hash", "-s", root, "-x", `/(test|idlelib|ensurepip)/`}
+	for _, dir := range []string{"usr/lib/python3"} {
+		args = append(args, filepath.Join(root, dir))
+	}
+	std, err := filepath.Glob(filepath.Join(root, "usr/lib/python3.*"))
+	if err != nil {
+		return err
+	}
+	args = append(args, std...)
+	c := proc.Command{Dir: root, Env: []string{"PYTHONHOME=" + filepath.Join(root, "usr")}}
+	if _, err := c.Run(ctx, filepath.Join(root, assets.Loader), args...); err != nil {
+		return fmt.Errorf("compile Python's modules: %w", err)
+	}
+	return os.WriteFile(filepath.Join(root, rootMark), nil, 0o644)
+}
+
+// mergeUsr links /bin and the like to /usr's, as Debian's systems have them.
+func mergeUsr(root string) error {
+	for _, dir := range []string{"bin", "sbin", "lib", "lib64"} {
+		if err := os.MkdirAll(filepath.Join(root, "usr", dir), 0o755); err != nil {
+			return err
+		}
+		st, err := os.Lstat(filepath.Join(root, dir))
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+			err = os.Symlink("usr/"+dir, filepath.Join(root, dir))
+		case err == nil && st.IsDir():
+			err = fmt.Errorf("packages with files in /%s: their suite has no merged /usr: name a newer one's mirror", dir)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rootFiles are what maintainer scripts and an administrator would have made, in the words of mksquashfs's pseudo files
+// (squashfs-tools, USAGE-MKSQUASHFS, "Pseudo file definitions"). Directories are there for mounts.
+func rootFiles() string {
+	var b strings.Builder
+	dir := func(names ...string) {
+		for _, n := range names {
+			fmt.Fprintf(&b, "%s D 0 755 0 0\n", n)
+		}
+	}
+	link := func(name, to string) { fmt.Fprintf(&b, "%s S 0 777 0 0 %s\n", name, to) }
+	file := func(name string, lines ...string) {
+		fmt.Fprintf(&b, "%s F 0 644 0 0 printf '%%s\\n' '%s'\n", name, strings.Join(lines, "' '"))
+	}
+	dir("ks", "vnic", "proc", "sys", "dev", "run", "tmp", "root", "mnt", "usr/lib/modules", "var/lib", "var/tmp",
+		"etc/iproute2")
+	file("etc/passwd", "root:x:0:0:root:/root:/bin/bash", "nobody:x:65534:65534:nobody:/:/usr/sbin/nologin",
+		"tcpdump:x:100:100::/:/usr/sbin/nologin") // tcpdump gives up its rights to this one
+	file("etc/group", "root:x:0:", "nogroup:x:65534:", "tcpdump:x:100:")
+	file("etc/hosts", "127.0.0.1 localhost", "::1 localhost")
+	file("etc/nsswitch.conf", "passwd: files", "group: files", "hosts: files", "protocols: files", "services: files")
+	link("usr/bin/awk", "gawk") // update-alternatives
+	link("usr/bin/nc", "nc.openbsd")
+	return b.String()
+}

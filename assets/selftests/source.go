@@ -1,0 +1,148 @@
+package selftests
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/proc"
+)
+
+// targets are the kernel's collections of tests that are built: what drives a NIC, and what that needs.
+var targets = []string{"net/lib", "drivers/net", "drivers/net/hw"}
+
+// sourceParts are what of the kernel's source the tests are built from, as tar's patterns behind the first directory.
+var sourceParts = []string{"Makefile", "MAINTAINERS", "Documentation/netlink", "arch/*/include", "include", "scripts",
+	"tools", "usr/include"}
+
+// ErrBuild says that the tests do not build.
+var ErrBuild = errors.New("the kernel's tests do not build")
+
+// source puts what of the kernel's source is needed into dir: of the package in tools, or of a user's tree, which stays
+// as it is.
+func source(ctx context.Context, tools, user, dir string) error {
+	if user != "" {
+		return copySource(ctx, user, dir)
+	}
+	archives, _ := filepath.Glob(filepath.Join(tools, "usr/src/linux-source-*.tar.xz"))
+	if len(archives) != 1 {
+		return fmt.Errorf("%d archives of the kernel's source in %s", len(archives), tools)
+	}
+	args := []string{"-x", "-I", filepath.Join(tools, "usr/bin/xz"), "-f", archives[0], "-C", dir, "--strip-components=1",
+		"--no-same-owner", "--wildcards"}
+	for _, p := range sourceParts {
+		args = append(args, "*/"+p) // tar matches what is below a directory, too
+	}
+	// A part that a series has not is no error of ours: what matters is looked for behind.
+	_, err := proc.Command{Dir: dir}.Run(ctx, "tar", args...)
+	if _, serr := os.Stat(filepath.Join(dir, selftestsDir)); serr != nil {
+		return errors.Join(fmt.Errorf("unpack %s: %w", archives[0], serr), err)
+	}
+	return ctx.Err()
+}
+
+// selftestsDir is where a kernel's tree has its tests.
+const selftestsDir = "tools/testing/selftests"
+
+// CheckSource says what is wrong with a user's tree.
+func CheckSource(dir string) error {
+	for _, f := range []string{selftestsDir + "/drivers/net/hw/Makefile", selftestsDir + "/net/lib/py/ksft.py"} {
+		if _, err := os.Stat(filepath.Join(dir, f)); err != nil {
+			return &assets.Missing{What: "--source " + dir, Err: fmt.Errorf("it has no %s", f),
+				Fix: "name the tree of a kernel of 6.12 or newer, at its root"}
+		}
+	}
+	return nil
+}
+
+// copySource copies what is needed of a user's tree.
+func copySource(ctx context.Context, user, dir string) error {
+	if err := CheckSource(user); err != nil {
+		return err
+	}
+	for _, p := range sourceParts {
+		matches, _ := filepath.Glob(filepath.Join(user, p))
+		for _, m := range matches {
+			rel, err := filepath.Rel(user, m)
+			if err != nil {
+				return err
+			}
+			to := filepath.Join(dir, filepath.Dir(rel))
+			if err := os.MkdirAll(to, 0o755); err != nil {
+				return err
+			}
+			if _, err := (proc.Command{}).Run(ctx, "cp", "-a", m, to+"/"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// build builds the tests in a tree of source, and installs them to ks.
+func build(ctx context.Context, tools, dir, ks string, log *bytes.Buffer) error {
+	bin := filepath.Join(dir, ".vnic-bin")
+	if err := os.MkdirAll(filepath.Join(bin, "python"), 0o755); err != nil {
+		return err
+	}
+	for name, text := range shims(tools) {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+			return err
+		}
+	}
+	// The generator of netlink code looks for this file at the root of a tree, without an end; and checks the
+	// specifications against their schemas if there is a module for it: they are not ours to check.
+	if err := os.WriteFile(filepath.Join(dir, "MAINTAINERS"), nil, 0o644); err != nil {
+		return err
+	}
+	stub := []byte("def validate(*a, **k): pass\n")
+	if err := os.WriteFile(filepath.Join(bin, "python/jsonschema.py"), stub, 0o644); err != nil {
+		return err
+	}
+	args := []string{"-C", filepath.Join(dir, selftestsDir), "-j", strconv.Itoa(runtime.NumCPU()), "SHELL=/bin/bash",
+		"CC=gcc", "CLANG=clang", "TARGETS=" + strings.Join(targets, " "), "FORCE_TARGETS=1",
+		"KHDR_INCLUDES=-isystem " + filepath.Join(tools, "usr/include"), "install", "INSTALL_PATH=" + ks}
+	if uring, err := os.ReadFile(filepath.Join(tools, "usr/include/liburing.h")); err == nil &&
+		bytes.Contains(uring, []byte("io_uring_register_ifq")) {
+		// The Makefile finds out by a program that a linker which links as needed cannot make (hw/Makefile, -luring before
+		// the source).
+		args = append(args, "HAS_IOURING_ZCRX=y")
+	}
+	c := proc.Command{Dir: dir, Env: []string{"PATH=" + bin + ":" + filepath.Join(tools, "usr/bin") + ":" +
+		filepath.Join(tools, "usr/sbin") + ":" + os.Getenv("PATH"), "MAKEFLAGS=", "CFLAGS=", "LDFLAGS=", "PYTHONPATH="},
+		Stdout: func(line string) { fmt.Fprintln(log, line) }}
+	if _, err := c.Run(ctx, filepath.Join(tools, "usr/bin/make"), args...); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return fmt.Errorf("%w: %w", ErrBuild, err)
+	}
+	for _, f := range []string{"drivers/net/hw/ncdevmem", "drivers/net/ping.py", "net/lib/py/ksft.py", "net/lib/csum"} {
+		if _, err := os.Stat(filepath.Join(ks, f)); err != nil {
+			return fmt.Errorf("%w: nothing was installed as %s", ErrBuild, f)
+		}
+	}
+	return precious(ks)
+}
+
+// precious has all installed files be readable.
+func precious(ks string) error {
+	return filepath.WalkDir(ks, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.Type()&fs.ModeSymlink != 0 {
+			return err
+		}
+		st, err := e.Info()
+		if err != nil {
+			return err
+		}
+		return os.Chmod(path, st.Mode().Perm()|0o444)
+	})
+}
