@@ -122,10 +122,10 @@ type role struct {
 	install []string // the packages whose closure is computed
 	want    string   // the version that is looked for; "": that of versions.lock
 	pick    func(closure []Package) []Package
-	own     func(Package) bool      // the package whose version counts
+	own     func(Package) bool // the package whose version counts
 	// what is made of a tree's files; nil = nothing
 	build func(ctx context.Context, root string) error
-	check   func(ctx context.Context, root string) error
+	check func(ctx context.Context, root string) error
 }
 
 var kernelPackage = regexp.MustCompile(`^linux-(binary|image|modules)-\d`)

@@ -37,7 +37,8 @@ func (m *maker) buildPreload(ctx context.Context, ks string) error {
 	if err := os.WriteFile(c, []byte(preload), 0o644); err != nil {
 		return err
 	}
-	if _, err := (proc.Command{}).Run(ctx, filepath.Join(m.tools.Dir, "usr/bin/gcc"), "--sysroot="+m.tools.Dir, "-O2", "-Wall",
+	if _, err := (proc.Command{}).Run(ctx, filepath.Join(m.tools.Dir, "usr/bin/gcc"), "--sysroot="+m.tools.Dir,
+		"-B", filepath.Join(m.tools.Dir, "usr/bin"), "-O2", "-Wall",
 		"-shared", "-fPIC", "-o", out, c); err != nil {
 		return fmt.Errorf("build %s: %w", Preload, err)
 	}

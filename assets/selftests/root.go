@@ -35,7 +35,7 @@ func finishRoot(ctx context.Context, root string) error {
 		return err
 	}
 	python := filepath.Join(root, "usr/bin/python3")
-	args := []string{"--library-path", filepath.Join(root, assets.Libraries), python, "-m", "compileall", "-q", "-j", "0",
+	args := []string{"--library-path", filepath.Join(root, assets.Libraries), python, "-m", "compileall", "-q",
 		"--invalidation-mode", "unchecked-hash", "-s", root, "-x", `/(test|idlelib|ensurepip)/`}
 	for _, dir := range []string{"usr/lib/python3"} {
 		args = append(args, filepath.Join(root, dir))

@@ -14,7 +14,7 @@ import (
 )
 
 // toolsMark says by which version of this package tools were made ready.
-const toolsMark = ".vnic-tools-1"
+const toolsMark = ".vnic-tools-2"
 
 // toolsBundle is what builds the tests of a kernel's series, with their source.
 func toolsBundle(kernel string) assets.Bundle {
@@ -33,13 +33,20 @@ func finishTools(_ context.Context, root string) error {
 		return err
 	}
 	var programs []string
-	for _, dir := range []string{"usr/bin", "usr/sbin", "usr/libexec", "usr/lib"} {
-		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, e fs.DirEntry, err error) error {
+	dirs, _ := filepath.Glob(filepath.Join(root, "usr/lib/llvm-*/bin"))
+	for _, dir := range []string{"usr/bin", "usr/sbin", "usr/libexec", "usr/lib/gcc"} {
+		if _, err := os.Stat(filepath.Join(root, dir)); err == nil {
+			dirs = append(dirs, filepath.Join(root, dir))
+		}
+	}
+	for _, dir := range dirs {
+		err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 			if err != nil || !e.Type().IsRegular() {
 				return err
 			}
 			st, err := e.Info()
-			if err == nil && st.Mode()&0o111 != 0 && dynamic(path) && filepath.Base(path) != filepath.Base(assets.Loader) {
+			// A library may be a program, too.
+			if err == nil && st.Mode()&0o111 != 0 && dynamic(path) && !strings.Contains(filepath.Base(path), ".so") {
 				programs = append(programs, path)
 			}
 			return err
@@ -87,7 +94,7 @@ func shims(tools string) map[string]string {
 	at := func(name string) string { return shellQuote(filepath.Join(tools, "usr/bin", name)) }
 	sysroot := " --sysroot=" + shellQuote(tools)
 	return map[string]string{
-		"gcc": "exec " + at("gcc") + sysroot + ` "$@"`,
+		"gcc": "exec " + at("gcc") + sysroot + " -B " + shellQuote(filepath.Join(tools, "usr/bin")) + ` "$@"`,
 		"clang": "exec " + at("clang") + sysroot + " -resource-dir " + shellQuote(resources) +
 			` "$@"`,
 		"python3": "export PYTHONDONTWRITEBYTECODE=1 PYTHONHOME=" + shellQuote(filepath.Join(tools, "usr")) + "\n" +

@@ -11,6 +11,7 @@ import (
 	"vnic.dev/vnic/guest-images/gpusocket"
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/guest-images/guestnvme"
+	"vnic.dev/vnic/guest-images/guestroot"
 	"vnic.dev/vnic/guest-images/guesttree"
 	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/guest-images/session"
@@ -22,6 +23,7 @@ func main() {
 	session.Ops()
 	guestnet.Ops()
 	guestnvme.Ops()
+	guestroot.Ops()
 	guesttree.Ops()
 	gpusocket.Ops()
 	agent.RegisterApplet(agent.ConsoleApplet, console.Applet)

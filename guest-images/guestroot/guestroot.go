@@ -1,0 +1,149 @@
+// Package guestroot gives a guest a root file system besides its own: images on read-only disks, each below a directory
+// of the first one, under a layer of memory that takes what is written. It is both ends: Ops registers the operation with
+// package agent, Mount is the host's call of it. Programs run in that root by the applet EnterName.
+//
+// Memory that is written to is the guest's; nothing of the images changes, so any number of guests share them.
+//
+// The package is not API (README, Stability).
+package guestroot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/guest-images/agent"
+)
+
+// Modules are the kernel modules that a guest needs, those that are not part of its kernel. Of EROFS and others nothing is
+// known here: images are squashfs.
+var Modules = []string{"virtio_blk", "squashfs", "overlay"}
+
+// Dir is where the root is in the guest.
+const Dir = "/newroot"
+
+// EnterName is the name of the applet: EnterName PROGRAM ARGUMENTS... runs a program with Dir as its root.
+const EnterName = "vnic-enter"
+
+// Image is a squashfs on a disk of the guest.
+type Image struct {
+	Serial string `json:"serial"` // of the disk
+	At     string `json:"at"`     // below the root: "/ks"; of the first one ""
+}
+
+const opName = "guestroot"
+
+// Ops registers the operation and the applet.
+func Ops() {
+	agent.Register(opName, func(ctx context.Context, images []Image) (any, error) { return nil, mountAll(ctx, images) })
+	agent.RegisterApplet(EnterName, enter)
+}
+
+// Mount has a guest mount images.
+func Mount(ctx context.Context, c *agent.Client, images []Image) error {
+	return c.Call(ctx, opName, images, nil)
+}
+
+// diskTime is how long a disk may take to appear.
+const diskTime = 20 * time.Second
+
+func mountAll(ctx context.Context, images []Image) error {
+	if len(images) == 0 || images[0].At != "" {
+		return errors.New("the first image has to be the root")
+	}
+	for i, im := range images {
+		disk, err := waitDisk(ctx, im.Serial)
+		if err != nil {
+			return err
+		}
+		if err := layer(disk, fmt.Sprintf("/vnic/layers/%d", i), filepath.Join(Dir, im.At)); err != nil {
+			return fmt.Errorf("image on disk %s: %w", im.Serial, err)
+		}
+	}
+	for _, m := range []struct{ kind, at, options string }{
+		{"proc", "proc", ""}, {"sysfs", "sys", ""}, {"devtmpfs", "dev", ""}, {"devpts", "dev/pts", "mode=620,ptmxmode=666"},
+		{"tmpfs", "dev/shm", ""}, {"tmpfs", "run", ""}, {"tmpfs", "tmp", ""}, {"bpf", "sys/fs/bpf", ""},
+		{"tracefs", "sys/kernel/tracing", ""}, {"debugfs", "sys/kernel/debug", ""}, {"cgroup2", "sys/fs/cgroup", ""},
+	} {
+		at := filepath.Join(Dir, m.at)
+		if _, err := os.Stat(at); err != nil {
+			if err := os.Mkdir(at, 0o755); err != nil {
+				continue // a directory of sysfs that this kernel has not: it has no such file system either
+			}
+		}
+		err := unix.Mount(m.kind, at, m.kind, 0, m.options)
+		if err != nil && !strings.HasPrefix(m.at, "sys/") && !errors.Is(err, unix.EBUSY) {
+			return &os.PathError{Op: "mount " + m.kind, Path: at, Err: err}
+		}
+	}
+	return nil
+}
+
+// layer mounts a disk's image at a directory, with a layer of memory above it.
+func layer(disk, work, at string) error {
+	lower, upper := filepath.Join(work, "image"), filepath.Join(work, "memory")
+	for _, d := range []string{lower, upper, at} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := unix.Mount(disk, lower, "squashfs", unix.MS_RDONLY, ""); err != nil {
+		return &os.PathError{Op: "mount squashfs", Path: disk, Err: err}
+	}
+	if err := unix.Mount("tmpfs", upper, "tmpfs", 0, "size=75%"); err != nil {
+		return &os.PathError{Op: "mount tmpfs", Path: upper, Err: err}
+	}
+	for _, d := range []string{"up", "work"} {
+		if err := os.Mkdir(filepath.Join(upper, d), 0o755); err != nil {
+			return err
+		}
+	}
+	options := fmt.Sprintf("lowerdir=%s,upperdir=%s/up,workdir=%s/work", lower, upper, upper)
+	if err := unix.Mount("overlay", at, "overlay", 0, options); err != nil {
+		return &os.PathError{Op: "mount overlay", Path: at, Err: err}
+	}
+	return nil
+}
+
+// waitDisk gives the device of a disk by its serial number, once the kernel has it.
+func waitDisk(ctx context.Context, serial string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, diskTime)
+	defer cancel()
+	for {
+		files, _ := filepath.Glob("/sys/block/*/serial")
+		for _, f := range files {
+			if b, err := os.ReadFile(f); err == nil && strings.TrimSpace(string(b)) == serial {
+				return "/dev/" + filepath.Base(filepath.Dir(f)), nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return "", fmt.Errorf("no disk with the serial number %s: %w", serial, unix.ENODEV)
+		case <-time.After(10 * time.Millisecond): // sysfs tells nobody
+		}
+	}
+}
+
+// enter is the applet.
+func enter(args []string) int {
+	if len(args) == 0 {
+		_, _ = fmt.Fprintf(os.Stderr, "usage: %s PROGRAM [ARGUMENT...]\n", EnterName)
+		return 2
+	}
+	err := unix.Chroot(Dir)
+	if err == nil {
+		err = unix.Chdir("/")
+	}
+	if err == nil {
+		err = syscall.Exec(args[0], args, os.Environ())
+	}
+	_, _ = fmt.Fprintf(os.Stderr, "%s: %s: %v\n", EnterName, args[0], err)
+	return 127
+}
