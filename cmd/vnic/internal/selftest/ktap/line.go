@@ -1,0 +1,128 @@
+package ktap
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// resultLine is a line that begins with "ok" or "not ok".
+type resultLine struct {
+	ok        bool
+	number    int
+	name      string
+	directive string // in capitals; "": there is none
+	text      string // what is behind the directive, or behind the hash sign
+}
+
+// Directives (ktap.rst, "Test case result lines"); XPASS is kselftest.h's.
+var directives = map[string]bool{
+	"SKIP": true, "TODO": true, "XFAIL": true, "XPASS": true, "TIMEOUT": true, "ERROR": true,
+}
+
+// parseResult reads "<result> <number> [<description>][ # [<directive>] [<diagnostic data>]]".
+func parseResult(line string) (r resultLine, is bool) {
+	rest, not := strings.CutPrefix(line, "not ")
+	rest, is = strings.CutPrefix(rest, "ok ")
+	if !is {
+		return r, false
+	}
+	r.ok = !not
+	digits := strings.TrimLeft(rest, " ")
+	end := strings.IndexFunc(digits, func(c rune) bool { return c < '0' || c > '9' })
+	if end < 0 {
+		end = len(digits)
+	}
+	number, err := strconv.Atoi(digits[:end])
+	rest = digits[end:]
+	if err != nil || rest != "" && rest[0] != ' ' {
+		return r, false
+	}
+	r.number = number
+	rest = " " + strings.TrimSpace(rest)
+	name, comment, _ := strings.Cut(rest, " #")
+	r.name = strings.TrimPrefix(strings.TrimSpace(name), "- ") // TAP 14's
+	comment = strings.TrimSpace(comment)
+	word, text, _ := strings.Cut(comment, " ")
+	// kselftest.h writes "error" in small letters.
+	if d := strings.ToUpper(strings.TrimSuffix(word, ":")); directives[d] {
+		r.directive, r.text = d, strings.TrimSpace(text)
+	} else {
+		r.text = comment
+	}
+	return r, true
+}
+
+// parsePlan reads "1..N", and "1..0 # SKIP reason" (ktap_helpers.sh, ktap_skip_all).
+func parsePlan(line string) (n int, skip string, is bool) {
+	rest, is := strings.CutPrefix(line, "1..")
+	if !is {
+		return 0, "", false
+	}
+	digits, comment, _ := strings.Cut(rest, "#")
+	n, err := strconv.Atoi(strings.TrimSpace(digits))
+	if err != nil || n < 0 {
+		return 0, "", false
+	}
+	if text, ok := strings.CutPrefix(strings.TrimSpace(comment), "SKIP"); ok && n == 0 {
+		skip = strings.TrimSpace(text)
+		if skip == "" {
+			skip = "no reason is given"
+		}
+	}
+	return n, skip, true
+}
+
+// isVersion says whether a line begins the results of a test, or of its subtests.
+func isVersion(line string) bool {
+	return strings.HasPrefix(line, "KTAP version ") || strings.HasPrefix(line, "TAP version ")
+}
+
+// Totals is the line with which kselftests end: "# Totals: pass:1 fail:0 xfail:0 xpass:0 skip:0 error:0".
+type Totals struct{ Pass, Fail, XFail, XPass, Skip, Error int }
+
+var totalsLine = regexp.MustCompile(
+	`^Totals: pass:(\d{1,6}) fail:(\d{1,6}) xfail:(\d{1,6}) xpass:(\d{1,6}) skip:(\d{1,6}) error:(\d{1,6})$`)
+
+func parseTotals(comment string) (t Totals, is bool) {
+	m := totalsLine.FindStringSubmatch(comment)
+	if m == nil {
+		return t, false
+	}
+	for i, to := range []*int{&t.Pass, &t.Fail, &t.XFail, &t.XPass, &t.Skip, &t.Error} {
+		*to, _ = strconv.Atoi(m[i+1]) // six digits at most
+	}
+	return t, true
+}
+
+// escape is a control sequence of terminals (ECMA-48, 5.4), of which ksft.py uses the colours.
+var escape = regexp.MustCompile("\x1b(\\[[0-?]*[ -/]*[@-~]|[@-Z\\\\-_])")
+
+// Clean makes text of bytes that a guest printed: valid UTF-8, without control characters and the sequences that begin
+// with them.
+func Clean(line []byte) string {
+	s := string(line)
+	if strings.IndexByte(s, 0x1b) >= 0 {
+		s = escape.ReplaceAllString(s, "")
+	}
+	plain := utf8.ValidString(s)
+	for i := 0; plain && i < len(s); i++ {
+		plain = s[i] >= 0x20 && s[i] < 0x7f
+	}
+	if plain {
+		return s
+	}
+	return strings.Map(func(c rune) rune {
+		switch {
+		case c == '\t':
+			return ' '
+		case c == '\r':
+			return -1
+		case unicode.IsControl(c), unicode.Is(unicode.Cf, c), c == 0xfffe, c == 0xffff:
+			return utf8.RuneError // Cf: what turns a terminal's text around
+		}
+		return c
+	}, strings.ToValidUTF8(s, string(utf8.RuneError)))
+}

@@ -1,0 +1,314 @@
+package ktap
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Bounds of what is kept of a program's output. What is beyond them is counted, not kept.
+const (
+	MaxLine        = 4 << 10 // bytes of a line; the rest of it is left out
+	MaxCases       = 4096    // of a program, subtests included
+	MaxDiagnostics = 200     // lines of a case: the first quarter, and the last ones
+	MaxKept        = 8 << 20 // bytes of all diagnostics of a program
+	MaxDepth       = 8       // of nested tests; what is deeper is diagnostics
+	maxContinued   = 16      // lines of a reason behind the first
+	maxName        = 256     // bytes; also of a reason where MaxKept bytes are kept already
+	maxTroubles    = 16
+)
+
+// Options of a Parser.
+type Options struct {
+	// Program is the name that case names begin with: ksft.py writes "ping.test_default_v4" in ping.py.
+	Program string
+	// Names of the cases in their order, as the program lists them with -l; nil: they are not known before they end.
+	Names []string
+}
+
+// Parser reads what one program prints. It is used by one goroutine.
+type Parser struct {
+	opts Options
+	emit func(Event)
+
+	line    []byte // the part of a line that has come so far, MaxLine bytes at most
+	cut     bool   // the rest of the line is left out
+	started bool   // something of KTAP has come
+
+	plan      int // cases; -1: none was told
+	next      int // number of the case that is under way
+	begun     bool
+	done      map[int]bool // numbers that have a result
+	stored    int          // cases kept, subtests included
+	kept      int          // bytes of diagnostics and reasons
+	levels    []level      // of nested tests, the outermost first; never empty
+	counts    map[Result]int
+	xpass     int
+	bad       bool // a result line said "not ok"
+	totals    *Totals
+	continues int // lines that may still belong to the reason of the last case; 0: none
+	bail      string
+	stopped   bool // no case follows
+	whole     bool // the program said of itself what it is: skipped
+	troubles  []string
+	ended     bool
+}
+
+// level is what has come of one level of nested tests.
+type level struct {
+	lines lines
+	cases []Case
+}
+
+// New makes a Parser that calls emit for each event, from Write and End.
+func New(opts Options, emit func(Event)) *Parser {
+	return &Parser{opts: opts, emit: emit, plan: -1, next: 1, done: make(map[int]bool), levels: make([]level, 1),
+		counts: make(map[Result]int)}
+}
+
+// Write takes output as it comes, in pieces of any size. It returns no error, and keeps nothing of b.
+func (p *Parser) Write(b []byte) (int, error) {
+	n := len(b)
+	for len(b) > 0 {
+		part, rest, whole := bytes.Cut(b, []byte{'\n'})
+		if room := MaxLine - len(p.line); len(part) > room {
+			part, p.cut = part[:room], true
+		}
+		p.line = append(p.line, part...)
+		if whole {
+			p.endLine()
+		}
+		b = rest
+	}
+	return n, nil
+}
+
+func (p *Parser) endLine() {
+	s := strings.TrimRight(Clean(p.line), " ")
+	if p.cut {
+		s += " [...]"
+	}
+	p.line, p.cut = p.line[:0], false
+	p.take(s)
+}
+
+// take reads a line.
+func (p *Parser) take(line string) {
+	body := strings.TrimLeft(line, " ")
+	indent := len(line) - len(body)
+	depth := indent / 2
+	if indent%2 != 0 || depth > len(p.levels) {
+		depth = -1 // no line of a test (ktap.rst, "Unknown lines")
+	}
+	if isVersion(body) && depth >= 0 && depth <= len(p.levels) && depth < MaxDepth {
+		p.continues, p.started = 0, true
+		if p.levels = p.levels[:min(len(p.levels), depth+1)]; depth == len(p.levels) {
+			p.levels = append(p.levels, level{})
+		}
+		return
+	}
+	if depth >= 0 && depth < len(p.levels) {
+		if r, ok := parseResult(body); ok {
+			p.continues, p.started = 0, true
+			p.result(depth, r)
+			return
+		}
+		if n, skip, ok := parsePlan(body); ok {
+			p.continues, p.started = 0, true
+			if depth == 0 {
+				p.planned(n, skip)
+			}
+			return
+		}
+	}
+	if depth == 0 {
+		if text, ok := strings.CutPrefix(line, "Bail out!"); ok {
+			p.continues, p.started = 0, true
+			p.bail = strings.TrimSpace(text)
+			p.emit(Event{Kind: BailedOut, Line: p.bail})
+			return
+		}
+	}
+	p.comment(max(0, min(depth, len(p.levels)-1)), line, body)
+}
+
+// comment takes a diagnostic line, or one that is unknown and as good as one.
+func (p *Parser) comment(depth int, line, body string) {
+	text, marked := strings.CutPrefix(body, "#")
+	if !marked {
+		// An exception's text may have several lines: ksft.py prints all of them behind "# SKIP".
+		if p.continues > 0 && line != "" && p.kept+len(line) <= MaxKept {
+			p.continues--
+			p.kept += len(line)
+			p.emit(Event{Kind: Continued, Line: line})
+			return
+		}
+		if line != "" {
+			p.keep(depth, line)
+		}
+		return
+	}
+	p.continues = 0
+	text = strings.TrimPrefix(text, " ")
+	if t, ok := parseTotals(text); ok && depth == 0 {
+		p.totals, p.begun = &t, false // it is printed when no case runs any more
+		p.emit(Event{Kind: Counted, Totals: t})
+		return
+	}
+	p.keep(depth, text)
+}
+
+func (p *Parser) keep(depth int, text string) {
+	l := &p.levels[depth].lines
+	if p.kept+len(text) > MaxKept {
+		l.dropped++
+		return
+	}
+	p.kept += len(text) - l.add(text)
+}
+
+func (p *Parser) planned(n int, skip string) {
+	if p.plan >= 0 {
+		p.trouble("a second plan, of %d cases", n)
+		return
+	}
+	if skip != "" {
+		p.plan, p.whole = 0, true
+		p.emit(Event{Kind: Planned})
+		p.emit(Event{Kind: Ended, Case: p.finish(Case{Name: Whole, Result: Skip, Directive: "SKIP", Reason: skip})})
+		return
+	}
+	if n > MaxCases {
+		p.trouble("a plan of %d cases: %d are followed", n, MaxCases)
+		n = MaxCases
+	}
+	p.plan = n
+	p.emit(Event{Kind: Planned, N: n})
+	p.begin()
+}
+
+// begin tells of the case that is under way now, if one must be.
+func (p *Parser) begin() {
+	for p.done[p.next] {
+		p.next++
+	}
+	if p.begun = p.next <= p.plan && !p.stopped; p.begun {
+		p.emit(Event{Kind: Begun, Case: Case{Number: p.next, Name: p.known(p.next)}})
+	}
+}
+
+// known is the name of a case that has no result yet; "": it is not known.
+func (p *Parser) known(number int) string {
+	if number >= 1 && number <= len(p.opts.Names) {
+		return p.opts.Names[number-1]
+	}
+	return ""
+}
+
+// terminated is what ksft.py prints in a case that SIGTERM ended, by which runner.sh says that the time is up (ksft.py,
+// _ksft_intr and ksft_run). The case's own result is "not ok", and no other follows.
+const terminated = "Stopping tests due to KsftTerminate."
+
+// result takes a result line, which ends the tests that are nested in it.
+func (p *Parser) result(depth int, r resultLine) {
+	c := Case{Number: r.number, Name: short(r.name), Result: ofLine(r.ok, r.directive), Directive: r.directive,
+		Reason: r.text}
+	if p.kept += len(c.Reason); p.kept > MaxKept {
+		c.Reason = short(c.Reason)
+	}
+	if len(p.levels) > depth+1 {
+		c.Subtests = p.levels[depth+1].cases
+	}
+	c.Diagnostics, c.Dropped = p.levels[depth].lines.take()
+	if len(p.levels) > depth+1 { // lines behind the last subtest are about the case that it is nested in
+		rest, dropped := p.levels[depth+1].lines.take()
+		c.Diagnostics, c.Dropped = append(rest, c.Diagnostics...), c.Dropped+dropped
+		p.levels = p.levels[:depth+1]
+	}
+	p.bad = p.bad || !r.ok && depth == 0
+	if p.stored++; p.stored > MaxCases {
+		if p.stored == MaxCases+1 {
+			p.trouble("more than %d cases: the others are not looked at", MaxCases)
+		}
+		return
+	}
+	if depth > 0 {
+		p.levels[depth].cases = append(p.levels[depth].cases, c)
+		return
+	}
+	if c.Result == Fail && slices.Contains(c.Diagnostics, terminated) {
+		c.Result, p.stopped = Timeout, true
+		if c.Reason == "" {
+			c.Reason = "the program got SIGTERM"
+		}
+	}
+	for i := range c.Subtests {
+		if s := &c.Subtests[i]; s.Result.Bad() && c.Result == Pass { // "the parent test should also fail" (ktap.rst)
+			c.Result, c.Reason = Fail, fmt.Sprintf("its subtest %d, %s, has the result %s", s.Number, s.Name, s.Result)
+			break
+		}
+	}
+	p.top(c)
+}
+
+// top takes a case of the outermost level.
+func (p *Parser) top(c Case) {
+	own := c.Name == p.opts.Program && p.opts.Program != "" // net/lib/py/ynl.py, where its library is missing
+	switch {
+	case own:
+		c.Name = Whole
+	case c.Name == "":
+		c.Name = fmt.Sprintf("#%d", c.Number)
+	case p.opts.Program != "":
+		c.Name = strings.TrimPrefix(c.Name, p.opts.Program+".")
+	}
+	switch {
+	case p.done[c.Number]:
+		p.trouble("case %d has two results, the second as %s", c.Number, c.Name)
+	case c.Number != p.next:
+		p.trouble("case %d, %s, came where case %d was due", c.Number, c.Name, p.next)
+	case p.plan >= 0 && c.Number > p.plan:
+		p.trouble("case %d, %s, is not in the plan of %d", c.Number, c.Name, p.plan)
+	}
+	if c.Number >= 1 && c.Number <= MaxCases {
+		p.done[c.Number] = true
+		p.next = c.Number + 1
+	}
+	p.counts[c.Result]++
+	if c.Directive == "XPASS" {
+		p.xpass++
+	}
+	if p.continues = 0; c.Directive == "SKIP" || c.Directive == "XFAIL" {
+		p.continues = maxContinued
+	}
+	p.emit(Event{Kind: Ended, Case: c})
+	p.begin()
+}
+
+// finish gives a case what was printed and belongs to no other.
+func (p *Parser) finish(c Case) Case {
+	for i := len(p.levels) - 1; i >= 0; i-- { // what is printed last comes last, roughly
+		l, dropped := p.levels[i].lines.take()
+		c.Diagnostics, c.Dropped = append(c.Diagnostics, l...), c.Dropped+dropped
+	}
+	if len(p.levels) > 1 {
+		c.Subtests = p.levels[1].cases
+	}
+	p.levels = p.levels[:1]
+	return c
+}
+
+// short is the beginning of a text.
+func short(s string) string {
+	if len(s) <= maxName {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxName], "") + " [...]"
+}
+
+func (p *Parser) trouble(format string, args ...any) {
+	if len(p.troubles) < maxTroubles {
+		p.troubles = append(p.troubles, fmt.Sprintf(format, args...))
+	}
+}

@@ -1,0 +1,116 @@
+package splat
+
+import (
+	"regexp"
+	"strings"
+)
+
+// block is a complaint of which not all has come.
+type block struct {
+	splat Splat
+	ends  end
+	cut   bool   // it began with "cut here": what it is comes in the next lines
+	named bool   // it is known what it is
+	words string // WARN's own, which come before the line that says where it is (lib/bug.c, __report_bug)
+}
+
+// holds says whether a line belongs to a block that is open.
+func (b *block) holds(text string, kind Kind, begins bool) bool {
+	switch {
+	case !begins:
+		return b.ends != trace || traceLine.MatchString(text)
+	case text == cutHere || kind == Panic:
+		return false
+	case !b.named:
+		return true
+	}
+	// An oops, and BUG(), have this line behind the first (arch/x86/kernel/dumpstack.c, __die_header).
+	return (b.splat.Kind == Oops || b.splat.Kind == Bug) && dieHeader.MatchString(text)
+}
+
+// add takes a line of the block.
+func (b *block) add(text string, kind Kind, ends end, begins bool) {
+	if len(b.splat.Lines) < MaxLines {
+		b.splat.Lines = append(b.splat.Lines, text)
+	} else {
+		b.splat.Dropped++
+	}
+	switch {
+	case b.named || text == cutHere:
+	case begins:
+		b.named, b.splat.Kind, b.splat.Title = true, kind, text
+		if !b.cut {
+			b.ends = ends // what is cut out has a marker, whatever it is
+		}
+	case b.words == "":
+		b.words = text
+	}
+}
+
+// ended says whether a line was the block's last.
+func (b *block) ended(text string) bool {
+	switch b.ends {
+	case oneLine:
+		return true
+	case marker:
+		return strings.HasPrefix(text, endTrace)
+	case equals:
+		return strings.HasPrefix(text, equalsLine)
+	case panicEnd:
+		return strings.HasPrefix(text, endPanic)
+	}
+	return false
+}
+
+// complete is the complaint, when all of it has come.
+func (b *block) complete() Splat {
+	s := &b.splat
+	s.Function, s.Module = b.function()
+	switch {
+	case s.Title == "" && b.words == "":
+		s.Title = s.Lines[0]
+	case s.Title == "":
+		s.Title = b.words
+	case b.words != "":
+		s.Title += ": " + b.words
+	}
+	return *s
+}
+
+var (
+	// symbol is "function+0x17/0x50 [gve]".
+	symbol = regexp.MustCompile(`([A-Za-z_][\w.]*)\+0x[0-9a-f]+/0x[0-9a-f]+(?: \[([\w-]+)[^\]]*\])?`)
+	// place is the register that says where a CPU was: arch/x86/kernel/dumpstack.c, show_ip; arm64's is pc.
+	place = regexp.MustCompile(`^(RIP: |pc : )`)
+	// reporters are functions of traces that report and are not to blame, or only wait.
+	reporters = regexp.MustCompile(`^_*(dump_stack|show_stack|print_|kasan_|kmsan_|kcsan_|kfence_|ubsan_|asan_|` +
+		`check_region|report_|schedule|might_|cant_|lockdep_|lock_acquire|lock_release|validate_chain|mark_lock|panic|` +
+		`vpanic|warn|handle_bug|exc_|asm_|nmi_|watchdog_|refcount_warn|mutex_lock|memcpy$|memset$|memmove$)`)
+)
+
+// function finds the function to name: where a register, or the title, says that it happened; else the first of the
+// trace.
+func (b *block) function() (name, module string) {
+	find := func(text string) bool {
+		m := symbol.FindStringSubmatch(text)
+		if m == nil || reporters.MatchString(m[1]) {
+			return false
+		}
+		name, module = m[1], m[2]
+		return true
+	}
+	for _, l := range b.splat.Lines {
+		if place.MatchString(l) && find(l) {
+			return name, module
+		}
+	}
+	if find(b.splat.Title) {
+		return name, module
+	}
+	for _, l := range b.splat.Lines {
+		if !strings.HasPrefix(strings.TrimSpace(l), "?") && find(l) { // "?" marks a guess of the unwinder
+			return name, module
+		}
+	}
+	return "", ""
+}
