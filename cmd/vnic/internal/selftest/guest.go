@@ -1,0 +1,200 @@
+package selftest
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"vnic.dev/vnic/assets/selftests"
+	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/guest-images/guestroot"
+	"vnic.dev/vnic/guest-images/session"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/machines"
+	"vnic.dev/vnic/qemu"
+	"vnic.dev/vnic/wire"
+)
+
+//go:embed setup.sh
+var setupScript string
+
+// What the guest has. Three CPUs are the least for irq.py, four for toeplitz.py beside them.
+const (
+	guestCPUs   = 4
+	queuePairs  = 4
+	guestRAM    = 2 << 30
+	gpuMemory   = 256 << 20
+	gpuNode     = "1" // the NUMA node that is the GPU's memory
+	prefixV6    = "fd00:76:6e::/64"
+	remoteNetns = "remote"
+)
+
+// bench is a lab with one guest, and what it is booted from.
+type bench struct {
+	opt    *Options
+	im     *machines.Images
+	images *selftests.Images
+	disks  []*os.File
+	lab    *lab.Lab
+	guest  *machines.Guest // nil: none is booted
+	end    context.CancelFunc
+	splats *console
+}
+
+// describe is the lab: a guest with two NICs of the model, the second of which is the tests' remote end. A GPU is behind
+// the first.
+func (o *Options) describe() lab.Description {
+	nic := lab.NIC{Model: o.NIC, MTU: o.MTU, QueuePairs: queuePairs,
+		// Tests send from addresses that they make up, and forward others' packets.
+		Link: wire.LinkOptions{Identity: &wire.Identity{Any: true, Router: true}}}
+	first, second := nic, nic
+	first.GPUs, second.GPUs = []int{0}, []int{}
+	return lab.Description{Guests: []lab.Guest{{Name: "guest", NICs: []lab.NIC{first, second},
+		GPUs: []lab.GPU{{Memory: gpuMemory}}}}}
+}
+
+// open makes the lab, boots nothing.
+func (b *bench) open() (err error) {
+	b.lab, err = lab.Open(b.opt.describe(), lab.Options{Farewell: machines.Farewell, Log: b.opt.Log})
+	if err != nil {
+		return err
+	}
+	for _, path := range []string{b.images.Root, b.images.Tests, b.images.Modules} {
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		b.disks = append(b.disks, f)
+	}
+	return nil
+}
+
+// Serial numbers of the guest's disks.
+const (
+	serialRoot    = "vnic-root"
+	serialTests   = "vnic-tests"
+	serialModules = "vnic-modules"
+)
+
+// boot boots the guest and gives it its root.
+func (b *bench) boot(ctx context.Context) error {
+	hw := b.lab.Machine(0)
+	b.splats = newConsole(b.opt.Console)
+	c := machines.Config{Name: "guest", RAMSize: guestRAM, CPUs: guestCPUs, Log: b.opt.Log, Console: b.splats,
+		Agent: agent.Config{Hostname: "vnic", Port: true}, ResultsPort: true, TimeLimit: forever,
+		Append: "nokaslr", Accel: b.opt.Accel}
+	for i, serial := range []string{serialRoot, serialTests, serialModules} {
+		c.Disks = append(c.Disks, qemu.Disk{File: b.disks[i], Serial: serial, ReadOnly: true})
+	}
+	ctx, b.end = context.WithCancel(ctx)
+	g, err := b.im.Boot(ctx, hw, c)
+	if err != nil {
+		b.end()
+		return err
+	}
+	b.guest = g
+	if err := guestroot.Mount(ctx, g.Agent(), []guestroot.Image{{Serial: serialRoot}, {Serial: serialTests, At: "/ks"},
+		{Serial: serialModules, At: "/usr/lib/modules/" + b.im.Kernel.Version}}); err != nil {
+		return b.blame(err)
+	}
+	return nil
+}
+
+const forever = 365 * 24 * time.Hour // a program that takes too long is ended by its own limit
+
+// blame explains an error by the guest's end, if it has ended.
+func (b *bench) blame(err error) error {
+	if b.guest == nil || !b.guest.Ended() {
+		return err
+	}
+	if gone := b.guest.Gone("while tests ran"); gone != nil {
+		return gone
+	}
+	return err
+}
+
+// shut ends the guest.
+func (b *bench) shut() error {
+	if b.guest == nil {
+		return nil
+	}
+	err := b.guest.Close()
+	b.end()
+	b.guest = nil
+	return err
+}
+
+func (b *bench) close() error {
+	errs := []error{b.shut()}
+	if b.lab != nil {
+		errs = append(errs, b.lab.Close())
+	}
+	for _, f := range b.disks {
+		errs = append(errs, f.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// env is what the tests are told of their guest (tools/testing/selftests/drivers/net/README.rst).
+func (b *bench) env() []string {
+	ports := b.lab.Ports()
+	mac := func(p *lab.Port) string { return net.HardwareAddr(p.MAC[:]).String() }
+	env := []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8", "NO_COLOR=1", "TERM=dumb",
+		"PYTHONDONTWRITEBYTECODE=1",
+		"NETIF=eth0", "LOCAL_V4=" + ports[0].Addr4.Addr().String(), "LOCAL_V6=" + ports[0].Addr6.Addr().String(),
+		"REMOTE_V4=" + ports[1].Addr4.Addr().String(), "REMOTE_V6=" + ports[1].Addr6.Addr().String(),
+		"LOCAL_PREFIX_V6=" + prefixV6, "REMOTE_TYPE=netns", "REMOTE_ARGS=" + remoteNetns, "KSFT_MACHINE_SLOW=1",
+		"MAC0=" + mac(ports[0]), "MAC1=" + mac(ports[1]), fmt.Sprintf("MTU=%d", b.opt.MTU),
+		fmt.Sprintf("PREFIX=%d %d", ports[0].Addr4.Bits(), ports[0].Addr6.Bits())}
+	if ports[0].Model.Kernel {
+		env = append(env, "NTUPLE=on")
+	}
+	if ports[0].Model.Node {
+		env = append(env, "GPU_NODE="+gpuNode)
+	}
+	return env
+}
+
+// sh runs a script in the tests' root. Its output goes to out.
+func (b *bench) sh(ctx context.Context, script string, out io.Writer) (session.Status, error) {
+	return b.exec(ctx, "/", out, out, "/bin/bash", "-c", script)
+}
+
+// exec runs a program there.
+func (b *bench) exec(ctx context.Context, dir string, stdout, stderr io.Writer, args ...string) (session.Status, error) {
+	// The directory is one of the other root: a shell of that root goes there.
+	if dir != "/" {
+		args = append([]string{"/bin/bash", "-c", `cd "$0" && exec "$@"`, dir}, args...)
+	}
+	args = append([]string{guestroot.EnterName}, args...)
+	st, err := session.Run(ctx, b.guest.Agent(), session.Command{Path: "/bin/" + guestroot.EnterName, Args: args, Env: b.env(),
+		Stdout: stdout, Stderr: stderr})
+	if err != nil {
+		err = b.blame(err)
+	}
+	return st, err
+}
+
+// prepare brings the interfaces to the state in which each program finds them.
+func (b *bench) prepare(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, prepareTime, fmt.Errorf("not done within %v", prepareTime))
+	defer cancel()
+	var said bytes.Buffer
+	st, err := b.sh(ctx, setupScript, &said)
+	if err == nil && st.Exit() != 0 {
+		err = fmt.Errorf("status %d: %s", st.Exit(), strings.TrimSpace(agent.Plain(strings.ReplaceAll(said.String(), "\n", " "))))
+	}
+	if err != nil {
+		return fmt.Errorf("set up the guest's interfaces: %w", err)
+	}
+	return nil
+}
+
+const prepareTime = 2 * time.Minute

@@ -1,0 +1,68 @@
+# Run in the guest, in the root of the tests, before each program: brings both interfaces to the state in which their
+# driver leaves them, and gives them their addresses, the second one in a network namespace of its own. What the program
+# before left behind, in the driver or in the stack, is gone with the devices.
+#
+#   MAC0 MAC1     of the interface that is tested, and of the remote one
+#   LOCAL_V4 ...  as the tests have them (tools/testing/selftests/drivers/net/README.rst)
+#   PREFIX        length of the addresses' networks, IPv4's and IPv6's
+#   NTUPLE        on: flow rules are switched on, which the driver has off
+#   MTU           of both
+set -eu
+fail() { echo "setup: $*" >&2; exit 1; }
+
+ip -all netns exec true > /dev/null 2>&1 || true
+for ns in $(ip netns list | cut -d' ' -f1); do
+  for pid in $(ip netns pids "$ns"); do kill -9 "$pid" 2> /dev/null || true; done
+  ip netns del "$ns" || true
+done
+
+# The devices, by their MACs; a device that moved with its namespace comes back by itself.
+drivers=
+for dev in $(ls -d /sys/bus/pci/drivers/*/0000:* 2> /dev/null); do
+  case ${dev%/*} in */gve | */virtio-pci | */vmxnet3) ;; *) continue ;; esac
+  case $(cat "$dev/class") in 0x0200*) ;; *) continue ;; esac
+  drivers="$drivers $dev"
+done
+[ -n "$drivers" ] || fail "the guest's kernel drives no NIC"
+for dev in $drivers; do echo "${dev##*/}" > "${dev%/*}/unbind"; done
+for dev in $drivers; do echo "${dev##*/}" > "${dev%/*}/bind" || fail "the driver does not take ${dev##*/} again"; done
+
+named() { # MAC NAME
+  local tries
+  for tries in $(seq 200); do
+    for d in /sys/class/net/*; do
+      if [ "$(cat "$d/address")" = "$1" ] && [ -e "$d/device" ]; then
+        [ "${d##*/}" = "$2" ] || ip link set "${d##*/}" name "$2"
+        return
+      fi
+    done
+    sleep 0.05
+  done
+  fail "no interface has the MAC $1"
+}
+# One of them may have the other's name.
+for d in /sys/class/net/eth*; do [ ! -e "$d" ] || ip link set "${d##*/}" name "old${d##*/eth}"; done
+named "$MAC0" eth0
+named "$MAC1" eth1
+
+ip link set lo up
+ip netns add remote
+ip link set eth1 netns remote
+set -- $PREFIX
+ip link set eth0 mtu "$MTU"
+ip addr add "$LOCAL_V4/$1" dev eth0
+ip addr add "$LOCAL_V6/$2" dev eth0 nodad
+ip link set eth0 up
+ip -n remote link set lo up
+ip -n remote link set eth1 mtu "$MTU"
+ip -n remote addr add "$REMOTE_V4/$1" dev eth1
+ip -n remote addr add "$REMOTE_V6/$2" dev eth1 nodad
+ip -n remote link set eth1 up
+ip -n remote route add "$LOCAL_PREFIX_V6" via "$LOCAL_V6"
+if [ "${NTUPLE:-}" = on ]; then ethtool -K eth0 ntuple on; fi
+
+for tries in $(seq 100); do
+  if ping -c 1 -W 1 "$REMOTE_V4" > /dev/null 2>&1 && ping -c 1 -W 1 "$REMOTE_V6" > /dev/null 2>&1; then exit 0; fi
+  sleep 0.1
+done
+fail "the remote end does not answer"
