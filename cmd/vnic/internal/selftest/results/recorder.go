@@ -1,0 +1,142 @@
+package results
+
+import (
+	"fmt"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/splat"
+)
+
+// Options of a Recorder.
+type Options struct {
+	Name   string // of the program, as Program has it
+	Column Column
+	Only   []string
+	Cases  []string         // names in their order, if they are known: ktap.Options.Names
+	Now    func() time.Time // nil: time.Now
+	// Event is told of everything at once, for progress; may be nil. It calls nothing of the Recorder.
+	Event func(ktap.Event)
+}
+
+// Recorder makes a Program. Its methods may be called by several goroutines: output and console come by different ways.
+type Recorder struct {
+	mu     sync.Mutex
+	opts   Options
+	parser *ktap.Parser
+	began  time.Time // the program
+	since  time.Time // the case that is under way
+	due    int       // its number
+	prog   Program
+	number []int // of Cases
+	splats []int // numbers of the cases of Splats
+}
+
+// NewRecorder makes a Recorder for a program that begins now.
+func NewRecorder(opts Options) *Recorder {
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	now := opts.Now()
+	r := &Recorder{opts: opts, began: now, since: now, due: 1,
+		prog: Program{Name: opts.Name, Column: opts.Column, Only: opts.Only, Cases: []Case{}}}
+	base := path.Base(opts.Name)
+	r.parser = ktap.New(ktap.Options{Program: strings.TrimSuffix(base, path.Ext(base)), Names: opts.Cases}, r.event)
+	return r
+}
+
+// Write takes what the program prints. It returns no error.
+func (r *Recorder) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.parser.Write(b)
+}
+
+// Complaint takes what the kernel complains about while the program runs: it belongs to the case that is under way.
+func (r *Recorder) Complaint(s splat.Splat) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.prog.Splats) == splat.MaxSplats {
+		r.prog.SplatsLeftOut++
+		return
+	}
+	r.prog.Splats = append(r.prog.Splats, Splat{Splat: s})
+	r.splats = append(r.splats, r.due)
+}
+
+// event takes what the parser tells of, under mu.
+func (r *Recorder) event(e ktap.Event) {
+	switch e.Kind {
+	case ktap.Planned:
+		r.since = r.opts.Now()
+	case ktap.Begun:
+		r.due = e.Case.Number
+	case ktap.Ended:
+		now := r.opts.Now()
+		c := Case{Name: e.Case.Name, Result: e.Case.Result, Reason: e.Case.Reason, Seconds: seconds(now.Sub(r.since)),
+			Diagnostics: e.Case.Diagnostics, Dropped: e.Case.Dropped}
+		for i := range e.Case.Subtests {
+			c.Diagnostics = append(c.Diagnostics, subtest(&e.Case.Subtests[i])...)
+		}
+		r.prog.Cases, r.number = append(r.prog.Cases, c), append(r.number, e.Case.Number)
+		r.since, r.due = now, e.Case.Number+1
+	case ktap.Continued:
+		if n := len(r.prog.Cases); n > 0 {
+			r.prog.Cases[n-1].Reason += "\n" + e.Line
+		}
+	}
+	if r.opts.Event != nil {
+		r.opts.Event(e)
+	}
+}
+
+// subtest is what is said of nested results: they are not cases of their own.
+func subtest(s *ktap.Case) []string {
+	line := fmt.Sprintf("subtest %d, %s: %s", s.Number, s.Name, s.Result)
+	if s.Reason != "" {
+		line += ": " + s.Reason
+	}
+	list := append([]string{line}, s.Diagnostics...)
+	for i := range s.Subtests {
+		list = append(list, subtest(&s.Subtests[i])...)
+	}
+	return list
+}
+
+func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
+
+// End says how the program ended, and returns all that came of it. What does not fit together makes a case of its own,
+// ktap.Whole with the result error.
+func (r *Recorder) End(exit ktap.Exit) Program {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.parser.End(exit)
+	p := &r.prog
+	p.Planned, p.Diagnostics = s.Planned, s.Diagnostics
+	p.Seconds = seconds(r.opts.Now().Sub(r.began))
+	if exit != (ktap.Exit{}) {
+		p.Exit = exit.String()
+	}
+	for _, c := range s.NotRun {
+		name := c.Name
+		if name == "" {
+			name = fmt.Sprintf("#%d", c.Number)
+		}
+		p.NotRun = append(p.NotRun, name)
+	}
+	for i, number := range r.splats {
+		p.Splats[i].Case = ktap.Whole
+		for j, n := range r.number {
+			if n == number && n > 0 {
+				p.Splats[i].Case = p.Cases[j].Name
+			}
+		}
+	}
+	if len(s.Troubles) > 0 {
+		p.Cases = append(p.Cases, Case{Name: ktap.Whole, Result: ktap.Error, Reason: strings.Join(s.Troubles, "\n")})
+	}
+	return *p
+}
