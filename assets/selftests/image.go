@@ -18,13 +18,14 @@ import (
 )
 
 // format is part of every image's name: change it with how one is made.
-const format = "vnic selftests 1"
+const format = "vnic selftests 2"
 
 // Options says what is to be made.
 type Options struct {
 	assets.Options
 	Kernel  assets.Kernel // the guest's
 	Source  string        // a user's tree, whose tests are built; "": the package of the kernel's series
+	Tests   string        // files that take the place of the tests', below a directory; "": none
 	Patched bool          // the tests are wanted with the patches applied, too
 }
 
@@ -33,7 +34,9 @@ type Images struct {
 	Root    string
 	Tests   string
 	Patched string // the tests with the patches applied, if they were asked for
+	Changed string // files that take the place of the tests', if there are any
 	Modules string
+	List    string   // the tests' own list of programs: lines COLLECTION:FILE
 	Source  string   // what the tests are of, in words: "linux-source-7.2 7.2.12-1"
 	Notes   []string // what a user may want to know
 
@@ -148,15 +151,23 @@ func contents(dir string) (list []string, err error) {
 	return list, err
 }
 
-// image makes the image of a kind from what parts say, unless it is there. files makes what goes into it, in a directory
-// of its own; pseudo are more files.
-func (m *maker) image(ctx context.Context, kind string, parts []string, files func(work string) ([]string, error),
-	pseudo string) (path string, err error) {
+// listName is where the tests have their list (tools/testing/selftests/Makefile, install).
+const listName = "kselftest-list.txt"
+
+// path is where the image of a kind is that is made of what parts say.
+func (m *maker) path(kind string, parts []string) string {
 	h := sha256.New()
 	for _, p := range append([]string{format, kind}, parts...) {
 		_, _ = fmt.Fprintf(h, "%d %s\n", len(p), p)
 	}
-	path = filepath.Join(m.cache, "selftests", kind+"-"+hex.EncodeToString(h.Sum(nil)[:16])+".squashfs")
+	return filepath.Join(m.cache, "selftests", kind+"-"+hex.EncodeToString(h.Sum(nil)[:16])+".squashfs")
+}
+
+// image makes the image of a kind from what parts say, unless it is there. files makes what goes into it, in a directory
+// of its own; pseudo are more files.
+func (m *maker) image(ctx context.Context, kind string, parts []string, files func(work string) ([]string, error),
+	pseudo string) (path string, err error) {
+	path = m.path(kind, parts)
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
@@ -289,12 +300,30 @@ func (m *maker) tests(ctx context.Context) error {
 			if err := m.buildPreload(ctx, ks); err != nil {
 				return nil, err
 			}
+			list, err := os.ReadFile(filepath.Join(ks, listName))
+			if err == nil {
+				// Before the image, which is what is looked for.
+				err = os.WriteFile(m.path(kind, []string{id, p.id(), preload})+".list", list, 0o644)
+			}
+			if err != nil {
+				return nil, err
+			}
 			return contents(ks)
 		}, "")
 	}
 	var err error
 	if m.im.Tests, err = one("tests", nil); err != nil {
 		return err
+	}
+	list, err := os.ReadFile(m.im.Tests + ".list")
+	if err != nil {
+		return fmt.Errorf("%w: remove %s, and it is made again", err, m.im.Tests)
+	}
+	m.im.List = string(list)
+	if m.o.Tests != "" {
+		if m.im.Changed, err = m.changed(ctx); err != nil {
+			return err
+		}
 	}
 	if m.o.Patched {
 		m.im.Patched, err = one("patched", patches)

@@ -1,6 +1,7 @@
 package selftests
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"embed"
@@ -60,4 +61,14 @@ func (s patchSeries) apply(ctx context.Context, tools, dir string) error {
 		}
 	}
 	return nil
+}
+
+// Touches says whether the series changes a file, named from tools/testing/selftests on.
+func Touches(name string) bool {
+	for _, p := range patches {
+		if bytes.Contains(p.Text, []byte("\n+++ b/"+selftestsDir+"/"+name+"\n")) {
+			return true
+		}
+	}
+	return false
 }

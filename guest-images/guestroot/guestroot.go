@@ -35,7 +35,8 @@ const EnterName = "vnic-enter"
 // Image is a squashfs on a disk of the guest.
 type Image struct {
 	Serial string `json:"serial"` // of the disk
-	At     string `json:"at"`     // below the root: "/ks"; of the first one ""
+	// At is where it is, below the root: "/ks"; of the first one "". What another image of the same place has it hides.
+	At string `json:"at"`
 }
 
 const opName = "guestroot"
@@ -58,13 +59,28 @@ func mountAll(ctx context.Context, images []Image) error {
 	if len(images) == 0 || images[0].At != "" {
 		return errors.New("the first image has to be the root")
 	}
+	lower := map[string][]string{} // at each place, the last one first
+	var places []string
 	for i, im := range images {
 		disk, err := waitDisk(ctx, im.Serial)
 		if err != nil {
 			return err
 		}
-		if err := layer(disk, fmt.Sprintf("/vnic/layers/%d", i), filepath.Join(Dir, im.At)); err != nil {
-			return fmt.Errorf("image on disk %s: %w", im.Serial, err)
+		dir := fmt.Sprintf("/vnic/images/%d", i)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mount(disk, dir, "squashfs", unix.MS_RDONLY, ""); err != nil {
+			return &os.PathError{Op: "mount squashfs", Path: disk + " (" + im.Serial + ")", Err: err}
+		}
+		if lower[im.At] == nil {
+			places = append(places, im.At)
+		}
+		lower[im.At] = append([]string{dir}, lower[im.At]...)
+	}
+	for i, at := range places {
+		if err := layer(lower[at], fmt.Sprintf("/vnic/memory/%d", i), filepath.Join(Dir, at)); err != nil {
+			return err
 		}
 	}
 	for _, m := range []struct{ kind, at, options string }{
@@ -86,16 +102,12 @@ func mountAll(ctx context.Context, images []Image) error {
 	return nil
 }
 
-// layer mounts a disk's image at a directory, with a layer of memory above it.
-func layer(disk, work, at string) error {
-	lower, upper := filepath.Join(work, "image"), filepath.Join(work, "memory")
-	for _, d := range []string{lower, upper, at} {
+// layer mounts images at a directory, with a layer of memory above them.
+func layer(lower []string, upper, at string) error {
+	for _, d := range []string{upper, at} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return err
 		}
-	}
-	if err := unix.Mount(disk, lower, "squashfs", unix.MS_RDONLY, ""); err != nil {
-		return &os.PathError{Op: "mount squashfs", Path: disk, Err: err}
 	}
 	if err := unix.Mount("tmpfs", upper, "tmpfs", 0, "size=75%"); err != nil {
 		return &os.PathError{Op: "mount tmpfs", Path: upper, Err: err}
@@ -105,7 +117,8 @@ func layer(disk, work, at string) error {
 			return err
 		}
 	}
-	options := fmt.Sprintf("lowerdir=%s,upperdir=%s/up,workdir=%s/work", lower, upper, upper)
+	options := fmt.Sprintf("lowerdir=%s,upperdir=%s/up,workdir=%s/work", strings.Join(lower, ":"),
+		upper, upper)
 	if err := unix.Mount("overlay", at, "overlay", 0, options); err != nil {
 		return &os.PathError{Op: "mount overlay", Path: at, Err: err}
 	}

@@ -11,13 +11,17 @@ import (
 type console struct {
 	mu   sync.Mutex
 	scan *splat.Scanner
-	seen []splat.Splat
-	to   io.Writer // may be nil
+	tell func(splat.Splat) // nil: nobody
+	next io.Writer         // may be nil
 }
 
-func newConsole(to io.Writer) *console {
-	c := &console{to: to}
-	c.scan = splat.New(func(s splat.Splat) { c.seen = append(c.seen, s) })
+func newConsole(next io.Writer) *console {
+	c := &console{next: next}
+	c.scan = splat.New(func(s splat.Splat) {
+		if c.tell != nil {
+			c.tell(s)
+		}
+	})
 	return c
 }
 
@@ -26,18 +30,16 @@ func (c *console) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, _ = c.scan.Write(b)
-	if c.to != nil {
-		return c.to.Write(b)
+	if c.next != nil {
+		return c.next.Write(b)
 	}
 	return len(b), nil
 }
 
-// take gives the complaints since the call before.
-func (c *console) take() []splat.Splat {
+// to says who is told of complaints from now on; whoever was before is told of those that are complete.
+func (c *console) to(tell func(splat.Splat)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.scan.Flush()
-	list := c.seen
-	c.seen = nil
-	return list
+	c.tell = tell
 }

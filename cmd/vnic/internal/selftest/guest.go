@@ -41,11 +41,14 @@ type bench struct {
 	opt    *Options
 	im     *machines.Images
 	images *selftests.Images
-	disks  []*os.File
+	disks  []qemu.Disk
+	mounts []guestroot.Image // of the disks
 	lab    *lab.Lab
 	guest  *machines.Guest // nil: none is booted
 	end    context.CancelFunc
 	splats *console
+	began  time.Time     // Do
+	first  time.Duration // from then on to the first test's start; 0: there was none
 }
 
 // describe is the lab: a guest with two NICs of the model, the second of which is the tests' remote end. A GPU is behind
@@ -66,22 +69,21 @@ func (b *bench) open() (err error) {
 	if err != nil {
 		return err
 	}
-	for _, path := range []string{b.images.Root, b.images.Tests, b.images.Modules} {
-		f, err := os.Open(path)
+	for _, im := range []struct{ path, at string }{{b.images.Root, ""}, {b.images.Tests, "/ks"}, {b.images.Changed, "/ks"},
+		{b.images.Modules, "/usr/lib/modules/" + b.im.Kernel.Version}, {b.images.Patched, "/patched"}} {
+		if im.path == "" {
+			continue
+		}
+		f, err := os.Open(im.path)
 		if err != nil {
 			return err
 		}
-		b.disks = append(b.disks, f)
+		serial := fmt.Sprintf("vnic-%d", len(b.disks))
+		b.disks = append(b.disks, qemu.Disk{File: f, Serial: serial, ReadOnly: true})
+		b.mounts = append(b.mounts, guestroot.Image{Serial: serial, At: im.at})
 	}
 	return nil
 }
-
-// Serial numbers of the guest's disks.
-const (
-	serialRoot    = "vnic-root"
-	serialTests   = "vnic-tests"
-	serialModules = "vnic-modules"
-)
 
 // boot boots the guest and gives it its root.
 func (b *bench) boot(ctx context.Context) error {
@@ -89,9 +91,10 @@ func (b *bench) boot(ctx context.Context) error {
 	b.splats = newConsole(b.opt.Console)
 	c := machines.Config{Name: "guest", RAMSize: guestRAM, CPUs: guestCPUs, Log: b.opt.Log, Console: b.splats,
 		Agent: agent.Config{Hostname: "vnic", Port: true}, ResultsPort: true, TimeLimit: forever,
-		Append: "nokaslr", Accel: b.opt.Accel}
-	for i, serial := range []string{serialRoot, serialTests, serialModules} {
-		c.Disks = append(c.Disks, qemu.Disk{File: b.disks[i], Serial: serial, ReadOnly: true})
+		Append: "nokaslr", Accel: b.opt.Accel, Disks: b.disks}
+	if b.opt.GDB != 0 {
+		c.Args = append(c.Args, "-gdb", fmt.Sprintf("tcp:127.0.0.1:%d", b.opt.GDB))
+		b.opt.Note("gdb: target remote 127.0.0.1:%d", b.opt.GDB)
 	}
 	ctx, b.end = context.WithCancel(ctx)
 	g, err := b.im.Boot(ctx, hw, c)
@@ -100,8 +103,7 @@ func (b *bench) boot(ctx context.Context) error {
 		return err
 	}
 	b.guest = g
-	if err := guestroot.Mount(ctx, g.Agent(), []guestroot.Image{{Serial: serialRoot}, {Serial: serialTests, At: "/ks"},
-		{Serial: serialModules, At: "/usr/lib/modules/" + b.im.Kernel.Version}}); err != nil {
+	if err := guestroot.Mount(ctx, g.Agent(), b.mounts); err != nil {
 		return b.blame(err)
 	}
 	return nil
@@ -136,9 +138,13 @@ func (b *bench) close() error {
 	if b.lab != nil {
 		errs = append(errs, b.lab.Close())
 	}
-	for _, f := range b.disks {
-		errs = append(errs, f.Close())
+	for _, d := range b.disks {
+		errs = append(errs, d.File.Close())
 	}
+	if b.images != nil {
+		errs = append(errs, b.images.Close())
+	}
+	errs = append(errs, b.im.Close())
 	return errors.Join(errs...)
 }
 

@@ -1,30 +1,78 @@
 package selftest
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"time"
 
 	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/qemu"
 )
 
 // Options says what is run.
 type Options struct {
-	NIC      string // lab.GVE or lab.Virtio
-	Programs []string
+	NIC      string   // lab.GVE or lab.Virtio
+	Programs []string // PROGRAM or PROGRAM:CASE; none: all that are for a NIC like ours
 	MTU      int
 	Timeout  time.Duration // of a program
+	Repeat   int           // how often all is run; 0: 1
 
 	Fetch   assets.Options
-	Source  string // a kernel's tree, whose tests are built
-	Patched bool
+	Source  string // a kernel's tree, whose tests are built; "": the package of the guest kernel's series
+	Tests   string // a directory with files that take the place of tests'; "": none
+	Patched bool   // programs that the patch series changes are run with it, too
 
+	GDB     int // port of QEMU's gdb server; 0: none
 	Accel   qemu.Accel
 	Console io.Writer // gets the guest's console; may be nil
 	Log     *slog.Logger
 
-	Stage func(what string)
-	Note  func(format string, args ...any)
-	Tell  func(line string)
+	Stage func(what string)                // what goes on
+	Note  func(format string, args ...any) // what a user should know
+	Ended func(p *results.Program)         // a program has ended
+}
+
+// Check says what is wrong with options.
+func (o *Options) Check() error {
+	m, known := lab.LookupModel(o.NIC)
+	switch {
+	case !known:
+		return fmt.Errorf("--nic %s: %s or %s", o.NIC, lab.GVE, lab.Virtio)
+	case o.MTU < lab.MinMTU || o.MTU > m.MaxMTU:
+		return fmt.Errorf("--mtu %d: %d to %d", o.MTU, lab.MinMTU, m.MaxMTU)
+	case o.Timeout <= 0:
+		return fmt.Errorf("--timeout %v: more than 0", o.Timeout)
+	case o.Repeat < 0:
+		return fmt.Errorf("--repeat %d: 1 or more", o.Repeat)
+	case o.Source != "" && o.Tests != "":
+		return errors.New("--tests and --source: one of them: --source builds all tests of a tree, --tests replaces files")
+	}
+	return nil
+}
+
+// event tells what goes on in a program.
+func (o *Options) event(p *program, column results.Column, e ktap.Event) {
+	what := p.name
+	if column != results.Unmodified {
+		what += " (" + string(column) + ")"
+	}
+	switch e.Kind {
+	case ktap.Begun:
+		if e.N > 0 {
+			what += fmt.Sprintf(": case %d of %d", e.Case.Number, e.N)
+		} else {
+			what += fmt.Sprintf(": case %d", e.Case.Number)
+		}
+		if e.Case.Name != "" {
+			what += ", " + e.Case.Name
+		}
+		o.Stage(what)
+	case ktap.Ended:
+		o.Stage(what + ": " + e.Case.Name + ": " + string(e.Case.Result))
+	}
 }

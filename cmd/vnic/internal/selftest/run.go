@@ -1,104 +1,220 @@
 package selftest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"time"
 
 	"vnic.dev/vnic/assets/selftests"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
 	"vnic.dev/vnic/guest-images/guestroot"
 	"vnic.dev/vnic/lab/machines"
 )
 
-// Do runs programs.
-func Do(ctx context.Context, o *Options) (err error) {
+// Do runs the programs and gives what came of them, as far as it went, also with an error.
+func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
+	b := &bench{opt: o, began: time.Now()}
+	defer func() { err = errors.Join(err, b.close()) }()
+	if err := b.fetch(ctx); err != nil {
+		return nil, err
+	}
+	list, err := choose(listed(b.images.List), o.Programs)
+	if err != nil {
+		return nil, &UsageError{err}
+	}
+	if err := b.open(); err != nil {
+		return nil, err
+	}
+	run = b.describeRun()
+	for range max(1, o.Repeat) {
+		for _, p := range list {
+			for _, column := range b.columns(&p) {
+				res, err := b.program(ctx, &p, column)
+				if res != nil {
+					run.Programs = append(run.Programs, *res)
+					o.Ended(res)
+				}
+				if err != nil {
+					return run, err
+				}
+			}
+		}
+	}
+	return run, nil
+}
+
+// UsageError is a mistake of the user's.
+type UsageError struct{ error }
+
+func (e *UsageError) Unwrap() error { return e.error }
+
+// List gives the programs of the guest's kernel, all of them.
+func List(ctx context.Context, o *Options) (list []string, err error) {
 	b := &bench{opt: o}
 	defer func() { err = errors.Join(err, b.close()) }()
+	if err := b.fetch(ctx); err != nil {
+		return nil, err
+	}
+	return listed(b.images.List), nil
+}
+
+// fetch finds or makes what the guest is booted from.
+func (b *bench) fetch(ctx context.Context) (err error) {
+	o := b.opt
 	o.Stage("looking for QEMU and a kernel")
 	if b.im, err = machines.Fetch(ctx, o.Fetch, []string{o.NIC}, o.Note); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, b.im.Close()) }()
-	want := selftests.Options{Options: o.Fetch, Kernel: b.im.Kernel, Source: o.Source, Patched: o.Patched}
+	want := selftests.Options{Options: o.Fetch, Kernel: b.im.Kernel, Source: o.Source, Tests: o.Tests, Patched: o.Patched}
 	if mb := selftests.Megabytes(want); mb > 0 {
-		o.Note("the tests and what they run on are not in the cache: about %d MB are downloaded, once", mb)
+		o.Note("the kernel's tests and what they run on are not in the cache: %d MB are downloaded, once", mb)
 	}
 	if b.images, err = selftests.Make(ctx, want); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, b.images.Close()) }()
+	for _, n := range b.images.Notes {
+		o.Note("%s", n)
+	}
 	modules := append(slices.Clone(guestroot.Modules), b.im.Drivers(o.NIC)...)
-	if err := b.im.Build(ctx, modules, guestroot.EnterName); err != nil {
-		return err
-	}
-	if err := b.open(); err != nil {
-		return err
-	}
-	for _, p := range o.Programs {
-		if b.guest == nil {
-			o.Stage("booting")
-			start := time.Now()
-			if err := b.boot(ctx); err != nil {
-				return err
-			}
-			o.Tell(fmt.Sprintf("booted in %v", time.Since(start).Round(time.Millisecond)))
-		}
-		if err := b.program(ctx, p); err != nil {
-			return err
-		}
-	}
-	return nil
+	return b.im.Build(ctx, modules, guestroot.EnterName)
 }
 
-func (b *bench) program(ctx context.Context, p string) error {
-	start := time.Now()
-	if err := b.prepare(ctx); err != nil {
-		return err
+// describeRun is a run's head.
+func (b *bench) describeRun() *results.Run {
+	return &results.Run{Schema: results.Schema, Model: b.opt.NIC, Device: "vnic", Kernel: b.im.Kernel.Version,
+		Versions: map[string]string{"qemu": b.im.QEMU.Version, "tests": b.images.Source}, Programs: []results.Program{}}
+}
+
+// columns are those in which a program is run.
+func (b *bench) columns(p *program) []results.Column {
+	list := []results.Column{results.Unmodified}
+	if b.opt.Patched && selftests.Touches(p.dir()+"/"+path.Base(p.name)) {
+		list = append(list, results.Patched)
 	}
-	b.opt.Tell(fmt.Sprintf("prepared in %v", time.Since(start).Round(time.Millisecond)))
-	start = time.Now()
-	name, one, _ := strings.Cut(p, ":")
-	dir, file := "/ks/drivers/net", name
-	if rest, hw := strings.CutPrefix(name, "hw/"); hw {
-		dir, file = dir+"/hw", rest
-	}
-	args := []string{"./" + file}
-	if one != "" {
-		args = append(args, "-t", one)
-	}
-	k := ktap.New(ktap.Options{Program: strings.TrimSuffix(file, ".py")}, func(e ktap.Event) {
-		if e.Kind == ktap.Ended {
-			b.opt.Tell(fmt.Sprintf("  %-5s %s %s", e.Case.Result, e.Case.Name, e.Case.Reason))
-			if e.Case.Result.Bad() {
-				for _, d := range e.Case.Diagnostics {
-					b.opt.Tell("        " + d)
-				}
-			}
+	return list
+}
+
+// program runs one, in a guest that it boots if none is there. Without an error the next one can be run.
+func (b *bench) program(ctx context.Context, p *program, column results.Column) (*results.Program, error) {
+	o := b.opt
+	if b.guest == nil {
+		o.Stage("booting")
+		if err := b.boot(ctx); err != nil {
+			return nil, err
 		}
-	})
-	var stderr bytes.Buffer
-	pctx, cancel := context.WithTimeout(ctx, b.opt.Timeout)
+	}
+	o.Stage(p.name + ": preparing")
+	if err := b.prepare(ctx); err != nil {
+		return nil, err
+	}
+	if b.first == 0 {
+		b.first = time.Since(b.began)
+		o.Note("the first test starts after %.1f s", b.first.Seconds())
+	}
+	root := "/ks"
+	if column == results.Patched {
+		root = "/patched"
+	}
+	r := results.NewRecorder(results.Options{Name: p.name, Column: column, Only: p.only,
+		Event: func(e ktap.Event) { o.event(p, column, e) }})
+	b.splats.to(r.Complaint)
+	before := b.payload()
+	exit, stderr := b.runProgram(ctx, path.Join(root, p.dir()), p, r)
+	b.splats.to(nil)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	res := r.End(exit)
+	if len(stderr) > 0 {
+		res.Diagnostics = append(res.Diagnostics, lastLines(stderr, maxStderr)...)
+	}
+	if p.isDevmem() {
+		res.Devmem = b.payload().since(before, &res)
+	}
+	if exit.Lost != "" || slices.ContainsFunc(res.Splats, func(s results.Splat) bool { return s.Fatal() }) {
+		o.Note("%s: the kernel is not fit for another program: the next one gets a fresh boot", p.name)
+		return &res, b.shut()
+	}
+	return &res, nil
+}
+
+// maxStderr is how many lines of a program's standard error are kept.
+const maxStderr = 50
+
+func lastLines(text []byte, n int) (list []string) {
+	for line := range strings.Lines(string(text)) {
+		if line = ktap.Clean([]byte(strings.TrimRight(line, "\n"))); line != "" {
+			list = append(list, line)
+		}
+	}
+	return list[max(0, len(list)-n):]
+}
+
+// runProgram runs a program to its end, or to the end of its time or of the guest.
+func (b *bench) runProgram(ctx context.Context, dir string, p *program, r *results.Recorder) (ktap.Exit, []byte) {
+	args := []string{"./" + path.Base(p.name)}
+	for _, c := range p.only {
+		args = append(args, "-t", c)
+	}
+	var stderr tail
+	late := fmt.Errorf("not done within %v", b.opt.Timeout)
+	pctx, cancel := context.WithTimeoutCause(ctx, b.opt.Timeout, late)
 	defer cancel()
-	st, err := b.exec(pctx, dir, k, &stderr, args...)
-	exit := ktap.Exit{Status: st.Exit(), TimedOut: pctx.Err() != nil}
-	if err != nil && ctx.Err() == nil {
-		exit.Lost = err.Error()
+	st, err := b.exec(pctx, dir, r, &stderr, args...)
+	switch {
+	case errors.Is(err, late) || pctx.Err() != nil:
+		return ktap.Exit{TimedOut: true, Status: 124}, stderr.b
+	case err != nil:
+		return ktap.Exit{Lost: err.Error()}, stderr.b
 	}
-	s := k.End(exit)
-	b.opt.Tell(fmt.Sprintf("%s: %v in %v %v", p, s.Totals, time.Since(start).Round(time.Millisecond), s.Troubles))
-	if stderr.Len() > 0 {
-		b.opt.Tell(stderr.String())
+	return ktap.Exit{Status: st.Exit()}, stderr.b
+}
+
+// tail keeps the last bytes that are written.
+type tail struct{ b []byte }
+
+const tailBytes = 64 << 10
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.b = append(t.b, p...)
+	if over := len(t.b) - tailBytes; over > tailBytes { // seldom
+		t.b = append(t.b[:0], t.b[over:]...)
 	}
-	for _, sp := range b.splats.take() {
-		b.opt.Tell(fmt.Sprintf("kernel: %s %s %s", sp.Kind, sp.Title, sp.Function))
+	return len(p), nil
+}
+
+// payload is what the counters of the NIC that is tested say of payload, and of where it lay.
+type payload struct{ device, host uint64 }
+
+func (b *bench) payload() (x payload) {
+	if b.lab == nil || len(b.lab.Ports()) == 0 {
+		return x
 	}
-	if exit.Lost != "" {
-		return b.shut()
+	c, err := b.lab.Port(0).NIC().PortCounters()
+	if err != nil {
+		return x
 	}
-	return ctx.Err()
+	x.device = c.Rx.DeviceBytes + c.Rx.GPUFileBytes + c.Tx.DeviceBytes + c.Tx.GPUFileBytes
+	x.host = c.Rx.HostBytes + c.Tx.HostBytes
+	return x
+}
+
+// since judges a program of device memory: where a case of it passed, payload has been in device memory.
+func (x payload) since(before payload, p *results.Program) *results.Devmem {
+	d := &results.Devmem{DeviceBytes: x.device - before.device, HostBytes: x.host - before.host}
+	passed := p.Count()[ktap.Pass] > 0
+	switch {
+	case d.DeviceBytes > 0:
+		d.Proved = true
+	case passed:
+		d.Why = "cases passed, and the NIC saw no payload in device memory"
+	default:
+		d.Proved, d.Why = true, "no case passed: there is nothing to prove"
+	}
+	return d
 }

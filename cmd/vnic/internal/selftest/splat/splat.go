@@ -46,6 +46,15 @@ type Splat struct {
 	Dropped  int      `json:"dropped,omitempty"`
 }
 
+// Fatal says that a kernel is not to be relied upon after a complaint: another test in it would prove nothing.
+func (s *Splat) Fatal() bool {
+	switch s.Kind {
+	case Oops, Bug, Lockup, Panic, HungTask, KASAN:
+		return true
+	}
+	return false
+}
+
 // Scanner looks for complaints in a console's output. It is used by one goroutine.
 type Scanner struct {
 	tell func(Splat)

@@ -1,0 +1,75 @@
+package selftests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"vnic.dev/vnic/assets"
+)
+
+// scripts are the ends of names of files that need no building.
+var scripts = []string{".py", ".sh"}
+
+// testsRoot finds the tests in a user's directory: the root of a kernel's tree, or of its tests.
+func testsRoot(dir string) (string, error) {
+	for _, root := range []string{dir, filepath.Join(dir, selftestsDir)} {
+		if st, err := os.Stat(filepath.Join(root, "drivers/net")); err == nil && st.IsDir() {
+			return root, nil
+		}
+	}
+	return "", &assets.Missing{What: "--tests " + dir, Err: errors.New("it has no drivers/net"),
+		Fix: "name tools/testing/selftests of a kernel's tree, or a directory with the changed files at the same places"}
+}
+
+// changed makes the image of a user's files that take the place of tests'. They are few and small, so that they are told
+// apart by their bytes: a file that was saved again unchanged makes no other image.
+func (m *maker) changed(ctx context.Context) (string, error) {
+	root, err := testsRoot(m.o.Tests)
+	if err != nil {
+		return "", err
+	}
+	var names, parts []string
+	for _, part := range []string{"drivers/net", "net/lib"} {
+		err := filepath.WalkDir(filepath.Join(root, part), func(path string, e fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) && path == filepath.Join(root, part) {
+				return nil
+			}
+			if err != nil || !e.Type().IsRegular() || !slices.Contains(scripts, filepath.Ext(path)) {
+				return err
+			}
+			b, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			rel, err := filepath.Rel(root, path)
+			names, parts = append(names, rel), append(parts, rel, string(b))
+			return err
+		})
+		if err != nil {
+			return "", err
+		}
+	}
+	if len(names) == 0 {
+		return "", &assets.Missing{What: "--tests " + m.o.Tests, Err: errors.New("no .py and no .sh file in it"),
+			Fix: "tests that have to be built are built with --source"}
+	}
+	m.im.Source += fmt.Sprintf(", %d files of %s", len(names), m.o.Tests)
+	return m.image(ctx, "changed", parts, func(work string) ([]string, error) {
+		to := filepath.Join(work, "files")
+		for i, name := range names {
+			at := filepath.Join(to, name)
+			if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+				return nil, err
+			}
+			if err := os.WriteFile(at, []byte(parts[2*i+1]), 0o755); err != nil {
+				return nil, err
+			}
+		}
+		return contents(to)
+	}, "")
+}

@@ -1,0 +1,111 @@
+package selftest
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+// collections are those of the tests' list that have programs for a NIC, with what the names of their programs begin
+// with here.
+var collections = map[string]string{"drivers/net": "", "drivers/net/hw": "hw/"}
+
+// NotForUs are programs that are for other kinds of devices, and are run when they are named alone.
+var NotForUs = map[string]string{
+	"hw/devlink_port_split.py":     "for switches with devlink ports",
+	"hw/devlink_rate_tc_bw.py":     "for NICs with SR-IOV and devlink rates; wants an interface of one of these",
+	"hw/ethtool.sh":                "for pairs of ports that are joined by a cable, with speeds to choose from",
+	"hw/ethtool_extended_state.sh": "for pairs of ports that are joined by a cable",
+	"hw/ethtool_mm.sh":             "for NICs with frame preemption",
+	"hw/ethtool_rmon.sh":           "for NICs with RMON counters",
+	"hw/ethtool_std_stats.sh":      "for NICs with the counters of IEEE 802.3",
+	"hw/hw_stats_l3.sh":            "for switches that forward in hardware",
+	"hw/hw_stats_l3_gre.sh":        "for switches that forward in hardware",
+	"hw/ipsec_vxlan.py":            "for NICs with IPsec",
+	"hw/loopback.sh":               "for pairs of ports that are joined by a cable",
+	"netpoll_basic.py":             "it wants bpftrace",
+	"psp.py":                       "for NICs with PSP, and a kernel with CONFIG_INET_PSP",
+	"macsec.py":                    "for NICs with MACsec",
+}
+
+// program is one of the tests' list.
+type program struct {
+	name string   // below drivers/net: "hw/csum.py"
+	only []string // cases; nil: all
+}
+
+// dir is where it is, below the root of the tests.
+func (p *program) dir() string { return path.Join("drivers/net", path.Dir(p.name)) }
+
+// isDevmem says whether its payload has to go to device memory.
+func (p *program) isDevmem() bool { return strings.Contains(path.Base(p.name), "devmem") }
+
+// listed are the programs of a tests' list, kselftest-list.txt: lines COLLECTION:FILE.
+func listed(text string) (list []string) {
+	for line := range strings.Lines(text) {
+		collection, file, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if prefix, known := collections[collection]; known && file != "" {
+			list = append(list, prefix+file)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// choose gives the programs that are asked for, in the order in which they are named: PROGRAM, PROGRAM:CASE; of none, all
+// that are for a NIC like ours.
+func choose(all, args []string) (list []program, err error) {
+	if len(args) == 0 {
+		for _, name := range all {
+			if NotForUs[name] == "" {
+				list = append(list, program{name: name})
+			}
+		}
+		return list, nil
+	}
+	for _, arg := range args {
+		name, one, hasCase := strings.Cut(arg, ":")
+		full, err := find(all, name)
+		if err != nil {
+			return nil, err
+		}
+		if hasCase && one == "" {
+			return nil, fmt.Errorf("%s: which case? %s --list %s names them", arg, "vnic selftest", name)
+		}
+		i := slices.IndexFunc(list, func(p program) bool { return p.name == full })
+		if i < 0 {
+			list = append(list, program{name: full})
+			i = len(list) - 1
+		} else if list[i].only == nil || !hasCase {
+			list[i].only = nil // all of it was asked for
+			continue
+		}
+		if hasCase {
+			list[i].only = append(list[i].only, one)
+		}
+	}
+	return list, nil
+}
+
+// find gives the program of a name: "hw/csum.py", or "csum.py" and "csum" where there is one.
+func find(all []string, name string) (string, error) {
+	name = strings.TrimPrefix(strings.TrimPrefix(name, "./"), "drivers/net/")
+	var found []string
+	for _, p := range all {
+		if p == name {
+			return p, nil
+		}
+		base := path.Base(p)
+		if base == name || strings.TrimSuffix(base, path.Ext(base)) == name {
+			found = append(found, p)
+		}
+	}
+	switch len(found) {
+	case 1:
+		return found[0], nil
+	case 0:
+		return "", fmt.Errorf("%s: this kernel's tests have no such program: vnic selftest --list names them", name)
+	}
+	return "", fmt.Errorf("%s: which? %s", name, strings.Join(found, " or "))
+}
