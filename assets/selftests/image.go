@@ -18,7 +18,7 @@ import (
 )
 
 // format is part of every image's name: change it with how one is made.
-const format = "vnic selftests 2"
+const format = "vnic selftests 3"
 
 // Options says what is to be made.
 type Options struct {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -133,7 +134,8 @@ func build(ctx context.Context, tools, dir, ks string, log *bytes.Buffer) error 
 	return precious(ks)
 }
 
-// precious has all installed files be readable.
+// precious has all installed files be readable, and programs be such: some are not in the kernel's tree, where their
+// runner names the interpreter for them.
 func precious(ks string) error {
 	return filepath.WalkDir(ks, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.Type()&fs.ModeSymlink != 0 {
@@ -143,6 +145,10 @@ func precious(ks string) error {
 		if err != nil {
 			return err
 		}
-		return os.Chmod(path, st.Mode().Perm()|0o444)
+		mode := st.Mode().Perm() | 0o444
+		if slices.Contains(scripts, filepath.Ext(path)) {
+			mode |= 0o111
+		}
+		return os.Chmod(path, mode)
 	})
 }

@@ -1,6 +1,7 @@
 // Package guestroot gives a guest a root file system besides its own: images on read-only disks, each below a directory
 // of the first one, under a layer of memory that takes what is written. It is both ends: Ops registers the operation with
-// package agent, Mount is the host's call of it. Programs run in that root by the applet EnterName.
+// package agent, Mount is the host's call of it. From then on it is the root of the agent and of all that it starts; of
+// the agent's own program nothing is there any more but what it has in memory.
 //
 // Memory that is written to is the guest's; nothing of the images changes, so any number of guests share them.
 //
@@ -26,11 +27,12 @@ import (
 // known here: images are squashfs.
 var Modules = []string{"virtio_blk", "squashfs", "overlay"}
 
-// Dir is where the root is in the guest.
+// Dir is where the root is made.
 const Dir = "/newroot"
 
-// EnterName is the name of the applet: EnterName PROGRAM ARGUMENTS... runs a program with Dir as its root.
-const EnterName = "vnic-enter"
+// ModprobeName is the name of the applet that the kernel has load modules, which the guest's image has to have: it runs
+// modprobe of the new root.
+const ModprobeName = "vnic-modprobe"
 
 // Image is a squashfs on a disk of the guest.
 type Image struct {
@@ -44,10 +46,10 @@ const opName = "guestroot"
 // Ops registers the operation and the applet.
 func Ops() {
 	agent.Register(opName, func(ctx context.Context, images []Image) (any, error) { return nil, mountAll(ctx, images) })
-	agent.RegisterApplet(EnterName, enter)
+	agent.RegisterApplet(ModprobeName, modprobe)
 }
 
-// Mount has a guest mount images.
+// Mount has a guest mount images, and make them its root. It is called once.
 func Mount(ctx context.Context, c *agent.Client, images []Image) error {
 	return c.Call(ctx, opName, images, nil)
 }
@@ -99,7 +101,10 @@ func mountAll(ctx context.Context, images []Image) error {
 			return &os.PathError{Op: "mount " + m.kind, Path: at, Err: err}
 		}
 	}
-	return nil
+	if err := os.WriteFile("/proc/sys/kernel/modprobe", []byte("/bin/"+ModprobeName), 0); err != nil {
+		return err
+	}
+	return switchRoot()
 }
 
 // layer mounts images at a directory, with a layer of memory above them.
@@ -144,19 +149,33 @@ func waitDisk(ctx context.Context, serial string) (string, error) {
 	}
 }
 
-// enter is the applet.
-func enter(args []string) int {
-	if len(args) == 0 {
-		_, _ = fmt.Fprintf(os.Stderr, "usage: %s PROGRAM [ARGUMENT...]\n", EnterName)
-		return 2
+// switchRoot makes Dir the root of this process and of what it starts, as switch_root(8) does: the root of its mount
+// namespace, so that programs may make user namespaces, which those below chroot(2) may not (kernel/user_namespace.c,
+// create_user_ns).
+func switchRoot() error {
+	if err := unix.Chdir(Dir); err != nil {
+		return &os.PathError{Op: "chdir", Path: Dir, Err: err}
 	}
-	err := unix.Chroot(Dir)
+	if err := unix.Mount(".", "/", "", unix.MS_MOVE, ""); err != nil {
+		return &os.PathError{Op: "move the root", Path: Dir, Err: err}
+	}
+	if err := unix.Chroot("."); err != nil {
+		return &os.PathError{Op: "chroot", Path: Dir, Err: err}
+	}
+	return unix.Chdir("/")
+}
+
+// modprobe is the applet. The kernel starts it below the root that process 1 has, the guest's first one; that a mount is
+// above it only dot-dot tells (fs/namei.c, handle_dots).
+func modprobe(args []string) int {
+	const program = "/usr/sbin/modprobe"
+	err := unix.Chdir("/..")
 	if err == nil {
-		err = unix.Chdir("/")
+		err = unix.Chroot(".")
 	}
 	if err == nil {
-		err = syscall.Exec(args[0], args, os.Environ())
+		err = syscall.Exec(program, append([]string{"modprobe"}, args...), []string{"PATH=/usr/sbin:/usr/bin"})
 	}
-	_, _ = fmt.Fprintf(os.Stderr, "%s: %s: %v\n", EnterName, args[0], err)
-	return 127
+	_, _ = fmt.Fprintf(os.Stderr, "%s: %s: %v\n", ModprobeName, program, err)
+	return 1
 }

@@ -175,12 +175,7 @@ func (b *bench) sh(ctx context.Context, script string, out io.Writer) (session.S
 
 // exec runs a program there.
 func (b *bench) exec(ctx context.Context, dir string, stdout, stderr io.Writer, args ...string) (session.Status, error) {
-	// The directory is one of the other root: a shell of that root goes there.
-	if dir != "/" {
-		args = append([]string{"/bin/bash", "-c", `cd "$0" && exec "$@"`, dir}, args...)
-	}
-	args = append([]string{guestroot.EnterName}, args...)
-	st, err := session.Run(ctx, b.guest.Agent(), session.Command{Path: "/bin/" + guestroot.EnterName, Args: args, Env: b.env(),
+	st, err := session.Run(ctx, b.guest.Agent(), session.Command{Path: args[0], Args: args, Env: b.env(), Dir: dir,
 		Stdout: stdout, Stderr: stderr})
 	if err != nil {
 		err = b.blame(err)

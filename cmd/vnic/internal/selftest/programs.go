@@ -93,7 +93,7 @@ func find(all []string, name string) (string, error) {
 	name = strings.TrimPrefix(strings.TrimPrefix(name, "./"), "drivers/net/")
 	var found []string
 	for _, p := range all {
-		if p == name {
+		if p == name || strings.TrimSuffix(p, path.Ext(p)) == name {
 			return p, nil
 		}
 		base := path.Base(p)

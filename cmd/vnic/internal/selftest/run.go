@@ -81,7 +81,7 @@ func (b *bench) fetch(ctx context.Context) (err error) {
 		o.Note("%s", n)
 	}
 	modules := append(slices.Clone(guestroot.Modules), b.im.Drivers(o.NIC)...)
-	return b.im.Build(ctx, modules, guestroot.EnterName)
+	return b.im.Build(ctx, modules, guestroot.ModprobeName)
 }
 
 // describeRun is a run's head.
