@@ -108,11 +108,15 @@ func (r *Run) Program(name string, column Column) *Program {
 
 // Good says whether nothing went wrong, whatever was expected: no case failed or was left out, the kernel complained
 // about nothing, and payload was where it had to be.
+func (p *Program) Good() bool {
+	return p.Count().Bad() == 0 && len(p.NotRun) == 0 && len(p.Splats)+p.SplatsLeftOut == 0 &&
+		(p.Devmem == nil || p.Devmem.Proved)
+}
+
+// Good says whether all programs are good.
 func (r *Run) Good() bool {
 	for i := range r.Programs {
-		p := &r.Programs[i]
-		if p.Count().Bad() > 0 || len(p.NotRun) > 0 || len(p.Splats)+p.SplatsLeftOut > 0 ||
-			p.Devmem != nil && !p.Devmem.Proved {
+		if !r.Programs[i].Good() {
 			return false
 		}
 	}
