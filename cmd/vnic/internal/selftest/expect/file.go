@@ -52,7 +52,7 @@ type Program struct {
 
 // Entry is an expectation.
 type Entry struct {
-	// Case is a name, a pattern as ksft.py's -t has it, or ktap.Whole.
+	// Case is a name, a pattern as ksft.py's -t has it, or "(program)".
 	Case     string   `yaml:"case" json:"case"`
 	Expect   Expected `yaml:"expect" json:"expect"`
 	Class    Class    `yaml:"class,omitempty" json:"class,omitempty"`

@@ -49,7 +49,7 @@ type Program struct {
 
 // Case is one test of a program.
 type Case struct {
-	Name        string      `json:"name"` // ktap.Whole: the program as a whole
+	Name        string      `json:"name"` // "(program)": the program as a whole
 	Result      ktap.Result `json:"result"`
 	Reason      string      `json:"reason,omitempty"` // as the program gave it; may have several lines
 	Seconds     float64     `json:"seconds"`
@@ -59,7 +59,7 @@ type Case struct {
 
 // Splat is a complaint of the guest's kernel, with the case that was under way.
 type Splat struct {
-	Case string `json:"case"` // its name; ktap.Whole: none was
+	Case string `json:"case"` // its name; "(program)": none was
 	splat.Splat
 }
 
