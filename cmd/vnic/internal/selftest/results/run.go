@@ -49,7 +49,7 @@ type Program struct {
 
 // Case is one test of a program.
 type Case struct {
-	Name        string      `json:"name"` // ktap.Whole: the program as a whole
+	Name        string      `json:"name"` // "(program)": the program as a whole
 	Result      ktap.Result `json:"result"`
 	Reason      string      `json:"reason,omitempty"` // as the program gave it; may have several lines
 	Seconds     float64     `json:"seconds"`
@@ -59,7 +59,7 @@ type Case struct {
 
 // Splat is a complaint of the guest's kernel, with the case that was under way.
 type Splat struct {
-	Case string `json:"case"` // its name; ktap.Whole: none was
+	Case string `json:"case"` // its name; "(program)": none was
 	splat.Splat
 }
 
@@ -108,11 +108,15 @@ func (r *Run) Program(name string, column Column) *Program {
 
 // Good says whether nothing went wrong, whatever was expected: no case failed or was left out, the kernel complained
 // about nothing, and payload was where it had to be.
+func (p *Program) Good() bool {
+	return p.Count().Bad() == 0 && len(p.NotRun) == 0 && len(p.Splats)+p.SplatsLeftOut == 0 &&
+		(p.Devmem == nil || p.Devmem.Proved)
+}
+
+// Good says whether all programs are good.
 func (r *Run) Good() bool {
 	for i := range r.Programs {
-		p := &r.Programs[i]
-		if p.Count().Bad() > 0 || len(p.NotRun) > 0 || len(p.Splats)+p.SplatsLeftOut > 0 ||
-			p.Devmem != nil && !p.Devmem.Proved {
+		if !r.Programs[i].Good() {
 			return false
 		}
 	}

@@ -1,0 +1,170 @@
+package expect
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
+)
+
+// sourceLine is evidence of class Driver: a file of the kernel's, and a line of it.
+var sourceLine = regexp.MustCompile(`^[\w.+-]+(/[\w.+-]+)+\.[chS]:[1-9]\d*$`)
+
+// checker collects what is wrong with a file.
+type checker struct {
+	x        *Expectations
+	headings []string // of docs/found.md; nil: they are not known
+	errs     []error
+}
+
+// check says what is wrong with expectations.
+func (x *Expectations) check(headings []string) error {
+	c := checker{x: x, headings: headings}
+	f := x.File
+	if f.Model == "" {
+		c.wrong("", "model: there is none: say which device model it is for, as gve")
+	}
+	if f.Kernel != x.Suite.Kernel {
+		c.wrong("", "kernel: %q, but its suite is of %q", f.Kernel, x.Suite.Kernel)
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.Programs)) {
+		cases, ok := x.Suite.Programs[name]
+		if !ok {
+			c.wrong("", "%s: kernel %s has no such program%s", name, f.Kernel,
+				like(name, slices.Sorted(maps.Keys(x.Suite.Programs))))
+			continue
+		}
+		for _, column := range slices.Sorted(maps.Keys(f.Programs[name])) {
+			at := fmt.Sprintf("%s, %s", name, column)
+			if column != results.Unmodified && column != results.Patched {
+				c.wrong(at, "there is no such column: %s and %s are", results.Unmodified, results.Patched)
+			}
+			p := f.Programs[name][column]
+			c.program(at, &p, cases)
+		}
+	}
+	return errors.Join(c.errs...)
+}
+
+func (c *checker) wrong(at, format string, args ...any) {
+	err := fmt.Errorf(format, args...)
+	if at != "" {
+		err = fmt.Errorf("%s: %w", at, err)
+	}
+	c.errs = append(c.errs, err)
+}
+
+func (c *checker) program(at string, p *Program, cases []string) {
+	if p.From != "" && p.From != FromRun && p.From != FromSource {
+		c.wrong(at, "from: %q is neither %s nor %s", p.From, FromRun, FromSource)
+	}
+	first := make(map[*Entry]int) // how many cases each entry is the first to match
+	for _, name := range cases {
+		if e := p.entry(name); e != nil {
+			first[e]++
+		} else if !p.wholeOnly() {
+			c.wrong(at, "nothing is expected of case %s: an entry with the case \"*\" at the end covers the rest", name)
+		}
+	}
+	for i := range p.Cases {
+		e := &p.Cases[i]
+		where := fmt.Sprintf("%s, case %q", at, e.Case)
+		if _, err := path.Match(e.Case, ""); err != nil || e.Case == "" {
+			c.wrong(where, "it is no pattern: a name, with * ? and [...]")
+		} else if first[e] == 0 && e.Case != ktap.Whole {
+			c.wrong(where, "it matches no case that no entry before it matches%s", like(e.Case, cases))
+		}
+		c.entry(where, e)
+	}
+	c.seen(at, p, cases)
+}
+
+func (c *checker) entry(at string, e *Entry) {
+	if !slices.Contains(ktap.Results, ktap.Result(e.Expect)) && e.Expect != LeftOut {
+		c.wrong(at, "expect: %q is no result: these are %v, and %s", e.Expect, ktap.Results, LeftOut)
+	}
+	if e.From != "" && e.From != FromRun && e.From != FromSource {
+		c.wrong(at, "from: %q is neither %s nor %s", e.From, FromRun, FromSource)
+	}
+	if e.Expect == Expected(ktap.Pass) {
+		if e.Class != "" || e.Evidence != "" {
+			c.wrong(at, "what passes needs neither class nor evidence")
+		}
+		return
+	}
+	if strings.TrimSpace(e.Text) == "" {
+		c.wrong(at, "text: there is none: say in a sentence why it does not pass")
+	}
+	evidence := strings.TrimSpace(e.Evidence)
+	none := func(want string) {
+		c.wrong(at, "evidence: there is none: class %s wants %s", e.Class, want)
+	}
+	switch e.Class {
+	case "":
+		if e.Expect == Expected(ktap.XFail) {
+			return // the test's author has said why
+		}
+		c.wrong(at, "class: there is none: it is one of %s, %s, %s, %s", Driver, Test, Setup, Kernel)
+	case Driver:
+		if evidence == "" {
+			none("FILE:LINE of kernel " + c.x.File.Kernel)
+		} else if !sourceLine.MatchString(evidence) {
+			c.wrong(at, "evidence: %q is not FILE:LINE, as drivers/net/virtio_net.c:5800", evidence)
+		}
+	case Test:
+		if evidence == "" {
+			none("a patch of the suite")
+		} else if _, ok := c.x.Suite.Patches[evidence]; !ok {
+			c.wrong(at, "evidence: the suite of kernel %s has no patch %q%s", c.x.File.Kernel, evidence,
+				like(evidence, slices.Sorted(maps.Keys(c.x.Suite.Patches))))
+		}
+	case Setup:
+		if evidence == "" {
+			none("what is to be changed for it to pass")
+		}
+	case Kernel:
+		if evidence == "" {
+			none("a heading of docs/found.md")
+		} else if c.headings != nil && !slices.Contains(c.headings, evidence) {
+			c.wrong(at, "evidence: docs/found.md has no heading %q%s", evidence, like(evidence, c.headings))
+		}
+	case Ours:
+		c.wrong(at, "class: what is ours is not expected: it fails until it is mended")
+	case "flaky":
+		c.wrong(at, "class: flaky is none: find out what makes it fail at times")
+	default:
+		c.wrong(at, "class: %q is none: it is one of %s, %s, %s, %s", e.Class, Driver, Test, Setup, Kernel)
+	}
+}
+
+// seen compares the counts of a run with what is expected.
+func (c *checker) seen(at string, p *Program, cases []string) {
+	if p.Seen == "" {
+		if p.From == FromRun {
+			c.wrong(at, "seen: there is none: what comes from a run has its counts, as 4/0/0")
+		}
+		return
+	}
+	count := make(map[Expected]int)
+	for _, name := range cases {
+		if e := p.entry(name); e != nil && e.Case != ktap.Whole {
+			count[e.Expect]++
+		}
+	}
+	if e := p.entry(ktap.Whole); e != nil {
+		count[e.Expect]++
+	}
+	adds := fmt.Sprintf("%d/%d/%d", count["pass"], count["fail"]+count["timeout"]+count["error"], count["skip"])
+	if n := count["xfail"]; n > 0 {
+		adds += fmt.Sprintf("/%d", n)
+	}
+	if adds != p.Seen {
+		c.wrong(at, "seen: %s, but what is expected of its cases adds up to %s (pass/fail/skip/xfail)", p.Seen, adds)
+	}
+}

@@ -1,0 +1,89 @@
+package expect
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+)
+
+//go:embed suites/*.yaml models/*.yaml
+var files embed.FS
+
+// MaxSize is the most that a file may have, in bytes.
+const MaxSize = 1 << 20
+
+// ErrUnknown says that nothing is written down of a kernel, or of a device model with it.
+var ErrUnknown = errors.New("nothing is written down")
+
+// SuiteOf is the suite of a kernel's release; ErrUnknown if there is none.
+func SuiteOf(release string) (*Suite, error) {
+	name := "suites/" + Series(release) + ".yaml"
+	text, err := files.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w of the tests of kernel %s", ErrUnknown, release)
+	} else if err != nil {
+		return nil, err
+	}
+	return ParseSuite(name, text)
+}
+
+// Of is what is expected of a device model with a kernel's release; ErrUnknown if that is not written down.
+func Of(model, release string) (*Expectations, error) {
+	suite, err := SuiteOf(release)
+	if err != nil {
+		return nil, err
+	}
+	name := "models/" + model + "-" + suite.Kernel + ".yaml"
+	text, err := files.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) { // a name with ".." is invalid
+		return nil, fmt.Errorf("%w of %s with kernel %s", ErrUnknown, model, suite.Kernel)
+	} else if err != nil {
+		return nil, err
+	}
+	return Parse(name, text, suite, nil)
+}
+
+// ParseSuite reads a suite's file.
+func ParseSuite(name string, text []byte) (*Suite, error) {
+	s := new(Suite)
+	if err := decode(name, text, s); err != nil {
+		return nil, err
+	}
+	return s, in(name, errors.Join(s.check()...))
+}
+
+// Parse reads a file of expectations, and says all that is wrong with it: names that the suite does not have, entries
+// that match nothing, reasons without evidence. With headings, those of docs/found.md, evidence that names one is
+// looked up; nil: it is believed.
+func Parse(name string, text []byte, suite *Suite, headings []string) (*Expectations, error) {
+	x := &Expectations{File: new(File), Suite: suite}
+	if err := decode(name, text, x.File); err != nil {
+		return nil, err
+	}
+	if err := in(name, x.check(headings)); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+func decode(name string, text []byte, to any) error {
+	if len(text) > MaxSize {
+		return fmt.Errorf("%s: %d bytes: it may have %d", name, len(text), MaxSize)
+	}
+	if err := yaml.UnmarshalWithOptions(text, to, yaml.Strict()); err != nil {
+		return fmt.Errorf("%s: %s", name, strings.TrimSpace(yaml.FormatError(err, false, true)))
+	}
+	return nil
+}
+
+// in puts a file's name before each of several errors.
+func in(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", name, errors.New(strings.ReplaceAll(err.Error(), "\n", "\n"+name+": ")))
+}

@@ -1,0 +1,40 @@
+package report
+
+import (
+	_ "embed" // the schema
+	"encoding/json"
+	"io"
+	"slices"
+
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
+)
+
+//go:embed schema.json
+var schema []byte
+
+// Schema is the JSON schema of a Document, draft 2020-12, with what each field means.
+func Schema() []byte { return slices.Clone(schema) }
+
+// Document is the JSON of a run. Names of fields are API.
+type Document struct {
+	results.Run
+	// Judgement says what the results are worth.
+	Judgement *expect.Judgement `json:"judgement"`
+	// Status is the exit status that follows from it.
+	Status int `json:"status"`
+}
+
+// JSON writes a run and its judgement.
+func JSON(w io.Writer, run *results.Run, j *expect.Judgement) error {
+	worth := *j
+	d := Document{Run: *run, Judgement: &worth, Status: j.Status()}
+	d.Schema = results.Schema
+	if len(d.Programs) == 0 { // lists are never null
+		d.Programs, worth.Programs = []results.Program{}, []expect.ProgramJudgement{}
+	}
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(d)
+}

@@ -1,0 +1,253 @@
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"flag"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/invopop/jsonschema"
+	check "github.com/santhosh-tekuri/jsonschema/v6"
+
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/splat"
+	"vnic.dev/vnic/internal/golden"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+const suiteFile = `kernel: "7.2"
+patches: {combined-channels: take rx and tx channels for combined ones}
+programs:
+  queues.py: [get_queues, addremove_queues, check_down, check_xsk]
+  hw/devmem.py: [check_rx, check_tx]
+  hw/ntuple.py: [queue.tcp4, queue.tcp6]
+  stats.py: [check_pause, check_down, hammer]
+`
+
+const modelFile = `model: gve
+kernel: "7.2"
+programs:
+  queues.py: {unmodified: {cases: [{case: "*", expect: pass}]}}
+  hw/devmem.py: {unmodified: {cases: [{case: "*", expect: pass}]}}
+  hw/ntuple.py:
+    unmodified:
+      cases: [{case: "*", expect: fail, class: test, evidence: combined-channels, text: "KeyError: 'combined-max'"}]
+    patched: {cases: [{case: "*", expect: pass}]}
+  stats.py:
+    unmodified:
+      cases:
+        - {case: check_pause, expect: skip, class: driver, evidence: "drivers/net/x.c:7", text: no pause parameters}
+        - {case: check_down, expect: left-out, class: driver, evidence: "drivers/net/x.c:9", text: the kernel oopses}
+        - {case: hammer, expect: xfail, text: its author says so}
+`
+
+// example is a run with everything that a report can show, and what is expected of it.
+func example(t *testing.T) (*results.Run, *expect.Expectations) {
+	t.Helper()
+	suite := testkit.Must(expect.ParseSuite("suite", []byte(suiteFile)))(t)
+	x := testkit.Must(expect.Parse("model", []byte(modelFile), suite, nil))(t)
+	c := func(name string, r ktap.Result) results.Case {
+		return results.Case{Name: name, Result: r, Seconds: 1.25}
+	}
+	failed := c("addremove_queues", ktap.Fail)
+	failed.Diagnostics = []string{"Check| At queues.py, line 81, in addremove_queues:", "Check|     ksft_eq(a, b)",
+		"Check failed 4 != 1 <&\"channels\">"}
+	paused := c("check_pause", ktap.Skip)
+	paused.Reason = "pause not supported by the device\nsecond line"
+	late := c("get_queues", ktap.Timeout)
+	late.Reason = "the program got SIGTERM"
+	for i := range 20 {
+		late.Diagnostics = append(late.Diagnostics, strings.Repeat("x", i))
+	}
+	crashed := c("check_xsk", ktap.Error)
+	crashed.Reason = "the guest's kernel has panicked"
+	return &results.Run{Schema: results.Schema, Model: "gve", Device: "vnic", Kernel: "7.2.12+deb13-cloud-amd64",
+		Versions: map[string]string{"vnic": "0.1", "tests": "7.2"}, Accel: "tcg",
+		Programs: []results.Program{
+			{Name: "queues.py", Column: results.Unmodified, Planned: 4, Seconds: 5,
+				Cases:  []results.Case{late, failed, crashed},
+				NotRun: []string{"check_down"}, Exit: "the guest's kernel has panicked",
+				Splats: []results.Splat{{Case: "check_xsk", Splat: splat.Splat{Kind: splat.Oops, Time: "12.000001",
+					Title: "BUG: kernel NULL pointer dereference, address: 00000000000000a0", Function: "gve_xsk", Module: "gve",
+					Lines: []string{"BUG: kernel NULL pointer dereference, address: 00000000000000a0",
+						"RIP: 0010:gve_xsk+0x17/0x50 [gve]"}}}}},
+			{Name: "hw/devmem.py", Column: results.Unmodified, Planned: 2, Seconds: 1.5,
+				Cases:  []results.Case{c("check_rx", ktap.Pass), c("check_tx", ktap.Pass)},
+				Devmem: &results.Devmem{DeviceBytes: 1 << 20, HostBytes: 17, Why: "17 bytes went to host memory"}},
+			{Name: "hw/ntuple.py", Column: results.Unmodified, Planned: 2, Seconds: 0.5,
+				Cases: []results.Case{c("queue.tcp4", ktap.Fail), c("queue.tcp6", ktap.Fail)}},
+			{Name: "hw/ntuple.py", Column: results.Patched, Planned: 2, Seconds: 2.25,
+				Cases:       []results.Case{c("queue.tcp4", ktap.Pass), c("queue.tcp6", ktap.Skip)},
+				Diagnostics: []string{"said at the end"}},
+			{Name: "stats.py", Column: results.Unmodified, Planned: 2, Seconds: 3,
+				Cases: []results.Case{paused, c("hammer", ktap.Pass)}},
+			{Name: "psp.py", Column: results.Unmodified, Planned: -1, Seconds: 0.125,
+				Cases: []results.Case{{Name: ktap.Whole, Result: ktap.Fail, Reason: "the program ended with status 1"}}},
+		}}, x
+}
+
+// good is the part of the example that is as expected.
+func good(t *testing.T) (*results.Run, *expect.Expectations) {
+	run, x := example(t)
+	run.Programs = run.Programs[1:3]
+	run.Programs[0].Devmem = &results.Devmem{DeviceBytes: 1 << 20, Proved: true}
+	return run, x
+}
+
+// unknown is a run of a kernel of which nothing is written down.
+func unknown(t *testing.T) (*results.Run, *expect.Judgement) {
+	run, _ := example(t)
+	run.Kernel = "6.12.1"
+	run.Programs = run.Programs[2:4]
+	return run, testkit.Must(expect.Judge(run))(t)
+}
+
+func text(t *testing.T, write func(*bytes.Buffer) error) string {
+	t.Helper()
+	var b bytes.Buffer
+	testkit.OK(t, write(&b))
+	return b.String()
+}
+
+// What users and CI see of runs is frozen.
+func TestReports(t *testing.T) {
+	got := map[string]string{}
+	add := func(name string, run *results.Run, j *expect.Judgement) {
+		got[name+"-table"] = text(t, func(b *bytes.Buffer) error { return Table(b, run, j) })
+		got[name+"-json"] = text(t, func(b *bytes.Buffer) error { return JSON(b, run, j) })
+		got[name+"-junit"] = text(t, func(b *bytes.Buffer) error { return JUnit(b, run, j) })
+	}
+	run, x := example(t)
+	add("all", run, x.Judge(run))
+	fine, _ := good(t)
+	add("good", fine, x.Judge(fine))
+	old, j := unknown(t)
+	add("unknown", old, j)
+	old.Device, old.Model = "qemu", "virtio-net-pci"
+	got["side-by-side"] = text(t, func(b *bytes.Buffer) error { return SideBySide(b, []*results.Run{run, old}) })
+	golden.Check(t, "testdata/golden", got)
+}
+
+// CI is red exactly when the exit status is not 0, and the counts of a suite are those of its cases.
+func TestJUnitAgreesWithTheStatus(t *testing.T) {
+	bad, x := example(t)
+	fine, _ := good(t)
+	old, unjudged := unknown(t)
+	passed, _ := unknown(t)
+	for i := range passed.Programs {
+		for k := range passed.Programs[i].Cases {
+			passed.Programs[i].Cases[k].Result = ktap.Pass
+		}
+	}
+	for name, c := range map[string]struct {
+		run *results.Run
+		j   *expect.Judgement
+	}{
+		"bad": {bad, x.Judge(bad)}, "good": {fine, x.Judge(fine)}, "unjudged, bad": {old, unjudged},
+		"unjudged, good": {passed, testkit.Must(expect.Judge(passed))(t)},
+	} {
+		var all suites
+		testkit.OK(t, xml.Unmarshal([]byte(text(t, func(b *bytes.Buffer) error { return JUnit(b, c.run, c.j) })), &all))
+		red := all.Failures+all.Errors > 0
+		if red != (c.j.Status() != 0) || len(all.Suites) != len(c.run.Programs) {
+			t.Errorf("%s: %d failures and %d errors in %d suites, status %d", name, all.Failures, all.Errors, len(all.Suites),
+				c.j.Status())
+		}
+		tests := 0
+		for _, s := range all.Suites {
+			failures, errors, skipped := 0, 0, 0
+			for _, c := range s.Cases {
+				if c.Failure != nil {
+					failures++
+				}
+				if c.Error != nil {
+					errors++
+				}
+				if c.Skipped != nil {
+					skipped++
+				}
+			}
+			tests += s.Tests
+			if failures != s.Failures || errors != s.Errors || skipped != s.Skipped || len(s.Cases) != s.Tests {
+				t.Errorf("%s, %s: %d/%d/%d of %d, not %d/%d/%d of %d", name, s.Name, s.Failures, s.Errors, s.Skipped, s.Tests,
+					failures, errors, skipped, len(s.Cases))
+			}
+		}
+		testkit.Equal(t, name+": tests", all.Tests, tests)
+	}
+}
+
+// What a program prints comes through to CI's XML, whatever it is: of ksft.py's own output, and of one with colours and
+// bytes that XML does not take.
+func TestOutputComesThrough(t *testing.T) {
+	for name, want := range map[string]struct {
+		tests, bad int
+		has        string
+	}{
+		"demo":   {10, 4, "No such file or directory"},
+		"colour": {2, 1, "a b\ufffdc \ufffdd \ufffd"},
+	} {
+		r := results.NewRecorder(results.Options{Name: name + ".py", Column: results.Unmodified})
+		r.Write(testkit.Must(os.ReadFile("../ktap/testdata/" + name + ".ktap"))(t))
+		run := &results.Run{Model: "gve", Device: "vnic", Kernel: "6.12.1",
+			Programs: []results.Program{r.End(ktap.Exit{Status: 1})}}
+		j := testkit.Must(expect.Judge(run))(t)
+		xmlText := text(t, func(b *bytes.Buffer) error { return JUnit(b, run, j) })
+		var all suites
+		testkit.OK(t, xml.Unmarshal([]byte(xmlText), &all))
+		testkit.Equal(t, name+": tests", all.Tests, want.tests)
+		testkit.Equal(t, name+": failures", all.Failures+all.Errors, want.bad)
+		if !strings.Contains(xmlText, want.has) {
+			t.Errorf("%s: no %q in %s", name, want.has, xmlText)
+		}
+	}
+}
+
+// The schema is that of Document, with its comments.
+//
+//	go test ./cmd/vnic/internal/selftest/report -update
+func TestSchemaIsThatOfDocument(t *testing.T) {
+	r := new(jsonschema.Reflector)
+	for _, pkg := range []string{"report", "results", "expect", "splat"} {
+		testkit.OK(t, r.AddGoComments("vnic.dev/vnic/cmd/vnic/internal/selftest/"+pkg, "../"+pkg))
+	}
+	s := r.Reflect(&Document{})
+	s.ID = ""
+	b := append(testkit.Must(json.MarshalIndent(s, "", "  "))(t), '\n')
+	if flag.Lookup("update").Value.String() == "true" { // golden's
+		testkit.OK(t, os.WriteFile("schema.json", b, 0o644))
+		return
+	}
+	if !bytes.Equal(b, Schema()) {
+		t.Error("schema.json is not that of Document: write it anew with -update")
+	}
+}
+
+// What JSON writes the schema takes, and other keys it does not.
+func TestSchemaTakesWhatIsWritten(t *testing.T) {
+	c := check.NewCompiler()
+	testkit.OK(t, c.AddResource("run.json", testkit.Must(check.UnmarshalJSON(bytes.NewReader(Schema())))(t)))
+	s := testkit.Must(c.Compile("run.json"))(t)
+	valid := func(text string) error {
+		return s.Validate(testkit.Must(check.UnmarshalJSON(strings.NewReader(text)))(t))
+	}
+	run, x := example(t)
+	old, j := unknown(t)
+	for _, text := range []string{
+		text(t, func(b *bytes.Buffer) error { return JSON(b, run, x.Judge(run)) }),
+		text(t, func(b *bytes.Buffer) error { return JSON(b, old, j) }),
+		text(t, func(b *bytes.Buffer) error { return JSON(b, &results.Run{}, &expect.Judgement{}) }),
+	} {
+		testkit.OK(t, valid(text))
+		for _, key := range []string{`"model"`, `"programs"`, `"judgement"`} {
+			if valid(strings.Replace(text, key, `"x`+key[1:], 1)) == nil {
+				t.Errorf("the schema takes a document without %s", key)
+			}
+		}
+	}
+}

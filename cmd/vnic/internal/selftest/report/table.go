@@ -1,0 +1,198 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
+)
+
+// What is shown of one case that does not match.
+const (
+	shownLines = 12 // of diagnostics: the last ones, where the exception's text is
+	shownTrace = 16 // of a kernel's complaint: the first ones
+)
+
+// Table shows a run to people: a line for each program, what does not pass and why, and what does not match.
+func Table(w io.Writer, run *results.Run, j *expect.Judgement) error {
+	fmt.Fprintf(w, "%s, kernel %s%s\n\n", device(run), run.Kernel, versions(run))
+	if err := programs(w, run, j); err != nil {
+		return err
+	}
+	if err := reasons(w, j); err != nil {
+		return err
+	}
+	deviations(w, run, j)
+	return verdict(w, j)
+}
+
+func versions(run *results.Run) string {
+	s := ""
+	for _, name := range slices.Sorted(maps.Keys(run.Versions)) {
+		s += fmt.Sprintf(", %s %s", name, run.Versions[name])
+	}
+	if run.Accel != "" {
+		s += ", " + run.Accel
+	}
+	return s
+}
+
+// programs has a line for each program.
+func programs(w io.Writer, run *results.Run, j *expect.Judgement) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(tw, "program\tcolumn\tpass\tfail\tskip\txfail\tseconds\tdevice memory\tresults are\n")
+	for i := range run.Programs {
+		p := &run.Programs[i]
+		c := p.Count()
+		fmt.Fprintf(tw, "%s\t%s\t%4d\t%4d\t%4d\t%5d\t%7.1f\t%s\t%s\n", p.Name, p.Column, c[ktap.Pass], c.Bad(), c[ktap.Skip],
+			c[ktap.XFail], p.Seconds, devmem(p.Devmem), worth(&j.Programs[i]))
+	}
+	return tw.Flush()
+}
+
+func devmem(d *results.Devmem) string {
+	switch {
+	case d == nil:
+		return "-"
+	case d.Proved:
+		return "proved"
+	}
+	return "NOT PROVED"
+}
+
+// worth says in a few words what a program's results are worth.
+func worth(p *expect.ProgramJudgement) string {
+	var parts []string
+	for _, v := range []expect.Verdict{expect.NewFailure, expect.Changed, expect.Missing, expect.Complained,
+		expect.Unproved, expect.NewPass} {
+		if n := p.Count(v); n > 0 {
+			parts = append(parts, fmt.Sprintf("%s: %d", v, n))
+		}
+	}
+	switch {
+	case !p.Judged:
+		parts = append(parts, "not judged")
+	case len(parts) == 0 && p.Matches():
+		return "as expected"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// reasons lists why cases do not pass that were not expected to, a line for all that have the same reason.
+func reasons(w io.Writer, j *expect.Judgement) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	first := true
+	for i := range j.Programs {
+		p := &j.Programs[i]
+		n := make(map[*expect.Entry]int)
+		var order []*expect.Entry
+		for k := range p.Cases {
+			if c := &p.Cases[k]; c.Verdict == expect.AsExpected && c.Result != ktap.Pass {
+				if n[c.Expected]++; n[c.Expected] == 1 {
+					order = append(order, c.Expected)
+				}
+			}
+		}
+		for _, e := range order {
+			if first {
+				fmt.Fprint(tw, "\nnot passed, as expected\tcases\tresult\tclass\tevidence\twhy\n")
+				first = false
+			}
+			fmt.Fprintf(tw, "%s:%s%s\t%d\t%s\t%s\t%s\t%s\n", p.Name, e.Case, column(p.Column), n[e], e.Expect, dash(e.Class),
+				dash(e.Evidence), e.Text)
+		}
+	}
+	return tw.Flush()
+}
+
+func column(c results.Column) string {
+	if c == results.Unmodified {
+		return ""
+	}
+	return fmt.Sprintf(" (%s)", c)
+}
+
+func dash[S ~string](s S) S {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// deviations shows each case that does not match, with what the guest said of it.
+func deviations(w io.Writer, run *results.Run, j *expect.Judgement) {
+	for i := range j.Programs {
+		p := &run.Programs[i]
+		for k := range j.Programs[i].Cases {
+			c := &j.Programs[i].Cases[k]
+			bad := c.Verdict == expect.Unjudged && c.Result.Bad()
+			if c.Verdict.Matches() && !bad && c.Verdict != expect.NewPass {
+				continue
+			}
+			fmt.Fprintf(w, "\n%s:%s%s: %s", p.Name, c.Case, column(p.Column), describe(c))
+			if c.Class != "" {
+				fmt.Fprintf(w, " [%s]", c.Class)
+			}
+			fmt.Fprintln(w)
+			if c.Expected != nil && c.Expected.Text != "" {
+				fmt.Fprintf(w, "  expected was: %s\n", reason(c.Expected))
+			}
+			if c.Verdict == expect.Complained {
+				block(w, strings.Split(trace(p, c), "\n"), shownTrace, false)
+			} else if r := p.Case(c.Case); r != nil && (bad || !c.Verdict.Matches()) && c.Verdict != expect.Unproved {
+				if r.Reason != "" {
+					block(w, strings.Split(r.Reason, "\n"), shownLines, false)
+				}
+				block(w, r.Diagnostics, shownLines, true)
+			}
+		}
+	}
+}
+
+// block shows some lines: the last ones, or the first.
+func block(w io.Writer, lines []string, n int, last bool) {
+	left := max(0, len(lines)-n)
+	if last {
+		if lines = lines[left:]; left > 0 {
+			fmt.Fprintf(w, "  | (%d lines before: --json)\n", left)
+		}
+		left = 0
+	} else {
+		lines = lines[:len(lines)-left]
+	}
+	for _, l := range lines {
+		if l != "" {
+			fmt.Fprintf(w, "  | %s\n", l)
+		}
+	}
+	if left > 0 {
+		fmt.Fprintf(w, "  | (%d lines more: --json)\n", left)
+	}
+}
+
+// verdict is the last line.
+func verdict(w io.Writer, j *expect.Judgement) error {
+	var err error
+	switch news := j.Count(expect.NewPass); {
+	case !j.Judged:
+		_, err = fmt.Fprintf(w, "\nnot judged: %s\n", j.Why)
+	case !j.Matches:
+		n := 0
+		for _, v := range []expect.Verdict{expect.NewFailure, expect.Changed, expect.Missing, expect.Complained,
+			expect.Unproved} {
+			n += j.Count(v)
+		}
+		_, err = fmt.Fprintf(w, "\nthe run does NOT match what is expected: %d of it is ours to explain\n", n)
+	case news > 0:
+		_, err = fmt.Fprintf(w, "\nthe run matches what is expected, but for new passes: %d\n", news)
+	default:
+		_, err = fmt.Fprint(w, "\nthe run matches what is expected\n")
+	}
+	return err
+}
