@@ -17,7 +17,7 @@ import (
 
 func selftestCommand() *cobra.Command {
 	var verbose, list bool
-	o := selftest.Options{NIC: lab.GVE, MTU: 1500, Timeout: 10 * time.Minute, Repeat: 1}
+	o := selftest.Options{NIC: lab.GVE, MTU: 9000, Timeout: 10 * time.Minute, Repeat: 1}
 	c := &cobra.Command{
 		Use:   "selftest [flags] [PROGRAM[:CASE]...]",
 		Short: "Run the Linux kernel's own driver selftests on the NIC",

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/assets/selftests"
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/guestroot"
 	"vnic.dev/vnic/guest-images/session"
@@ -47,6 +48,9 @@ type bench struct {
 	guest  *machines.Guest // nil: none is booted
 	end    context.CancelFunc
 	splats *console
+
+	expected *expect.Expectations // nil: nothing is known of this kernel
+
 	began  time.Time     // Do
 	first  time.Duration // from then on to the first test's start; 0: there was none
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/assets/selftests"
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
 	"vnic.dev/vnic/guest-images/guestroot"
@@ -31,6 +32,9 @@ func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 		return nil, err
 	}
 	run = b.describeRun()
+	if b.expected, err = expect.Of(run.Model, run.Kernel); err != nil {
+		b.expected, err = nil, nil // without expectations nothing is judged: expect.Judge says so
+	}
 	for range max(1, o.Repeat) {
 		for _, p := range list {
 			for _, column := range b.columns(&p) {
@@ -120,11 +124,12 @@ func (b *bench) program(ctx context.Context, p *program, column results.Column) 
 	if column == results.Patched {
 		root = "/patched"
 	}
-	r := results.NewRecorder(results.Options{Name: p.name, Column: column, Only: p.only,
+	leftOut, names := b.leaveOut(p, column)
+	r := results.NewRecorder(results.Options{Name: p.name, Column: column, Only: p.only, Cases: names,
 		Event: func(e ktap.Event) { o.event(p, column, e) }})
 	b.splats.to(r.Complaint)
 	before := b.payload()
-	exit, stderr := b.runProgram(ctx, path.Join(root, p.dir()), p, r)
+	exit, stderr := b.runProgram(ctx, path.Join(root, p.dir()), p, leftOut, r)
 	b.splats.to(nil)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -143,6 +148,21 @@ func (b *bench) program(ctx context.Context, p *program, column results.Column) 
 	return &res, nil
 }
 
+// leaveOut gives the cases of a program that are not to be run, as they are known to end the guest, and the names of
+// those that will be, if they are known. What a user names is run.
+func (b *bench) leaveOut(p *program, column results.Column) (leftOut, names []string) {
+	if b.expected == nil || b.opt.Source != "" || b.opt.Tests != "" || p.only != nil {
+		return nil, nil
+	}
+	leftOut = b.expected.LeftOut(p.name, column)
+	for _, n := range b.expected.Suite.Programs[p.name] {
+		if !slices.Contains(leftOut, n) {
+			names = append(names, n)
+		}
+	}
+	return leftOut, names
+}
+
 // maxStderr is how many lines of a program's standard error are kept.
 const maxStderr = 50
 
@@ -156,10 +176,14 @@ func lastLines(text []byte, n int) (list []string) {
 }
 
 // runProgram runs a program to its end, or to the end of its time or of the guest.
-func (b *bench) runProgram(ctx context.Context, dir string, p *program, r *results.Recorder) (ktap.Exit, []byte) {
+func (b *bench) runProgram(ctx context.Context, dir string, p *program, leftOut []string,
+	r *results.Recorder) (ktap.Exit, []byte) {
 	args := []string{"./" + path.Base(p.name)}
 	for _, c := range p.only {
 		args = append(args, "-t", c)
+	}
+	for _, c := range leftOut {
+		args = append(args, "-T", c)
 	}
 	var stderr tail
 	late := fmt.Errorf("not done within %v", b.opt.Timeout)
