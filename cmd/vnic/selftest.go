@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -31,6 +32,7 @@ func selftestCommand() *cobra.Command {
 			o.Log = logTo(ui, slog.LevelError, verbose)
 			o.Fetch.Log, o.Fetch.Progress = o.Log, ui.fetch
 			o.Note, o.Stage = ui.note, ui.doingNow
+			o.Stdin, o.Stdout, o.Stderr = os.Stdin, c.OutOrStdout(), c.ErrOrStderr()
 			if list {
 				names, err := selftest.List(c.Context(), &o)
 				ui.done()
@@ -73,6 +75,8 @@ func selftestCommand() *cobra.Command {
 	f.StringVar(&o.NIC, "nic", o.NIC, "gve, which needs QEMU "+assets.MinVFIOUser+"; or virtio")
 	f.BoolVar(&list, "list", false, "list the programs")
 	f.BoolVar(&o.Patched, "patch-tests", false, "run programs that assume what not all NICs have with vnic's patches, too")
+	f.StringVar(&o.Device, "device", "", "a NIC of QEMU's own in place of --nic: virtio-net-pci, vmxnet3 or e1000e")
+	f.BoolVar(&o.Shell, "shell", false, "a shell in the guest at the first failure")
 	f.StringVar(&o.Source, "source", "", "a kernel's tree, whose tests are built and run")
 	f.StringVar(&o.Tests, "tests", "",
 		"a directory laid out as tools/testing/selftests, whose .py and .sh files take the place of the tests'")

@@ -3,14 +3,9 @@ package boot
 import (
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"sync"
 
-	"golang.org/x/sys/unix"
-	"golang.org/x/term"
-
-	"vnic.dev/vnic/cmd/vnic/internal/atexit"
+	"vnic.dev/vnic/cmd/vnic/internal/terminal"
 	"vnic.dev/vnic/guest-images/session"
 )
 
@@ -44,62 +39,10 @@ func (l *runner) streams() []streams {
 
 // own gives this process's streams.
 func (o *Options) own() streams {
-	s := streams{out: o.Stdout, err: o.Stderr, close: func() {}, end: func() {}}
-	if o.Stdin == nil {
-		return s
-	}
-	in, err := newInput(o.Stdin)
-	if err != nil {
-		return s
-	}
-	s.in = in
-	if !isTerminal(o.Stdin) || !isTerminal(o.Stdout) || !isTerminal(o.Stderr) {
-		return s
-	}
-	fd := int(o.Stdin.Fd())
-	old, err := term.MakeRaw(fd)
-	if err != nil {
-		return s
-	}
-	back := func() { _ = term.Restore(fd, old) }
-	done := atexit.Register(back)
-	s.tty, s.size, s.resize = true, size(fd), make(chan session.Size, 1)
-	changes, end := make(chan os.Signal, 1), make(chan struct{})
-	signal.Notify(changes, unix.SIGWINCH)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			select {
-			case <-changes:
-				select {
-				case <-s.resize: // an older one
-				default:
-				}
-				s.resize <- size(fd) // only we send
-			case <-end:
-				return
-			}
-		}
-	})
-	s.close = func() {
-		signal.Stop(changes)
-		close(end)
-		wg.Wait()
-		back()
-		done()
+	t := terminal.Own(o.Stdin, o.Stdout, o.Stderr)
+	s := streams{out: o.Stdout, err: o.Stderr, tty: t.TTY, size: t.Size, resize: t.Resize, close: t.Close, end: func() {}}
+	if t.In != nil {
+		s.in = t.In
 	}
 	return s
-}
-
-func isTerminal(w any) bool {
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
-}
-
-func size(fd int) session.Size {
-	cols, rows, err := term.GetSize(fd)
-	if err != nil || cols <= 0 || rows <= 0 || cols > 1<<15 || rows > 1<<15 {
-		return session.Size{Rows: 24, Cols: 80}
-	}
-	return session.Size{Rows: uint16(rows), Cols: uint16(cols)}
 }

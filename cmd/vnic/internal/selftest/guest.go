@@ -8,12 +8,15 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
+	"path"
 	"strings"
 	"time"
 
 	"vnic.dev/vnic/assets/selftests"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
+	"vnic.dev/vnic/cmd/vnic/internal/terminal"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/guestroot"
 	"vnic.dev/vnic/guest-images/session"
@@ -51,13 +54,17 @@ type bench struct {
 
 	expected *expect.Expectations // nil: nothing is known of this kernel
 
-	began  time.Time     // Do
-	first  time.Duration // from then on to the first test's start; 0: there was none
+	ended bool          // the user has had a shell: that was the run
+	began time.Time     // Do
+	first time.Duration // from then on to the first test's start; 0: there was none
 }
 
 // describe is the lab: a guest with two NICs of the model, the second of which is the tests' remote end. A GPU is behind
 // the first.
 func (o *Options) describe() lab.Description {
+	if o.Device != "" { // QEMU has the NICs, and a hub between them; a lab has one port at least, which is nobody's here
+		return lab.Description{Guests: []lab.Guest{{Name: "guest"}, {NICs: []lab.NIC{{Model: lab.Virtio}}}}}
+	}
 	nic := lab.NIC{Model: o.NIC, MTU: o.MTU, QueuePairs: queuePairs,
 		// Tests send from addresses that they make up, and forward others' packets.
 		Link: wire.LinkOptions{Identity: &wire.Identity{Any: true, Router: true}}}
@@ -95,7 +102,7 @@ func (b *bench) boot(ctx context.Context) error {
 	b.splats = newConsole(b.opt.Console)
 	c := machines.Config{Name: "guest", RAMSize: guestRAM, CPUs: guestCPUs, Log: b.opt.Log, Console: b.splats,
 		Agent: agent.Config{Hostname: "vnic", Port: true}, ResultsPort: true, TimeLimit: forever,
-		Append: "nokaslr", Accel: b.opt.Accel, Disks: b.disks}
+		Append: "nokaslr", Accel: b.opt.Accel, Disks: b.disks, Args: b.opt.ownNICs()}
 	if b.opt.GDB != 0 {
 		c.Args = append(c.Args, "-gdb", fmt.Sprintf("tcp:127.0.0.1:%d", b.opt.GDB))
 		b.opt.Note("gdb: target remote 127.0.0.1:%d", b.opt.GDB)
@@ -152,22 +159,52 @@ func (b *bench) close() error {
 	return errors.Join(errs...)
 }
 
+// end is one of the two NICs.
+type end struct {
+	mac          wire.MAC
+	addr4, addr6 netip.Prefix
+}
+
+// ends are the NIC that is tested, and its remote end.
+func ends() (list [2]end) {
+	for i := range list {
+		list[i] = end{lab.MAC(i), lab.Addr4(i), lab.Addr6(i)}
+	}
+	return list
+}
+
+// QEMU's own NICs, and the modules that drive them.
+var devices = map[string][]string{"virtio-net-pci": {"virtio_net"}, "vmxnet3": {"vmxnet3"}, "e1000e": {"e1000e"}}
+
+// ownNICs are the arguments for two NICs of QEMU's own on a hub.
+func (o *Options) ownNICs() (args []string) {
+	if o.Device == "" {
+		return nil
+	}
+	for i, e := range ends() {
+		id := fmt.Sprintf("own%d", i)
+		device := fmt.Sprintf("%s,netdev=%s,mac=%v,romfile=", o.Device, id, net.HardwareAddr(e.mac[:]))
+		if o.Device == "virtio-net-pci" {
+			device += fmt.Sprintf(",host_mtu=%d,disable-legacy=on", o.MTU)
+		}
+		args = append(args, "-netdev", "hubport,id="+id+",hubid=0", "-device", device)
+	}
+	return args
+}
+
 // env is what the tests are told of their guest (tools/testing/selftests/drivers/net/README.rst).
 func (b *bench) env() []string {
-	ports := b.lab.Ports()
-	mac := func(p *lab.Port) string { return net.HardwareAddr(p.MAC[:]).String() }
-	env := []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8", "NO_COLOR=1", "TERM=dumb",
+	x := ends()
+	mac := func(m wire.MAC) string { return net.HardwareAddr(m[:]).String() }
+	env := []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8", "NO_COLOR=1",
 		"PYTHONDONTWRITEBYTECODE=1",
-		"NETIF=eth0", "LOCAL_V4=" + ports[0].Addr4.Addr().String(), "LOCAL_V6=" + ports[0].Addr6.Addr().String(),
-		"REMOTE_V4=" + ports[1].Addr4.Addr().String(), "REMOTE_V6=" + ports[1].Addr6.Addr().String(),
+		"NETIF=eth0", "LOCAL_V4=" + x[0].addr4.Addr().String(), "LOCAL_V6=" + x[0].addr6.Addr().String(),
+		"REMOTE_V4=" + x[1].addr4.Addr().String(), "REMOTE_V6=" + x[1].addr6.Addr().String(),
 		"LOCAL_PREFIX_V6=" + prefixV6, "REMOTE_TYPE=netns", "REMOTE_ARGS=" + remoteNetns, "KSFT_MACHINE_SLOW=1",
-		"MAC0=" + mac(ports[0]), "MAC1=" + mac(ports[1]), fmt.Sprintf("MTU=%d", b.opt.MTU),
-		fmt.Sprintf("PREFIX=%d %d", ports[0].Addr4.Bits(), ports[0].Addr6.Bits())}
-	if ports[0].Model.Kernel {
-		env = append(env, "NTUPLE=on")
-	}
-	if ports[0].Model.Node {
-		env = append(env, "GPU_NODE="+gpuNode)
+		"MAC0=" + mac(x[0].mac), "MAC1=" + mac(x[1].mac), fmt.Sprintf("MTU=%d", b.opt.MTU),
+		fmt.Sprintf("PREFIX=%d %d", x[0].addr4.Bits(), x[0].addr6.Bits())}
+	if b.opt.Device == "" && b.opt.NIC == lab.GVE {
+		env = append(env, "NTUPLE=on", "GPU_NODE="+gpuNode)
 	}
 	return env
 }
@@ -179,8 +216,8 @@ func (b *bench) sh(ctx context.Context, script string, out io.Writer) (session.S
 
 // exec runs a program there.
 func (b *bench) exec(ctx context.Context, dir string, stdout, stderr io.Writer, args ...string) (session.Status, error) {
-	st, err := session.Run(ctx, b.guest.Agent(), session.Command{Path: args[0], Args: args, Env: b.env(), Dir: dir,
-		Stdout: stdout, Stderr: stderr})
+	st, err := session.Run(ctx, b.guest.Agent(), session.Command{Path: args[0], Args: args, Dir: dir,
+		Env: append(b.env(), "TERM=dumb"), Stdout: stdout, Stderr: stderr})
 	if err != nil {
 		err = b.blame(err)
 	}
@@ -203,3 +240,24 @@ func (b *bench) prepare(ctx context.Context) error {
 }
 
 const prepareTime = 2 * time.Minute
+
+// shell gives the user a shell in the guest, where a program is, with all that the program is told.
+func (b *bench) shell(ctx context.Context, dir string, p *program) error {
+	o := b.opt
+	o.Note("a shell in the guest, as it is after %s: ./%s runs it again, exit ends the run", p.name, path.Base(p.name))
+	o.Stage("")
+	t := terminal.Own(o.Stdin, o.Stdout, o.Stderr)
+	defer t.Close()
+	c := session.Command{Path: "/bin/bash", Args: []string{"bash"}, Dir: dir, Env: b.env(), Stdout: o.Stdout,
+		Stderr: o.Stderr, TTY: t.TTY, Size: t.Size, Resize: t.Resize}
+	if t.In != nil {
+		c.Stdin = t.In
+	}
+	if v := os.Getenv("TERM"); v != "" {
+		c.Env = append(c.Env, "TERM="+v)
+	}
+	if _, err := session.Run(ctx, b.guest.Agent(), c); err != nil {
+		return b.blame(err)
+	}
+	return nil
+}

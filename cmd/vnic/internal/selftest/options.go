@@ -5,6 +5,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"vnic.dev/vnic/assets"
@@ -17,6 +21,7 @@ import (
 // Options says what is run.
 type Options struct {
 	NIC      string   // lab.GVE or lab.Virtio
+	Device   string   // of devices: a NIC of QEMU's own in place of ours; "": ours
 	Programs []string // PROGRAM or PROGRAM:CASE; none: all that are for a NIC like ours
 	MTU      int
 	Timeout  time.Duration // of a program
@@ -27,6 +32,10 @@ type Options struct {
 	Tests   string // a directory with files that take the place of tests'; "": none
 	Patched bool   // programs that the patch series changes are run with it, too
 
+	Shell   bool // a shell in the guest at the first failure, which ends the run
+	Stdin   *os.File
+	Stdout  io.Writer // of the shell
+	Stderr  io.Writer
 	GDB     int // port of QEMU's gdb server; 0: none
 	Accel   qemu.Accel
 	Console io.Writer // gets the guest's console; may be nil
@@ -41,6 +50,8 @@ type Options struct {
 func (o *Options) Check() error {
 	m, known := lab.LookupModel(o.NIC)
 	switch {
+	case o.Device != "" && devices[o.Device] == nil:
+		return fmt.Errorf("--device %s: %s", o.Device, strings.Join(slices.Sorted(maps.Keys(devices)), ", "))
 	case !known:
 		return fmt.Errorf("--nic %s: %s or %s", o.NIC, lab.GVE, lab.Virtio)
 	case o.MTU < lab.MinMTU || o.MTU > m.MaxMTU:

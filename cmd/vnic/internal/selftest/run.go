@@ -13,6 +13,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
+	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/guestroot"
 	"vnic.dev/vnic/lab/machines"
 )
@@ -43,7 +44,7 @@ func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 					run.Programs = append(run.Programs, *res)
 					o.Ended(res)
 				}
-				if err != nil {
+				if err != nil || b.ended {
 					return run, err
 				}
 			}
@@ -71,7 +72,11 @@ func List(ctx context.Context, o *Options) (list []string, err error) {
 func (b *bench) fetch(ctx context.Context) (err error) {
 	o := b.opt
 	o.Stage("looking for QEMU and a kernel")
-	if b.im, err = machines.Fetch(ctx, o.Fetch, []string{o.NIC}, o.Note); err != nil {
+	models := []string{o.NIC}
+	if o.Device != "" {
+		models = nil
+	}
+	if b.im, err = machines.Fetch(ctx, o.Fetch, models, o.Note); err != nil {
 		return err
 	}
 	want := selftests.Options{Options: o.Fetch, Kernel: b.im.Kernel, Source: o.Source, Tests: o.Tests, Patched: o.Patched}
@@ -84,13 +89,22 @@ func (b *bench) fetch(ctx context.Context) (err error) {
 	for _, n := range b.images.Notes {
 		o.Note("%s", n)
 	}
-	modules := append(slices.Clone(guestroot.Modules), b.im.Drivers(o.NIC)...)
+	modules := slices.Concat(guestroot.Modules, devices[o.Device])
+	if o.Device == "" {
+		modules = append(modules, b.im.Drivers(o.NIC)...)
+	} else if guestimages.HasModule(b.im.Kernel.Modules, "virtio_pci") {
+		modules = append([]string{"virtio_pci"}, modules...)
+	}
 	return b.im.Build(ctx, modules, guestroot.ModprobeName)
 }
 
 // describeRun is a run's head.
 func (b *bench) describeRun() *results.Run {
-	return &results.Run{Schema: results.Schema, Model: b.opt.NIC, Device: "vnic", Kernel: b.im.Kernel.Version,
+	model, device := b.opt.NIC, "vnic"
+	if b.opt.Device != "" {
+		model, device = b.opt.Device, "qemu"
+	}
+	return &results.Run{Schema: results.Schema, Model: model, Device: device, Kernel: b.im.Kernel.Version,
 		Versions: map[string]string{"qemu": b.im.QEMU.Version, "tests": b.images.Source}, Programs: []results.Program{}}
 }
 
@@ -141,12 +155,20 @@ func (b *bench) program(ctx context.Context, p *program, column results.Column) 
 	if p.isDevmem() {
 		res.Devmem = b.payload().since(before, &res)
 	}
+	if o.Shell && exit.Lost == "" && failed(&res) {
+		b.ended = true
+		o.Ended(&res)
+		return nil, b.shell(ctx, path.Join(root, p.dir()), p)
+	}
 	if exit.Lost != "" || slices.ContainsFunc(res.Splats, func(s results.Splat) bool { return s.Fatal() }) {
 		o.Note("%s: the kernel is not fit for another program: the next one gets a fresh boot", p.name)
 		return &res, b.shut()
 	}
 	return &res, nil
 }
+
+// failed says whether a program has a case that failed.
+func failed(p *results.Program) bool { return p.Count().Bad() > 0 || len(p.Splats) > 0 }
 
 // leaveOut gives the cases of a program that are not to be run, as they are known to end the guest, and the names of
 // those that will be, if they are known. What a user names is run.

@@ -1,4 +1,4 @@
-package boot
+package terminal
 
 import (
 	"errors"
@@ -9,23 +9,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// input reads a file that may be a terminal, and whose Read can be ended: Close does that, and leaves the file open.
-type input struct {
+// Input reads a file that may be a terminal, and whose Read can be ended: Close does that, and leaves the file open.
+type Input struct {
 	f    *os.File
 	wake int // eventfd
 	once sync.Once
 	mu   sync.Mutex // held by Read; Close has it before wake goes
 }
 
-func newInput(f *os.File) (*input, error) {
+// NewInput makes an Input of a file, which stays the caller's.
+func NewInput(f *os.File) (*Input, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, os.NewSyscallError("eventfd", err)
 	}
-	return &input{f: f, wake: fd}, nil
+	return &Input{f: f, wake: fd}, nil
 }
 
-func (i *input) Read(b []byte) (int, error) {
+// Read implements io.Reader; after Close it gives io.EOF.
+func (i *Input) Read(b []byte) (int, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.wake < 0 {
@@ -54,7 +56,8 @@ func (i *input) Read(b []byte) (int, error) {
 	}
 }
 
-func (i *input) Close() error {
+// Close ends a Read. It leaves the file open.
+func (i *Input) Close() error {
 	i.once.Do(func() {
 		one := [8]byte{1}
 		_, _ = unix.Write(i.wake, one[:])
