@@ -3,12 +3,15 @@ package expect
 import (
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -26,6 +29,12 @@ func headings(t *testing.T) []string {
 	return list
 }
 
+// unwritten are programs of which nothing is written down, by file: each is work to be done, and none is forgotten.
+var unwritten = map[string]string{
+	"gve-7.2":    "gro.py hw/ipsec_vxlan.py psp.py",
+	"virtio-7.2": "gro.py hw/ipsec_vxlan.py hw/rss_api.py hw/rss_ctx.py hw/rss_drv.py hw/uso.py psp.py",
+}
+
 // Invariant: selftest: Every result of a selftest that is expected and is no pass has a reason with evidence.
 func TestWhatIsWrittenDownIsSound(t *testing.T) {
 	found := headings(t)
@@ -41,6 +50,13 @@ func TestWhatIsWrittenDownIsSound(t *testing.T) {
 			continue
 		}
 		testkit.Equal(t, path+": model", x.File.Model, model)
+		var not []string
+		for _, name := range slices.Sorted(maps.Keys(suite.Programs)) {
+			if _, ok := x.File.Programs[name][results.Unmodified]; !ok {
+				not = append(not, name)
+			}
+		}
+		testkit.Equal(t, path+": programs that are not judged", strings.Join(not, " "), unwritten[base])
 		n++
 	}
 	if n < 2 {

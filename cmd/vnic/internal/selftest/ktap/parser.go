@@ -52,7 +52,6 @@ type Parser struct {
 	stopped   bool // no case follows
 	whole     bool // the program said of itself what it is: skipped
 	troubles  []string
-	ended     bool
 }
 
 // level is what has come of one level of nested tests.

@@ -55,7 +55,8 @@ func (r *Recorder) Write(b []byte) (int, error) {
 	return r.parser.Write(b)
 }
 
-// Complaint takes what the kernel complains about while the program runs: it belongs to the case that is under way.
+// Complaint takes what the kernel complains about while the program runs: it belongs to the case that is under way. One
+// that the console brings late can belong to the case before.
 func (r *Recorder) Complaint(s splat.Splat) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

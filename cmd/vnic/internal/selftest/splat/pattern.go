@@ -60,7 +60,7 @@ var beginnings = []struct {
 	{dieHeader, Oops, marker},
 	{regexp.MustCompile(`^kernel BUG at `), Bug, marker},
 	{regexp.MustCompile(`^BUG: `), Bug, trace},
-	// kernel/panic.c, __warn: "WARNING: FILE:LINE at FUNCTION", and in older kernels "WARNING: CPU: 0 PID: 1 at FILE:LINE ..."
+	// kernel/panic.c, __warn: "WARNING: FILE:LINE at FUNCTION"; older kernels: "WARNING: CPU: 0 PID: 1 at FILE:LINE"
 	{regexp.MustCompile(`^WARNING: .{0,256}\bat .*\+0x`), Warning, marker},
 	{regexp.MustCompile(`NETDEV WATCHDOG: `), TxTimeout, oneLine}, // net/sched/sch_generic.c, dev_watchdog
 	{regexp.MustCompile(`^unregister_netdevice: waiting for `), RefLeak, oneLine},
