@@ -54,6 +54,9 @@ type bench struct {
 
 	expected *expect.Expectations // nil: nothing is known of this kernel
 
+	logs       []*os.File
+	consoleLog io.Writer // nil: none
+
 	ended bool          // the user has had a shell: that was the run
 	began time.Time     // Do
 	first time.Duration // from then on to the first test's start; 0: there was none
@@ -99,7 +102,7 @@ func (b *bench) open() (err error) {
 // boot boots the guest and gives it its root.
 func (b *bench) boot(ctx context.Context) error {
 	hw := b.lab.Machine(0)
-	b.splats = newConsole(b.opt.Console)
+	b.splats = newConsole(b.consoleLog)
 	c := machines.Config{Name: "guest", RAMSize: guestRAM, CPUs: guestCPUs, Log: b.opt.Log, Console: b.splats,
 		Agent: agent.Config{Hostname: "vnic", Port: true}, ResultsPort: true, TimeLimit: forever,
 		Append: "nokaslr", Accel: b.opt.Accel, Disks: b.disks, Args: b.opt.ownNICs()}
@@ -151,6 +154,9 @@ func (b *bench) close() error {
 	}
 	for _, d := range b.disks {
 		errs = append(errs, d.File.Close())
+	}
+	for _, f := range b.logs {
+		errs = append(errs, f.Close())
 	}
 	if b.images != nil {
 		errs = append(errs, b.images.Close())

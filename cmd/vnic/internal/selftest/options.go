@@ -32,14 +32,14 @@ type Options struct {
 	Tests   string // a directory with files that take the place of tests'; "": none
 	Patched bool   // programs that the patch series changes are run with it, too
 
-	Shell   bool // a shell in the guest at the first failure, which ends the run
-	Stdin   *os.File
-	Stdout  io.Writer // of the shell
-	Stderr  io.Writer
-	GDB     int // port of QEMU's gdb server; 0: none
-	Accel   qemu.Accel
-	Console io.Writer // gets the guest's console; may be nil
-	Log     *slog.Logger
+	Shell  bool // a shell in the guest at the first failure, which ends the run
+	Stdin  *os.File
+	Stdout io.Writer // of the shell
+	Stderr io.Writer
+	GDB    int // port of QEMU's gdb server; 0: none
+	Accel  qemu.Accel
+	LogDir string // directory for what programs print, and the guest's console; "": none
+	Log    *slog.Logger
 
 	Stage func(what string)                // what goes on
 	Note  func(format string, args ...any) // what a user should know

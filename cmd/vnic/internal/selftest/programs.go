@@ -71,7 +71,7 @@ func choose(all, args []string) (list []program, err error) {
 			return nil, err
 		}
 		if hasCase && one == "" {
-			return nil, fmt.Errorf("%s: which case? %s --list %s names them", arg, "vnic selftest", name)
+			return nil, fmt.Errorf("%s: which case? vnic selftest --list %s names them", arg, name)
 		}
 		i := slices.IndexFunc(list, func(p program) bool { return p.name == full })
 		if i < 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"path"
 	"slices"
 	"strings"
@@ -22,6 +23,9 @@ import (
 func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 	b := &bench{opt: o, began: time.Now()}
 	defer func() { err = errors.Join(err, b.close()) }()
+	if err := errors.Join(o.checkGDB(), b.openLogs()); err != nil {
+		return nil, err
+	}
 	if err := b.fetch(ctx); err != nil {
 		return nil, err
 	}
@@ -65,7 +69,32 @@ func List(ctx context.Context, o *Options) (list []string, err error) {
 	if err := b.fetch(ctx); err != nil {
 		return nil, err
 	}
-	return listed(b.images.List), nil
+	all := listed(b.images.List)
+	if len(o.Programs) == 0 {
+		for _, name := range all {
+			if why := NotForUs[name]; why != "" {
+				name = fmt.Sprintf("%-30s not run unless it is named: %s", name, why)
+			}
+			list = append(list, name)
+		}
+		return list, nil
+	}
+	chosen, err := choose(all, o.Programs)
+	if err != nil {
+		return nil, &UsageError{err}
+	}
+	suite, err := expect.SuiteOf(b.im.Kernel.Version)
+	if err != nil {
+		return nil, fmt.Errorf("the cases of this kernel's tests are not known: %w", err)
+	}
+	for _, p := range chosen {
+		for _, c := range suite.Programs[p.name] {
+			if expect.Asked(c, p.only) {
+				list = append(list, p.name+":"+c)
+			}
+		}
+	}
+	return list, nil
 }
 
 // fetch finds or makes what the guest is booted from.
@@ -143,7 +172,14 @@ func (b *bench) program(ctx context.Context, p *program, column results.Column) 
 		Event: func(e ktap.Event) { o.event(p, column, e) }})
 	b.splats.to(r.Complaint)
 	before := b.payload()
-	exit, stderr := b.runProgram(ctx, path.Join(root, p.dir()), p, leftOut, r)
+	log, err := b.log(p, column)
+	if err != nil {
+		return nil, err
+	}
+	exit, stderr := b.runProgram(ctx, path.Join(root, p.dir()), p, leftOut, io.MultiWriter(r, log))
+	if err := log.Close(); err != nil {
+		return nil, err
+	}
 	b.splats.to(nil)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -199,7 +235,7 @@ func lastLines(text []byte, n int) (list []string) {
 
 // runProgram runs a program to its end, or to the end of its time or of the guest.
 func (b *bench) runProgram(ctx context.Context, dir string, p *program, leftOut []string,
-	r *results.Recorder) (ktap.Exit, []byte) {
+	out io.Writer) (ktap.Exit, []byte) {
 	args := []string{"./" + path.Base(p.name)}
 	for _, c := range p.only {
 		args = append(args, "-t", c)
@@ -211,7 +247,7 @@ func (b *bench) runProgram(ctx context.Context, dir string, p *program, leftOut 
 	late := fmt.Errorf("not done within %v", b.opt.Timeout)
 	pctx, cancel := context.WithTimeoutCause(ctx, b.opt.Timeout, late)
 	defer cancel()
-	st, err := b.exec(pctx, dir, r, &stderr, args...)
+	st, err := b.exec(pctx, dir, out, &stderr, args...)
 	switch {
 	case errors.Is(err, late) || pctx.Err() != nil:
 		return ktap.Exit{TimedOut: true, Status: 124}, stderr.b

@@ -1,0 +1,79 @@
+package selftest
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
+)
+
+// openLogs makes the directory of Options.LogDir, with a file for the console.
+func (b *bench) openLogs() error {
+	dir := b.opt.LogDir
+	if dir == "" {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("--log: %w", err)
+	}
+	f, err := os.Create(filepath.Join(dir, "console.log"))
+	if err != nil {
+		return fmt.Errorf("--log: %w", err)
+	}
+	b.logs = append(b.logs, f)
+	b.consoleLog = f
+	return nil
+}
+
+// log opens a program's file; of a program that ran before it is appended to. Without Options.LogDir it drops all.
+func (b *bench) log(p *program, column results.Column) (io.WriteCloser, error) {
+	if b.opt.LogDir == "" {
+		return nothing{}, nil
+	}
+	name := strings.ReplaceAll(p.name, "/", "_") + "-" + string(column) + ".log"
+	f, err := os.OpenFile(filepath.Join(b.opt.LogDir, name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("--log: %w", err)
+	}
+	return f, nil
+}
+
+type nothing struct{}
+
+func (nothing) Write(p []byte) (int, error) { return len(p), nil }
+func (nothing) Close() error                { return nil }
+
+// Line says in one line what came of a program.
+func Line(p *results.Program) string {
+	n := p.Count()
+	line := fmt.Sprintf("%-24s %3d pass, %d fail, %d skip", p.Name, n[ktap.Pass], n.Bad(), n[ktap.Skip])
+	if n[ktap.XFail] > 0 {
+		line += fmt.Sprintf(", %d xfail", n[ktap.XFail])
+	}
+	if p.Column != results.Unmodified {
+		line += fmt.Sprintf(" (%s)", p.Column)
+	}
+	line += fmt.Sprintf(", %.0f s", p.Seconds)
+	for i := range p.Splats {
+		line += fmt.Sprintf("; the kernel: %s: %s", p.Splats[i].Kind, p.Splats[i].Title)
+	}
+	return line
+}
+
+// checkGDB says whether the port for gdb is free. QEMU would say it too, after a boot in vain.
+func (o *Options) checkGDB() error {
+	if o.GDB == 0 {
+		return nil
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(o.GDB)))
+	if err != nil {
+		return fmt.Errorf("--gdb %d: %w", o.GDB, err)
+	}
+	return l.Close()
+}
