@@ -22,7 +22,8 @@ KERNEL := $(shell sed -n 's/.*"name": "linux-binary-\(.*\)",/\1/p' assets/versio
 GPU    := guest-images/bin/vnicgpu-$(KERNEL).ko.gz
 # Everything that Go builds from: a change of any of it builds anew.
 SRC   := $(shell find . -name '*.go' -o -name '*.s' -o -name go.mod -o -name go.sum -o \
-                 -name '*.json' -path '*/internal/*' | grep -v '^./tools/')
+                 \( -name '*.json' -o -name '*.yaml' -o -name '*.sh' \) -path '*/internal/*' -o \
+                 -path './assets/selftests/p*/*' | grep -v '^./tools/')
 
 # What is made bears the date of its source, not of its making.
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)

@@ -1,0 +1,152 @@
+package selftests
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+func write(t *testing.T, path, text string, mode os.FileMode) {
+	t.Helper()
+	testkit.OK(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	testkit.OK(t, os.WriteFile(path, []byte(text), mode))
+}
+
+func TestSeries(t *testing.T) {
+	for version, want := range map[string]string{"7.2.12+deb14-cloud-amd64": "7.2", "6.12": "6.12", "7.3-rc1": "7.3",
+		"": "", "next": "", "7": ""} {
+		testkit.Equal(t, version, Series(version), want)
+	}
+}
+
+// A program of a tree runs by the tree's own loader and libraries, wherever the tree lies, by a link as well, and knows by
+// which name it was called. A library that can be run stays what it is.
+func TestToolsRunByTheirOwnLoader(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "cache with spaces/usr/tree")
+	libs := filepath.Join(root, assets.Libraries)
+	testkit.OK(t, os.MkdirAll(libs, 0o755))
+	// The machine's own stand for what packages have.
+	out := testkit.Must(exec.Command("ldd", "/bin/ls").Output())(t)
+	for _, f := range strings.Fields(string(out)) {
+		if strings.HasPrefix(f, "/") {
+			b := testkit.Must(os.ReadFile(f))(t)
+			write(t, filepath.Join(libs, filepath.Base(f)), string(b), 0o755)
+		}
+	}
+	ls := testkit.Must(os.ReadFile("/bin/ls"))(t)
+	write(t, filepath.Join(root, "usr/bin/ls"), string(ls), 0o755)
+	write(t, filepath.Join(root, "usr/lib/gcc/x/libplugin.so"), string(ls), 0o755)
+	write(t, filepath.Join(root, "usr/bin/words"), "#!/bin/sh\necho words\n", 0o755)
+	testkit.OK(t, os.Symlink("ls", filepath.Join(root, "usr/bin/list")))
+	testkit.OK(t, finishTools(t.Context(), root))
+
+	moved := filepath.Join(t.TempDir(), "moved")
+	testkit.OK(t, os.Rename(root, moved))
+	for _, name := range []string{"ls", "list"} {
+		cmd := exec.Command(filepath.Join(moved, "usr/bin", name), filepath.Join(moved, "usr/bin"))
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+		got, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(got), "ls.real") {
+			t.Errorf("%s: %v: %s", name, err, got)
+		}
+		got, _ = exec.Command(cmd.Path, "/no/such/file").CombinedOutput()
+		if !strings.HasPrefix(string(got), cmd.Path+":") {
+			t.Errorf("%s calls itself %q", name, got)
+		}
+	}
+	if b := testkit.Must(os.ReadFile(filepath.Join(moved, "usr/lib/gcc/x/libplugin.so")))(t); string(b) != string(ls) {
+		t.Error("a library became a script")
+	}
+	if b := testkit.Must(os.ReadFile(filepath.Join(moved, "usr/bin/words")))(t); !strings.Contains(string(b), "echo words") {
+		t.Error("a script became another one")
+	}
+	// With a library that is none the program does not run: it is not the machine's that were used.
+	write(t, filepath.Join(moved, assets.Libraries, "libc.so.6"), "no library", 0o755)
+	if err := exec.Command(filepath.Join(moved, "usr/bin/ls")).Run(); err == nil {
+		t.Error("it runs with other libraries")
+	}
+}
+
+func TestToolsWithoutProgramsAreRefused(t *testing.T) {
+	if err := finishTools(t.Context(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "no programs") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestRootHasAMergedUsr(t *testing.T) {
+	root := t.TempDir()
+	testkit.OK(t, mergeUsr(root))
+	write(t, filepath.Join(root, "usr/bin/x"), "", 0o644)
+	if _, err := os.Stat(filepath.Join(root, "bin/x")); err != nil {
+		t.Error(err)
+	}
+	testkit.OK(t, mergeUsr(root)) // as it is
+	old := t.TempDir()
+	write(t, filepath.Join(old, "bin/x"), "", 0o644)
+	if err := mergeUsr(old); err == nil || !strings.Contains(err.Error(), "/bin") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A tree that changes is another one; one that is looked at is not.
+func TestTreeIsKnownByWhatIsInIt(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "a/b.ko"), "one", 0o644)
+	write(t, filepath.Join(dir, "build/x"), "not looked at", 0o644)
+	id := testkit.Must(treeID(dir))(t)
+	testkit.Equal(t, "again", testkit.Must(treeID(dir))(t), id)
+	write(t, filepath.Join(dir, "build/y"), "", 0o644)
+	testkit.Equal(t, "with another build", testkit.Must(treeID(dir))(t), id)
+	testkit.OK(t, os.Chtimes(filepath.Join(dir, "a/b.ko"), time.Time{}, time.Unix(1, 0)))
+	if testkit.Must(treeID(dir))(t) == id {
+		t.Error("a file of another time makes no other tree")
+	}
+	if _, err := treeID(filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestWrongTreesAreNamed(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "tools/testing/selftests/drivers/net/ping.py"), "", 0o644)
+	if root, err := testsRoot(dir); err != nil || root != filepath.Join(dir, selftestsDir) {
+		t.Errorf("%s, %v", root, err)
+	}
+	if root, err := testsRoot(filepath.Join(dir, selftestsDir)); err != nil || root != filepath.Join(dir, selftestsDir) {
+		t.Errorf("%s, %v", root, err)
+	}
+	var missing *assets.Missing
+	for what, err := range map[string]error{"--source " + dir: CheckSource(dir),
+		"--tests /dev": func() error { _, err := testsRoot("/dev"); return err }()} {
+		if !errors.As(err, &missing) || missing.What != what || missing.Fix == "" {
+			t.Errorf("%s: got %v", what, err)
+		}
+	}
+	if _, err := Make(t.Context(), Options{Kernel: assets.Kernel{Version: "next"}}); !errors.As(err, &missing) {
+		t.Errorf("a kernel without a series: got %v", err)
+	}
+	if _, err := Make(t.Context(), Options{Kernel: assets.Kernel{Version: "7.2.1"}, Source: dir}); !errors.As(err, &missing) {
+		t.Errorf("a source without tests: got %v", err)
+	}
+}
+
+// Offline, and with an empty cache, what is missing is named.
+func TestOfflineSaysWhatIsMissing(t *testing.T) {
+	o := assets.Options{CacheDir: t.TempDir(), Offline: true}
+	_, err := Make(t.Context(), Options{Options: o, Kernel: assets.Kernel{Version: "7.2.12"}})
+	if !errors.Is(err, assets.ErrOffline) {
+		t.Errorf("got %v", err)
+	}
+	if mb := Megabytes(Options{Options: o, Kernel: assets.Kernel{Version: "7.2.12"}}); mb < 300 || mb > 600 {
+		t.Errorf("%d MB", mb)
+	}
+}

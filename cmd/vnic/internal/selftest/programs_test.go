@@ -1,0 +1,142 @@
+package selftest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/splat"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// kernelList is a part of a kernel's kselftest-list.txt.
+const kernelList = `net/lib:csum
+drivers/net:ping.py
+drivers/net:psp.py
+drivers/net/hw:csum.py
+drivers/net/hw:devmem.py
+drivers/net/hw:ethtool.sh
+drivers/net/hw:ping.py
+net:tls
+`
+
+func TestProgramsAreChosen(t *testing.T) {
+	all := listed(kernelList)
+	if want := []string{"hw/csum.py", "hw/devmem.py", "hw/ethtool.sh", "hw/ping.py", "ping.py", "psp.py"}; !slices.Equal(all,
+		want) {
+		t.Fatalf("got %v", all)
+	}
+	for _, c := range []struct {
+		args string
+		want string // or the error, behind "!"
+	}{
+		{"", "hw/csum.py hw/devmem.py hw/ping.py ping.py"},
+		{"hw/csum.py ping.py", "hw/csum.py ping.py"},
+		{"csum", "hw/csum.py"},
+		{"./hw/csum.py drivers/net/hw/devmem", "hw/csum.py hw/devmem.py"},
+		{"csum.py:a csum:b*", "hw/csum.py[a b*]"},
+		{"csum.py:a csum", "hw/csum.py"},
+		{"csum csum:a", "hw/csum.py"},
+		{"hw/ethtool.sh", "hw/ethtool.sh"},
+		{"hw/ping.py", "hw/ping.py"},
+		{"nosuch", "!nosuch: this kernel's tests have no such program: vnic selftest --list names them"},
+		{"csum:", "!csum:: which case? vnic selftest --list csum names them"},
+	} {
+		list, err := choose(all, strings.Fields(c.args))
+		var got []string
+		for _, p := range list {
+			s := p.name
+			if p.only != nil {
+				s += "[" + strings.Join(p.only, " ") + "]"
+			}
+			got = append(got, s)
+		}
+		text := strings.Join(got, " ")
+		if err != nil {
+			text = "!" + err.Error()
+		}
+		testkit.Equal(t, c.args, text, c.want)
+	}
+}
+
+func TestTwoProgramsOfOneNameAreNamed(t *testing.T) {
+	_, err := find([]string{"hw/csum.py", "hw/csum.sh"}, "csum")
+	if err == nil || err.Error() != "csum: which? hw/csum.py or hw/csum.sh" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestOptionsThatCannotBe(t *testing.T) {
+	good := Options{NIC: "gve", MTU: 9000, Timeout: time.Minute, Repeat: 1}
+	testkit.OK(t, good.Check())
+	for want, change := range map[string]func(o *Options){
+		"--nic e1000: gve or virtio":                         func(o *Options) { o.NIC = "e1000" },
+		"--device rtl8139: e1000e, virtio-net-pci, vmxnet3":  func(o *Options) { o.Device = "rtl8139" },
+		"--mtu 10000: 576 to 9198":                           func(o *Options) { o.MTU = 10000 },
+		"--timeout 0s: more than 0":                          func(o *Options) { o.Timeout = 0 },
+		"--repeat -1: 1 or more":                             func(o *Options) { o.Repeat = -1 },
+		"--tests and --source: one of them: --source builds": func(o *Options) { o.Tests, o.Source = "a", "b" },
+	} {
+		o := good
+		change(&o)
+		if err := o.Check(); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: got %v", want, err)
+		}
+	}
+}
+
+// Payload proves a program of device memory only where it was in device memory.
+func TestPayloadProves(t *testing.T) {
+	passed := &results.Program{Cases: []results.Case{{Name: "check_rx", Result: ktap.Pass}}}
+	failed := &results.Program{Cases: []results.Case{{Name: "check_rx", Result: ktap.Fail}}}
+	before := payload{device: 100, host: 50}
+	for _, c := range []struct {
+		name   string
+		now    payload
+		p      *results.Program
+		proved bool
+	}{
+		{"it was there", payload{device: 200, host: 50}, passed, true},
+		{"it was not", payload{device: 100, host: 5000}, passed, false},
+		{"nothing passed", payload{device: 100, host: 50}, failed, true},
+	} {
+		d := c.now.since(before, c.p)
+		if d.Proved != c.proved || (d.Why == "") != (c.now.device > 100) {
+			t.Errorf("%s: %+v", c.name, d)
+		}
+	}
+}
+
+func TestLineOfAProgram(t *testing.T) {
+	p := results.Program{Name: "hw/csum.py", Column: results.Patched, Seconds: 12.4,
+		Cases:  []results.Case{{Result: ktap.Pass}, {Result: ktap.Fail}, {Result: ktap.XFail}, {Result: ktap.Timeout}},
+		Splats: []results.Splat{{Splat: splat.Splat{Kind: splat.Warning, Title: "WARNING: net/core/dev.c:1"}}}}
+	testkit.Equal(t, "line", Line(&p), "hw/csum.py                 1 pass, 2 fail, 0 skip, 1 xfail (patched), 12 s; the kernel: "+
+		"warning: WARNING: net/core/dev.c:1")
+}
+
+// A complaint goes to whoever is told at the time, and a block that has begun belongs to that program.
+func TestConsoleTellsOfComplaints(t *testing.T) {
+	var next strings.Builder
+	c := newConsole(&next)
+	var first, second []splat.Splat
+	say := func(s string) { testkit.Must(c.Write([]byte(s)))(t) }
+	say("[    1.000000] WARNING: CPU: 0 PID: 1 at net/core/dev.c:1 f+0x1/0x2\n")
+	c.to(func(s splat.Splat) { first = append(first, s) })
+	say("[    2.000000] BUG: kernel NULL pointer dereference, address: 00000000000000a0\n")
+	c.to(func(s splat.Splat) { second = append(second, s) })
+	say("[    3.000000] Kernel panic - not syncing: Fatal exception\n")
+	c.to(nil)
+	if len(first) != 1 || first[0].Kind != splat.Oops || !first[0].Fatal() || len(second) != 1 || second[0].Kind != splat.Panic {
+		t.Errorf("first %+v, second %+v", first, second)
+	}
+	testkit.Equal(t, "lines handed on", strings.Count(next.String(), "\n"), 3)
+	if (&splat.Splat{Kind: splat.Warning}).Fatal() {
+		t.Error("a warning is fatal")
+	}
+}
