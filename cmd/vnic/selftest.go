@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,14 +17,15 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
 	kreport "vnic.dev/vnic/cmd/vnic/internal/selftest/report"
 	kselftest "vnic.dev/vnic/cmd/vnic/internal/selftest/results"
+	"vnic.dev/vnic/internal/outfile"
 	"vnic.dev/vnic/lab"
 )
 
 func selftestCommand() *cobra.Command {
 	var (
-		verbose, list, asJSON bool
-		junit                 string
-		o                     = selftest.Options{NIC: lab.GVE, MTU: 9000, Timeout: 15 * time.Minute, Repeat: 1}
+		verbose, list, asJSON, table bool
+		junit                        string
+		o                            = selftest.Options{NIC: lab.GVE, MTU: 9000, Timeout: 15 * time.Minute, Repeat: 1}
 	)
 	c := &cobra.Command{
 		Use:   "selftest [flags] [PROGRAM[:CASE]...]",
@@ -48,9 +51,17 @@ a reason there, with evidence. A kernel of which nothing is written down is repo
   vnic selftest --tests ~/linux/tools/testing/selftests --shell hw/csum.py   tests of your own; a shell where they fail`,
 		RunE: func(c *cobra.Command, args []string) error {
 			o.Programs = args
+			if table {
+				return tableOfSelftests(c, args)
+			}
 			if err := o.Check(); err != nil {
 				return misuse(c, err)
 			}
+			xml, err := draftOf(junit)
+			if err != nil {
+				return err
+			}
+			defer xml.discard()
 			ui := newUI(c.ErrOrStderr(), false)
 			defer ui.done()
 			o.Log = logTo(ui, slog.LevelError, verbose)
@@ -68,7 +79,7 @@ a reason there, with evidence. A kernel of which nothing is written down is repo
 			if res == nil || len(res.Programs) == 0 {
 				return ofSelftest(c, err)
 			}
-			status, rerr := reportSelftest(c, res, asJSON, junit)
+			status, rerr := reportSelftest(c, res, asJSON, xml)
 			if err = errors.Join(ofSelftest(c, err), rerr); err == nil && status != 0 {
 				return exitStatus(status)
 			}
@@ -96,6 +107,8 @@ a reason there, with evidence. A kernel of which nothing is written down is repo
 	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object (its schema: docs/selftest.md)")
 	f.StringVar(&junit, "junit", "", "file for the results as JUnit's XML")
+	f.BoolVar(&table, "table", false, "run nothing: the arguments are files of --json, and are shown side by side, in "+
+		"Markdown")
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	return c
 }
@@ -117,8 +130,28 @@ func ofSelftest(c *cobra.Command, err error) error {
 	return err
 }
 
+// xmlFile is a file that has been asked for, and appears when it is whole.
+type xmlFile struct{ *outfile.Draft }
+
+func draftOf(name string) (xmlFile, error) {
+	if name == "" {
+		return xmlFile{}, nil
+	}
+	d, err := outfile.NewDraft(name)
+	if err != nil {
+		return xmlFile{}, fmt.Errorf("--junit: %w", err)
+	}
+	return xmlFile{d}, nil
+}
+
+func (x xmlFile) discard() {
+	if x.Draft != nil {
+		_ = x.Discard() // of one that was committed it does nothing
+	}
+}
+
 // reportSelftest prints a run, and gives the status that it deserves.
-func reportSelftest(c *cobra.Command, res *kselftest.Run, asJSON bool, junit string) (status int, err error) {
+func reportSelftest(c *cobra.Command, res *kselftest.Run, asJSON bool, xml xmlFile) (status int, err error) {
 	j, err := expect.Judge(res)
 	if err != nil {
 		return 1, err
@@ -128,12 +161,33 @@ func reportSelftest(c *cobra.Command, res *kselftest.Run, asJSON bool, junit str
 	} else {
 		err = kreport.Table(c.OutOrStdout(), res, j)
 	}
-	if junit != "" {
-		f, ferr := os.Create(junit)
-		if ferr == nil {
-			ferr = errors.Join(kreport.JUnit(f, res, j), f.Close())
+	if xml.Draft != nil {
+		var text bytes.Buffer
+		if jerr := kreport.JUnit(&text, res, j); jerr != nil {
+			return 1, errors.Join(err, jerr)
 		}
-		err = errors.Join(err, ferr)
+		err = errors.Join(err, xml.Commit(text.Bytes()))
 	}
 	return j.Status(), err
+}
+
+// tableOfSelftests shows runs side by side.
+func tableOfSelftests(c *cobra.Command, files []string) error {
+	if len(files) == 0 {
+		return usagef(c, "--table: which files? vnic selftest --json writes them")
+	}
+	var runs []*kselftest.Run
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		run := new(kselftest.Run)
+		if err := json.Unmarshal(b, run); err != nil || run.Schema != kselftest.Schema {
+			return fmt.Errorf("%s: no result of vnic selftest --json of this version: %w", name, errors.Join(err,
+				fmt.Errorf("schema %d, not %d", run.Schema, kselftest.Schema)))
+		}
+		runs = append(runs, run)
+	}
+	return kreport.SideBySide(c.OutOrStdout(), runs)
 }

@@ -33,6 +33,9 @@ func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 	if err != nil {
 		return nil, &UsageError{err}
 	}
+	if err := b.checkCases(list); err != nil {
+		return nil, &UsageError{err}
+	}
 	if err := b.open(); err != nil {
 		return nil, err
 	}
@@ -55,6 +58,23 @@ func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 		}
 	}
 	return run, nil
+}
+
+// checkCases says which of the cases that are asked for there are not, where the kernel's are known and are its own.
+func (b *bench) checkCases(list []program) error {
+	suite, err := expect.SuiteOf(b.im.Kernel.Version)
+	if err != nil || b.opt.Source != "" || b.opt.Tests != "" {
+		return nil
+	}
+	for _, p := range list {
+		cases := suite.Programs[p.name]
+		for _, one := range p.only {
+			if len(cases) > 0 && !slices.ContainsFunc(cases, func(c string) bool { return expect.Asked(c, []string{one}) }) {
+				return fmt.Errorf("%s:%s: no such case: vnic selftest --list %s names them", p.name, one, p.name)
+			}
+		}
+	}
+	return nil
 }
 
 // UsageError is a mistake of the user's.

@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# "vnic selftest": the kernel's own driver selftests in a guest.
+# - Of devmem.py, csum.py, queues.py, and ntuple.py with vnic's patches, all cases pass on the gVNIC; the exit status, the
+#   JSON, and JUnit's XML say so; payload of devmem.py was in device memory, by the NIC's counters.
+# - Negative controls: a test that was changed so that it fails is a new failure, with status 1, and has its line in all
+#   three; a program whose guest's kernel panics is told of with the complaint, and the next program gets another guest.
+# - A case that does not exist, a program that does not exist, wrong flags and trees end at once, and are named.
+# ACCEPTANCE=39 alone takes four minutes with a warm cache, and downloads 400 MB before it is.
+. "$(dirname "$0")/lib.sh"
+
+
+
+echo "== programs that pass on the gVNIC"
+within 400 "$vnic" selftest --json --junit "$work/junit.xml" --log "$work/log" --patch-tests hw/devmem.py hw/csum.py queues.py \
+  hw/ntuple.py > "$work/gve.json"
+python3 - "$work/gve.json" "$work/junit.xml" <<'PY' || fail "what the run says of itself"
+import json, sys, xml.etree.ElementTree as xml
+r = json.load(open(sys.argv[1]))
+bad = []
+def cases(name, column):
+    for p in r["programs"]:
+        if (p["name"], p["column"]) == (name, column):
+            return [c["result"] for c in p["cases"]]
+    return []
+for name, column, want in (("hw/devmem.py", "unmodified", 4), ("hw/csum.py", "unmodified", 12),
+                           ("queues.py", "unmodified", 4), ("hw/ntuple.py", "patched", 24)):
+    got = cases(name, column)
+    if got != ["pass"] * want:
+        bad.append("%s, %s: %s" % (name, column, got))
+for p in r["programs"]:
+    if p["splats"] if "splats" in p else False:
+        bad.append("%s: the kernel complained" % p["name"])
+    if p["name"] == "hw/devmem.py" and (not p["devmem"]["proved"] or p["devmem"]["device_bytes"] < 100000):
+        bad.append("devmem.py: %s" % p["devmem"])
+if r["status"] != 0 or not r["judgement"]["matches"]:
+    bad.append("status %s" % r["status"])
+root = xml.parse(sys.argv[2]).getroot()
+n = sum(1 for _ in root.iter("testcase"))
+if n != sum(len(p["cases"]) for p in r["programs"]) or next(root.iter("failure"), None) is not None and r["status"] == 0 \
+        and all(c["result"] == "pass" for p in r["programs"] for c in p["cases"]):
+    bad.append("JUnit has %d cases" % n)
+print("\n".join(bad))
+sys.exit(bool(bad))
+PY
+[ -s "$work/log/console.log" ] && grep -q "^ok 4 devmem.check_rx_hds" "$work/log/hw_devmem.py-unmodified.log" ||
+  fail "--log: $(ls "$work/log")"
+
+echo "== a test that fails, and a kernel that panics"
+mkdir -p "$work/tests/drivers/net"
+cat > "$work/tests/drivers/net/queues.py" <<'PY'
+#!/usr/bin/env python3
+from lib.py import ksft_run, ksft_exit, ksft_eq
+def get_queues() -> None:
+    ksft_eq(1, 2, comment="changed by a user")
+def dies() -> None:
+    with open("/proc/sysrq-trigger", "w") as f:
+        f.write("c")
+ksft_run([get_queues, dies])
+ksft_exit()
+PY
+chmod +x "$work/tests/drivers/net/queues.py"
+status=0
+within 200 "$vnic" selftest --tests "$work/tests" --junit "$work/bad.xml" queues.py napi_id.py > "$work/bad.txt" 2> "$work/bad.err" ||
+  status=$?
+[ $status = 1 ] || fail "status $status: $(tail -n 5 "$work/bad.err")"
+for want in "changed by a user" "Kernel panic - not syncing: sysrq triggered crash" "dies"; do
+  grep -q -- "$want" "$work/bad.txt" || fail "no $want in: $(cat "$work/bad.txt")"
+done
+grep -Eq '^napi_id.py +unmodified +1 +0' "$work/bad.txt" || fail "the next program: $(cat "$work/bad.txt")"
+grep -q "<failure" "$work/bad.xml" || fail "JUnit without a failure"
+
+echo "== mistakes"
+mistake() { # STATUS WORDS ARGUMENTS...
+  local want=$1 words=$2 got=0; shift 2
+  within 60 "$vnic" selftest "$@" > "$work/out" 2> "$work/err" || got=$?
+  [ $got = "$want" ] || fail "$*: status $got, not $want: $(head -n 3 "$work/err")"
+  head -n 1 "$work/err" | grep -qF -- "$words" || fail "$*: $(head -n 1 "$work/err")"
+}
+mistake 2 "nosuch.py: this kernel's tests have no such program" nosuch.py
+mistake 2 "csum:: which case?" csum:
+mistake 2 "csum.py:nosuch: no such case" csum.py:nosuch
+mistake 2 "--nic e1000: gve or virtio" --nic e1000
+mistake 2 "--device ne2k: e1000e, virtio-net-pci, vmxnet3" --device ne2k
+mistake 2 "--mtu 12: 576 to 9198" --mtu 12
+mistake 2 "--tests and --source" --tests / --source /
+mistake 3 "--source /dev" --source /dev csum
+mistake 3 "--tests /dev" --tests /dev csum
+mistake 3 "not in the cache" --cache "$work/none" --offline csum
+mistake 1 "--log" --log /proc/none csum
+mistake 1 "/proc/none" --junit /proc/none/x csum
+echo PASS
