@@ -13,6 +13,7 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/shape"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/pci"
@@ -68,6 +69,7 @@ type Device struct {
 	rx      []*rxQueue
 	tx      []*txQueue
 	vectors vectors
+	late    *moderator
 	monitor *nic.Monitor
 	stats   statsReport
 
@@ -100,7 +102,7 @@ func New(o Options, space *dma.Space) (*Device, error) {
 	d.stats = statsReport{dev: d, mem: newMemory(space)}
 	d.status.Store(statusLink | statusResetDone)
 	d.management.Store(noManagement)
-	d.vectors.init(vectorsPerQueue*o.Queues + 1)
+	d.vectors.init(vectorsPerQueue*o.Queues+1, shape.Now)
 	d.res = resources{rx: make([]queueState, o.Queues), tx: make([]queueState, o.Queues)}
 	d.setLimits()
 	var err error
@@ -126,7 +128,12 @@ func New(o Options, space *dma.Space) (*Device, error) {
 		}
 		d.tx = append(d.tx, q)
 	}
+	if d.late, err = d.vectors.moderate(); err != nil {
+		d.close()
+		return nil, err
+	}
 	if d.monitor, err = nic.NewMonitor((*monitored)(d), &d.vectors.EventFDs, d.log); err != nil {
+		d.late.close()
 		d.close()
 		return nil, err
 	}
@@ -185,6 +192,7 @@ func (d *Device) Failures() uint64 { return d.failures.Load() }
 func (d *Device) Close() {
 	d.release()
 	d.close()
+	d.late.close() // while the monitor frees it, should it be stuck
 	d.monitor.Close()
 	d.vectors.close()
 	d.vectors.Free()
