@@ -34,6 +34,9 @@ type Options struct {
 	Express pci.Link
 	// Patience is how long a frame waits for a receiver without buffers before it is dropped; 0: nic.DefaultPatience.
 	Patience time.Duration
+	// Timestamps offers timestamps of received frames. Each guest then asks for the time four times a second, and each
+	// batch of frames reads the clock.
+	Timestamps bool
 }
 
 const (
@@ -70,6 +73,7 @@ type Device struct {
 	tx      []*txQueue
 	vectors vectors
 	late    *moderator
+	common  *shared // what the queues have of the device
 	monitor *nic.Monitor
 	stats   statsReport
 
@@ -110,6 +114,10 @@ func New(o Options, space *dma.Space) (*Device, error) {
 		return nil, fmt.Errorf("gve %s: %w", o.Port.Name, err)
 	}
 	common := &shared{space: space, notify: &d.vectors, patience: o.Patience, failed: d.failed}
+	d.common = common
+	if o.Timestamps {
+		common.clock = nicTime
+	}
 	queues := make([]nic.RxQueue, o.Queues)
 	for i := range queues {
 		q := newRxQueue(common, i)
