@@ -192,7 +192,8 @@ func (g *suiteGuest) startRx(i int, split bool) {
 	d := &rxDriver{driverRing: g.newRing(rxBufLen, rxComplLen, g.o.pairs+i, rxDoorbells+uint32(i)), split: split,
 		addrs: make([]uint64, g.o.ring)}
 	c := rxCommand{ID: uint32(i), Block: uint32(d.params.notify), Resources: g.doorbellAt, Compl: d.params.compl,
-		Ring: d.params.desc, Pages: rawAddresses, ComplSize: uint16(g.o.ring), Buf: uint16(cmp.Or(g.o.named, packetBuffer)), Size: uint16(g.o.ring),
+		Ring: d.params.desc, Pages: rawAddresses, ComplSize: uint16(g.o.ring),
+		Buf: uint16(cmp.Or(g.o.named, packetBuffer)), Size: uint16(g.o.ring),
 		RSC: pick(g.o.rsc, 1)}
 	if split {
 		c.Header = rawHeader
