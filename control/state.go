@@ -83,6 +83,9 @@ func (s *State) Split(queue uint16) (Split, error) {
 	return s.Splits[queue], nil
 }
 
+// ruled are the protocols that have rules.
+var ruled = []uint8{protoTCP, protoUDP, protoESP, protoAH, protoSCTP}
+
 // AddFlow adds a rule; limit is the most there can be.
 func (s *State) AddFlow(r FlowRule, limit int) (uint32, error) {
 	r.ID = 0
@@ -92,10 +95,11 @@ func (s *State) AddFlow(r FlowRule, limit int) (uint32, error) {
 	switch {
 	case int(r.Queue) >= len(s.Splits):
 		return 0, refuse(syscall.EINVAL, "rule to queue %d: the port has %d", r.Queue, len(s.Splits))
-	case r.Proto != 6 && r.Proto != 17:
-		return 0, refuse(syscall.EOPNOTSUPP, "rule for protocol %d: only TCP (6) and UDP (17) have rules", r.Proto)
+	case !slices.Contains(ruled, r.Proto):
+		return 0, refuse(syscall.EOPNOTSUPP, "rule for protocol %d: only %d have rules (TCP, UDP, ESP, AH, SCTP)", r.Proto,
+			ruled)
 	case !r.Src.IsValid() && !r.Dst.IsValid() && r.SrcPort == 0 && r.DstPort == 0:
-		return 0, refuse(syscall.EINVAL, "rule without an address or a port would take everything")
+		return 0, refuse(syscall.EINVAL, "rule without an address, a port or an SPI would take everything")
 	case len(s.Rules) >= limit:
 		return 0, refuse(syscall.ENOSPC, "rule table is full: %d rules", limit)
 	}

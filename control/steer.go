@@ -19,14 +19,33 @@ type Split struct {
 type FlowRule struct {
 	ID    uint32 // offset 0: chosen by the NIC, from 1
 	IPv6  bool   // 4, bit 0: family of the packets, also where both addresses are any
-	Proto uint8  // 5: 6 TCP, 17 UDP
+	Proto uint8  // 5: 6 TCP, 17 UDP, 132 SCTP; 50 ESP, 51 AH
 	Queue uint16 // 6
 	// 8, 24 (IPv4 in the first four bytes); 4, bits 1 and 2: as in the received packet; the zero
 	// Addr is any
 	Src, Dst netip.Addr
-	SrcPort  uint16 // 40; 4, bit 3: 0 is any
-	DstPort  uint16 // 42; 4, bit 4: 0 is any
+	// 40, 42; 4, bits 3 and 4: 0 is any. Of ESP and AH they are the upper and the lower half of the SPI, which is
+	// compared whole; 0 in both is any.
+	SrcPort, DstPort uint16
 }
+
+// HasSPI says whether it is a rule for ESP or AH, whose ports are an SPI's halves.
+func (r *FlowRule) HasSPI() bool { return r.Proto == protoESP || r.Proto == protoAH }
+
+// SPI is the security parameters index of a rule for ESP or AH; 0: any.
+func (r *FlowRule) SPI() uint32 { return uint32(r.SrcPort)<<16 | uint32(r.DstPort) }
+
+// SetSPI sets it.
+func (r *FlowRule) SetSPI(spi uint32) { r.SrcPort, r.DstPort = uint16(spi>>16), uint16(spi) }
+
+// Protocols that have rules (IANA).
+const (
+	protoTCP  = 6
+	protoUDP  = 17
+	protoESP  = 50
+	protoAH   = 51
+	protoSCTP = 132
+)
 
 func (r FlowRule) number() uint32 { return r.ID }
 

@@ -95,6 +95,8 @@ type NIC struct {
 	// Hotplug says that it can be removed while the guest runs, also where it is below a switch: QEMU's guest then sees a
 	// link of 2.5 GT/s and one lane there, whatever Slot says. Of Virtio, and of a guest with sockets.
 	Hotplug bool
+	// Timestamps offers the driver timestamps of what it receives, which has a price (gve.Options). Of GVE.
+	Timestamps bool
 	// Link is impairment, in either direction, and which source addresses the guest's frames may have. Its Identity is
 	// completed: nil stands for MAC alone.
 	Link wire.LinkOptions
@@ -207,6 +209,8 @@ func (n *NIC) check(gpus int) error {
 		return fmt.Errorf("%d queue pairs: 1 to %d", n.QueuePairs, MaxQueuePairs)
 	case n.Hotplug && m.VFIOUser:
 		return fmt.Errorf("NIC %s: a gVNIC cannot be hotplug: %s", n.Name, whyNoGVNIC)
+	case n.Timestamps && n.Model != GVE:
+		return fmt.Errorf("NIC %s: timestamps are of model gve: virtio-net has none", n.Name)
 	}
 	reached := gpus
 	if n.GPUs != nil {

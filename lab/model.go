@@ -39,7 +39,13 @@ type Model struct {
 
 	sent, received descriptors
 
-	open func(files *dma.Files, c nic.Config, slot pcie.Link) (device, error)
+	open func(files *dma.Files, c nic.Config, h hardware) (device, error)
+}
+
+// hardware is what of a NIC a nic.Config does not say.
+type hardware struct {
+	slot       pcie.Link // zero: it is on the root complex
+	timestamps bool
 }
 
 // descriptors are the bytes of rings that a NIC reads for each buffer, and writes for each packet.
@@ -108,7 +114,7 @@ func express(g *Guest, n *NIC) pcie.Link {
 // defaultLink is that of a slot of which nothing is said.
 var defaultLink = pcie.Link{Gen: 3, Width: 16}
 
-func newVirtio(files *dma.Files, c nic.Config, _ pcie.Link) (device, error) {
+func newVirtio(files *dma.Files, c nic.Config, _ hardware) (device, error) {
 	return virtio.New(virtio.Config{Files: files, Port: c})
 }
 
@@ -118,10 +124,10 @@ type gveDevice struct {
 	log *slog.Logger
 }
 
-func newGVE(files *dma.Files, c nic.Config, slot pcie.Link) (device, error) {
-	o := gve.Options{Port: c, Queues: c.QueuePairs}
-	if slot.Known() {
-		o.Express = pci.Link{Generation: slot.Gen, Lanes: slot.Width}
+func newGVE(files *dma.Files, c nic.Config, h hardware) (device, error) {
+	o := gve.Options{Port: c, Queues: c.QueuePairs, Timestamps: h.timestamps}
+	if h.slot.Known() {
+		o.Express = pci.Link{Generation: h.slot.Gen, Lanes: h.slot.Width}
 	}
 	d, err := gve.New(o, dma.NewSpace(c.Name, files))
 	if err != nil {

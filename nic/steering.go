@@ -92,6 +92,9 @@ func rule(r *control.FlowRule) splitter.Rule {
 	if r.DstPort != 0 {
 		s.Fields |= splitter.FieldDstPort
 	}
+	if r.HasSPI() && r.SPI() != 0 {
+		s.Fields |= splitter.FieldSrcPort | splitter.FieldDstPort
+	}
 	return s
 }
 
@@ -109,7 +112,7 @@ type route struct {
 // follow changes the route of a packet into that of the one behind it in a batch.
 func (p *Port) follow(s *steering, r *route, before, pkt *wire.Packet) {
 	h, b := &pkt.Meta.Headers, &before.Meta.Headers
-	if h.Class != b.Class || h.Flow != b.Flow {
+	if h.Class != b.Class || h.Flow != b.Flow || h.AH || b.AH {
 		p.steer(s, pkt, r)
 		return
 	}
@@ -121,7 +124,7 @@ func (p *Port) steer(s *steering, pkt *wire.Packet, r *route) {
 	h := &pkt.Meta.Headers
 	r.home, r.hashed, r.hash = 0, false, 0
 	if h.Class != splitter.NotIP && h.Class != splitter.Malformed {
-		to, ruled := s.rules.Lookup(&h.Flow)
+		to, ruled := s.rules.LookupFrame(h)
 		if p.conf.Hash || !ruled && len(s.rss.Table) > 1 {
 			r.hash, r.hashed = s.hash(h)
 		}

@@ -15,6 +15,7 @@ func FuzzParse(f *testing.F) {
 	for _, b := range [][]byte{
 		built(tcp4(20)), built(tcp6(20)), built(udp(tcp4(20))), built(udp(tcp6(20))), tagged(tcp4(0), 0x88a8, 0x8100),
 		extended(tcp6(3), extHopByHop, extDestOpts), extended(tcp6(3), extFragment), fragment(tcp4(9), 0x2000), ahOf(tcp6(1)),
+		other(tcp4(0), ProtoSCTP, 12), other(tcp6(0), ProtoESP, 40), other(tcp4(0), ProtoAH, 30), other(tcp6(0), ProtoESP, 3),
 	} {
 		f.Add(b, uint32(len(b)), uint16(len(b)))
 		f.Add(b, uint32(len(b)), uint16(40))
@@ -46,11 +47,12 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%+v", h)
 		}
 		var again Headers
-		if err := Parse(b[:h.HdrLen], frameLen, &again); err != nil || again != h {
-			t.Fatalf("from the headers alone: %v\n%+v\n%+v", err, h, again)
+		judged := b[:min(len(b), int(h.JudgedLen()))]
+		if err := Parse(judged, frameLen, &again); err != nil || again != h {
+			t.Fatalf("from what is judged alone: %v\n%+v\n%+v", err, h, again)
 		}
 		compare(t, b, &h)
-		useHeaders(t, b[:h.HdrLen], &h)
+		useHeaders(t, judged, &h)
 	})
 }
 

@@ -19,8 +19,11 @@ const (
 
 // IP protocol numbers (IANA).
 const (
-	ProtoTCP = 6
-	ProtoUDP = 17
+	ProtoTCP  = 6
+	ProtoUDP  = 17
+	ProtoESP  = 50
+	ProtoAH   = 51
+	ProtoSCTP = 132
 )
 
 // TCP flags, as they lie in byte 13 of the header (RFC 9293, 3.1; RFC 3168 for ECE and CWR).
@@ -62,13 +65,20 @@ func (c Class) String() string {
 }
 
 // Flow is the 5-tuple. It is comparable, so it is a map key. IPv4 addresses lie in the first 4 bytes, the rest is 0.
-// Frames without ports (Fragment, OtherIP) have both ports 0; a frame that is not IP has the zero Flow.
+// Of ESP and AH the ports are the upper and the lower half of the SPI. Frames without ports (Fragment, OtherIP that is
+// neither SCTP, ESP nor AH) have both ports 0; a frame that is not IP has the zero Flow.
 type Flow struct {
 	Src, Dst         [16]byte
 	SrcPort, DstPort uint16
 	Proto            uint8
 	IPv6             bool
 }
+
+// HasSPI says whether it is a flow of ESP or AH, whose ports are an SPI's halves.
+func (f *Flow) HasSPI() bool { return f.Proto == ProtoESP || f.Proto == ProtoAH }
+
+// SPI is the security parameters index of a flow of ESP or AH; 0: it has none, as a fragment.
+func (f *Flow) SPI() uint32 { return uint32(f.SrcPort)<<16 | uint32(f.DstPort) }
 
 // Headers is what Parse found in a frame. Offsets count from the start of the frame.
 type Headers struct {
@@ -77,6 +87,7 @@ type Headers struct {
 	TCPFlags  uint8
 	VLANs     uint8  // tags before the EtherType
 	IPv6      bool   // of an IP frame
+	AH        bool   // IPv6 has an authentication header, behind which Parse has looked: its SPI is AHSPI
 	EtherType uint16 // behind the tags
 	VLAN      uint16 // TCI of the outermost tag, if VLANs > 0
 	L3Off     uint16 // end of the link header with its tags (also for NotIP)
@@ -86,6 +97,7 @@ type Headers struct {
 	// header, for Malformed 0. Never more than FrameLen or than the bytes that Parse was given.
 	HdrLen   uint16
 	Seq, Ack uint32 // of TCP
+	AHSPI    uint32 // of the first authentication header, if AH
 	// FrameLen is the frame's length by its IP header: what lies behind it is padding of a runt (see Carried), or a
 	// trailer, which no length or checksum of IP, TCP or UDP covers. For NotIP and Malformed it is the length that Parse
 	// was given.

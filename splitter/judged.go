@@ -14,7 +14,7 @@ const (
 //   - the switch: the link header (addresses, EtherType), for the address table and to find control
 //     frames;
 //   - Parse: the headers up to HdrLen, from which steering, RSS, rules, meters, header split and
-//     GSO take all they know;
+//     GSO take all they know; of SCTP the ports, of ESP and AH the SPI;
 //   - the gateway's filter: also the body of ARP and the start of ICMPv6.
 //
 // Where a wire judges source addresses (wire.Identity), it reads more of neighbor discovery, behind its
@@ -31,6 +31,8 @@ func (h *Headers) JudgedLen() uint32 {
 		n += judgedARP
 	case h.Class == OtherIP && h.Proto == protoICMPv6:
 		n += judgedICMPv6
+	case h.Class == OtherIP:
+		n += selectorsLen(h.Proto)
 	}
 	return min(n, h.FrameLen)
 }

@@ -13,7 +13,7 @@ const (
 	extHopByHop = 0
 	extRouting  = 43
 	extFragment = 44
-	extAH       = 51
+	extAH       = ProtoAH
 	extDestOpts = 60
 )
 
@@ -151,6 +151,9 @@ func (p *parser) ipv6(h *Headers, l3 uint32) error {
 		if err := p.need(off + n); err != nil {
 			return err
 		}
+		if next == extAH && !h.AH {
+			h.AH, h.AHSPI = true, binary.BigEndian.Uint32(p.b[off+4:off+8])
+		}
 		if next == extRouting && p.b[off+3] != 0 { // not at its last stop: the checksum's address is another
 			off += n
 			h.Class, h.Proto, h.Flow.Proto, h.L4Off, h.HdrLen = OtherIP, next, next, uint16(off), uint16(off)
@@ -192,6 +195,35 @@ func (p *parser) transport(h *Headers, off uint32) error {
 		h.Flow.SrcPort, h.Flow.DstPort = binary.BigEndian.Uint16(udp[0:2]), binary.BigEndian.Uint16(udp[2:4])
 	default:
 		h.Class, h.HdrLen = OtherIP, uint16(off)
+		return p.selectors(h, off)
 	}
 	return nil
+}
+
+// selectors reads what rules tell flows of other protocols apart by: the ports of SCTP (RFC 9260, 3.1), the SPI of ESP
+// and AH (RFC 4303, 2.1; RFC 4302, 2). A frame that ends before them has none.
+func (p *parser) selectors(h *Headers, off uint32) error {
+	n := selectorsLen(h.Proto)
+	if n == 0 {
+		return nil
+	}
+	switch p.need(off + n) {
+	case nil:
+		b := p.b[off+n-4 : off+n]
+		h.Flow.SrcPort, h.Flow.DstPort = binary.BigEndian.Uint16(b[0:2]), binary.BigEndian.Uint16(b[2:4])
+	case ErrShort:
+		return ErrShort
+	}
+	return nil
+}
+
+// selectorsLen is how many bytes of a protocol's header selectors reads: the last four of them.
+func selectorsLen(proto uint8) uint32 {
+	switch proto {
+	case ProtoSCTP, ProtoESP:
+		return 4
+	case ProtoAH:
+		return 8
+	}
+	return 0
 }

@@ -58,6 +58,50 @@ func TestParseClasses(t *testing.T) {
 	}
 }
 
+// What rules tell flows of SCTP, ESP and AH apart by is found, where the frame has it.
+func TestParseFindsSelectors(t *testing.T) {
+	tags, first, first6 := tcp6(0), tcp4(0), tcp6(0)
+	tags.tags, first.fragOff, first6.ext = []uint16{0x88a8}, 0x2000, []byte{extFragment}
+	for name, c := range map[string]struct {
+		b        []byte
+		src, dst uint16
+		spi      uint32 // of an authentication header of IPv6
+	}{
+		"sctp4":             {b: other(tcp4(0), ProtoSCTP, 12), src: 0x0108, dst: 0x0f16},
+		"sctp6, tags":       {b: other(tags, ProtoSCTP, 4), src: 0x0108, dst: 0x0f16},
+		"short sctp":        {b: other(tcp4(0), ProtoSCTP, 3)},
+		"esp4":              {b: other(tcp4(0), ProtoESP, 8), src: 0x0108, dst: 0x0f16},
+		"esp6":              {b: other(tcp6(0), ProtoESP, 100), src: 0x0108, dst: 0x0f16},
+		"empty esp":         {b: other(tcp6(0), ProtoESP, 0)},
+		"ah4":               {b: other(tcp4(0), ProtoAH, 24), src: 0x1d24, dst: 0x2b32},
+		"short ah4":         {b: other(tcp4(0), ProtoAH, 7)},
+		"ah6":               {b: ahOf(tcp6(1)), src: 40000, dst: 5201, spi: 0x01020304},
+		"gre":               {b: other(tcp4(0), 47, 20)},
+		"fragment of sctp":  {b: other(first, ProtoSCTP, 12)},
+		"fragment6 of sctp": {b: other(first6, ProtoSCTP, 12)},
+	} {
+		h := parsed(t, c.b)
+		if h.Flow.SrcPort != c.src || h.Flow.DstPort != c.dst || h.AHSPI != c.spi || h.AH != (c.spi != 0) {
+			t.Errorf("%s: %+v", name, h)
+		}
+		for n := range h.JudgedLen() { // with fewer bytes at hand than decide, Parse says so
+			if c.src == 0 && n >= uint32(h.HdrLen) {
+				break // there are none to be had
+			}
+			var short Headers
+			if err := Parse(c.b[:n], uint32(len(c.b)), &short); !errors.Is(err, ErrShort) {
+				t.Errorf("%s: with %d bytes: %v, %+v", name, n, err, short)
+			}
+		}
+	}
+}
+
+// other makes a frame of another protocol, of which n bytes are there.
+func other(f frame, proto uint8, n int) []byte {
+	f.proto, f.payload = proto, pattern(n)
+	return f.build()
+}
+
 // ahOf puts an authentication header of 16 bytes before TCP.
 func ahOf(f frame) []byte {
 	f.ext = []byte{extAH, extDestOpts} // two headers of 8, to be made one of 16
@@ -66,6 +110,7 @@ func ahOf(f frame) []byte {
 	next := ah[8]
 	clear(ah)
 	ah[0], ah[1] = next, 2 // (2+2)*4
+	copy(ah[4:], []byte{1, 2, 3, 4})
 	return b
 }
 

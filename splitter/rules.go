@@ -34,8 +34,8 @@ var (
 )
 
 // Rule sends the flows that equal Flow in Fields to Queue. Fields of Flow that are not in Fields
-// are ignored. A rule has at least one field; a port in it is not 0, so fragments match only rules
-// without ports.
+// are ignored. A rule has at least one field; a port or SPI in it is not 0, so fragments match only
+// rules without ports. A rule for ESP or AH has both ports, which are the SPI's halves, or none.
 type Rule struct {
 	ID     uint32 // what errors name it by
 	Flow   Flow
@@ -250,14 +250,34 @@ func (r *Rule) check() error {
 	switch {
 	case r.Fields == 0 || r.Fields&^FieldsAll != 0:
 		return fmt.Errorf("%w %d: fields %#x", ErrBadRule, r.ID, uint8(r.Fields))
+	case r.Fields&FieldProto != 0 && r.Flow.HasSPI():
+		if r.Fields&fieldPorts != 0 && (r.Fields&fieldPorts != fieldPorts || r.Flow.SPI() == 0) {
+			return fmt.Errorf("%w %d: half of an SPI, or SPI 0", ErrBadRule, r.ID)
+		}
 	case r.Fields&FieldSrcPort != 0 && r.Flow.SrcPort == 0, r.Fields&FieldDstPort != 0 && r.Flow.DstPort == 0:
 		return fmt.Errorf("%w %d: port 0", ErrBadRule, r.ID)
-	case r.Fields&fieldPorts != 0 && r.Fields&FieldProto != 0 && r.Flow.Proto != ProtoTCP && r.Flow.Proto != ProtoUDP:
+	case r.Fields&fieldPorts != 0 && r.Fields&FieldProto != 0 && !hasPorts(r.Flow.Proto):
 		return fmt.Errorf("%w %d: protocol %d has no ports", ErrBadRule, r.ID, r.Flow.Proto)
+	}
+	switch {
 	case !r.Flow.IPv6 && ([12]byte(r.Flow.Src[4:]) != [12]byte{} || [12]byte(r.Flow.Dst[4:]) != [12]byte{}):
 		return fmt.Errorf("%w %d: IPv4 address longer than 4 bytes", ErrBadRule, r.ID)
 	}
 	return nil
+}
+
+func hasPorts(proto uint8) bool { return proto == ProtoTCP || proto == ProtoUDP || proto == ProtoSCTP }
+
+// LookupFrame finds the queue for an IP frame. A rule for the flow of its upper layer goes before one for the
+// authentication header that IPv6 has in between.
+func (r *Rules) LookupFrame(h *Headers) (queue uint16, ok bool) {
+	queue, ok = r.Lookup(&h.Flow)
+	if ok || !h.AH || len(r.groups) == 0 {
+		return queue, ok
+	}
+	f := h.Flow
+	f.Proto, f.SrcPort, f.DstPort = ProtoAH, uint16(h.AHSPI>>16), uint16(h.AHSPI)
+	return r.Lookup(&f)
 }
 
 // Lookup finds the queue for the flow of an IP frame.

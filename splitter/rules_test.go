@@ -69,12 +69,50 @@ func TestRulesMatchTheMostExactRule(t *testing.T) {
 	}
 }
 
+// Rules for SCTP, ESP and AH find their frames, and an upper layer's rule goes before one for what is around it.
+func TestRulesFindFrames(t *testing.T) {
+	of := func(b []byte) Headers { return parsed(t, b) }
+	sctp, esp, ah4, ah6 := of(other(tcp4(0), ProtoSCTP, 12)), of(other(tcp6(0), ProtoESP, 12)),
+		of(other(tcp4(0), ProtoAH, 24)), of(ahOf(tcp6(1)))
+	list := []Rule{
+		{ID: 1, Fields: FieldProto | FieldDstPort, Flow: sctp.Flow, Queue: 1},
+		{ID: 2, Fields: FieldProto | fieldPorts, Flow: esp.Flow, Queue: 2},
+		{ID: 3, Fields: FieldProto | fieldPorts, Flow: ah4.Flow, Queue: 3},
+		{ID: 4, Fields: FieldProto | fieldPorts, Flow: Flow{IPv6: true, Proto: ProtoAH, SrcPort: 0x0102, DstPort: 0x0304},
+			Queue: 4},
+	}
+	r := testkit.Must(NewRules(list))(t)
+	look := func(name string, r *Rules, h Headers, want uint16) { // 0: none
+		t.Helper()
+		if q, ok := r.LookupFrame(&h); q != want || ok != (want != 0) {
+			t.Errorf("%s: queue %d, %v", name, q, ok)
+		}
+	}
+	look("sctp", r, sctp, 1)
+	look("esp", r, esp, 2)
+	look("ah4", r, ah4, 3)
+	look("ah6", r, ah6, 4)
+	for _, h := range []*Headers{&sctp, &esp, &ah4} {
+		h.Flow.DstPort++
+	}
+	other := ah6
+	other.AHSPI++
+	look("another sctp", r, sctp, 0)
+	look("another esp", r, esp, 0)
+	look("another ah4", r, ah4, 0)
+	look("another ah6", r, other, 0)
+	inner := testkit.Must(r.With(Rule{ID: 5, Fields: FieldProto | FieldDst, Flow: ah6.Flow, Queue: 5}))(t)
+	look("TCP in ah6", inner, ah6, 5)
+	look("no rules", new(Rules), ah6, 0)
+}
+
 func TestRulesRefuse(t *testing.T) {
 	f := flow("10.0.0.1:1000", "10.0.0.2:2000")
 	long := f
 	long.Src[4] = 1
 	icmp := f
 	icmp.Proto = 1
+	half := Flow{Proto: ProtoESP, DstPort: 1}
 	for name, c := range map[string]struct {
 		rule Rule
 		want error
@@ -83,6 +121,9 @@ func TestRulesRefuse(t *testing.T) {
 		"unknown fields":     {Rule{ID: 2, Flow: f, Fields: 0x80}, ErrBadRule},
 		"port 0":             {Rule{ID: 2, Fields: FieldDstPort}, ErrBadRule},
 		"ports of icmp":      {Rule{ID: 2, Fields: FieldsAll, Flow: icmp}, ErrBadRule},
+		"half an SPI":        {Rule{ID: 2, Fields: FieldProto | FieldDstPort, Flow: half}, ErrBadRule},
+		"SPI 0":              {Rule{ID: 2, Fields: FieldProto | fieldPorts, Flow: Flow{Proto: ProtoAH}}, ErrBadRule},
+		"SPI of 2^16":        {Rule{ID: 2, Fields: FieldProto | fieldPorts, Flow: Flow{Proto: ProtoAH, SrcPort: 1}}, nil},
 		"long IPv4":          {Rule{ID: 2, Fields: FieldDst, Flow: long}, ErrBadRule},
 		"same match":         {Rule{ID: 2, Fields: FieldDst, Flow: Flow{Dst: f.Dst, SrcPort: 9}}, ErrRuleExists},
 		"same dst, with IP6": {Rule{ID: 2, Fields: FieldDst, Flow: Flow{Dst: f.Dst, IPv6: true}}, nil},

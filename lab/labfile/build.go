@@ -464,7 +464,10 @@ func (b *builder) nic(at path, f *Guest, n *NIC, guest string) (out lab.NIC, err
 	case n.Hotplug && len(f.Sockets) == 0:
 		return out, b.wrong(at.to("hotplug"), "hotplug is of a guest with sockets: name them, as sockets: [{name: s0}]")
 	}
-	out.Hotplug = n.Hotplug
+	if n.Timestamps && model.Name != lab.GVE {
+		return out, b.wrong(at.to("timestamps"), "timestamps are of model gve: virtio-net has none")
+	}
+	out.Hotplug, out.Timestamps = n.Hotplug, n.Timestamps
 	if out.Slot, err = b.slot(at, f, n.Slot); err != nil {
 		return out, err
 	}

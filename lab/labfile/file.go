@@ -93,6 +93,9 @@ type NIC struct {
 	// Hotplug says that it can be removed while its guest runs, also where it is below a switch: its guest then sees a link
 	// of 2.5 GT/s and one lane there. What the file's script removes has it.
 	Hotplug bool `yaml:"hotplug,omitempty"`
+	// Timestamps has a gVNIC offer timestamps of what it receives (hwtstamp). Its driver then asks it for the time four
+	// times a second.
+	Timestamps bool `yaml:"timestamps,omitempty"`
 }
 
 // GPU is memory that is neither RAM nor the CPUs'.

@@ -166,6 +166,8 @@ func TestMistakes(t *testing.T) {
 			"vfio-user: leave it out, and take the link down instead (link a.nic0 state=down)"},
 		{"model: gve}", "model: gve, hotplug: true}", "21:43: a gVNIC cannot be hotplug"},
 		{"model: gve}", "model: gve, hotplug: false}", ""},
+		{"model: gve}", "model: gve, timestamps: true}", ""},
+		{"hotplug: true", "hotplug: true, timestamps: true", "14:113: timestamps are of model gve"},
 		{"gpus: []}", "gpus: [], hotplug: true}", "22:56: hotplug is of a guest with sockets"},
 		{"memory: 96M", "memory: 96M, hotplug: true", "24:44: b.gpu0: it cannot be hotplug: its memory is a NUMA node's"},
 		{text, "guests: {a: {nics: [{name: n}], gpus: [{name: p, hotplug: true}]}}",

@@ -23,6 +23,7 @@ const (
 	opGetPtypeMap        = 0xe
 	opVerifyDriver       = 0xf
 	opQueryFlowRules     = 0x10
+	opReportTime         = 0x11
 	opQueryRSS           = 0x12
 	opExtended           = 0xff
 	opConfigureFlowRule  = 0x101 // inner, of opExtended
@@ -131,6 +132,7 @@ var commands = map[uint32]struct {
 	opReportLinkSpeed:    {"REPORT_LINK_SPEED", (*Device).reportLinkSpeed},
 	opGetPtypeMap:        {"GET_PTYPE_MAP", (*Device).getPtypeMap},
 	opQueryFlowRules:     {"QUERY_FLOW_RULES", (*Device).queryFlowRules},
+	opReportTime:         {"REPORT_NIC_TIMESTAMP", (*Device).reportTime},
 	opExtended:           {"EXTENDED", (*Device).extended},
 }
 

@@ -163,7 +163,7 @@ func TestRefusals(t *testing.T) {
 		{"command 0", command(0), statusUnimplemented},
 		{"page list", command(3), statusUnimplemented},
 		{"driver parameter", command(0xb), statusUnimplemented},
-		{"timestamp", command(0x11), statusUnimplemented},
+		{"timestamp: not offered", command(0x11, uint64(40), uint64(ctlBase)), statusUnimplemented},
 		{"describe: version", command(opDescribeDevice, uint64(ctlBase), uint32(2), uint32(4096)), statusUnimplemented},
 		{"describe: no room", command(opDescribeDevice, uint64(ctlBase), uint32(1), uint32(40)), statusResourceExhausted},
 		{"describe: nowhere", command(opDescribeDevice, nowhere, uint32(1), uint32(4096)), statusInvalidArgument},

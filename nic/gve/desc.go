@@ -38,6 +38,8 @@ type rxCompl struct {
 	segLen    uint16 // rsc_seg_len of a coalesced packet; else 0
 	id        uint16 // buf_id
 	hash      uint32
+	stamped   bool   // timestamp valid
+	stamp     uint32 // the low half of the time, in nanoseconds
 }
 
 // Bits of the completion's fields.
@@ -56,6 +58,7 @@ const (
 	rxChecked    = 1 << 3
 	rxIPBad      = 1 << 4
 	rxL4Bad      = 1 << 5
+	rxStamped    = 1 << 0 // byte 11: GVE_DQO_RX_HWTSTAMP_VALID
 )
 
 // encode writes all but the word at offset 4, which has the generation bit: it is to be stored
@@ -66,12 +69,12 @@ func (c *rxCompl) encode(b []byte) (word uint32) {
 	le.PutUint16(e[2:], c.ptype)
 	e[8] = rxDone | pick(c.eop, rxEOP) | pick(c.overflow, rxOverflow) | pick(c.checked, rxChecked) |
 		pick(c.ipBad, rxIPBad) | pick(c.l4Bad, rxL4Bad)
-	e[9], e[10], e[11] = 0, 0, 0 // no timestamp
+	e[9], e[10], e[11] = 0, 0, pick(c.stamped, rxStamped)
 	le.PutUint16(e[12:], c.id)
 	le.PutUint16(e[14:], c.segLen)
 	le.PutUint32(e[16:], c.hash)
 	le.PutUint64(e[20:], 0)
-	le.PutUint32(e[28:], 0)
+	le.PutUint32(e[28:], c.stamp)
 	word = uint32(c.length)&rxMaxLen | uint32(c.headerLen&rxMaxHdr)<<16
 	if c.segLen != 0 {
 		word |= rxRSC

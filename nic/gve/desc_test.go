@@ -87,7 +87,7 @@ func (c *rxCompl) decode(b *[rxComplLen]byte) (generation bool) {
 		headerLen: uint16(word >> 16 & rxMaxHdr), split: word&rxSplit != 0, overflow: b[8]&rxOverflow != 0,
 		eop:     b[8]&rxEOP != 0,
 		checked: b[8]&rxChecked != 0, ipBad: b[8]&rxIPBad != 0, l4Bad: b[8]&rxL4Bad != 0, id: le.Uint16(b[12:]),
-		hash: le.Uint32(b[16:])}
+		hash: le.Uint32(b[16:]), stamped: b[11]&rxStamped != 0, stamp: le.Uint32(b[28:])}
 	if word&rxRSC != 0 {
 		c.segLen = le.Uint16(b[14:])
 	}

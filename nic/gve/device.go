@@ -13,6 +13,7 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/shape"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/pci"
@@ -33,6 +34,9 @@ type Options struct {
 	Express pci.Link
 	// Patience is how long a frame waits for a receiver without buffers before it is dropped; 0: nic.DefaultPatience.
 	Patience time.Duration
+	// Timestamps offers timestamps of received frames. Each guest then asks for the time four times a second, and each
+	// batch of frames reads the clock.
+	Timestamps bool
 }
 
 const (
@@ -68,6 +72,8 @@ type Device struct {
 	rx      []*rxQueue
 	tx      []*txQueue
 	vectors vectors
+	late    *moderator
+	common  *shared // what the queues have of the device
 	monitor *nic.Monitor
 	stats   statsReport
 
@@ -100,7 +106,7 @@ func New(o Options, space *dma.Space) (*Device, error) {
 	d.stats = statsReport{dev: d, mem: newMemory(space)}
 	d.status.Store(statusLink | statusResetDone)
 	d.management.Store(noManagement)
-	d.vectors.init(vectorsPerQueue*o.Queues + 1)
+	d.vectors.init(vectorsPerQueue*o.Queues+1, shape.Now)
 	d.res = resources{rx: make([]queueState, o.Queues), tx: make([]queueState, o.Queues)}
 	d.setLimits()
 	var err error
@@ -108,6 +114,10 @@ func New(o Options, space *dma.Space) (*Device, error) {
 		return nil, fmt.Errorf("gve %s: %w", o.Port.Name, err)
 	}
 	common := &shared{space: space, notify: &d.vectors, patience: o.Patience, failed: d.failed}
+	d.common = common
+	if o.Timestamps {
+		common.clock = nicTime
+	}
 	queues := make([]nic.RxQueue, o.Queues)
 	for i := range queues {
 		q := newRxQueue(common, i)
@@ -126,7 +136,12 @@ func New(o Options, space *dma.Space) (*Device, error) {
 		}
 		d.tx = append(d.tx, q)
 	}
+	if d.late, err = d.vectors.moderate(); err != nil {
+		d.close()
+		return nil, err
+	}
 	if d.monitor, err = nic.NewMonitor((*monitored)(d), &d.vectors.EventFDs, d.log); err != nil {
+		d.late.close()
 		d.close()
 		return nil, err
 	}
@@ -185,6 +200,7 @@ func (d *Device) Failures() uint64 { return d.failures.Load() }
 func (d *Device) Close() {
 	d.release()
 	d.close()
+	d.late.close() // while the monitor frees it, should it be stuck
 	d.monitor.Close()
 	d.vectors.close()
 	d.vectors.Free()

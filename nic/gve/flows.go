@@ -11,6 +11,7 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/splitter"
 )
 
 // Flow rules: CONFIGURE_FLOW_RULE and QUERY_FLOW_RULES. The port's rules are the only ones; what is
@@ -38,22 +39,23 @@ const (
 	queryStats = 2 // GVE_FLOW_RULE_QUERY_STATS
 )
 
-// Types of flows (enum gve_adminq_flow_type). SCTP, AH and ESP (2 to 4, 7 to 9) have no rules here.
-const (
-	flowTCPv4  = 0
-	flowUDPv4  = 1
-	flowTCPv6  = 5
-	flowUDPv6  = 6
-	flowESPv6  = 9
-	maxFlowLoc = nic.MaxRules
-)
+// flowKinds are the types of flows (enum gve_adminq_flow_type): of IPv4, then of IPv6.
+var flowKinds = [...]control.FlowRule{
+	{Proto: splitter.ProtoTCP}, {Proto: splitter.ProtoUDP}, {Proto: splitter.ProtoSCTP}, {Proto: splitter.ProtoAH},
+	{Proto: splitter.ProtoESP},
+	{Proto: splitter.ProtoTCP, IPv6: true}, {Proto: splitter.ProtoUDP, IPv6: true},
+	{Proto: splitter.ProtoSCTP, IPv6: true}, {Proto: splitter.ProtoAH, IPv6: true},
+	{Proto: splitter.ProtoESP, IPv6: true},
+}
+
+const maxFlowLoc = nic.MaxRules
 
 // flowSpec is what a rule's key or mask says of a packet (struct gve_flow_spec).
 type flowSpec struct {
-	Src, Dst         [16]byte // offset 0, 16: IPv4 in the first four bytes
-	SrcPort, DstPort [2]byte  // 32, 34
-	TOS              uint8    // 36
-	_                [3]byte
+	Src, Dst [16]byte // offset 0, 16: IPv4 in the first four bytes
+	Ports    [4]byte  // 32: source and destination; of AH and ESP the SPI
+	TOS      uint8    // 36
+	_        [3]byte
 }
 
 // flowRule is a rule as the driver has it (struct gve_adminq_flow_rule).
@@ -71,11 +73,6 @@ type flowCommand struct {
 	Loc  uint32   // 88
 }
 
-// flowKinds are the types of flows that have rules here.
-var flowKinds = map[uint16]control.FlowRule{
-	flowTCPv4: {Proto: 6}, flowTCPv6: {Proto: 6, IPv6: true}, flowUDPv4: {Proto: 17}, flowUDPv6: {Proto: 17, IPv6: true},
-}
-
 // exact says whether a field is compared. It is, or is not, whole: there are no rules for parts.
 func exact(mask []byte) (bool, error) {
 	switch {
@@ -89,38 +86,66 @@ func exact(mask []byte) (bool, error) {
 
 // rule makes a rule for the port.
 func (r *flowRule) rule() (c control.FlowRule, err error) {
-	c, ok := flowKinds[r.Kind]
-	switch {
-	case r.Kind > flowESPv6:
+	if int(r.Kind) >= len(flowKinds) {
 		return c, invalid("flow type %d", r.Kind)
-	case !ok:
-		return c, fmt.Errorf("flow type %d: only TCP and UDP have rules: %w", r.Kind, statusUnimplemented)
 	}
+	c = flowKinds[r.Kind]
 	c.Queue = r.Queue
 	if r.Mask.TOS != 0 {
 		return c, fmt.Errorf("rule for a type of service: %w", statusUnimplemented)
 	}
+	if c.HasSPI() && c.IPv6 && r.Mask.Ports == [4]byte{} && r.Key.Ports != [4]byte{} {
+		// Linux 7.2 forgets the mask of an SPI over IPv6, and sends the SPI (gve_generate_flow_rule).
+		r.Mask.Ports = [4]byte{0xff, 0xff, 0xff, 0xff}
+	}
 	for _, f := range r.fields(&c) {
 		on, e := exact(f.mask)
-		switch {
-		case !on:
-		case f.addr != nil:
-			*f.addr, _ = netip.AddrFromSlice(f.key)
-		default:
-			if *f.port = be.Uint16(f.key); *f.port == 0 {
-				e = invalid("rule for port 0")
-			}
+		if on && e == nil {
+			e = f.get()
 		}
 		err = errors.Join(err, e)
 	}
 	return c, err
 }
 
-// flowField is a field of a rule: an address or a port, as the driver has it and as the port has it.
+// flowField is a field of a rule, as the driver has it and as the port has it: an address, a port or an SPI.
 type flowField struct {
 	key, mask []byte
 	addr      *netip.Addr
 	port      *uint16
+	spi       *control.FlowRule // whose ports are one
+}
+
+// get makes the port's form of the driver's.
+func (f *flowField) get() error {
+	switch {
+	case f.addr != nil:
+		*f.addr, _ = netip.AddrFromSlice(f.key)
+	case f.spi != nil:
+		if f.spi.SetSPI(be.Uint32(f.key)); f.spi.SPI() == 0 {
+			return invalid("rule for SPI 0")
+		}
+	default:
+		if *f.port = be.Uint16(f.key); *f.port == 0 {
+			return invalid("rule for port 0")
+		}
+	}
+	return nil
+}
+
+// put makes the driver's form of the port's, unless the field is not compared.
+func (f *flowField) put() {
+	switch {
+	case f.addr != nil && f.addr.IsValid():
+		copy(f.key, f.addr.AsSlice())
+	case f.spi != nil && f.spi.SPI() != 0:
+		be.PutUint32(f.key, f.spi.SPI())
+	case f.port != nil && *f.port != 0:
+		be.PutUint16(f.key, *f.port)
+	default:
+		return
+	}
+	copy(f.mask, bytes.Repeat([]byte{0xff}, len(f.mask)))
 }
 
 func (r *flowRule) fields(c *control.FlowRule) []flowField {
@@ -128,32 +153,25 @@ func (r *flowRule) fields(c *control.FlowRule) []flowField {
 	if c.IPv6 {
 		n = 16
 	}
-	return []flowField{
+	fields := []flowField{
 		{key: r.Key.Src[:n], mask: r.Mask.Src[:n], addr: &c.Src}, {key: r.Key.Dst[:n], mask: r.Mask.Dst[:n], addr: &c.Dst},
-		{key: r.Key.SrcPort[:], mask: r.Mask.SrcPort[:], port: &c.SrcPort},
-		{key: r.Key.DstPort[:], mask: r.Mask.DstPort[:], port: &c.DstPort},
 	}
+	key, mask := &r.Key.Ports, &r.Mask.Ports
+	if c.HasSPI() {
+		return append(fields, flowField{key: key[:], mask: mask[:], spi: c})
+	}
+	return append(fields, flowField{key: key[:2], mask: mask[:2], port: &c.SrcPort},
+		flowField{key: key[2:], mask: mask[2:], port: &c.DstPort})
 }
 
 // set makes the driver's form of a rule of the port.
 func (r *flowRule) set(c *control.FlowRule) {
-	*r = flowRule{Kind: flowTCPv4, Queue: c.Queue}
-	if c.IPv6 {
-		r.Kind = flowTCPv6
-	}
-	if c.Proto == 17 {
-		r.Kind++ // flowUDPv4, flowUDPv6
-	}
+	*r = flowRule{Queue: c.Queue}
+	r.Kind = uint16(slices.IndexFunc(flowKinds[:], func(k control.FlowRule) bool {
+		return k.Proto == c.Proto && k.IPv6 == c.IPv6
+	}))
 	for _, f := range r.fields(c) {
-		switch {
-		case f.addr != nil && f.addr.IsValid():
-			copy(f.key, f.addr.AsSlice())
-		case f.port != nil && *f.port != 0:
-			be.PutUint16(f.key, *f.port)
-		default:
-			continue
-		}
-		copy(f.mask, bytes.Repeat([]byte{0xff}, len(f.mask)))
+		f.put()
 	}
 }
 

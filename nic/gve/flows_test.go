@@ -10,6 +10,8 @@ import (
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/nic/nictest"
+	"vnic.dev/vnic/splitter"
 )
 
 // flow has something done with a rule.
@@ -73,6 +75,44 @@ func tcp4(port uint16, queue uint16) (r flowRule) {
 	return r
 }
 
+// spi is a rule for a security parameters index.
+func spi(kind uint16, n uint32) (r flowRule) {
+	r.Kind, r.Mask.Ports = kind, [4]byte{0xff, 0xff, 0xff, 0xff}
+	be.PutUint32(r.Key.Ports[:], n)
+	return r
+}
+
+// The types of flows are numbered as the driver numbers them (enum gve_adminq_flow_type).
+func TestFlowTypes(t *testing.T) {
+	c := newUp(t, 2, 0)
+	for kind, want := range []control.FlowRule{
+		{Proto: 6, SrcPort: 0x1234, DstPort: 0x5678}, {Proto: 17, SrcPort: 0x1234, DstPort: 0x5678},
+		{Proto: 132, SrcPort: 0x1234, DstPort: 0x5678}, {Proto: 51, SrcPort: 0x1234, DstPort: 0x5678},
+		{Proto: 50, SrcPort: 0x1234, DstPort: 0x5678},
+		{Proto: 6, IPv6: true, SrcPort: 0x1234, DstPort: 0x5678}, {Proto: 17, IPv6: true, SrcPort: 0x1234, DstPort: 0x5678},
+		{Proto: 132, IPv6: true, SrcPort: 0x1234, DstPort: 0x5678}, {Proto: 51, IPv6: true, SrcPort: 0x1234, DstPort: 0x5678},
+		{Proto: 50, IPv6: true, SrcPort: 0x1234, DstPort: 0x5678},
+	} {
+		r := spi(uint16(kind), 0x12345678)
+		testkit.Equal(t, fmt.Sprint("type ", kind), c.flow(flowAdd, r, 0), statusPassed)
+		rules, err := c.dev.port.Flows()
+		c.OK(err)
+		if want.ID = rules[0].ID; len(rules) != 1 || rules[0] != want {
+			t.Errorf("type %d: %+v", kind, rules)
+		}
+		if _, _, reply := c.query(queryRules, 0, 4096); decode[flowRule](reply[4:]) != r {
+			t.Errorf("type %d comes back as %+v", kind, decode[flowRule](reply[4:]))
+		}
+	}
+	// Linux 7.2 sends an SPI over IPv6 without its mask.
+	r := spi(9, 77)
+	r.Mask = flowSpec{}
+	testkit.Equal(t, "an SPI without its mask", c.flow(flowAdd, r, 0), statusPassed)
+	if rules, _ := c.dev.port.Flows(); rules[0].SPI() != 77 {
+		t.Errorf("%+v", rules)
+	}
+}
+
 // Invariant: nic/gve: Flow rules and RSS of the admin queue are the port's, and QUERY_RSS returns
 // what is used.
 func TestFlowRules(t *testing.T) {
@@ -84,6 +124,9 @@ func TestFlowRules(t *testing.T) {
 		{Proto: 17, Dst: v4, Queue: 2},
 		{Proto: 6, IPv6: true, Src: v6, DstPort: 2000, Queue: 3},
 		{Proto: 17, IPv6: true, SrcPort: 53, Queue: 0},
+		{Proto: 132, Src: v4, SrcPort: 7, DstPort: 8, Queue: 1}, {Proto: 132, IPv6: true, Dst: v6, Queue: 2},
+		{Proto: 50, SrcPort: 1, DstPort: 0, Queue: 3}, {Proto: 51, Dst: v4, DstPort: 9, Queue: 1},
+		{Proto: 50, IPv6: true, Src: v6, SrcPort: 0xffff, DstPort: 0xffff}, {Proto: 51, IPv6: true, Dst: v6, Queue: 1},
 	}
 	for i, r := range rules {
 		var fr flowRule
@@ -98,23 +141,26 @@ func TestFlowRules(t *testing.T) {
 	if !slices.Equal(got, rules) {
 		t.Errorf("rules %+v, not %+v", got, rules)
 	}
-	c.placesAre(4096, 508, 509, 510, 511)
-	c.placesAre(queryHeadLen+4, 508, 509, 510, 511)
-	_, n, reply := c.query(queryRules, 509, 4096)
-	if n != 4 || len(reply) != 3*queriedRuleLen {
+	_, n, reply := c.query(queryRules, 503, 4096)
+	if n != 10 || len(reply) != 9*queriedRuleLen {
 		t.Fatalf("%d rules, %d bytes", n, len(reply))
 	}
-	for i := range 3 {
+	for i := range 9 {
 		raw := reply[i*queriedRuleLen:]
 		fr := decode[flowRule](raw[4:])
 		r, err := fr.rule()
-		if loc := be.Uint32(raw); err != nil || loc != uint32(509+i) || r != rules[2-i] {
+		if loc := be.Uint32(raw); err != nil || loc != uint32(503+i) || r != rules[8-i] {
 			t.Errorf("rule at %d: %+v, %v", loc, r, err)
 		}
 	}
-	if st, n, reply := c.query(queryStats, 0, queryHeadLen); st != statusPassed || n != 4 || len(reply) != 0 {
+	if st, n, reply := c.query(queryStats, 0, queryHeadLen); st != statusPassed || n != 10 || len(reply) != 0 {
 		t.Errorf("statistics: %v, %d rules, %d bytes", st, n, len(reply))
 	}
+	for loc := range uint32(6) {
+		testkit.Equal(t, "status", c.flow(flowDel, flowRule{}, 502+loc), statusPassed)
+	}
+	c.placesAre(4096, 508, 509, 510, 511)
+	c.placesAre(queryHeadLen+4, 508, 509, 510, 511)
 	// A rule that comes over the control channel is seen and can be deleted; one that goes that way is gone.
 	id, err := p.AddFlow(control.FlowRule{Proto: 6, DstPort: 77, Queue: 1})
 	c.OK(err)
@@ -138,6 +184,65 @@ func TestFlowRules(t *testing.T) {
 		t.Errorf("rules when there are none: %v", st)
 	}
 	c.placesAre(4096)
+}
+
+// A rule of each type that the driver knows takes its frames to a queue, and no others.
+//
+// Invariant: nic/gve: A flow rule of any type takes its frames, and only those, to its queue.
+func TestRulesSteerFrames(t *testing.T) {
+	w := newWorld(t)
+	const l4v4, l4v6, spiLow = 34, 54, 0x0a0b0c0d
+	for kind := range uint16(10) {
+		proto, v6 := flowKinds[kind].Proto, flowKinds[kind].IPv6
+		f := nictest.Make(w.B.mac, w.A.mac, nictest.Spec{Payload: 100, V6: v6})
+		f.Partial = false
+		at := l4v4
+		if v6 {
+			at = l4v6
+			f.Header[20] = proto // next header
+		} else {
+			f.Header[23] = proto
+		}
+		l4 := f.Header[at:]
+		rule := spi(kind, 1000<<16|2000) // ports, or what lies there of ESP
+		switch proto {
+		case splitter.ProtoUDP:
+			be.PutUint16(l4[4:], uint16(len(l4)+len(f.Payload)))
+		case splitter.ProtoAH:
+			l4[0], l4[1] = 59, 3 // no next header behind these (3 + 2) x 4 bytes
+			be.PutUint32(l4[4:], spiLow)
+			rule = spi(kind, spiLow)
+		}
+		if !v6 {
+			f.Header[24], f.Header[25] = 0, 0
+			be.PutUint16(f.Header[24:], ^splitter.Sum(f.Header[14:34], 0))
+		}
+		name := fmt.Sprint("type ", kind)
+		rule.Queue = 2
+		goes := func(q int) {
+			t.Helper()
+			for i := range 3 {
+				w.B.startRx(i, false)
+			}
+			w.B.Post(q, 1)
+			w.A.Send(0, f)
+			if got := w.B.Receive(q); len(got.Header) != len(f.Header)+len(f.Payload) {
+				t.Errorf("%s: %d bytes on queue %d", name, len(got.Header), q)
+			}
+		}
+		goes(0)
+		testkit.Equal(t, name, w.B.flow(flowAdd, rule, 7), statusPassed)
+		goes(2)
+		rule.Key.Ports[3]++
+		testkit.Equal(t, name, w.B.flow(flowAdd, rule, 7), statusPassed)
+		goes(0)
+		rule.Key.Ports[3]--
+		rule.Kind = (kind + 5) % 10 // of the other IP
+		testkit.Equal(t, name, w.B.flow(flowAdd, rule, 7), statusPassed)
+		goes(0)
+		testkit.Equal(t, name, w.B.flow(flowDel, rule, 7), statusPassed)
+	}
+	w.Moves(t)
 }
 
 // A full table is listed in pages.
@@ -183,12 +288,14 @@ func TestFlowRefusals(t *testing.T) {
 		"place":          {r: tcp4(80, 1), loc: nic.MaxRules, want: statusInvalidArgument},
 		"queue":          {r: tcp4(80, 2), want: statusInvalidArgument},
 		"type":           {r: change(func(r *flowRule) { r.Kind = 10 }), want: statusInvalidArgument},
-		"SCTP":           {r: change(func(r *flowRule) { r.Kind = 2 }), want: statusUnimplemented},
-		"ESP":            {r: change(func(r *flowRule) { r.Kind = 9 }), want: statusUnimplemented},
-		"part of a port": {r: change(func(r *flowRule) { r.Mask.DstPort[0] = 0xf0 }), want: statusUnimplemented},
+		"SPI 0":          {r: change(func(r *flowRule) { *r = spi(4, 0) }), want: statusInvalidArgument},
+		"half an SPI":    {r: change(func(r *flowRule) { r.Kind = 4 }), want: statusUnimplemented},
+		"all of ESP":     {r: change(func(r *flowRule) { *r = flowRule{Kind: 4} }), want: statusInvalidArgument},
+		"all of AH":      {r: change(func(r *flowRule) { *r = flowRule{Kind: 8} }), want: statusInvalidArgument},
+		"part of a port": {r: change(func(r *flowRule) { r.Mask.Ports[2] = 0xf0 }), want: statusUnimplemented},
 		"prefix":         {r: change(func(r *flowRule) { r.Mask.Src[0] = 0xff }), want: statusUnimplemented},
 		"service":        {r: change(func(r *flowRule) { r.Mask.TOS = 0xff }), want: statusUnimplemented},
-		"port 0":         {r: change(func(r *flowRule) { r.Key.DstPort = [2]byte{} }), want: statusInvalidArgument},
+		"port 0":         {r: change(func(r *flowRule) { r.Key.Ports = [4]byte{} }), want: statusInvalidArgument},
 		"everything":     {r: change(func(r *flowRule) { r.Mask = flowSpec{} }), want: statusInvalidArgument},
 		"no such rule":   {op: flowDel, loc: ^uint32(0), want: statusNotFound},
 	} {

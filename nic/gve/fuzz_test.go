@@ -22,7 +22,7 @@ func FuzzDevice(f *testing.F) {
 		f.Add(append(op(i, uint64(ctlBase), uint32(1), uint32(4096)), op(i^3, uint32(3))...))
 	}
 	f.Fuzz(func(t *testing.T, ops []byte) {
-		c := newBareCtl(t, queues(2))
+		c := newBareCtl(t, Options{Queues: 2, Timestamps: true})
 		c.up(256)
 		mapped := true
 		for n := 0; len(ops) >= 17 && n < 64; n, ops = n+1, ops[17:] {

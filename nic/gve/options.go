@@ -14,6 +14,7 @@ const (
 	optJumbo        = 0x8
 	optBufferSizes  = 0xa
 	optFlowSteering = 0xb
+	optNICTimestamp = 0xd
 	optRSSConfig    = 0xe
 
 	supModifyRing   = 1 << 0
@@ -21,6 +22,7 @@ const (
 	supBufferSizes  = 1 << 4
 	supFlowSteering = 1 << 5
 	supRSSConfig    = 1 << 7
+	supNICTimestamp = 1 << 8
 	supported       = supModifyRing | supJumbo | supBufferSizes | supFlowSteering | supRSSConfig
 )
 
@@ -53,12 +55,19 @@ func (d *Device) options() (b []byte, n uint16) {
 		be.PutUint16(b[start+2:], uint16(len(b)-start-optionHeadLen))
 		n++
 	}
-	add(optDQORDA, uint32(supported), uint32(0))
+	mask := uint32(supported)
+	if d.conf.Timestamps {
+		mask |= supNICTimestamp
+	}
+	add(optDQORDA, mask, uint32(0))
 	add(optModifyRing, uint32(supModifyRing), uint16(d.conf.MaxRxRing), uint16(d.conf.MaxTxRing),
 		uint16(min(minRing, d.conf.RxRing)), uint16(min(minTxRing, d.conf.TxRing)))
 	add(optJumbo, uint32(supJumbo), d.conf.Port.MTU, uint16(0))
 	add(optBufferSizes, uint32(supBufferSizes), uint16(packetBuffer), uint16(headerLimit))
 	add(optFlowSteering, uint32(supFlowSteering), uint32(0), uint32(nic.MaxRules))
+	if d.conf.Timestamps {
+		add(optNICTimestamp, uint32(supNICTimestamp))
+	}
 	add(optRSSConfig, uint32(supRSSConfig), uint16(rssKeyLen), uint16(rssTableLen))
 	return b, n
 }

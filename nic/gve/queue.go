@@ -17,6 +17,8 @@ type shared struct {
 	// failed is told that a queue has stopped for good, and why, until it is started again. It is called on any goroutine,
 	// without locks, and does not wait.
 	failed func(tx bool, id int, err error)
+	// clock says when a batch of frames has come, in nanoseconds; nil: completions have no timestamps. Set before Serve.
+	clock func() int64
 }
 
 // ringParams are the rings of a queue, as CREATE_TX_QUEUE and CREATE_RX_QUEUE tell of them (docs/specs/gve.md, 3.4).

@@ -40,6 +40,7 @@ type rawOptions struct {
 	mtu      uint16
 	p2p, rsc bool
 	bufSize  int // 0: 4096
+	named    int // bytes of a buffer by CREATE_RX_QUEUE; 0: packetBuffer
 	ring     int // 0: rawRing
 
 	patience time.Duration // Options.Patience
@@ -191,7 +192,8 @@ func (g *suiteGuest) startRx(i int, split bool) {
 	d := &rxDriver{driverRing: g.newRing(rxBufLen, rxComplLen, g.o.pairs+i, rxDoorbells+uint32(i)), split: split,
 		addrs: make([]uint64, g.o.ring)}
 	c := rxCommand{ID: uint32(i), Block: uint32(d.params.notify), Resources: g.doorbellAt, Compl: d.params.compl,
-		Ring: d.params.desc, Pages: rawAddresses, ComplSize: uint16(g.o.ring), Buf: packetBuffer, Size: uint16(g.o.ring),
+		Ring: d.params.desc, Pages: rawAddresses, ComplSize: uint16(g.o.ring),
+		Buf: uint16(cmp.Or(g.o.named, packetBuffer)), Size: uint16(g.o.ring),
 		RSC: pick(g.o.rsc, 1)}
 	if split {
 		c.Header = rawHeader

@@ -39,6 +39,7 @@ type rxQueue struct {
 	short   uint32   // how many buffers were not enough, when a frame last found too few
 	bufs    [maxRxBufs]rxBuf
 	frame   placement
+	time    int64        // when this batch of frames came, with a clock; 0: it is not known yet
 	scratch [maxOwn]byte // a frame's headers
 	// frames that the queue lost, or did not vouch for, since New
 	count struct{ noBuffer, tooBig, badCsum, badBuffer counter }
@@ -128,6 +129,7 @@ func (q *rxQueue) unmapping(iova, n uint64) {
 
 // Flush implements nic.RxQueue.
 func (q *rxQueue) Flush() (call bool) {
+	q.time = 0
 	if q.shown == q.head || q.out.pins == nil {
 		return false
 	}

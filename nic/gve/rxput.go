@@ -58,6 +58,12 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	}
 	c := rxCompl{overflow: f.Unsplit || f.Split && at.inHeader == 0 && q.p.headerSize > 0, ptype: ptypeOf(&f.Meta.Headers),
 		hash: f.Hash}
+	if q.clock != nil {
+		if q.time == 0 {
+			q.time = q.clock()
+		}
+		c.stamped, c.stamp = true, uint32(q.time)
+	}
 	err := q.write(m, f, &c)
 	if err == nil {
 		err = q.complete(&c)

@@ -7,17 +7,14 @@ import (
 	"vnic.dev/vnic/nic"
 )
 
-// irqEnable arms a vector; bits 1 (clear PBA), 3 and 4 (ITR select) and 5 to 16 (interval) do not
-// concern a device that never delays an interrupt and never loses one (gve_dqo.h, GVE_ITR_*).
-const irqEnable = 1 << 0 // GVE_ITR_ENABLE_BIT_DQO
-
 // vectors are the MSI-X vectors of a device. A vector fires once, is masked by that, and is armed
 // again by its doorbell; what happens while it is masked is latched, and fires then: the driver
 // does not look again after it has armed (gve_napi_poll_dqo). They may be fired and armed on any
 // goroutine.
 type vectors struct {
 	nic.EventFDs
-	v []vector
+	v   []vector
+	now func() int64
 }
 
 // vector is one MSI-X vector. Its lock is a leaf, held over no system call.
@@ -28,9 +25,22 @@ type vector struct {
 	armed  bool         // under mu
 	always bool         // under mu: never masked, as the management vector
 	due    bool         // under mu: latched
+
+	// Moderation, under mu: nanoseconds, and times of now.
+	now      func() int64
+	wait     func(until int64) // tells the moderator; nil: there is none, and no interrupt waits
+	interval int64             // between two interrupts; 0: none
+	last     int64             // when one was raised last, while there is an interval
+	until    int64             // one is due, and waits until then; 0: none does
 }
 
-func (vs *vectors) init(n int) { vs.v = make([]vector, n) }
+// init makes n vectors; now is the time in nanoseconds, never 0, as shape.Now.
+func (vs *vectors) init(n int, now func() int64) {
+	vs.v, vs.now = make([]vector, n), now
+	for i := range vs.v {
+		vs.v[i].now = now
+	}
+}
 
 // losesFor has interrupts be lost that a port is to lose: those of queues, which have others to follow.
 func (vs *vectors) losesFor(p *nic.Port) {
@@ -57,7 +67,12 @@ func (vs *vectors) fire(i int) {
 // arm is vector i's doorbell.
 func (vs *vectors) arm(i int, db uint32) {
 	if v := vs.at(i); v != nil {
-		v.change(func() { v.armed = db&irqEnable != 0 })
+		v.change(func() {
+			v.armed = db&irqEnable != 0
+			if interval, ok := irqInterval(db); ok {
+				v.interval = interval
+			}
+		})
 	}
 }
 
@@ -69,7 +84,7 @@ func (vs *vectors) setManagement(i int) {
 	}
 }
 
-// change changes the vector's state, and writes its eventfd if that is due then.
+// change changes the vector's state, and writes its eventfd if that is due then and not too soon.
 func (v *vector) change(to func()) {
 	v.mu.Lock()
 	to()
@@ -77,6 +92,17 @@ func (v *vector) change(to func()) {
 	if !v.due || !v.armed && !v.always || l == nil {
 		v.mu.Unlock()
 		return
+	}
+	if v.interval > 0 && v.wait != nil && !v.always {
+		now := v.now()
+		if until := v.last + v.interval; v.last != 0 && until > now {
+			wait := v.wait
+			v.until = until
+			v.mu.Unlock()
+			wait(until)
+			return
+		}
+		v.last = now
 	}
 	v.due = false
 	if !v.always && v.port != nil && v.port.InterruptLost() { // on its way to the processor: it stays armed, for the next
@@ -115,7 +141,10 @@ func (vs *vectors) setFD(i, fd int) {
 func (vs *vectors) reset() {
 	for i := range vs.v {
 		v := &vs.v[i]
-		v.change(func() { v.armed, v.always, v.due = false, false, false })
+		v.change(func() {
+			v.armed, v.always, v.due = false, false, false
+			v.interval, v.last, v.until = 0, 0, 0
+		})
 	}
 }
 

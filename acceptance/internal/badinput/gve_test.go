@@ -35,11 +35,15 @@ const (
 	driverRun   = 1
 	driverReset = 2
 
-	opConfigure = 2
-	opCreateTx  = 5
-	opCreateRx  = 6
-	opDestroyTx = 7
-	opDestroyRx = 8
+	opDescribe    = 1
+	opConfigure   = 2
+	opCreateTx    = 5
+	opCreateRx    = 6
+	opDestroyTx   = 7
+	opDestroyRx   = 8
+	opReportStats = 0xc
+	opReportTime  = 0x11
+	opExtended    = 0xff
 
 	slotLen      = 64
 	slots        = 64

@@ -156,6 +156,58 @@ var gveTable = []row{
 			}
 		}
 	}, few},
+	{repeated, registers, "commands out of order, twice, without room, and more at once than there are", "refused",
+		func(w *world) {
+			c := w.vfio()
+			c.start(slots)
+			c.configure()
+			tx, rx := c.queue(64, 16, 8), c.queue(64, 32, 32)
+			refused := func(op uint32, vs ...any) {
+				s := c.slot(slots, op, vs...)
+				c.write(regDoorbell, c.count)
+				if st := be.Uint32(s[4:]); st == passed || st == 0 {
+					w.t.Fatalf("command %#x: status %#x", op, st)
+				}
+			}
+			for i := range reps {
+				c.createTx(tx)
+				c.createRx(rx)
+				refused(opCreateTx, uint32(0), uint32(0), c.here, tx.ring, uint32(rawAddresses), uint32(0), tx.compl,
+					uint16(64), uint16(64)) // it is there
+				refused(opDescribe, c.here, uint32(1), uint32(i%40)) // less than a descriptor
+				refused(opReportTime, uint64(40), c.here)            // not offered
+				refused(opReportStats, uint64(8)<<(i%40), uint64(i)<<52|1<<51, uint64(1))
+				c.command(opDestroyTx, uint32(0))
+				refused(opDestroyTx, uint32(0)) // it is gone
+				refused(opCreateTx, uint32(0), uint32(0), uint64(1)<<60, tx.ring, uint32(rawAddresses), uint32(0), tx.compl,
+					uint16(64), uint16(64)) // nowhere to write where its doorbell is
+				c.write(regDoorbell, c.count+slots+1+uint32(i)) // the admin queue stops
+				c.write(regDriverStatus, driverReset)
+				c.start(slots)
+				c.configure()
+			}
+		}, quiet},
+	{repeated, registers, "flow rules of any type", "refused, or they are there until reset", func(w *world) {
+		c := w.vfio()
+		c.start(slots)
+		const inner, length = 0x101, 92 // CONFIGURE_FLOW_RULE
+		at := c.alloc(length)
+		for i := range reps {
+			b := c.at(at, length)
+			for j := range b {
+				b[j] = byte(i*j>>3 ^ j)
+			}
+			be.PutUint16(b[0:], uint16(i%4))
+			be.PutUint16(b[4:], uint16(i%12))
+			be.PutUint16(b[6:], uint16(i%5))
+			if i%3 == 0 {
+				clear(b[48:88])
+				be.PutUint32(b[80:], 0xffffffff) // ports, or an SPI
+			}
+			c.slot(slots, opExtended, uint32(inner), uint32(length), at)
+			c.write(regDoorbell, c.count)
+		}
+	}, quiet},
 	{repeated, registers, "all registers written, and a driver's version without an end", "as they are made",
 		func(w *world) {
 			c := w.vfio()
@@ -231,6 +283,25 @@ var gveTable = []row{
 			testkit.OK(w.t, c.Read(registersBAR, regEvents, make([]byte, 4))) // they are served
 		}, few},
 
+	{repeated, gveRx, "intervals of interrupts of any length, on vectors with and without an eventfd, under traffic",
+		"interrupts come when they may, or not at all", func(w *world) {
+			c := w.vfio()
+			tx, rx := c.up(256, 256)
+			event := testkit.Must(vfiotest.NewEvent())(w.t)
+			defer event.Close()
+			testkit.OK(w.t, c.SetIRQ(vfiouser.IRQMSIX, 1, event))
+			w.meet(c, tx)
+			for i := range uint32(reps) {
+				c.buffer(rx, c.here&^4095)
+				c.show(rxDoorbells, rx)
+				for v := range 2 {
+					testkit.OK(w.t, c.bell(irqDoorbells+v, 1|i*0x9e37<<5))
+				}
+				if i%50 == 0 {
+					w.floodMAC(c.mac, 50)
+				}
+			}
+		}, few},
 	{costly, gveRx, "buffers in the most pieces, on the largest ring, tried for each frame", "they are used, or dropped",
 		func(w *world) {
 			c := w.vfio()

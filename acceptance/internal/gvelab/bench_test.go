@@ -56,9 +56,16 @@ func newBench(t *testing.T, limit time.Duration, log *slog.Logger, connected fun
 func newBenchOf(t *testing.T, cpus int, limit time.Duration, log *slog.Logger,
 	connected func(*lab.Port, *net.UnixConn)) *bench {
 	t.Helper()
+	return newBenchWith(t, describe(), cpus, limit, log, connected)
+}
+
+// newBenchWith boots a guest of a lab that is described.
+func newBenchWith(t *testing.T, d lab.Description, cpus int, limit time.Duration, log *slog.Logger,
+	connected func(*lab.Port, *net.UnixConn)) *bench {
+	t.Helper()
 	im := machinetest.Images(t, []string{lab.GVE}, guestimages.Options{Modules: []string{module},
 		Program: machinetest.Program(t, "vnic.dev/vnic/acceptance/internal/gvelab/guest")})
-	b := &bench{T: t, lab: machinetest.Lab(t, describe(), log), start: time.Now(), limit: limit}
+	b := &bench{T: t, lab: machinetest.Lab(t, d, log), start: time.Now(), limit: limit}
 	b.Guest = machinetest.Boot(t, im, b.lab.Machine(0), machines.Config{Agent: agent.Config{Hostname: "churn"},
 		CPUs: cpus, RAMSize: 512 << 20, Accel: qemu.AccelTCG, Append: "log_buf_len=8M", BootLimit: limit, TimeLimit: limit,
 		Log: log, Connected: connected})

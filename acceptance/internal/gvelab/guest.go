@@ -36,7 +36,10 @@ const (
 	// use eth0, whose device is gone; a []Record of what comes of it, the last with Name in it
 	OpLost = "lab.lost"
 	// instead of OpSetup: connections that only send, and a queue bound and unbound, at least Times times
-	OpOneWay = "lab.oneway"
+	OpOneWay  = "lab.oneway"
+	OpSetters = "lab.setters" // all that ethtool and ip set of a gVNIC, and back; the NIC has timestamps
+	OpStats   = "lab.stats"   // what ethtool -S says, a map of numbers by name
+	OpReset   = "lab.reset"   // ethtool --reset all
 )
 
 // Args of all of them.
@@ -64,7 +67,7 @@ func Main() {
 	ops := map[string]func(context.Context, *Args) (any, error){
 		OpSetup: g.setup, OpTraffic: g.traffic, OpCycles: g.cycles, OpBind: g.bind, OpUnbind: g.unbind, OpFlap: g.flap,
 		OpCarrier: g.carrier, OpReconfigure: g.reconfigure, OpReload: g.reload, OpLog: g.log, OpBindZero: g.bindZero,
-		OpLost: g.lost, OpOneWay: g.oneWay,
+		OpLost: g.lost, OpOneWay: g.oneWay, OpSetters: g.setters, OpStats: g.stats, OpReset: g.reset,
 	}
 	for name, op := range ops {
 		ops[name] = func(ctx context.Context, a *Args) (any, error) {

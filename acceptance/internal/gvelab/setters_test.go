@@ -1,0 +1,68 @@
+package gvelab
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab/labtest"
+	"vnic.dev/vnic/nic"
+)
+
+// Whatever ethtool and ip can set of a gVNIC is set, and set back, while a TCP stream runs in each
+// direction; each time the streams go on, every byte compared, and the kernel complains of nothing.
+// Rules of all types come back as they were given, received datagrams have the NIC's time, and
+// `ethtool -S` says what the NIC has counted.
+//
+// Invariant: nic/gve: Every setter of the kernel's driver works under traffic.
+func TestSettersUnderTraffic(t *testing.T) {
+	d := describe()
+	d.Guests[0].NICs[0].Timestamps = true
+	b := newBenchWith(t, d, 1, 4*time.Minute, labtest.Log(t), nil)
+	b.do("links are up, streams run", OpSetup, Args{})
+	b.do("everything was set, and set back", OpSetters, Args{})
+	b.do("all streams flow, of device memory too", OpTraffic, Args{Bytes: 1 << 20})
+	b.counted()
+	b.judge()
+	b.do("reset", OpReset, Args{}) // of which the driver makes a line that counts as a complaint elsewhere
+	_, bad, err := b.log()
+	testkit.OK(t, err)
+	if len(bad) != 1 || !strings.Contains(bad[0].Text, "Performing reset") {
+		t.Errorf("the kernel's log: %s", text(bad))
+	}
+	for _, p := range b.lab.Ports() {
+		if n := p.Device().(interface{ Failures() uint64 }).Failures(); n != 0 {
+			t.Errorf("%d queues of %s have stopped for an error", n, p.Name)
+		}
+	}
+	testkit.NoError(t, b.PowerOff(t.Context()))
+}
+
+// counted wants the driver's counters of the NIC's to be those of the NIC: frames that are not taken are some, as the
+// queues were taken down under traffic.
+func (b *bench) counted() {
+	b.Helper()
+	port := b.lab.Port(0).Device().(interface{ Port() *nic.Port }).Port()
+	var said, want map[string]uint64
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); { // a change is reported after half a second
+		want = make(map[string]uint64)
+		total := uint64(0)
+		for q := range 4 {
+			rx, _ := port.QueueCounters(q)
+			want[fmt.Sprintf("rx_queue_drop_cnt[%d]", q)] = rx.Drops
+			total += rx.Drops
+		}
+		testkit.OK(b, b.call(OpStats, nil, &said))
+		same := total > 0
+		for name, n := range want {
+			same = same && said[name] == n
+		}
+		if same {
+			b.ok("ethtool -S says %d drops, as the NIC does", total)
+			return
+		}
+	}
+	b.Errorf("ethtool -S says %v, the NIC %v", said, want)
+}

@@ -1,0 +1,249 @@
+package gve
+
+import (
+	"testing"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/vfiouser"
+)
+
+// Maps of a guest that no driver would have DMA go to: a ROM, which the frontend announces without
+// a file, memory that is only to be read, and two maps one behind the other.
+const (
+	romMap      = 1 << 37
+	readOnlyMap = 1 << 36
+	splitMap    = 1 << 38 // of two, that lie apart in the file
+	mapLen      = 64 << 10
+)
+
+// oddMaps adds them.
+func (c *ctl) oddMaps() {
+	c.Helper()
+	from, _ := c.Alloc(3 * mapLen)
+	from -= c.Base
+	for _, m := range []dma.Map{
+		{IOVA: romMap, Size: mapLen, FD: -1, NoAccess: true},
+		{IOVA: readOnlyMap, Size: mapLen, FD: c.FD, FileOffset: from, ReadOnly: true},
+		{IOVA: splitMap, Size: mapLen, FD: c.FD, FileOffset: from + 2*mapLen},
+		{IOVA: splitMap + mapLen, Size: mapLen, FD: c.FD, FileOffset: from + mapLen},
+	} {
+		c.OK(c.space.Add(m))
+	}
+}
+
+// What the device is to write into a ROM, or into memory that is only to be read, is refused, and what lies across two
+// maps is written.
+//
+// Invariant: nic/gve: A bad command is refused, and a bad admin queue stops until reset.
+func TestRepliesToOddMemory(t *testing.T) {
+	replies := map[string]func(c *ctl, at uint64) status{
+		"describe": func(c *ctl, at uint64) status {
+			return c.command(opDescribeDevice, at, uint32(1), uint32(4096))
+		},
+		"ptypes": func(c *ctl, at uint64) status { return c.command(opGetPtypeMap, uint64(2048), at) },
+		"speed":  func(c *ctl, at uint64) status { return c.command(opReportLinkSpeed, at) },
+		"stats":  func(c *ctl, at uint64) status { return c.command(opReportStats, uint64(8+16*20), at, uint64(1)) },
+		"time":   func(c *ctl, at uint64) status { return c.command(opReportTime, uint64(nicTimeLen), at) },
+		"RSS":    func(c *ctl, at uint64) status { return c.command(opQueryRSS, uint64(4096), at) },
+		"rules": func(c *ctl, at uint64) status {
+			return c.command(opQueryFlowRules, uint32(0), uint32(0), uint64(4096), at)
+		},
+		"resources": func(c *ctl, at uint64) status {
+			return c.resourcesAt(at, func(x *txCommand) *uint64 { return &x.Resources })
+		},
+		"ring": func(c *ctl, at uint64) status {
+			return c.resourcesAt(at&^4095, func(x *txCommand) *uint64 { return &x.Compl })
+		},
+		"doorbells": func(c *ctl, at uint64) status {
+			c.pass(opDeconfigure)
+			cmd := c.resources(4)
+			cmd.IRQs = at
+			return c.command(opConfigureResources, cmd)
+		},
+	}
+	for name, reply := range replies {
+		t.Run(name, func(t *testing.T) {
+			for where, x := range map[string]struct {
+				at   uint64
+				want status
+			}{
+				"a ROM": {romMap, statusInvalidArgument}, "read-only": {readOnlyMap, statusInvalidArgument},
+				"the end of the memory": {splitMap + 2*mapLen - 4, statusInvalidArgument},
+				"across two maps":       {splitMap + mapLen - 4, statusPassed},
+			} {
+				c := newCtl(t, Options{Queues: 2, Timestamps: true})
+				c.start()
+				c.configure(4)
+				c.flow(flowAdd, tcp4(80, 1), 5)
+				c.oddMaps()
+				want := x.want
+				if name == "ring" && where == "the end of the memory" {
+					want = statusPassed // it begins on its page, and fits
+				}
+				testkit.Equal(t, where, reply(c, x.at), want)
+				c.reset() // and it works as before
+				c.up(256)
+			}
+		})
+	}
+}
+
+// resourcesAt creates a transmit queue of which an address is at.
+func (c *ctl) resourcesAt(at uint64, field func(*txCommand) *uint64) status {
+	cmd := c.txCreate(0)
+	*field(&cmd) = at
+	return c.command(opCreateTx, cmd)
+}
+
+// Buffers in a ROM, or in memory that is only to be read, are none; those across two maps are.
+//
+// Invariant: nic/gve: Bad frames are dropped, and a bad receive buffer comes back marked.
+func TestBuffersInOddMemory(t *testing.T) {
+	w := newWorld(t)
+	g := w.Bad
+	g.oddMaps()
+	for name, x := range map[string]struct {
+		addr   uint64
+		rx, tx bool // usable
+	}{
+		"ROM":         {romMap, false, false},
+		"read-only":   {readOnlyMap, false, true},
+		"across maps": {splitMap + mapLen - 700, true, true},
+		"ends behind": {splitMap + 2*mapLen - 64, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g.startRx(0, false)
+			g.startTx(0)
+			g.rxd[0].post(x.addr)
+			g.rxd[0].doorbell()
+			w.A.Send(0, tcp(w.A, g, 1000))
+			var c rxCompl
+			if g.rxd[0].next(&c); c.bad == x.rx {
+				t.Errorf("received: %+v", c)
+			}
+			before := g.dev.tx[0].count.unmapped.get() + g.dev.tx[0].count.bad.get()
+			g.txd[0].packet(txDesc{addr: x.addr, length: 1000})
+			g.Sent(0)
+			if bad := g.dev.tx[0].count.unmapped.get() + g.dev.tx[0].count.bad.get(); (bad == before) != x.tx {
+				t.Errorf("sent: %d bad frames", bad-before)
+			}
+		})
+	}
+	w.Moves(t)
+}
+
+// A queue whose vector never had an eventfd does its work; the interrupt comes when there is one.
+//
+// Invariant: nic/gve: An interrupt fires once for each arming, and none is lost.
+func TestQueueWithoutEventFD(t *testing.T) {
+	w := newWorld(t)
+	g := w.Bad
+	for v := range 2 * g.o.pairs {
+		g.OK(g.dev.SetIRQ(vfiouser.IRQMSIX, v, -1)) // as if it had never had one
+		g.bell(irqDoorbells+uint32(v), usecs(20))
+	}
+	d := g.rxd[0]
+	for i := range 50 {
+		addr, _ := g.Alloc(4096)
+		d.post(addr)
+		d.doorbell()
+		w.A.Send(0, tcp(w.A, g, 100+i))
+		var c rxCompl
+		testkit.Eventually(t, "the frame is there", func() bool { return d.poll(&c) })
+		w.A.Post(0, 1)
+		f := tcp(g, w.A, 100+i)
+		g.Add(0, &f, false)
+		g.Show(0)
+		arrives(t, w.A, 0, &f)
+	}
+	e := g.irq(g.o.pairs)
+	waitEvent(t, e)
+	g.irqs[g.o.pairs] = e
+	w.Moves(t)
+}
+
+// The memory of the statistics report may go at any time, also to become a ROM; a report without
+// memory is not made.
+func TestStatsReportLosesItsMemory(t *testing.T) {
+	c := newUp(t, 2, 0)
+	c.oddMaps()
+	at := uint64(splitMap + mapLen - 40) // across two maps
+	const room = 8 + 16*20
+	c.pass(opReportStats, uint64(room), at, uint64(100))
+	s := &c.dev.stats
+	put := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.put()
+	}
+	put()
+	c.dev.Unmapping(splitMap+mapLen, mapLen)
+	c.OK(c.space.Remove(splitMap+mapLen, mapLen))
+	put()
+	c.OK(c.space.Add(dma.Map{IOVA: splitMap + mapLen, Size: mapLen, FD: -1, NoAccess: true}))
+	put()
+	testkit.Equal(t, "queues failed", c.dev.Failures(), 0)
+	c.reset()
+	c.up(0)
+}
+
+// A guest takes a map away while another one's worker writes there, again and again: when the unmapping is done nothing
+// is written there any more, and both go on.
+//
+// Invariant: nic/gve: When an unmapping is done, nothing is written there.
+func TestUnmappingRacesTheDatapath(t *testing.T) {
+	w := newWorld(t)
+	g := w.Bad
+	from, mem := g.Alloc(mapLen)
+	m := dma.Map{IOVA: splitMap, Size: mapLen, FD: g.FD, FileOffset: from - g.Base}
+	d := g.rxd[0]
+	for range 200 {
+		g.OK(g.space.Add(m))
+		for i := range uint64(16) {
+			d.post(splitMap + i*4096)
+		}
+		g.OK(g.dev.rx[0].doorbell(d.posted & d.mask))
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for range 16 {
+				w.A.Send(0, tcp(w.A, g, 3000))
+			}
+		}()
+		g.dev.Unmapping(splitMap, mapLen)
+		g.OK(g.space.Remove(splitMap, mapLen))
+		for i := range mem { // the guest's own again
+			mem[i] = poison
+		}
+		<-done
+		for i := range mem {
+			if mem[i] != poison {
+				t.Fatalf("byte %d was written behind the unmapping", i)
+			}
+		}
+		g.startRx(0, false)
+		d = g.rxd[0]
+		g.Next, w.A.Next = 24<<20, 24<<20
+	}
+	w.Moves(t)
+}
+
+// Doorbells of interrupts with any bits set, in any order, mask, arm and delay; they break nothing, and interrupts come
+// when the driver wants them again.
+func TestAnyInterruptDoorbell(t *testing.T) {
+	c := newConfigured(t, 1)
+	e := c.irq(0)
+	for i := range uint32(2000) {
+		c.bell(irqDoorbells, i*0x9e3779b9)
+		c.dev.vectors.fire(0)
+		c.bell(irqDoorbells+1, ^(i * 0x9e3779b9))
+		c.dev.vectors.fire(1) // which has no eventfd
+	}
+	e.fired()
+	c.bell(irqDoorbells, irqEnable)
+	e.fired()
+	c.bell(irqDoorbells, irqEnable)
+	c.dev.vectors.fire(0)
+	testkit.Equal(t, "interrupts", e.fired(), 1)
+}

@@ -1,0 +1,35 @@
+package gve
+
+import (
+	"time"
+
+	"vnic.dev/vnic/shape"
+)
+
+// Timestamps of what is received: option NIC_TIMESTAMP, REPORT_NIC_TIMESTAMP, and the low half of a time in each
+// completion. They are off unless Options say otherwise: a driver that is offered them asks for the time every 250 ms
+// whether or not anybody wants timestamps (gve_ptp_do_aux_work), and does not say when somebody does
+// (gve_set_ts_config), so each batch of frames would read the clock.
+
+const nicTimeLen = 40 // struct gve_nic_ts_report: the time, and 32 bytes of zeros
+
+// started is what the clock of this process's NICs has beyond shape.Now.
+var started = time.Now().UnixNano() - shape.Now()
+
+// nicTime is the clock of all NICs of this process, in nanoseconds: the host's time of day when it began, and what has
+// passed since. It never jumps.
+func nicTime() int64 { return started + shape.Now() }
+
+// reportTime carries out REPORT_NIC_TIMESTAMP: length u64, where u64. The driver makes whole times of completions' low
+// halves with it, if they are less than 2 s away.
+func (d *Device) reportTime(b *body) error {
+	if d.common.clock == nil {
+		return statusUnimplemented // option NIC_TIMESTAMP was not offered
+	}
+	if n := be.Uint64(b[0:]); n != nicTimeLen {
+		return invalid("room of %d bytes for a time of %d", n, nicTimeLen)
+	}
+	var out [nicTimeLen]byte
+	be.PutUint64(out[:], uint64(d.common.clock()))
+	return d.mem.write(be.Uint64(b[8:]), out[:])
+}
