@@ -25,6 +25,7 @@ type ui struct {
 	bar   *progressbar.ProgressBar
 	since time.Time     // when doing began; zero: bar shows it
 	stop  chan struct{} // closed by done
+	once  sync.Once     // does that
 	wg    sync.WaitGroup
 }
 
@@ -207,11 +208,11 @@ func (u *ui) end() {
 	u.bar, u.since = nil, time.Time{}
 }
 
-// done takes the progress line away.
+// done takes the progress line away, for good. Once is enough, and more is no mistake.
 func (u *ui) done() {
 	u.mu.Lock()
 	u.end()
 	u.mu.Unlock()
-	close(u.stop)
+	u.once.Do(func() { close(u.stop) })
 	u.wg.Wait()
 }
