@@ -91,7 +91,10 @@ type NIC struct {
 	Rate       float64      // of its wire, bytes a second in each direction; 0: nothing is said of it
 	QueuePairs int          // 0: the model's
 	GPUs       []int        // which of the guest's GPUs it may address, by number; nil: all of them
-	Slot       Slot         // of a guest with sockets; zero of one that may address no GPU: none, on the root complex
+	// XDP has the NIC offload nothing for the guest to receive, no checksums and no segments made one: only then Linux's
+	// virtio_net takes native XDP programs. Of Virtio in QEMU; a gVNIC needs nothing for them.
+	XDP  bool
+	Slot Slot // of a guest with sockets; zero of one that may address no GPU: none, on the root complex
 	// Hotplug says that it can be removed while the guest runs, also where it is below a switch: QEMU's guest then sees a
 	// link of 2.5 GT/s and one lane there, whatever Slot says. Of Virtio, and of a guest with sockets.
 	Hotplug bool
@@ -205,6 +208,8 @@ func (n *NIC) check(gpus int) error {
 		return fmt.Errorf("--mtu %d: %d to %d with --nic %s", n.MTU, MinMTU, m.MaxMTU, n.Model)
 	case n.QueuePairs < 0 || n.QueuePairs > MaxQueuePairs:
 		return fmt.Errorf("%d queue pairs: 1 to %d", n.QueuePairs, MaxQueuePairs)
+	case n.XDP && m.VFIOUser:
+		return fmt.Errorf("--xdp and --nic %s: %s", n.Model, WhyNoXDP)
 	case n.Hotplug && m.VFIOUser:
 		return fmt.Errorf("NIC %s: a gVNIC cannot be hotplug: %s", n.Name, whyNoGVNIC)
 	}
@@ -223,6 +228,11 @@ func (n *NIC) check(gpus int) error {
 	}
 	return nil
 }
+
+// WhyNoXDP says why a gVNIC does not have NIC.XDP (drivers/net/ethernet/google/gve/gve_main.c,
+// gve_verify_xdp_configuration).
+const WhyNoXDP = "leave it out: in the guest gve's driver takes XDP programs after ethtool -K eth0 rx-gro-hw off and " +
+	"ethtool -G eth0 tcp-data-split off rx-buf-len 2048, with an MTU of at most 2034"
 
 // checkGPUs looks at GPUs as the NICs that may address them show them to the guest.
 func (g *Guest) checkGPUs() error {

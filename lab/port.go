@@ -24,6 +24,7 @@ type Port struct {
 	Addr4, Addr6 netip.Prefix // meant for its guest
 	MTU          int
 	QueuePairs   int
+	XDP          bool         // NIC.XDP
 	GPUs         []*GPUMemory // that it may address, the nearest in the tree first
 	Place        string       // its name in the machine's tree
 	Hotplug      bool         // its guest's QEMU can let go of it while it runs
@@ -55,7 +56,7 @@ type Port struct {
 func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, place string) (*Port, error) {
 	model := m.desc.ModelOf(n)
 	p := &Port{Index: len(l.ports), Name: n.Name, Model: model, MAC: n.MAC, Addr4: n.Addr4, Addr6: n.Addr6, MTU: n.MTU,
-		QueuePairs: n.QueuePairs, GPUs: reached, Place: place, lab: l, machine: m, desc: n,
+		QueuePairs: n.QueuePairs, XDP: n.XDP, GPUs: reached, Place: place, lab: l, machine: m, desc: n,
 		loads: make(map[loadsOf][]Load)}
 	p.life, p.end = context.WithCancelCause(context.Background())
 	var err error

@@ -77,6 +77,13 @@ func seeded(f *pflag.FlagSet, i *lab.Impairment, note func(format string, args .
 	}
 }
 
+// xdpFlag has virtio NICs take XDP programs.
+func xdpFlag(f *pflag.FlagSet, xdp *bool) {
+	f.BoolVar(xdp, "xdp", false, "have the kernel's virtio driver take native XDP programs: the NIC offloads nothing for "+
+		"it to receive, so packets come one by one, and slower; without, native XDP is refused, and each generic program "+
+		"gets a warning in the kernel's log; gve needs no flag for XDP")
+}
+
 // uplinksFlag are uplinks, whose names count.
 type uplinksFlag []uplink.Config
 

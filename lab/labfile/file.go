@@ -88,6 +88,9 @@ type NIC struct {
 	// IPv4 and IPv6 are the addresses that the guest is to have there, with the length of their prefix.
 	IPv4 string `yaml:"ipv4,omitempty"`
 	IPv6 string `yaml:"ipv6,omitempty"`
+	// XDP has a virtio NIC offload nothing for its guest to receive, so that the kernel's driver takes native XDP
+	// programs.
+	XDP bool `yaml:"xdp,omitempty"`
 	// GPUs are the names of the guest's GPUs that it can reach; without, all of them.
 	GPUs *[]string `yaml:"gpus,omitempty"`
 	// Hotplug says that it can be removed while its guest runs, also where it is below a switch: its guest then sees a link

@@ -164,6 +164,8 @@ func TestMistakes(t *testing.T) {
 		{"hotplug: true", "hotplog: true", "hotplug is meant?"},
 		{"hotplug: true", "hotplug: true, model: gve", "14:95: a gVNIC cannot be hotplug, as QEMU aborts at device_del of " +
 			"vfio-user: leave it out, and take the link down instead (link a.nic0 state=down)"},
+		{"model: gve}", "model: gve, xdp: true}", "21:39: xdp is of virtio: leave it out: in the guest gve's driver"},
+		{"xdp: true", "xdp: 1", "this is not true or false"},
 		{"model: gve}", "model: gve, hotplug: true}", "21:43: a gVNIC cannot be hotplug"},
 		{"model: gve}", "model: gve, hotplug: false}", ""},
 		{"gpus: []}", "gpus: [], hotplug: true}", "22:56: hotplug is of a guest with sockets"},

@@ -31,8 +31,7 @@ const (
 var switched = []string{checksums, scatter, tso, "tx-tcp6-segmentation", "tx-generic-segmentation", "rx-gro"}
 
 // offloads turns checksums, scatter-gather, TSO, GSO and GRO on or off. Received checksums cannot
-// be turned off: virtio_net needs CTRL_GUEST_OFFLOADS for that, which QEMU does not offer with
-// vhost-user.
+// be turned off: virtio_net needs CTRL_GUEST_OFFLOADS for that, which vnic has QEMU not offer.
 func offloads(on bool) error {
 	err := guestops.Set(guestops.Ethtool, featuresSet, func(ae *mdl.AttributeEncoder) {
 		guestops.Interface(ae, iface)

@@ -32,13 +32,14 @@ const (
 
 // args of all operations.
 type args struct {
-	Addr    string `json:"addr,omitempty"`
-	MAC     string `json:"mac,omitempty"`
-	Bytes   uint64 `json:"bytes,omitempty"`
-	Streams int    `json:"streams,omitempty"`
-	MTU     int    `json:"mtu,omitempty"`
-	On      bool   `json:"on,omitempty"`
-	Queues  uint32 `json:"queues,omitempty"`
+	Interface string `json:"interface,omitempty"` // of the operations of xdp.go
+	Addr      string `json:"addr,omitempty"`
+	MAC       string `json:"mac,omitempty"`
+	Bytes     uint64 `json:"bytes,omitempty"`
+	Streams   int    `json:"streams,omitempty"`
+	MTU       int    `json:"mtu,omitempty"`
+	On        bool   `json:"on,omitempty"`
+	Queues    uint32 `json:"queues,omitempty"`
 }
 
 // Main is the guest's program.
@@ -52,6 +53,9 @@ func Main() {
 		"stock.mtu":        done(setMTU),
 		"stock.offloads":   done(func(a *args) error { return offloads(a.On) }),
 		"stock.queues":     done(func(a *args) error { return channels(a.Queues) }),
+		"stock.address":    done(address),
+		"stock.xdp":        done(attach),
+		"stock.passed":     passed,
 		"stock.vlan":       done(addVLAN),
 		"stock.macvlan":    done(addMACVLAN),
 		"stock.bridge":     done(addBridge),

@@ -83,11 +83,12 @@ func (o *Options) describeFlags() (d lab.Description) {
 
 // kernelNIC is the kernel's first NIC of guest i, unless it is the lab file's.
 func (o *Options) kernelNIC(i int) lab.NIC {
-	model := o.NIC
+	model, xdp := o.NIC, o.XDP
 	if o.Lab != nil {
 		model = lab.Virtio
+		xdp = slices.ContainsFunc(o.Lab.Guests[i].NICs, func(n lab.NIC) bool { return n.XDP })
 	}
-	return lab.NIC{Model: model, Addr4: lab.Addr4(i), Addr6: lab.Addr6(i), MTU: o.MTU}
+	return lab.NIC{Model: model, Addr4: lab.Addr4(i), Addr6: lab.Addr6(i), MTU: o.MTU, XDP: xdp}
 }
 
 // describeLab is the file's lab. Its gVNICs are the kernel's, and its virtio NICs are for devmem programs alone. A guest

@@ -189,7 +189,7 @@ func nicArgs(p *lab.Port, e *PortReport, client bool) []string {
 		return nil
 	}
 	n := qemu.Netdev{Path: e.Socket, Listens: client, VFIOUser: p.Model.VFIOUser, Queues: p.QueuePairs,
-		MAC: net.HardwareAddr(p.MAC[:]), MTU: p.MTU}
+		MAC: net.HardwareAddr(p.MAC[:]), MTU: p.MTU, XDP: p.XDP}
 	return n.Args("net0")
 }
 

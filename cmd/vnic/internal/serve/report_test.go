@@ -84,7 +84,7 @@ func TestFlags(t *testing.T) {
 	const ram = "-object memory-backend-memfd,id=ram,size=1024M,share=on "
 	const nic = " -netdev vhost-user,id=net0,chardev=net0,queues=3 -device " +
 		"virtio-net-pci,id=dev-net0,netdev=net0,disable-legacy=on,mq=on,vectors=8," +
-		"rx_queue_size=1024,tx_queue_size=1024,romfile=,mac=02:76:6e:69:00:01,host_mtu=1500 "
+		"rx_queue_size=1024,tx_queue_size=1024,ctrl_guest_offloads=off,romfile=,mac=02:76:6e:69:00:01,host_mtu=1500 "
 	const gve = `-device {"driver":"vfio-user-pci","id":"dev-net0","socket":{"path":"/s","type":"unix"}} `
 	const udmabuf = "udmabuf.size_limit_mb=1048576 udmabuf.list_limit=1048576"
 	for _, tt := range []struct {
