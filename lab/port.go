@@ -23,7 +23,7 @@ type Port struct {
 	MAC          wire.MAC
 	Addr4, Addr6 netip.Prefix // meant for its guest
 	MTU          int
-	QueuePairs   int
+	QueuePairs   int          // that its guest comes up with
 	XDP          bool         // NIC.XDP
 	GPUs         []*GPUMemory // that it may address, the nearest in the tree first
 	Place        string       // its name in the machine's tree

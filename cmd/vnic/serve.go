@@ -179,7 +179,7 @@ QEMU's conventions of backend programs.`,
 	f.StringVar(&o.NIC.Model, "nic", lab.Virtio,
 		"virtio, by vhost-user; or gve, by vfio-user, which needs QEMU "+assets.MinVFIOUser)
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each NIC's GPU, a power of two; 0: no GPUs")
-	f.IntVar(&o.NIC.QueuePairs, "queues", 0, "queue pairs of each NIC (default: virtio 2, gve 4)")
+	f.IntVar(&o.NIC.QueuePairs, "queues", 0, "queue pairs of each NIC; of gve its driver may have twice as many, as for XDP (default: virtio 2, gve 4)")
 	f.IntVar(&o.NIC.MTU, "mtu", 1500, "MTU of the link")
 	xdpFlag(f, &o.NIC.XDP)
 	f.IntVar(&o.Poll, "poll", 0,

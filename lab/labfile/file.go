@@ -82,7 +82,7 @@ type NIC struct {
 	MTU   int `yaml:"mtu,omitempty"`
 	// Rate is that of its wire, in each direction, as 200Gbit.
 	Rate Quantity `yaml:"rate,omitempty"`
-	// Queues is how many pairs of queues it has.
+	// Queues is how many pairs of queues it has. The driver of a gve NIC may have twice as many.
 	Queues int    `yaml:"queues,omitempty"`
 	MAC    string `yaml:"mac,omitempty"`
 	// IPv4 and IPv6 are the addresses that the guest is to have there, with the length of their prefix.

@@ -35,19 +35,7 @@ var switched = []string{checksums, scatter, tso, "tx-tcp6-segmentation", "tx-gen
 func offloads(on bool) error {
 	err := guestops.Set(guestops.Ethtool, featuresSet, func(ae *mdl.AttributeEncoder) {
 		guestops.Interface(ae, iface)
-		ae.Nested(attrWanted, func(ae *mdl.AttributeEncoder) error {
-			ae.Nested(attrBits, func(ae *mdl.AttributeEncoder) error {
-				for _, name := range switched {
-					ae.Nested(attrBit, func(ae *mdl.AttributeEncoder) error {
-						ae.String(attrBitName, name)
-						ae.Flag(attrBitValue, on)
-						return nil
-					})
-				}
-				return nil
-			})
-			return nil
-		})
+		want(ae, on, switched...)
 	})
 	if err != nil {
 		return err
@@ -62,6 +50,23 @@ func offloads(on bool) error {
 		}
 	}
 	return nil
+}
+
+// want asks for features by name, to be on or off.
+func want(ae *mdl.AttributeEncoder, on bool, names ...string) {
+	ae.Nested(attrWanted, func(ae *mdl.AttributeEncoder) error {
+		ae.Nested(attrBits, func(ae *mdl.AttributeEncoder) error {
+			for _, name := range names {
+				ae.Nested(attrBit, func(ae *mdl.AttributeEncoder) error {
+					ae.String(attrBitName, name)
+					ae.Flag(attrBitValue, on)
+					return nil
+				})
+			}
+			return nil
+		})
+		return nil
+	})
 }
 
 // get asks about eth0.

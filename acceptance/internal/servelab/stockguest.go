@@ -55,6 +55,7 @@ func Main() {
 		"stock.queues":     done(func(a *args) error { return channels(a.Queues) }),
 		"stock.address":    done(address),
 		"stock.xdp":        done(attach),
+		"stock.forxdp":     done(forXDP),
 		"stock.passed":     passed,
 		"stock.vlan":       done(addVLAN),
 		"stock.macvlan":    done(addMACVLAN),

@@ -6,6 +6,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	mdl "github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -64,5 +65,31 @@ func address(a *args) error {
 			return err
 		}
 		return netlink.AddrAdd(l, addr)
+	})
+}
+
+// Of ETHTOOL_MSG_RINGS_SET (include/uapi/linux/ethtool_netlink.h).
+const (
+	ringsSet      = 16
+	attrRXBufLen  = 10
+	attrSplit     = 11
+	splitDisabled = 1
+	xdpBufLen     = 2048
+	rxCoalescing  = "rx-gro-hw"
+)
+
+// forXDP does what gve's driver wants before it takes XDP programs: no coalescing, no header split and short buffers.
+// The number of queues stays.
+func forXDP(a *args) error {
+	if err := guestops.Set(guestops.Ethtool, featuresSet, func(ae *mdl.AttributeEncoder) {
+		guestops.Interface(ae, a.Interface)
+		want(ae, false, rxCoalescing)
+	}); err != nil {
+		return fmt.Errorf("%s: %w", rxCoalescing, err)
+	}
+	return guestops.Set(guestops.Ethtool, ringsSet, func(ae *mdl.AttributeEncoder) {
+		guestops.Interface(ae, a.Interface)
+		ae.Uint32(attrRXBufLen, xdpBufLen)
+		ae.Uint8(attrSplit, splitDisabled)
 	})
 }
