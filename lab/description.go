@@ -87,7 +87,8 @@ type NIC struct {
 	MAC        wire.MAC     // zero: MAC(i) of port i
 	Addr4      netip.Prefix // what the guest is meant to have; zero: Addr4(i)
 	Addr6      netip.Prefix // zero: Addr6(i)
-	MTU        int          // bytes; 0: 1500
+	MTU        int          // bytes, that its guest begins with; 0: 1500
+	MaxMTU     int          // to which its guest may raise that; 0: MTU
 	Rate       float64      // of its wire, bytes a second in each direction; 0: nothing is said of it
 	QueuePairs int          // 0: the model's
 	GPUs       []int        // which of the guest's GPUs it may address, by number; nil: all of them
@@ -206,6 +207,9 @@ func (n *NIC) check(gpus int) error {
 		return fmt.Errorf("--nic %s: virtio or gve", n.Model)
 	case n.MTU != 0 && (n.MTU < MinMTU || n.MTU > m.MaxMTU):
 		return fmt.Errorf("--mtu %d: %d to %d with --nic %s", n.MTU, MinMTU, m.MaxMTU, n.Model)
+	case !n.MTUs(&m):
+		return fmt.Errorf("--max-mtu %d: %d (--mtu) to %d with --nic %s", n.MaxMTU, cmp.Or(n.MTU, defaultMTU), m.MaxMTU,
+			n.Model)
 	case n.QueuePairs < 0 || n.QueuePairs > MaxQueuePairs:
 		return fmt.Errorf("%d queue pairs: 1 to %d", n.QueuePairs, MaxQueuePairs)
 	case n.XDP && m.VFIOUser:
@@ -227,6 +231,11 @@ func (n *NIC) check(gpus int) error {
 		}
 	}
 	return nil
+}
+
+// MTUs says whether MaxMTU is none, or one that the model can have and that MTU does not exceed.
+func (n *NIC) MTUs(m *Model) bool {
+	return n.MaxMTU == 0 || n.MaxMTU >= cmp.Or(n.MTU, defaultMTU) && n.MaxMTU <= m.MaxMTU
 }
 
 // WhyNoXDP says why a gVNIC does not have NIC.XDP (drivers/net/ethernet/google/gve/gve_main.c,
@@ -288,6 +297,7 @@ func (d *Description) Complete() (c Description) {
 			n.Name, n.MAC = cmp.Or(n.Name, fmt.Sprint(PortName, port)), cmp.Or(n.MAC, MAC(port))
 			n.Addr4, n.Addr6 = cmp.Or(n.Addr4, Addr4(port)), cmp.Or(n.Addr6, Addr6(port))
 			n.MTU, n.QueuePairs = cmp.Or(n.MTU, defaultMTU), cmp.Or(n.QueuePairs, m.QueuePairs)
+			n.MaxMTU = cmp.Or(n.MaxMTU, n.MTU)
 			n.GPUs = slices.Clone(n.GPUs)
 			port++
 		}

@@ -79,7 +79,9 @@ type NIC struct {
 	// Model is virtio or gve.
 	Model string `yaml:"model,omitempty" jsonschema:"enum=virtio,enum=gve"`
 	Slot  `yaml:",inline"`
-	MTU   int `yaml:"mtu,omitempty"`
+	// MTU is that of the link, with which the guest begins, and MaxMTU that to which it may raise it.
+	MTU    int `yaml:"mtu,omitempty"`
+	MaxMTU int `yaml:"max-mtu,omitempty"`
 	// Rate is that of its wire, in each direction, as 200Gbit.
 	Rate Quantity `yaml:"rate,omitempty"`
 	// Queues is how many pairs of queues it has. The driver of a gve NIC may have twice as many.

@@ -184,6 +184,12 @@ func TestMistakes(t *testing.T) {
 		{"link: gen4x16, acs", "link: gen9x16, acs", "from gen1x1 to gen6x16"},
 		{"acs-redirect: true", "acs-redirect: 1", "this is not true or false"},
 		{"mtu: 9000", "mtu: 90000", "an MTU of 90000: 576 to 65521 with model virtio"},
+		{"max-mtu: 9500", "max-mtu: 1499", "an MTU of 1499 at most: from that which the guest begins with to 65521 with " +
+			"model virtio"},
+		{"max-mtu: 9500", "max-mtu: 65522", "an MTU of 65522 at most"},
+		{"model: gve}", "model: gve, max-mtu: 9199}", "to 9198 with model gve"},
+		{"model: gve}", "model: gve, max-mtu: 1499}", "an MTU of 1499 at most"},
+		{"model: gve}", "model: gve, max-mtu: 9198}", ""},
 		{"queues: 4", "queues: 17", "17 pairs of queues: 1 to 16"},
 		{"mac: 02:00:00:00:00:07", "mac: 03:00:00:00:00:07", "mac is one address of a NIC"},
 		{"mac: 02:00:00:00:00:07", "mac: 02:76:6e:69:00:01", "a.nic1 has the mac 02:76:6e:69:00:01, as another NIC has"},

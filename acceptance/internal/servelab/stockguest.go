@@ -53,6 +53,7 @@ func Main() {
 		"stock.mtu":        done(setMTU),
 		"stock.offloads":   done(func(a *args) error { return offloads(a.On) }),
 		"stock.queues":     done(func(a *args) error { return channels(a.Queues) }),
+		"stock.datagram":   done(datagram),
 		"stock.address":    done(address),
 		"stock.xdp":        done(attach),
 		"stock.forxdp":     done(forXDP),
@@ -119,6 +120,27 @@ func up(ctx context.Context, _ *args) (any, error) {
 
 func setMTU(a *args) error {
 	return guestops.Link(iface, "MTU", func(l netlink.Link) error { return netlink.LinkSetMTU(l, a.MTU) })
+}
+
+// datagram sends one of UDP in one packet, which nobody may fragment.
+func datagram(a *args) error {
+	c, err := net.Dial("udp4", a.Addr)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	raw, err := c.(*net.UDPConn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	cerr := raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO)
+	})
+	if err := errors.Join(err, cerr); err != nil {
+		return err
+	}
+	_, err = c.Write(stuff(a.Bytes))
+	return err
 }
 
 // resolve asks for the IPv6 address of a name.
