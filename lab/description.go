@@ -87,11 +87,15 @@ type NIC struct {
 	MAC        wire.MAC     // zero: MAC(i) of port i
 	Addr4      netip.Prefix // what the guest is meant to have; zero: Addr4(i)
 	Addr6      netip.Prefix // zero: Addr6(i)
-	MTU        int          // bytes; 0: 1500
+	MTU        int          // bytes, that its guest begins with; 0: 1500
+	MaxMTU     int          // to which its guest may raise that; 0: MTU
 	Rate       float64      // of its wire, bytes a second in each direction; 0: nothing is said of it
 	QueuePairs int          // 0: the model's
 	GPUs       []int        // which of the guest's GPUs it may address, by number; nil: all of them
-	Slot       Slot         // of a guest with sockets; zero of one that may address no GPU: none, on the root complex
+	// XDP has the NIC offload nothing for the guest to receive, no checksums and no segments made one: only then Linux's
+	// virtio_net takes native XDP programs. Of Virtio in QEMU; a gVNIC needs nothing for them.
+	XDP  bool
+	Slot Slot // of a guest with sockets; zero of one that may address no GPU: none, on the root complex
 	// Hotplug says that it can be removed while the guest runs, also where it is below a switch: QEMU's guest then sees a
 	// link of 2.5 GT/s and one lane there, whatever Slot says. Of Virtio, and of a guest with sockets.
 	Hotplug bool
@@ -205,8 +209,13 @@ func (n *NIC) check(gpus int) error {
 		return fmt.Errorf("--nic %s: virtio or gve", n.Model)
 	case n.MTU != 0 && (n.MTU < MinMTU || n.MTU > m.MaxMTU):
 		return fmt.Errorf("--mtu %d: %d to %d with --nic %s", n.MTU, MinMTU, m.MaxMTU, n.Model)
+	case !n.MTUs(&m):
+		return fmt.Errorf("--max-mtu %d: %d (--mtu) to %d with --nic %s", n.MaxMTU, cmp.Or(n.MTU, defaultMTU), m.MaxMTU,
+			n.Model)
 	case n.QueuePairs < 0 || n.QueuePairs > MaxQueuePairs:
 		return fmt.Errorf("%d queue pairs: 1 to %d", n.QueuePairs, MaxQueuePairs)
+	case n.XDP && m.VFIOUser:
+		return fmt.Errorf("--xdp and --nic %s: %s", n.Model, WhyNoXDP)
 	case n.Hotplug && m.VFIOUser:
 		return fmt.Errorf("NIC %s: a gVNIC cannot be hotplug: %s", n.Name, whyNoGVNIC)
 	case n.Timestamps && n.Model != GVE:
@@ -227,6 +236,16 @@ func (n *NIC) check(gpus int) error {
 	}
 	return nil
 }
+
+// MTUs says whether MaxMTU is none, or one that the model can have and that MTU does not exceed.
+func (n *NIC) MTUs(m *Model) bool {
+	return n.MaxMTU == 0 || n.MaxMTU >= cmp.Or(n.MTU, defaultMTU) && n.MaxMTU <= m.MaxMTU
+}
+
+// WhyNoXDP says why a gVNIC does not have NIC.XDP (drivers/net/ethernet/google/gve/gve_main.c,
+// gve_verify_xdp_configuration).
+const WhyNoXDP = "leave it out: in the guest gve's driver takes XDP programs after ethtool -K eth0 rx-gro-hw off and " +
+	"ethtool -G eth0 tcp-data-split off rx-buf-len 2048, with an MTU of at most 2034"
 
 // checkGPUs looks at GPUs as the NICs that may address them show them to the guest.
 func (g *Guest) checkGPUs() error {
@@ -282,6 +301,7 @@ func (d *Description) Complete() (c Description) {
 			n.Name, n.MAC = cmp.Or(n.Name, fmt.Sprint(PortName, port)), cmp.Or(n.MAC, MAC(port))
 			n.Addr4, n.Addr6 = cmp.Or(n.Addr4, Addr4(port)), cmp.Or(n.Addr6, Addr6(port))
 			n.MTU, n.QueuePairs = cmp.Or(n.MTU, defaultMTU), cmp.Or(n.QueuePairs, m.QueuePairs)
+			n.MaxMTU = cmp.Or(n.MaxMTU, n.MTU)
 			n.GPUs = slices.Clone(n.GPUs)
 			port++
 		}

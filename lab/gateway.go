@@ -21,11 +21,12 @@ const gatewayHost = 254
 func GatewayAddrs() (v4, v6 netip.Prefix) { return Addr4(gatewayHost - 1), Addr6(gatewayHost - 1) }
 
 // Gateway is a router, for Options.Services. In o, Hosts and Forwards are the caller's; addresses
-// and MTU are filled in. Without Hosts, these are the ports, by their names.
+// and MTUs are filled in. Without Hosts, these are the ports, by their names.
 func Gateway(o gateway.Options) Service {
 	return func(l *Lab) (io.Closer, error) {
 		o := o
 		o.MAC, o.MTU, o.Log = MAC(gatewayHost-1), l.MTU(), l.opt.Log
+		o.MaxMTU = l.largestMTU().MaxMTU
 		o.Prefix4, o.Prefix6 = GatewayAddrs()
 		if o.Hosts == nil {
 			for _, p := range l.ports {

@@ -176,6 +176,11 @@ func (l *Lab) MTU() int {
 	return slices.MinFunc(l.ports, func(a, b *Port) int { return a.MTU - b.MTU }).MTU
 }
 
+// largestMTU is the NIC whose guest may send the longest packets.
+func (l *Lab) largestMTU() *Port {
+	return slices.MaxFunc(l.ports, func(a, b *Port) int { return a.MaxMTU - b.MaxMTU })
+}
+
 // Close ends what is served, then takes down services, NICs, GPUs and the switch. Nothing of the
 // lab is left.
 func (l *Lab) Close() error {

@@ -353,7 +353,7 @@ func carry(to map[*Edge]Carried, loads []Load, n uint64) {
 // Carry adds to each edge what the port's queues and engines have moved over it so far. It reads counters, one after
 // the other: while packets pass, payload may be less than there was at any moment, and never more than there is.
 func (p *Port) Carry(to map[*Edge]Carried) {
-	for i := range p.QueuePairs {
+	for i := range p.NIC().QueuePairs() {
 		rx, tx := p.NIC().QueueCounters(i)
 		rxTo, txTo := p.NIC().QueueTraffic(i)
 		p.carryQueue(to, &rx, &rxTo, false)
@@ -412,7 +412,7 @@ func (x *Load) besides(c *control.DirCounters, buffers float64) float64 {
 // all its payload is that way. The buffers of its packets are as many as those of the port's others.
 func (p *Port) CarryFlow(to map[*Edge]float64, c *control.DirCounters, way Way, sends bool) {
 	var packets, buffers uint64
-	for i := range p.QueuePairs {
+	for i := range p.NIC().QueuePairs() {
 		rx, tx := p.NIC().QueueCounters(i)
 		rxTo, txTo := p.NIC().QueueTraffic(i)
 		if sends {

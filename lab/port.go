@@ -22,8 +22,10 @@ type Port struct {
 	Model        Model
 	MAC          wire.MAC
 	Addr4, Addr6 netip.Prefix // meant for its guest
-	MTU          int
-	QueuePairs   int
+	MTU          int          // that its guest is meant to begin with
+	MaxMTU       int          // that the NIC says it has: Linux's drivers begin with it, and raise theirs to it at most
+	QueuePairs   int          // that its guest comes up with
+	XDP          bool         // NIC.XDP
 	GPUs         []*GPUMemory // that it may address, the nearest in the tree first
 	Place        string       // its name in the machine's tree
 	Hotplug      bool         // its guest's QEMU can let go of it while it runs
@@ -55,12 +57,13 @@ type Port struct {
 func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, place string) (*Port, error) {
 	model := m.desc.ModelOf(n)
 	p := &Port{Index: len(l.ports), Name: n.Name, Model: model, MAC: n.MAC, Addr4: n.Addr4, Addr6: n.Addr6, MTU: n.MTU,
-		QueuePairs: n.QueuePairs, GPUs: reached, Place: place, lab: l, machine: m, desc: n,
+		MaxMTU:     n.MaxMTU,
+		QueuePairs: n.QueuePairs, XDP: n.XDP, GPUs: reached, Place: place, lab: l, machine: m, desc: n,
 		loads: make(map[loadsOf][]Load)}
 	p.life, p.end = context.WithCancelCause(context.Background())
 	var err error
-	c := nic.Config{Name: p.Name, MAC: p.MAC, MTU: uint16(p.MTU), QueuePairs: p.QueuePairs, GPUs: gpus, Pollers: l.pollers,
-		Shape: p.shape(), Log: l.opt.Log}
+	c := nic.Config{Name: p.Name, MAC: p.MAC, MTU: uint16(p.MaxMTU), QueuePairs: p.QueuePairs, GPUs: gpus,
+		Pollers: l.pollers, Shape: p.shape(), Log: l.opt.Log}
 	if p.dev, err = model.open(l.files, c, hardware{express(m.desc, n), n.Timestamps}); err != nil {
 		p.dev = nil // not an interface of a nil pointer
 		return p, err

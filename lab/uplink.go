@@ -2,7 +2,6 @@ package lab
 
 import (
 	"io"
-	"slices"
 
 	"vnic.dev/vnic/uplink"
 )
@@ -24,8 +23,8 @@ func Uplinks(list []uplink.Config, keep func(path string, dir bool) (remove func
 func Uplink(o uplink.Options) Service {
 	return func(l *Lab) (io.Closer, error) {
 		o := o
-		most := slices.MaxFunc(l.ports, func(a, b *Port) int { return a.MTU - b.MTU })
-		o.MTU, o.NIC, o.Log = most.MTU, most.Name, l.opt.Log
+		most := l.largestMTU()
+		o.MTU, o.NIC, o.Log = most.MaxMTU, most.Name, l.opt.Log
 		u, err := uplink.New(l.sw, o)
 		if err != nil {
 			return nil, err

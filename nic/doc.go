@@ -25,8 +25,9 @@
 //   - TxQueue, for the ring in which the driver posts frames: Gather, which makes packets of them
 //     by way of ParseFrame, Packet.Meta and Packet.Prepare; Reload, which finds a held frame's memory
 //     again (RelocatePayload); Done, Abandon, Publish and Call, which give frames back; Pending, Backlog,
-//     EnableKick and DisableKick, which say whether there are more; and Stopped. One whose completions
-//     may come late is a LateTxQueue as well.
+//     EnableKick and DisableKick, which say whether there are more; and Stopped. What Gather makes no
+//     packet of it tells the Transmitter (Discard). One whose completions may come late is a LateTxQueue
+//     as well.
 //
 // and makes
 //

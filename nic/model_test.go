@@ -35,7 +35,7 @@ type toy struct {
 
 // newToy makes a NIC on a switch, which knows its address by the time it is there. Its transmit
 // queue is stopped.
-func newToy(t testing.TB, sw *wire.Switch, n byte, o nic.SenderOptions) *toy {
+func newToy(t testing.TB, sw *wire.Switch, n byte, o nic.SenderOptions, link wire.LinkOptions) *toy {
 	t.Helper()
 	d := &toy{t: t, sw: sw, mac: wire.MAC{2, 0, 0, 0, 0, n}, rx: &toyRx{called: make(chan struct{}, 1)}}
 	d.rx.Init(d.rx)
@@ -51,7 +51,7 @@ func newToy(t testing.TB, sw *wire.Switch, n byte, o nic.SenderOptions) *toy {
 		stopped: make(chan error, 1), failAt: -1}
 	d.tx.sender, err = nic.NewSender(d.tx, d.tx.t, o)
 	testkit.OK(t, err)
-	testkit.OK(t, d.port.Attach(sw, wire.LinkOptions{}))
+	testkit.OK(t, d.port.Attach(sw, link))
 	t.Cleanup(func() {
 		d.tx.sender.Close()
 		d.port.Close()
@@ -71,7 +71,7 @@ func toys(t testing.TB, n int, o nic.SenderOptions) []*toy {
 	t.Cleanup(func() { _ = sw.Close() })
 	var ds []*toy
 	for i := range n {
-		ds = append(ds, newToy(t, sw, byte(i+1), o))
+		ds = append(ds, newToy(t, sw, byte(i+1), o, wire.LinkOptions{}))
 	}
 	return ds
 }
@@ -131,10 +131,11 @@ func (d *toy) receives(from *toy, seqs ...int) {
 // toyRx is a receive ring: buffers of 2 KiB.
 type toyRx struct {
 	nic.RxBase
-	posted []toyBuf // all that follows is used under the lock
-	staged []toyBuf
-	came   []toyBuf
-	called chan struct{} // holds one
+	posted  []toyBuf // all that follows is used under the lock
+	staged  []toyBuf
+	came    []toyBuf
+	refuses nic.Result    // of all frames; PutTaken: of none
+	called  chan struct{} // holds one
 }
 
 type toyBuf struct {
@@ -175,6 +176,9 @@ func (q *toyRx) receive() []byte {
 }
 
 func (q *toyRx) Put(m *nic.Mover, f *nic.Frame) nic.Result {
+	if q.refuses != nic.PutTaken {
+		return q.refuses
+	}
 	if len(q.posted) == 0 {
 		return nic.PutNoBuffer
 	}
@@ -276,6 +280,7 @@ func (q *toyTx) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 		q.next++
 		taken++
 		if err := nic.ParseFrame(q.t.Worker.Copier, segs, 0, segs[0].Len, s.buf[:], &f.Packet); err != nil {
+			q.t.Discard(wire.DropBadFrame)
 			q.staged = append(q.staged, s.at)
 			continue
 		}

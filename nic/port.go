@@ -241,6 +241,9 @@ func (p *Port) Link() *wire.Link { return p.link.Load() }
 // 0.
 func (p *Port) LostReplies() uint64 { return p.lostReplies.Load() }
 
+// QueuePairs is how many queue pairs the port has; its driver may use fewer.
+func (p *Port) QueuePairs() int { return p.conf.QueuePairs }
+
 // QueueCounters reads the counters of receive and transmit queue pair i.
 func (p *Port) QueueCounters(i int) (rx, tx control.DirCounters) {
 	p.mu.Lock()

@@ -153,6 +153,21 @@ func (t *Transmitter) lose(p *wire.Packet) {
 	}
 }
 
+// Discard counts a frame that the device model gave back to its driver without making a packet of it: what is
+// malformed, or of a queue that sends nothing.
+func (t *Transmitter) Discard(r wire.DropReason) {
+	t.discard(0, r)
+	t.delta.flush(&t.out)
+}
+
+// discard counts a frame that does not go to the wire: each that the queue drops has a reason at its link.
+func (t *Transmitter) discard(payload uint64, r wire.DropReason) {
+	t.delta.drop(payload)
+	if link := t.port.link.Load(); link != nil {
+		link.Discarded(r)
+	}
+}
+
 // isControl says whether a packet is for the port itself. A tagged one is not, and the wire drops
 // it.
 func isControl(p *wire.Packet) bool {
@@ -164,14 +179,14 @@ func (t *Transmitter) command(p *wire.Packet) {
 	p.Verdict = wire.Verdict{Kind: wire.Taken}
 	if p.Len() > uint32(len(t.ctl)) || p.Meta.GSOType != splitter.GSONone {
 		p.Verdict = wire.Drop(wire.DropTooBig)
-		t.delta.drop(uint64(p.PayloadLen))
+		t.discard(uint64(p.PayloadLen), wire.DropTooBig)
 		return
 	}
 	n := copy(t.ctl, p.Header)
 	k, err := t.Worker.Copier.Read(t.ctl[n:p.Len()], p.Payload)
 	if err != nil {
 		p.Verdict = wire.Drop(wire.DropFault)
-		t.delta.drop(uint64(p.PayloadLen))
+		t.discard(uint64(p.PayloadLen), wire.DropFault)
 		return
 	}
 	if answer := t.port.dispatcher.Handle(t.ctl[:n+k], t.answer); answer != nil {

@@ -263,6 +263,16 @@ func BARArgs(id string, size uint64, path, options string) []string {
 		"-device", fmt.Sprintf("ivshmem-plain,id=dev-%s,memdev=%s%s", id, id, options)}
 }
 
+// guestOffloads keeps the driver from switching receive offloads off later (VIRTIO_NET_F_CTRL_GUEST_OFFLOADS): QEMU
+// answers that command itself, and no message of vhost-user tells the backend, which would go on sending what the
+// driver has said it does not take. Linux's does so when an XDP program is attached, and drops such packets then
+// (drivers/net/virtio_net.c, mergeable_xdp_get_buf); without the feature it refuses the program (virtnet_xdp_set).
+const guestOffloads = "ctrl_guest_offloads=off"
+
+// noGuestOffloads are all features without which virtnet_xdp_set takes a program where guestOffloads are as they are.
+const noGuestOffloads = "guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off,guest_uso4=off," +
+	"guest_uso6=off"
+
 // netDevice is a virtio-net-pci, the modern one (1af4:1041) on any bus: two vectors for each queue
 // pair, one for the control queue, one for changes of its configuration; no boot ROM.
 func netDevice(id string, queues int, n *Netdev, on string) string {
@@ -271,12 +281,15 @@ func netDevice(id string, queues int, n *Netdev, on string) string {
 		mq = "on"
 	}
 	s := fmt.Sprintf("virtio-net-pci,id=dev-%s,netdev=%s,disable-legacy=on,mq=%s,vectors=%d,"+
-		"rx_queue_size=1024,tx_queue_size=1024,romfile=", id, id, mq, 2*queues+2) + on
+		"rx_queue_size=1024,tx_queue_size=1024,%s,romfile=", id, id, mq, 2*queues+2, guestOffloads) + on
 	if n.MAC != nil {
 		s += ",mac=" + n.MAC.String()
 	}
 	if n.MTU != 0 {
 		s += ",host_mtu=" + strconv.Itoa(n.MTU)
+	}
+	if n.XDP {
+		s += "," + noGuestOffloads
 	}
 	if n.Options != "" {
 		s += "," + n.Options

@@ -64,12 +64,12 @@ func TestArguments(t *testing.T) {
 		"-netdev", "vhost-user,id=net0,chardev=net0,queues=4",
 		"-device",
 		"virtio-net-pci,id=dev-net0,netdev=net0,disable-legacy=on,mq=on,vectors=10," +
-			"rx_queue_size=1024,tx_queue_size=1024,romfile=,mac=02:00:00:00:00:01,host_mtu=9000",
+			"rx_queue_size=1024,tx_queue_size=1024,ctrl_guest_offloads=off,romfile=,mac=02:00:00:00:00:01,host_mtu=9000",
 		"-chardev", "socket,id=net1,path=/s,,1,reconnect-ms=1000",
 		"-netdev", "vhost-user,id=net1,chardev=net1,queues=1",
 		"-device",
 		"virtio-net-pci,id=dev-net1,netdev=net1,disable-legacy=on,mq=off,vectors=4," +
-			"rx_queue_size=1024,tx_queue_size=1024,romfile=,packed=on",
+			"rx_queue_size=1024,tx_queue_size=1024,ctrl_guest_offloads=off,romfile=,packed=on",
 		"-blockdev", "driver=file,node-name=disk0,filename=/proc/self/fd/9,read-only=off,cache.direct=off," +
 			"cache.no-flush=off",
 		"-device", "virtio-blk-pci,id=dev-disk0,drive=disk0,disable-legacy=on,serial=a,,b",
@@ -166,6 +166,24 @@ func TestNetdevArgs(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 	}
+}
+
+// Of a guest that is to attach XDP programs the NIC offloads nothing to receive. No driver switches that later, as the
+// backend would not learn of it.
+//
+// Invariant: virtio: What a driver takes is settled with its features, as QEMU tells a backend of nothing later.
+func TestOffloadsAreSettledOnce(t *testing.T) {
+	off := []string{"guest_csum", "guest_tso4", "guest_tso6", "guest_ecn", "guest_ufo", "guest_uso4", "guest_uso6"}
+	for _, xdp := range []bool{false, true} {
+		n := Netdev{Path: "/s", XDP: xdp}
+		device := n.Args("a")[5] + ","
+		testkit.Equal(t, "offloads can be switched", strings.Contains(device, ",ctrl_guest_offloads=off,"), true)
+		for _, name := range off {
+			testkit.Equal(t, fmt.Sprintf("%s is off, XDP %t", name, xdp), strings.Contains(device, ","+name+"=off,"), xdp)
+		}
+	}
+	n := Netdev{Path: "/s", VFIOUser: true, XDP: true}
+	testkit.Equal(t, "a gVNIC's", strings.Contains(strings.Join(n.Args("a"), " "), "guest_"), false)
 }
 
 func TestBadConfigIsRefused(t *testing.T) {

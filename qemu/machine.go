@@ -67,6 +67,7 @@ type Netdev struct {
 	Queues  int              // queue pairs; 0 = 1
 	MAC     net.HardwareAddr // nil = QEMU's
 	MTU     int              // host_mtu; 0 = none
+	XDP     bool             // the guest's driver may attach XDP programs: nothing is offloaded for it to receive
 	Options string           // more options of the device, "packed=on"
 
 	abstract string   // vhost-user: name of our socket in the abstract namespace

@@ -60,7 +60,7 @@ func TestArgumentsOfATree(t *testing.T) {
 		"ivshmem-plain,id=dev-gpu0,memdev=gpu0,bus=pcie-port.gpu0",
 		"ivshmem-plain,id=dev-place-gpu1,memdev=place-gpu1,bus=pcie-port.gpu1",
 		"virtio-net-pci,id=dev-net0,netdev=net0,disable-legacy=on,mq=off,vectors=4,rx_queue_size=1024,tx_queue_size=1024," +
-			"romfile=,bus=pcie-port.nic0",
+			"ctrl_guest_offloads=off,romfile=,bus=pcie-port.nic0",
 		`{"bus":"pcie-port.nic1","driver":"vfio-user-pci","id":"dev-net1","socket":{"path":"/t","type":"unix"}}`,
 	}, devices); d != "" {
 		t.Error(d)

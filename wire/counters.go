@@ -16,7 +16,7 @@ const (
 	DropTooBig                  // longer than the receiver takes, and not to be cut
 	DropStopped                 // the port or its queue is stopped, or the link is detached
 	DropFault                   // its memory went away under it
-	DropBadFrame                // too short for a link header, lengths that do not fit, or Identity cannot tell whose
+	DropBadFrame                // malformed, too short, lengths that do not fit, or Identity cannot tell whose
 	DropBadSource               // a multicast source address
 	DropBadGSO                  // a GSO packet that contradicts itself
 	DropBadCsum                 // a partial checksum where it would change what is judged, or outside the frame

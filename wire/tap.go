@@ -82,6 +82,9 @@ func (l *Link) GaveUp(w *Worker, p *Packet, r DropReason) {
 	*q = Packet{}
 }
 
+// Discarded counts a frame that the port has dropped before it was a packet, so that there is nothing to tell the tap.
+func (l *Link) Discarded(r DropReason) { l.count.dropped(r) }
+
 // missed tells the tap of a packet that was lost on its way down the link. It changes the Verdict.
 func (l *Link) missed(w *Worker, p *Packet, r DropReason) {
 	if t := l.Tap(); t != nil {

@@ -77,6 +77,19 @@ func seeded(f *pflag.FlagSet, i *lab.Impairment, note func(format string, args .
 	}
 }
 
+// maxMTUFlag says to which MTU guests may raise theirs.
+func maxMTUFlag(f *pflag.FlagSet, mtu *int) {
+	f.IntVar(mtu, "max-mtu", 0, "MTU to which a guest can raise its own with 'ip link set eth0 mtu N' (default: --mtu); "+
+		"the kernel's drivers begin with the largest, vnic's guests and those that go by DHCP with --mtu")
+}
+
+// xdpFlag has virtio NICs take XDP programs.
+func xdpFlag(f *pflag.FlagSet, xdp *bool) {
+	f.BoolVar(xdp, "xdp", false, "have the kernel's virtio driver take native XDP programs: the NIC offloads nothing for "+
+		"it to receive, so packets come one by one, and slower; without, native XDP is refused, and each generic program "+
+		"gets a warning in the kernel's log; gve needs no flag for XDP")
+}
+
 // uplinksFlag are uplinks, whose names count.
 type uplinksFlag []uplink.Config
 

@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/netip"
 	"os"
@@ -55,13 +56,14 @@ func TestInterfacesAreInTheOrderOfTheirPlaces(t *testing.T) {
 
 func TestLeaseBecomesNetworkAndIdentity(t *testing.T) {
 	l := dhcp.Lease{Addr: netip.MustParsePrefix("10.118.110.2/24"),
-		Routers: []netip.Addr{netip.MustParseAddr("10.118.110.254")}, Name: "port1"}
+		Routers: []netip.Addr{netip.MustParseAddr("10.118.110.254")}, Name: "port1", MTU: 1400}
 	c := guestnet.Config{Interfaces: []guestnet.Interface{{MAC: "x"}, {MAC: "y", Leave: true}}}
 	use(&c, l)
 	if c.Interfaces[0].Addrs[0] != l.Addr || len(c.Interfaces[1].Addrs) != 0 || c.Hosts[0].Names[0] != "port1" ||
 		c.Hosts[1].Names[0] != "gateway" {
 		t.Errorf("%+v", c)
 	}
+	testkit.Equal(t, "MTUs", fmt.Sprint(c.Interfaces[0].MTU, c.Interfaces[1].MTU), "1400 0")
 	names := map[string]string{}
 	for _, h := range c.Hosts {
 		names[h.Names[0]] = h.Addr.String()

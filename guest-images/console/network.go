@@ -59,6 +59,9 @@ func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 	}
 	var without error
 	if n.lease, without = dhcp.Ask(ctx, n.name, first.Attrs().HardwareAddr); without == nil {
+		if n.lease.MTU > first.Attrs().MTU { // drivers begin with the largest that the NIC has
+			n.lease.MTU = 0
+		}
 		n.env = append(n.env, identity(n.lease.Addr)...)
 		use(&c, n.lease)
 	}
@@ -85,7 +88,7 @@ const peers = 16
 
 // use makes a lease the network's configuration.
 func use(c *guestnet.Config, l dhcp.Lease) {
-	c.Interfaces[0].Addrs = []netip.Prefix{l.Addr}
+	c.Interfaces[0].Addrs, c.Interfaces[0].MTU = []netip.Prefix{l.Addr}, l.MTU
 	c.Gateways, c.DNS = l.Routers, l.DNS
 	if l.Name != "" {
 		c.Hosts = append(c.Hosts, guestnet.Host{Addr: l.Addr.Addr(), Names: []string{l.Name}})

@@ -5,6 +5,7 @@ package dhcp
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -23,6 +24,7 @@ type Lease struct {
 	Routers []netip.Addr
 	DNS     []netip.Addr
 	Name    string // of this host; "" = none
+	MTU     int    // of the network; 0 = none is said
 }
 
 // ErrNoAnswer says that no server has answered.
@@ -34,6 +36,9 @@ const (
 	tries = 5
 	wait  = 160 * time.Millisecond
 )
+
+// minMTU is the least that a server may say (RFC 2132, 5.1).
+const minMTU = 68
 
 // Ask asks on an interface, which must be up and needs no address.
 func Ask(ctx context.Context, name string, mac net.HardwareAddr) (Lease, error) {
@@ -64,7 +69,8 @@ func ask(ctx context.Context, pc net.PacketConn, mac net.HardwareAddr, opts ...n
 		return Lease{}, errors.Join(err, pc.Close())
 	}
 	defer func() { _ = c.Close() }()
-	got, err := c.Request(ctx, dhcpv4.WithBroadcast(true), dhcpv4.WithRequestedOptions(dhcpv4.OptionHostName))
+	got, err := c.Request(ctx, dhcpv4.WithBroadcast(true), dhcpv4.WithRequestedOptions(dhcpv4.OptionHostName,
+		dhcpv4.OptionInterfaceMTU))
 	switch {
 	case ctx.Err() != nil:
 		return Lease{}, context.Cause(ctx)
@@ -85,6 +91,11 @@ func read(ack *dhcpv4.DHCPv4) (Lease, error) {
 	}
 	l := Lease{Addr: netip.PrefixFrom(addr, ones), Routers: addrs(ack.Router()), DNS: addrs(ack.DNS()),
 		Name: ack.HostName()}
+	if b := ack.Options.Get(dhcpv4.OptionInterfaceMTU); len(b) == 2 {
+		if n := int(binary.BigEndian.Uint16(b)); n >= minMTU {
+			l.MTU = n
+		}
+	}
 	if !hostName(l.Name) {
 		l.Name = ""
 	}

@@ -2,6 +2,7 @@ package dhcp
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -116,6 +117,29 @@ func TestAsksAgainAndGivesUp(t *testing.T) {
 	done = serve(t, pc, 1, func(int, *dhcpv4.DHCPv4) [][]byte { cancel(); return nil })
 	testkit.ErrorIs(t, testkit.Err(c.lease(ctx)), context.Canceled)
 	<-done
+}
+
+// What a server says of the MTU is taken, if it is one.
+func TestMTUIsTaken(t *testing.T) {
+	for _, x := range []struct {
+		said []byte // nil: nothing
+		want int
+	}{
+		{nil, 0}, {[]byte{0x05, 0xdc}, 1500}, {[]byte{0x23, 0x28}, 9000}, {[]byte{0, 67}, 0}, {[]byte{0, 68}, 68},
+		{[]byte{9}, 0},
+	} {
+		c, pc := pair(t)
+		done := serve(t, pc, 2, func(i int, m *dhcpv4.DHCPv4) [][]byte {
+			if i == 0 || x.said == nil {
+				return [][]byte{answer(t, i, m)}
+			}
+			return [][]byte{reply(t, m, dhcpv4.MessageTypeAck, dhcpv4.WithGeneric(dhcpv4.OptionInterfaceMTU, x.said))}
+		})
+		l, err := c.lease(t.Context())
+		<-done
+		testkit.OK(t, err)
+		testkit.Equal(t, fmt.Sprintf("MTU of %v", x.said), l.MTU, x.want)
+	}
 }
 
 // A server that refuses is not asked again.

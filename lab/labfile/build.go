@@ -448,16 +448,21 @@ func (b *builder) slot(at path, f *Guest, s Slot) (out lab.Slot, err error) {
 }
 
 func (b *builder) nic(at path, f *Guest, n *NIC, guest string) (out lab.NIC, err error) {
-	out = lab.NIC{Name: guest + "." + n.Name, Model: cmp.Or(n.Model, lab.Virtio), MTU: n.MTU, QueuePairs: n.Queues,
-		MAC: lab.MAC(b.port)}
+	out = lab.NIC{Name: guest + "." + n.Name, Model: cmp.Or(n.Model, lab.Virtio), MTU: n.MTU, MaxMTU: n.MaxMTU,
+		QueuePairs: n.Queues, XDP: n.XDP, MAC: lab.MAC(b.port)}
 	model, known := lab.LookupModel(out.Model)
 	switch {
 	case !known:
 		return out, b.wrong(at.to("model"), "model %s: %s or %s", n.Model, lab.Virtio, lab.GVE)
 	case n.MTU != 0 && (n.MTU < lab.MinMTU || n.MTU > model.MaxMTU):
 		return out, b.wrong(at.to("mtu"), "an MTU of %d: %d to %d with model %s", n.MTU, lab.MinMTU, model.MaxMTU, model.Name)
+	case !out.MTUs(&model):
+		return out, b.wrong(at.to("max-mtu"), "an MTU of %d at most: from that which the guest begins with to %d with model "+
+			"%s", n.MaxMTU, model.MaxMTU, model.Name)
 	case n.Queues < 0 || n.Queues > lab.MaxQueuePairs:
 		return out, b.wrong(at.to("queues"), "%d pairs of queues: 1 to %d", n.Queues, lab.MaxQueuePairs)
+	case n.XDP && model.VFIOUser:
+		return out, b.wrong(at.to("xdp"), "xdp is of virtio: %s", lab.WhyNoXDP)
 	case n.Hotplug && model.VFIOUser:
 		return out, b.wrong(at.to("hotplug"), "a gVNIC cannot be hotplug, as QEMU aborts at device_del of vfio-user: leave it "+
 			"out, and take the link down instead (link %s state=down)", out.Name)

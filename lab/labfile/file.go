@@ -79,15 +79,20 @@ type NIC struct {
 	// Model is virtio or gve.
 	Model string `yaml:"model,omitempty" jsonschema:"enum=virtio,enum=gve"`
 	Slot  `yaml:",inline"`
-	MTU   int `yaml:"mtu,omitempty"`
+	// MTU is that of the link, with which the guest begins, and MaxMTU that to which it may raise it.
+	MTU    int `yaml:"mtu,omitempty"`
+	MaxMTU int `yaml:"max-mtu,omitempty"`
 	// Rate is that of its wire, in each direction, as 200Gbit.
 	Rate Quantity `yaml:"rate,omitempty"`
-	// Queues is how many pairs of queues it has.
+	// Queues is how many pairs of queues it has. The driver of a gve NIC may have twice as many.
 	Queues int    `yaml:"queues,omitempty"`
 	MAC    string `yaml:"mac,omitempty"`
 	// IPv4 and IPv6 are the addresses that the guest is to have there, with the length of their prefix.
 	IPv4 string `yaml:"ipv4,omitempty"`
 	IPv6 string `yaml:"ipv6,omitempty"`
+	// XDP has a virtio NIC offload nothing for its guest to receive, so that the kernel's driver takes native XDP
+	// programs.
+	XDP bool `yaml:"xdp,omitempty"`
 	// GPUs are the names of the guest's GPUs that it can reach; without, all of them.
 	GPUs *[]string `yaml:"gpus,omitempty"`
 	// Hotplug says that it can be removed while its guest runs, also where it is below a switch: its guest then sees a link

@@ -164,6 +164,8 @@ func TestMistakes(t *testing.T) {
 		{"hotplug: true", "hotplog: true", "hotplug is meant?"},
 		{"hotplug: true", "hotplug: true, model: gve", "14:95: a gVNIC cannot be hotplug, as QEMU aborts at device_del of " +
 			"vfio-user: leave it out, and take the link down instead (link a.nic0 state=down)"},
+		{"model: gve}", "model: gve, xdp: true}", "21:39: xdp is of virtio: leave it out: in the guest gve's driver"},
+		{"xdp: true", "xdp: 1", "this is not true or false"},
 		{"model: gve}", "model: gve, hotplug: true}", "21:43: a gVNIC cannot be hotplug"},
 		{"model: gve}", "model: gve, hotplug: false}", ""},
 		{"model: gve}", "model: gve, timestamps: true}", ""},
@@ -184,6 +186,12 @@ func TestMistakes(t *testing.T) {
 		{"link: gen4x16, acs", "link: gen9x16, acs", "from gen1x1 to gen6x16"},
 		{"acs-redirect: true", "acs-redirect: 1", "this is not true or false"},
 		{"mtu: 9000", "mtu: 90000", "an MTU of 90000: 576 to 65521 with model virtio"},
+		{"max-mtu: 9500", "max-mtu: 1499", "an MTU of 1499 at most: from that which the guest begins with to 65521 with " +
+			"model virtio"},
+		{"max-mtu: 9500", "max-mtu: 65522", "an MTU of 65522 at most"},
+		{"model: gve}", "model: gve, max-mtu: 9199}", "to 9198 with model gve"},
+		{"model: gve}", "model: gve, max-mtu: 1499}", "an MTU of 1499 at most"},
+		{"model: gve}", "model: gve, max-mtu: 9198}", ""},
 		{"queues: 4", "queues: 17", "17 pairs of queues: 1 to 16"},
 		{"mac: 02:00:00:00:00:07", "mac: 03:00:00:00:00:07", "mac is one address of a NIC"},
 		{"mac: 02:00:00:00:00:07", "mac: 02:76:6e:69:00:01", "a.nic1 has the mac 02:76:6e:69:00:01, as another NIC has"},

@@ -68,9 +68,9 @@ func (l *Lab) guest(i int, g *lab.Guest) Guest {
 		f.GPUs = append(f.GPUs, GPU{g.Local(m.Name), slotOf(m.Slot), Quantity(lab.FormatBytes(m.Memory)), m.Hotplug})
 	}
 	for _, n := range g.NICs {
-		nic := NIC{Name: g.Local(n.Name), Model: n.Model, Slot: slotOf(n.Slot), MTU: n.MTU, Queues: n.QueuePairs,
-			Rate: rateOf(n.Rate, lab.FormatBitRate), Hotplug: n.Hotplug, Timestamps: n.Timestamps,
-			MAC: net.HardwareAddr(n.MAC[:]).String(), IPv4: n.Addr4.String(), IPv6: n.Addr6.String()}
+		nic := NIC{Name: g.Local(n.Name), Model: n.Model, Slot: slotOf(n.Slot), MTU: n.MTU, MaxMTU: raised(&n),
+			Queues: n.QueuePairs, Rate: rateOf(n.Rate, lab.FormatBitRate), Hotplug: n.Hotplug, Timestamps: n.Timestamps,
+			XDP: n.XDP, MAC: net.HardwareAddr(n.MAC[:]).String(), IPv4: n.Addr4.String(), IPv6: n.Addr6.String()}
 		reached := []string{}
 		for j := range g.GPUs {
 			if n.Reaches(j) {
@@ -91,6 +91,14 @@ func linkOf(im *wire.Impairment) Link {
 	return Link{Loss: text("loss"), Gemodel: text("gemodel"), Drop: im.Drop, Reorder: text("reorder"),
 		Duplicate: text("duplicate"), Corrupt: text("corrupt"), ECN: im.ECN, Delay: text("delay"), Jitter: text("jitter"),
 		Rate: text("rate"), Limit: text("limit")}
+}
+
+// raised is the MTU to which a guest may raise its own; 0: that one.
+func raised(n *lab.NIC) int {
+	if n.MaxMTU == n.MTU {
+		return 0
+	}
+	return n.MaxMTU
 }
 
 func rateOf(r float64, format func(float64) string) Quantity {

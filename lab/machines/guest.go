@@ -120,7 +120,7 @@ func Attach(c *qemu.Config, hw *lab.Machine) {
 	}
 	for _, p := range hw.Ports {
 		c.Netdevs = append(c.Netdevs, qemu.Netdev{Connected: p.Connected, VFIOUser: p.Model.VFIOUser, Queues: p.QueuePairs,
-			MAC: net.HardwareAddr(p.MAC[:]), MTU: p.MTU, Place: p.Place, Hotplug: p.Hotplug})
+			MAC: net.HardwareAddr(p.MAC[:]), MTU: p.MaxMTU, XDP: p.XDP, Place: p.Place, Hotplug: p.Hotplug})
 	}
 }
 

@@ -2,6 +2,7 @@ package gve
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -40,6 +41,30 @@ func TestHandshake(t *testing.T) {
 	if tx, rx, n, mtu := be.Uint16(d[10:]), be.Uint16(d[12:]), be.Uint16(d[14:]), be.Uint16(d[16:]); tx != 512 ||
 		rx != 1024 || n != 3 || mtu != 9000 {
 		t.Errorf("rings of %d and %d, %d queues, MTU %d", tx, rx, n, mtu)
+	}
+}
+
+// A driver comes up with the queues that are asked for, and may have others: twice as many, as Linux wants them for XDP.
+//
+// Invariant: nic/gve: A driver may ask for twice the queues that it comes up with, as far as there are 16.
+func TestMoreQueuesThanAtFirst(t *testing.T) {
+	for _, x := range []struct{ queues, most, want int }{{3, 0, 6}, {0, 0, 8}, {8, 0, 16}, {10, 0, 16}, {4, 4, 4}, {2, 7, 7}} {
+		c := newCtl(t, Options{Queues: x.queues, MaxQueues: x.most})
+		c.start()
+		what := fmt.Sprintf("%d queues, %d at most", x.queues, x.most)
+		tx, rx := c.read32(regMaxTx), c.read32(regMaxRx)
+		testkit.Equal(t, what+": most", fmt.Sprint(tx, rx), fmt.Sprint(x.want, x.want))
+		to := c.alloc(4096)
+		c.pass(opDescribeDevice, to, uint32(1), uint32(4096))
+		testkit.Equal(t, what+": at first", be.Uint16(c.at(to+14, 2)), uint16(cmp.Or(x.queues, defaultQueues)))
+		testkit.Equal(t, what+": vectors", c.dev.Info().IRQs[vfiouser.IRQMSIX].Count, 2*x.want+1)
+		// The last pair works, and there is none behind it.
+		c.configure(2 * x.want)
+		c.pass(opCreateTx, c.txCreate(x.want-1))
+		c.pass(opCreateRx, c.rxCreate(x.want-1, 0))
+		for op, cmd := range map[uint32]any{opCreateTx: c.txCreate(x.want), opCreateRx: c.rxCreate(x.want, 0)} {
+			testkit.Equal(t, what+": one more", c.command(op, cmd), statusInvalidArgument)
+		}
 	}
 }
 
@@ -244,6 +269,8 @@ func TestOptionsAreChecked(t *testing.T) {
 	for name, o := range map[string]Options{
 		"many queues":     {Queues: 17},
 		"less than none":  {Queues: -1},
+		"most too many":   {Queues: 4, MaxQueues: 17},
+		"most too few":    {Queues: 4, MaxQueues: 3},
 		"odd ring":        {RxRing: 1000},
 		"long ring":       {TxRing: 8192},
 		"beyond the most": {RxRing: 1024, MaxRxRing: 512},

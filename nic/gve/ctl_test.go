@@ -243,4 +243,4 @@ func (e *event) fired() uint64 {
 	return le.Uint64(b[:])
 }
 
-func queues(n int) Options { return Options{Queues: n, Port: nic.Config{}} }
+func queues(n int) Options { return Options{Queues: n, MaxQueues: n, Port: nic.Config{}} }

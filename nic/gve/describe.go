@@ -33,7 +33,7 @@ func (d *Device) descriptor() []byte {
 	// 0: max_registered_pages, 20, 22: pages of a queue page list: none. DQO-RDA addresses memory directly.
 	be.PutUint16(b[10:], uint16(d.conf.TxRing))
 	be.PutUint16(b[12:], uint16(d.conf.RxRing))
-	be.PutUint16(b[14:], uint16(len(d.rx))) // default_num_queues
+	be.PutUint16(b[14:], uint16(d.conf.Queues)) // default_num_queues
 	be.PutUint16(b[16:], d.conf.Port.MTU)
 	be.PutUint16(b[18:], counters)
 	copy(b[24:30], d.conf.Port.MAC[:])

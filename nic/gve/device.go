@@ -23,7 +23,10 @@ import (
 // Options say what a device is.
 type Options struct {
 	Port   nic.Config // Name, MAC, MTU, GPUs, Log; the rest is this package's to set
-	Queues int        // queue pairs; 0: 4, at most 16
+	Queues int        // queue pairs that the driver comes up with; 0: 4, at most 16
+	// MaxQueues is the most that it may ask for; 0: twice Queues, so that it has others for XDP
+	// (gve_verify_xdp_configuration), and 16 at most.
+	MaxQueues int
 	// RxRing and TxRing are the lengths of rings that the driver comes up with, MaxRxRing and
 	// MaxTxRing the most it may ask for; 0: 1024, 512, 4096, 4096. They are powers of two from 64 to
 	// 4096.
@@ -106,8 +109,8 @@ func New(o Options, space *dma.Space) (*Device, error) {
 	d.stats = statsReport{dev: d, mem: newMemory(space)}
 	d.status.Store(statusLink | statusResetDone)
 	d.management.Store(noManagement)
-	d.vectors.init(vectorsPerQueue*o.Queues+1, shape.Now)
-	d.res = resources{rx: make([]queueState, o.Queues), tx: make([]queueState, o.Queues)}
+	d.vectors.init(vectorsPerQueue*o.MaxQueues+1, shape.Now)
+	d.res = resources{rx: make([]queueState, o.MaxQueues), tx: make([]queueState, o.MaxQueues)}
 	d.setLimits()
 	var err error
 	if d.config, err = pci.New(d.identity()); err != nil {
@@ -118,7 +121,7 @@ func New(o Options, space *dma.Space) (*Device, error) {
 	if o.Timestamps {
 		common.clock = nicTime
 	}
-	queues := make([]nic.RxQueue, o.Queues)
+	queues := make([]nic.RxQueue, o.MaxQueues)
 	for i := range queues {
 		q := newRxQueue(common, i)
 		d.rx = append(d.rx, q)
@@ -128,7 +131,7 @@ func New(o Options, space *dma.Space) (*Device, error) {
 		return nil, err
 	}
 	d.vectors.losesFor(d.port)
-	for i := range o.Queues {
+	for i := range o.MaxQueues {
 		q, err := newTxQueue(common, i, d.port)
 		if err != nil {
 			d.close()
@@ -162,6 +165,10 @@ func (o *Options) complete() error {
 	if o.Queues < 1 || o.Queues > maxQueues {
 		return fmt.Errorf("gve %s: %d queue pairs, not 1 to %d", o.Port.Name, o.Queues, maxQueues)
 	}
+	o.MaxQueues = cmp.Or(o.MaxQueues, min(2*o.Queues, maxQueues))
+	if o.MaxQueues < o.Queues || o.MaxQueues > maxQueues {
+		return fmt.Errorf("gve %s: at most %d queue pairs, not %d to %d", o.Port.Name, o.MaxQueues, o.Queues, maxQueues)
+	}
 	for _, n := range []int{o.RxRing, o.TxRing, o.MaxRxRing, o.MaxTxRing} {
 		if n < minRing || n > maxRing || bits.OnesCount(uint(n)) != 1 {
 			return fmt.Errorf("gve %s: ring of %d, not a power of two from %d to %d", o.Port.Name, n, minRing, maxRing)
@@ -170,7 +177,7 @@ func (o *Options) complete() error {
 	if o.RxRing > o.MaxRxRing || o.TxRing > o.MaxTxRing {
 		return fmt.Errorf("gve %s: rings of %d and %d are longer than the longest", o.Port.Name, o.RxRing, o.TxRing)
 	}
-	o.Port.QueuePairs = o.Queues
+	o.Port.QueuePairs = o.MaxQueues
 	o.Port.HeaderLimit = headerLimit
 	o.Port.MaxRSS = rssTableLen
 	o.Port.UnsplitQueue = -1

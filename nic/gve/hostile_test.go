@@ -318,11 +318,17 @@ func TestBadFramesAreDropped(t *testing.T) {
 	count := &w.Bad.dev.tx[0].count
 	for i, ds := range bad {
 		before := count.bad.get() + count.unmapped.get()
-		link := w.Bad.Port().Link().Counters().Sent
+		link := w.Bad.Port().Link().Counters()
+		_, queue := w.Bad.Port().QueueCounters(0)
 		d.packet(ds...)
 		w.Bad.Sent(0)
 		testkit.Equal(t, fmt.Sprint(i, ": counted as bad"), count.bad.get()+count.unmapped.get(), before+1)
-		testkit.Equal(t, fmt.Sprint(i, ": sent"), w.Bad.Port().Link().Counters().Sent, link)
+		after := w.Bad.Port().Link().Counters()
+		testkit.Equal(t, fmt.Sprint(i, ": sent"), after.Sent, link.Sent)
+		_, tx := w.Bad.Port().QueueCounters(0)
+		testkit.Equal(t, fmt.Sprint(i, ": drops of the queue"), tx.Drops, queue.Drops+1)
+		reasons := func(c wire.Counters) uint64 { return c.Drops[wire.DropBadFrame] + c.Drops[wire.DropFault] }
+		testkit.Equal(t, fmt.Sprint(i, ": with a reason"), reasons(after), reasons(link)+1)
 	}
 	w.A.Post(0, 1)
 	w.Bad.Send(0, f)

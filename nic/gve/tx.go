@@ -35,7 +35,7 @@ type txQueue struct {
 	partly uint32 // what the tail was when the packet at head was not whole; noTail: it may be
 	fired  uint32 // completions that the driver has been told of
 
-	slots [txBatch]txSlot
+	slots []txSlot // txBatch of them, made at the first start: most queues of a NIC are never used
 	count struct{ bad, unmapped counter }
 }
 
@@ -61,6 +61,9 @@ func (q *txQueue) start(p ringParams) error {
 	q.stop()
 	if err := q.rings.pin(q.space, &p, "descriptors", txDescLen, txComplLen); err != nil {
 		return fmt.Errorf("transmit queue %d: %w", q.id, err)
+	}
+	if q.slots == nil {
+		q.slots = make([]txSlot, txBatch)
 	}
 	q.block, q.head, q.compl, q.fired, q.partly = p.notify, 0, 0, 0, noTail
 	q.tail.Store(0)

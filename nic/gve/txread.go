@@ -88,11 +88,13 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 			filled++
 		case errors.Is(e, nic.ErrBadFrame): // not a frame: dropped
 			q.count.bad.add(1)
+			q.t.Discard(wire.DropBadFrame)
 			q.finish(txPacketDone, s.tag)
 		case errors.Is(e, dma.ErrFault): // our own memory is gone
 			return filled, taken, e
 		default: // not mapped, not to be read, or in too many pieces
 			q.count.unmapped.add(1)
+			q.t.Discard(wire.DropFault)
 			q.finish(txPacketDone, s.tag)
 		}
 	}

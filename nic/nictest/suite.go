@@ -2,6 +2,7 @@ package nictest
 
 import (
 	"bytes"
+	"fmt"
 	"net/netip"
 	"runtime"
 	"testing"
@@ -382,6 +383,16 @@ func hello(g Guest) Frame {
 	return Frame{Header: f.Append(nil)}
 }
 
+// linkDrops are all drops of guests' links, whatever the reason.
+func linkDrops(guests ...Guest) (n uint64) {
+	for _, g := range guests {
+		for _, k := range g.Port().Link().Counters().Drops {
+			n += k
+		}
+	}
+	return n
+}
+
 // Invariant: nic: Commands are answered on receive queue 0; tagged, long and misaddressed ones are
 // dropped.
 func controlChannel(t *testing.T, lab Lab, _ Traits) {
@@ -410,8 +421,10 @@ func controlChannel(t *testing.T, lab Lab, _ Traits) {
 	copy(other.Header, mac[:])
 	for i, f := range []Frame{tagged, long, other} {
 		_, before := a.Port().QueueCounters(0)
+		reasons := linkDrops(a, b)
 		b.Post(0, 1)
 		a.Send(0, f)
+		testkit.Equal(t, fmt.Sprintf("frame %d: reasons", i), linkDrops(a, b), reasons+1)
 		rx, _ := b.Port().QueueCounters(0)
 		if _, tx := a.Port().QueueCounters(0); tx.Drops != before.Drops+1 || rx.Packets != 0 {
 			t.Errorf("frame %d: drops %d, then %d, received %d", i, before.Drops, tx.Drops, rx.Packets)

@@ -8,6 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/virtq"
+	"vnic.dev/vnic/wire"
 )
 
 // Invariant: nic/virtio: A hostile guest harms its own queues only.
@@ -74,6 +75,8 @@ func TestBadTransmitChainStopsOnlyItsQueue(t *testing.T) {
 // Invariant: nic/virtio: A hostile guest harms its own queues only.
 func TestBadFramesAreDropped(t *testing.T) {
 	w := newWorld(t)
+	_, before := w.Bad.Port().QueueCounters(0)
+	reasons := w.Bad.Port().Link().Counters().Drops[wire.DropBadFrame]
 	w.Bad.Send(0, nictest.Frame{}, nictest.Frame{Header: make([]byte, 13)},
 		nictest.Frame{Header: make([]byte, 14), Payload: make([]byte, 70000)})
 	for _, gso := range []byte{3, 5, 0x7f} {
@@ -86,6 +89,9 @@ func TestBadFramesAreDropped(t *testing.T) {
 	}
 	w.Bad.publish(1)
 	w.Bad.Sent(0)
+	_, tx := w.Bad.Port().QueueCounters(0)
+	testkit.Equal(t, "drops of the queue", tx.Drops, before.Drops+6)
+	testkit.Equal(t, "their reason", w.Bad.Port().Link().Counters().Drops[wire.DropBadFrame], reasons+6)
 	w.A.Post(0, 1)
 	f := tcp(w.Bad, w.A, 5)
 	w.Bad.Send(0, f)

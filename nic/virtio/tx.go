@@ -8,6 +8,7 @@ import (
 
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/virtq"
+	"vnic.dev/vnic/wire"
 )
 
 // txBatch is how many frames are under way at one time, those that wait for a busy receiver
@@ -56,6 +57,7 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 	for i := range q.peeked[:taken] {
 		c, f := &q.peeked[i], free[filled]
 		if !enabled {
+			q.t.Discard(wire.DropDisabled)
 			q.vq.Commit(c.Head, 0)
 			continue
 		}
@@ -66,7 +68,8 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 				q.vq.Rewind(taken - i)
 				return filled, i, e
 			}
-			q.vq.Commit(c.Head, 0) // a malformed frame is dropped
+			q.t.Discard(wire.DropBadFrame)
+			q.vq.Commit(c.Head, 0)
 			continue
 		}
 		filled++

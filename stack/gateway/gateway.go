@@ -108,7 +108,7 @@ func (g *Gateway) start() error {
 	}
 	ep := &endpoint{Link: ether.Link{Addr: tcpip.LinkAddress(g.o.MAC[:]), Bytes: uint32(g.o.MTU)}, out: g.out}
 	g.port = &port{
-		name: g.o.Name, mac: g.o.MAC, limits: portLimits(g.o.MTU), count: &g.count, in: newInbox(), ep: ep,
+		name: g.o.Name, mac: g.o.MAC, limits: portLimits(g.o.MaxMTU), count: &g.count, in: newInbox(), ep: ep,
 		filter:    filter{prefix4: g.o.Prefix4, prefix6: g.o.Prefix6, local6: g.local6(), nat: g.o.NAT},
 		solicited: make(chan struct{}, 1), done: make(chan struct{}), stats: g.Stats,
 	}

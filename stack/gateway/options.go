@@ -21,6 +21,8 @@ type Options struct {
 	Name string   // of the port; "" is "gateway"
 	MAC  wire.MAC // of the port
 	MTU  int      // of the network; 0: 1500
+	// MaxMTU is the longest packet that it takes, from guests that have another MTU than it tells them; 0: MTU
+	MaxMTU int
 	// Prefix4 and Prefix6 are the gateway's own addresses, each in its network: 10.118.110.254/24,
 	// fd76:6e69::fe/64. One of them may be missing. Without an IPv4 network there is no DHCP. In a
 	// Prefix6 of 64 bits guests make up their own addresses, see EUI64.
@@ -90,6 +92,7 @@ func bad(format string, args ...any) error {
 // check refuses options that contradict themselves, and fills in what has a default.
 func (o *Options) check() error {
 	o.Name, o.MTU = cmp.Or(o.Name, GatewayName), cmp.Or(o.MTU, 1500)
+	o.MaxMTU = cmp.Or(o.MaxMTU, o.MTU)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -105,6 +108,8 @@ func (o *Options) check() error {
 		return bad("%v is no address in an IPv6 network", p6)
 	case o.MTU < 576 || o.MTU > 65521 || p6.IsValid() && o.MTU < 1280: // RFC 791; RFC 8200, 5
 		return bad("an MTU of %d", o.MTU)
+	case o.MaxMTU < o.MTU || o.MaxMTU > 65521:
+		return bad("packets of %d at most, with an MTU of %d", o.MaxMTU, o.MTU)
 	}
 	return errors.Join(o.checkHosts(), o.checkForwards(), o.checkPolicy())
 }

@@ -31,24 +31,11 @@ const (
 var switched = []string{checksums, scatter, tso, "tx-tcp6-segmentation", "tx-generic-segmentation", "rx-gro"}
 
 // offloads turns checksums, scatter-gather, TSO, GSO and GRO on or off. Received checksums cannot
-// be turned off: virtio_net needs CTRL_GUEST_OFFLOADS for that, which QEMU does not offer with
-// vhost-user.
+// be turned off: virtio_net needs CTRL_GUEST_OFFLOADS for that, which vnic has QEMU not offer.
 func offloads(on bool) error {
 	err := guestops.Set(guestops.Ethtool, featuresSet, func(ae *mdl.AttributeEncoder) {
 		guestops.Interface(ae, iface)
-		ae.Nested(attrWanted, func(ae *mdl.AttributeEncoder) error {
-			ae.Nested(attrBits, func(ae *mdl.AttributeEncoder) error {
-				for _, name := range switched {
-					ae.Nested(attrBit, func(ae *mdl.AttributeEncoder) error {
-						ae.String(attrBitName, name)
-						ae.Flag(attrBitValue, on)
-						return nil
-					})
-				}
-				return nil
-			})
-			return nil
-		})
+		want(ae, on, switched...)
 	})
 	if err != nil {
 		return err
@@ -63,6 +50,23 @@ func offloads(on bool) error {
 		}
 	}
 	return nil
+}
+
+// want asks for features by name, to be on or off.
+func want(ae *mdl.AttributeEncoder, on bool, names ...string) {
+	ae.Nested(attrWanted, func(ae *mdl.AttributeEncoder) error {
+		ae.Nested(attrBits, func(ae *mdl.AttributeEncoder) error {
+			for _, name := range names {
+				ae.Nested(attrBit, func(ae *mdl.AttributeEncoder) error {
+					ae.String(attrBitName, name)
+					ae.Flag(attrBitValue, on)
+					return nil
+				})
+			}
+			return nil
+		})
+		return nil
+	})
 }
 
 // get asks about eth0.

@@ -32,13 +32,14 @@ const (
 
 // args of all operations.
 type args struct {
-	Addr    string `json:"addr,omitempty"`
-	MAC     string `json:"mac,omitempty"`
-	Bytes   uint64 `json:"bytes,omitempty"`
-	Streams int    `json:"streams,omitempty"`
-	MTU     int    `json:"mtu,omitempty"`
-	On      bool   `json:"on,omitempty"`
-	Queues  uint32 `json:"queues,omitempty"`
+	Interface string `json:"interface,omitempty"` // of the operations of xdp.go
+	Addr      string `json:"addr,omitempty"`
+	MAC       string `json:"mac,omitempty"`
+	Bytes     uint64 `json:"bytes,omitempty"`
+	Streams   int    `json:"streams,omitempty"`
+	MTU       int    `json:"mtu,omitempty"`
+	On        bool   `json:"on,omitempty"`
+	Queues    uint32 `json:"queues,omitempty"`
 }
 
 // Main is the guest's program.
@@ -52,6 +53,11 @@ func Main() {
 		"stock.mtu":        done(setMTU),
 		"stock.offloads":   done(func(a *args) error { return offloads(a.On) }),
 		"stock.queues":     done(func(a *args) error { return channels(a.Queues) }),
+		"stock.datagram":   done(datagram),
+		"stock.address":    done(address),
+		"stock.xdp":        done(attach),
+		"stock.forxdp":     done(forXDP),
+		"stock.passed":     passed,
 		"stock.vlan":       done(addVLAN),
 		"stock.macvlan":    done(addMACVLAN),
 		"stock.bridge":     done(addBridge),
@@ -114,6 +120,27 @@ func up(ctx context.Context, _ *args) (any, error) {
 
 func setMTU(a *args) error {
 	return guestops.Link(iface, "MTU", func(l netlink.Link) error { return netlink.LinkSetMTU(l, a.MTU) })
+}
+
+// datagram sends one of UDP in one packet, which nobody may fragment.
+func datagram(a *args) error {
+	c, err := net.Dial("udp4", a.Addr)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	raw, err := c.(*net.UDPConn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	cerr := raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO)
+	})
+	if err := errors.Join(err, cerr); err != nil {
+		return err
+	}
+	_, err = c.Write(stuff(a.Bytes))
+	return err
 }
 
 // resolve asks for the IPv6 address of a name.

@@ -30,6 +30,8 @@ type Options struct {
 	GPUMemory uint64
 	GPUDriver string // lab.DriverNode or lab.DriverVNICGPU; a Lab has its own
 	MTU       int
+	MaxMTU    int            // to which the kernel's NIC can raise its own; 0: MTU
+	XDP       bool           // the kernel's virtio NIC takes native XDP programs
 	Impair    lab.Impairment // of all links
 
 	AllowMAC lab.AllowedMACs

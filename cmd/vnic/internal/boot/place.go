@@ -83,11 +83,17 @@ func (o *Options) describeFlags() (d lab.Description) {
 
 // kernelNIC is the kernel's first NIC of guest i, unless it is the lab file's.
 func (o *Options) kernelNIC(i int) lab.NIC {
-	model := o.NIC
+	n := lab.NIC{Model: o.NIC, Addr4: lab.Addr4(i), Addr6: lab.Addr6(i), MTU: o.MTU, MaxMTU: o.MaxMTU, XDP: o.XDP}
 	if o.Lab != nil {
-		model = lab.Virtio
+		n.Model = lab.Virtio
+		for _, other := range o.Lab.Guests[i].NICs {
+			n.XDP = n.XDP || other.XDP
+			if other.MaxMTU > max(other.MTU, n.MTU, n.MaxMTU) {
+				n.MaxMTU = other.MaxMTU
+			}
+		}
 	}
-	return lab.NIC{Model: model, Addr4: lab.Addr4(i), Addr6: lab.Addr6(i), MTU: o.MTU}
+	return n
 }
 
 // describeLab is the file's lab. Its gVNICs are the kernel's, and its virtio NICs are for devmem programs alone. A guest
@@ -98,6 +104,7 @@ func (o *Options) describeLab() lab.Description {
 		g := &d.Guests[i]
 		for j := range g.NICs {
 			if !kernels(g.NICs[j].Model) {
+				g.NICs[j].MaxMTU = g.NICs[j].MTU // our driver takes what the NIC says, and raises nothing
 				g.NICs[j].Addr4, g.NICs[j].Addr6 = o.devmemAddrs(j, i)
 			}
 		}

@@ -45,7 +45,7 @@ func Build(ctx context.Context, o BuildOptions, out io.Writer) (err error) {
 		}
 	}()
 	var readme bytes.Buffer
-	u := usage{NIC: o.Guest.NIC, Dir: ".", Kernel: img.Kernel.Version, Memory: o.Guest.Memory}
+	u := usage{NIC: o.Guest.NIC, XDP: o.Guest.XDP, Dir: ".", Kernel: img.Kernel.Version, Memory: o.Guest.Memory}
 	if err := u.print(&readme); err != nil {
 		return err
 	}
@@ -87,6 +87,7 @@ func (s stopping) Write(b []byte) (int, error) {
 // usage says how an image is used.
 type usage struct {
 	NIC    string
+	XDP    bool
 	Dir    string
 	Kernel string
 	Memory uint64
@@ -97,10 +98,14 @@ func (u *usage) print(w io.Writer) error {
 	if m, _ := lab.LookupModel(u.NIC); m.VFIOUser {
 		oldest = assets.MinVFIOUser
 	}
+	xdp := ""
+	if u.XDP {
+		xdp = " --xdp"
+	}
 	at := func(name string) string { return filepath.Join(u.Dir, name) }
 	_, err := fmt.Fprintf(w, `Guest image for a %s NIC, kernel %s. In one terminal:
 
-  vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --nic %s
+  vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --nic %s%s
 
 In another, QEMU %s or newer, with the flags that it prints for the port and with these. RAM may be any from %s.
 
@@ -108,6 +113,6 @@ In another, QEMU %s or newer, with the flags that it prints for the port and wit
   -nographic -vga none -nic none -no-reboot -accel tcg,thread=multi -cpu max
 
 With KVM: -accel kvm -cpu host. The guest powers off when its program ends; C-a x ends QEMU at once.
-`, u.NIC, u.Kernel, u.NIC, oldest, lab.FormatBytes(u.Memory), at(kernelFile), at(initrdFile), at(appendFile))
+`, u.NIC, u.Kernel, u.NIC, xdp, oldest, lab.FormatBytes(u.Memory), at(kernelFile), at(initrdFile), at(appendFile))
 	return err
 }

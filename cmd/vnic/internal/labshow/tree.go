@@ -70,7 +70,11 @@ func guestView(l *labfile.Lab, d *lab.Description, i int) *view {
 			pcie.SameBridge: "between its ports", pcie.AnyBridge: "between its ports and those of others"}[s.Routing]
 	}
 	for j, n := range g.NICs {
-		v.about[v.nics[j]] = fmt.Sprintf("%s, MTU %d, %d queues", n.Model, n.MTU, n.QueuePairs) + hotplug(n.Hotplug)
+		mtu := fmt.Sprint("MTU ", n.MTU)
+		if n.MaxMTU != n.MTU {
+			mtu += fmt.Sprintf(" (%d at most)", n.MaxMTU)
+		}
+		v.about[v.nics[j]] = fmt.Sprintf("%s, %s, %d queues", n.Model, mtu, n.QueuePairs) + hotplug(n.Hotplug)
 	}
 	v.apart = make(map[[2]string]bool)
 	for j, m := range g.GPUs {

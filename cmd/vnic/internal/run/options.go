@@ -28,7 +28,9 @@ type Options struct {
 	Size       uint64 // bytes to transfer, in each mode
 	Modes      []string
 	MTU        int
-	Family     int // 4 or 6
+	MaxMTU     int  // to which guests can raise theirs; 0: MTU
+	XDP        bool // virtio NICs take native XDP programs
+	Family     int  // 4 or 6
 	Memory     uint64
 	GPUMemory  uint64
 	GPUDriver  string // lab.DriverNode or lab.DriverVNICGPU; a Lab has its own
@@ -171,8 +173,19 @@ func (o *Options) Check() error {
 		if m.VFIOUser && o.MTU > m.MaxMTU {
 			return fmt.Errorf("--mtu %d: at most %d with --nic %s", o.MTU, m.MaxMTU, m.Name)
 		}
+		n := lab.NIC{MTU: o.MTU, MaxMTU: o.MaxMTU}
+		if !n.MTUs(&m) {
+			return fmt.Errorf("--max-mtu %d: %d (--mtu) to %d with --nic %s", o.MaxMTU, o.MTU, m.MaxMTU, m.Name)
+		}
+		if m.VFIOUser && o.XDP {
+			return fmt.Errorf("--xdp and --nic %s: %s", m.Name, lab.WhyNoXDP)
+		}
 	}
 	switch {
+	case o.XDP && o.InProc:
+		return errors.New("--xdp and --guest inproc: XDP programs are of a guest's kernel, and there is none")
+	case o.MaxMTU != 0 && o.InProc:
+		return errors.New("--max-mtu and --guest inproc: no kernel is there to raise an MTU")
 	case o.BindQueues < 1 || o.BindQueues > maxBind:
 		return fmt.Errorf("--bind-queues %d: 1 to %d", o.BindQueues, maxBind)
 	case o.HoldTokens > maxHold:

@@ -40,7 +40,8 @@ type Report struct {
 	// of a lab file: then they have the arguments of QEMU, and the GPUs, and the ports have not
 	Guests []GuestReport `json:"guests,omitempty"`
 
-	mtu     int
+	mtu     int             // of the network, that its router tells
+	maxMTU  int             // of the first port's NIC
 	program string          // this, as another user may call it
 	gateway gateway.Options // of that gateway
 }
@@ -125,7 +126,7 @@ func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
 	first := l.Port(0)
 	m := first.Model
 	r := &Report{Schema: 1, NIC: m.Name, PID: os.Getpid(), OldestQEMU: assets.MinQEMU, Client: client,
-		KernelArgs: machines.SoftwareFor(m.Name).KernelArgs, mtu: first.MTU, program: program()}
+		KernelArgs: machines.SoftwareFor(m.Name).KernelArgs, mtu: l.MTU(), maxMTU: first.MaxMTU, program: program()}
 	if m.VFIOUser {
 		r.OldestQEMU = assets.MinVFIOUser
 	}
@@ -189,7 +190,7 @@ func nicArgs(p *lab.Port, e *PortReport, client bool) []string {
 		return nil
 	}
 	n := qemu.Netdev{Path: e.Socket, Listens: client, VFIOUser: p.Model.VFIOUser, Queues: p.QueuePairs,
-		MAC: net.HardwareAddr(p.MAC[:]), MTU: p.MTU}
+		MAC: net.HardwareAddr(p.MAC[:]), MTU: p.MaxMTU, XDP: p.XDP}
 	return n.Args("net0")
 }
 
@@ -235,7 +236,7 @@ func (r *Report) Print(w io.Writer) error {
 		also := ""
 		if r.mtu > 1500 {
 			also = fmt.Sprintf(" and host_mtu=%d: iPXE 2.0.0 (QEMU 11.1) crashes when a router tells it an MTU above 1500 "+
-				"that it can use", r.mtu)
+				"that it can use", r.maxMTU)
 		}
 		fmt.Fprintf(&b, "To boot from the network (iPXE), leave out romfile=%s.\n", also)
 	}

@@ -59,6 +59,8 @@ func TestPrintedAdvice(t *testing.T) {
 		{lab.NIC{Model: lab.Virtio}, "QEMU 10.0 or newer.", old},
 		{lab.NIC{Model: lab.Virtio}, ipxe + ".\n", "host_mtu=1500:"},
 		{lab.NIC{Model: lab.Virtio, MTU: 9000}, ipxe + " and host_mtu=9000: ", old},
+		{lab.NIC{Model: lab.Virtio, MaxMTU: 9000}, ipxe + ".\n", "and host_mtu"},
+		{lab.NIC{Model: lab.Virtio, MTU: 2000, MaxMTU: 9000}, ipxe + " and host_mtu=9000: ", old},
 		{lab.NIC{Model: lab.GVE}, "QEMU 10.1 or newer.", ipxe},
 		{lab.NIC{Model: lab.GVE}, old, ipxe},
 	} {
@@ -84,7 +86,7 @@ func TestFlags(t *testing.T) {
 	const ram = "-object memory-backend-memfd,id=ram,size=1024M,share=on "
 	const nic = " -netdev vhost-user,id=net0,chardev=net0,queues=3 -device " +
 		"virtio-net-pci,id=dev-net0,netdev=net0,disable-legacy=on,mq=on,vectors=8," +
-		"rx_queue_size=1024,tx_queue_size=1024,romfile=,mac=02:76:6e:69:00:01,host_mtu=1500 "
+		"rx_queue_size=1024,tx_queue_size=1024,ctrl_guest_offloads=off,romfile=,mac=02:76:6e:69:00:01,host_mtu=1500 "
 	const gve = `-device {"driver":"vfio-user-pci","id":"dev-net0","socket":{"path":"/s","type":"unix"}} `
 	const udmabuf = "udmabuf.size_limit_mb=1048576 udmabuf.list_limit=1048576"
 	for _, tt := range []struct {
@@ -99,6 +101,11 @@ func TestFlags(t *testing.T) {
 			"-chardev socket,id=net0,path=/s,reconnect-ms=1000" + nic},
 		{lab.NIC{Model: lab.Virtio, QueuePairs: 3}, 0, true, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram +
 			"-chardev socket,id=net0,path=/s,server=on" + nic},
+		{lab.NIC{Model: lab.Virtio, QueuePairs: 3, MaxMTU: 9000}, 0, true, "-M q35,memory-backend=ram -smp 2 -m 1024M " +
+			ram + "-chardev socket,id=net0,path=/s,server=on" + strings.Replace(nic, "host_mtu=1500", "host_mtu=9000", 1)},
+		{lab.NIC{Model: lab.Virtio, QueuePairs: 3, XDP: true}, 0, true, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram +
+			"-chardev socket,id=net0,path=/s,server=on" + strings.Replace(nic, "host_mtu=1500", "host_mtu=1500,guest_csum=off,"+
+			"guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off,guest_uso4=off,guest_uso6=off", 1)},
 		{lab.NIC{Model: lab.GVE}, 0, false, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram + gve + udmabuf},
 		{lab.NIC{Model: lab.GVE}, 6 << 20, false, "-M q35 -smp 2 -m 1030M " + ram +
 			"-object memory-backend-file,id=gpu0,size=6291456,mem-path=GPU,share=on " +
