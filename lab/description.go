@@ -90,8 +90,11 @@ type NIC struct {
 	MTU        int          // bytes; 0: 1500
 	Rate       float64      // of its wire, bytes a second in each direction; 0: nothing is said of it
 	QueuePairs int          // 0: the model's
-	GPUs       []int        // which of the guest's GPUs it may address, by number; nil: all of them
-	Slot       Slot         // of a guest with sockets; zero of one that may address no GPU: none, on the root complex
+	// RSCUsecs is for how many microseconds frames of a TCP flow that its guest is to get wait for more of the flow, to
+	// become one packet; 0: only those that come in one batch do.
+	RSCUsecs int
+	GPUs     []int // which of the guest's GPUs it may address, by number; nil: all of them
+	Slot     Slot  // of a guest with sockets; zero of one that may address no GPU: none, on the root complex
 	// Hotplug says that it can be removed while the guest runs, also where it is below a switch: QEMU's guest then sees a
 	// link of 2.5 GT/s and one lane there, whatever Slot says. Of Virtio, and of a guest with sockets.
 	Hotplug bool
@@ -203,6 +206,8 @@ func (n *NIC) check(gpus int) error {
 		return fmt.Errorf("--nic %s: virtio or gve", n.Model)
 	case n.MTU != 0 && (n.MTU < MinMTU || n.MTU > m.MaxMTU):
 		return fmt.Errorf("--mtu %d: %d to %d with --nic %s", n.MTU, MinMTU, m.MaxMTU, n.Model)
+	case n.RSCUsecs < 0 || n.RSCUsecs > MaxRSCUsecs:
+		return fmt.Errorf("--rsc-usecs %d: microseconds, 0 to %d", n.RSCUsecs, MaxRSCUsecs)
 	case n.QueuePairs < 0 || n.QueuePairs > MaxQueuePairs:
 		return fmt.Errorf("%d queue pairs: 1 to %d", n.QueuePairs, MaxQueuePairs)
 	case n.Hotplug && m.VFIOUser:

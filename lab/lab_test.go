@@ -135,6 +135,7 @@ func TestBadOptionsAreRefused(t *testing.T) {
 		"0 ports":                          lab.Uniform(0, virtio, 0),
 		"251 ports":                        lab.Uniform(251, virtio, 0),
 		"--mtu 9199":                       lab.Uniform(1, lab.NIC{Model: lab.GVE, MTU: 9199}, 0),
+		"--rsc-usecs 1000001: ":            lab.Uniform(1, lab.NIC{Model: lab.GVE, RSCUsecs: 1e6 + 1}, 0),
 		"17 queue pairs":                   lab.Uniform(1, lab.NIC{Model: lab.GVE, QueuePairs: 17}, 0),
 		"65 ports with GPU":                lab.Uniform(65, virtio, 4096),
 		"--gpu-memory 3M: not":             lab.Uniform(1, virtio, 3<<20),

@@ -65,7 +65,8 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 		RunE: func(c *cobra.Command, args []string) (err error) {
 			o.Command = args
 			if labName != "" {
-				l, err := loadLab(c, labName, withRAM, "nic", "guests", "cpus", "memory", "gpu-memory", "mtu", "seed", "uplink")
+				l, err := loadLab(c, labName, withRAM, "nic", "guests", "cpus", "memory", "gpu-memory", "mtu",
+					"rsc-usecs", "seed", "uplink")
 				if err != nil {
 					return err
 				}
@@ -138,6 +139,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each GPU, a power of two; 0: no GPUs")
 	gpuDriverFlag(f, &o.GPUDriver)
 	f.IntVar(&o.MTU, "mtu", 1500, "MTU of the link")
+	rscFlag(f, &o.RSCUsecs)
 	impairFlags(f, &o.Impair)
 	impairSeedFlag(f, &o.Impair)
 	f.StringArrayVar(&o.Forwards, "forward", nil, "[tcp:|udp:]HOSTPORT:[guestN:]GUESTPORT, from 127.0.0.1 here to a guest")

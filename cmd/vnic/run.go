@@ -168,6 +168,7 @@ Memory TCP.`,
 		"how many times slower than the lab file says its links are, or auto: so that they are what limits the transfer")
 	f.BoolVar(&o.MustShare, "check", false, "with --scale: fail where something else than links was the limit")
 	f.IntVar(&o.MTU, "mtu", o.MTU, "MTU of the link")
+	rscFlag(f, &o.RSCUsecs)
 	impairFlags(f, &o.Impairment)
 	f.IntVar(&o.Family, "family", o.Family, "IP version, 4 or 6")
 	f.IntVar(&o.BindQueues, "bind-queues", o.BindQueues, "receive queues that are bound to GPU memory")
@@ -220,7 +221,7 @@ func setGuests(o *run.Options, words []string) error {
 
 // takeLab has the guests be those of a lab file, or of one of them that is named.
 func takeLab(c *cobra.Command, o *run.Options, name string) error {
-	said := []string{"memory", "gpu-memory", "mtu", "p2p"}
+	said := []string{"memory", "gpu-memory", "mtu", "rsc-usecs", "p2p"}
 	if o.Half == "" {
 		said = append(said, "uplink")
 	}

@@ -82,8 +82,8 @@ QEMU's conventions of backend programs.`,
 				return misuse(c, err)
 			}
 			if labName != "" {
-				l, err := loadLab(c, labName, withoutRAM, "ports", "nic", "gpu-memory", "queues", "mtu", "seed",
-					"p2p", "uplink")
+				l, err := loadLab(c, labName, withoutRAM, "ports", "nic", "gpu-memory", "queues", "mtu",
+					"rsc-usecs", "seed", "p2p", "uplink")
 				if err == nil {
 					err = gatewayOnce(c, l)
 				}
@@ -181,6 +181,7 @@ QEMU's conventions of backend programs.`,
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each NIC's GPU, a power of two; 0: no GPUs")
 	f.IntVar(&o.NIC.QueuePairs, "queues", 0, "queue pairs of each NIC (default: virtio 2, gve 4)")
 	f.IntVar(&o.NIC.MTU, "mtu", 1500, "MTU of the link")
+	rscFlag(f, &o.NIC.RSCUsecs)
 	f.IntVar(&o.Poll, "poll", 0,
 		"threads that look at the rings of all NICs, virtio's, without waiting for kicks: for drivers that poll, as DPDK's "+
 			"do; each takes a processor, on which no QEMU should run (default 0: a thread sleeps at each ring)")

@@ -449,13 +449,16 @@ func (b *builder) slot(at path, f *Guest, s Slot) (out lab.Slot, err error) {
 
 func (b *builder) nic(at path, f *Guest, n *NIC, guest string) (out lab.NIC, err error) {
 	out = lab.NIC{Name: guest + "." + n.Name, Model: cmp.Or(n.Model, lab.Virtio), MTU: n.MTU, QueuePairs: n.Queues,
-		MAC: lab.MAC(b.port)}
+		RSCUsecs: n.RSCUsecs,
+		MAC:      lab.MAC(b.port)}
 	model, known := lab.LookupModel(out.Model)
 	switch {
 	case !known:
 		return out, b.wrong(at.to("model"), "model %s: %s or %s", n.Model, lab.Virtio, lab.GVE)
 	case n.MTU != 0 && (n.MTU < lab.MinMTU || n.MTU > model.MaxMTU):
 		return out, b.wrong(at.to("mtu"), "an MTU of %d: %d to %d with model %s", n.MTU, lab.MinMTU, model.MaxMTU, model.Name)
+	case n.RSCUsecs < 0 || n.RSCUsecs > lab.MaxRSCUsecs:
+		return out, b.wrong(at.to("rsc-usecs"), "%d microseconds: 0 to %d", n.RSCUsecs, lab.MaxRSCUsecs)
 	case n.Queues < 0 || n.Queues > lab.MaxQueuePairs:
 		return out, b.wrong(at.to("queues"), "%d pairs of queues: 1 to %d", n.Queues, lab.MaxQueuePairs)
 	case n.Hotplug && model.VFIOUser:

@@ -38,6 +38,7 @@ func TestBadOptionsAreRefusedByName(t *testing.T) {
 		"--memory 100M":       func(o *Options) { o.Memory = 100 << 20 },
 		"--gpu-memory 3M":     func(o *Options) { o.GPUMemory = 3 << 20 },
 		"--mtu 60":            func(o *Options) { o.MTU = 60 },
+		"--rsc-usecs -5":      func(o *Options) { o.RSCUsecs = -5 },
 		"--modules without":   func(o *Options) { o.Fetch.Modules = "/x" },
 		"--gdb 65535":         func(o *Options) { o.GDB = 65535 },
 		"--env \"=x\"":        func(o *Options) { o.Env = []string{"=x"} },

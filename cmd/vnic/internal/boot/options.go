@@ -30,6 +30,7 @@ type Options struct {
 	GPUMemory uint64
 	GPUDriver string // lab.DriverNode or lab.DriverVNICGPU; a Lab has its own
 	MTU       int
+	RSCUsecs  int            // lab.NIC's, of all NICs
 	Impair    lab.Impairment // of all links
 
 	AllowMAC lab.AllowedMACs

@@ -71,7 +71,7 @@ func (o *Options) describeFlags() (d lab.Description) {
 			g.NICs[0].GPUs = []int{} // none
 			n := guestnet.DevmemHost + i
 			g.NICs = append(g.NICs, lab.NIC{Name: guestnet.DevmemName(i), Model: o.NIC, MAC: lab.MAC(n), Addr4: lab.Addr4(n),
-				Addr6: lab.Addr6(n), MTU: o.MTU})
+				Addr6: lab.Addr6(n), MTU: o.MTU, RSCUsecs: o.RSCUsecs})
 		}
 		if o.GPUMemory != 0 {
 			g.GPUs = []lab.GPU{{Memory: o.GPUMemory}}
@@ -87,7 +87,7 @@ func (o *Options) kernelNIC(i int) lab.NIC {
 	if o.Lab != nil {
 		model = lab.Virtio
 	}
-	return lab.NIC{Model: model, Addr4: lab.Addr4(i), Addr6: lab.Addr6(i), MTU: o.MTU}
+	return lab.NIC{Model: model, Addr4: lab.Addr4(i), Addr6: lab.Addr6(i), MTU: o.MTU, RSCUsecs: o.RSCUsecs}
 }
 
 // describeLab is the file's lab. Its gVNICs are the kernel's, and its virtio NICs are for devmem programs alone. A guest

@@ -123,7 +123,7 @@ func (o *Options) describeRails() (d lab.Description, err error) {
 	for i, name := range [2]string{"a", "b"} {
 		g := lab.Guest{Name: name, Driver: o.GPUDriver}
 		for rail := range o.Rails {
-			n := lab.NIC{Name: fmt.Sprintf("%s.nic%d", name, rail), Model: models[i].Name, MTU: o.MTU,
+			n := lab.NIC{Name: fmt.Sprintf("%s.nic%d", name, rail), Model: models[i].Name, MTU: o.MTU, RSCUsecs: o.RSCUsecs,
 				QueuePairs: o.queuePairs(models[i]), GPUs: []int{rail}}
 			n.Addr4, n.Addr6 = labfile.Addrs(rail, i)
 			g.NICs = append(g.NICs, n)

@@ -179,6 +179,7 @@ func TestCheckOfOptions(t *testing.T) {
 		"--mtu 575":        func(o *Options) { o.MTU = 575 },
 		"--mtu 1279":       func(o *Options) { o.MTU, o.Family = 1279, 6 },
 		"--mtu 65522":      func(o *Options) { o.MTU = 65522 },
+		"--rsc-usecs -1: ": func(o *Options) { o.RSCUsecs = -1 },
 		"--loss":           func(o *Options) { o.Loss = 1 },
 		"--gpu-memory 48M": func(o *Options) { o.GPUMemory = 48 << 20 },
 		"--memory 100M":    func(o *Options) { o.Memory = 100 << 20 },
