@@ -456,6 +456,40 @@ func holdOrder(t *testing.T, lab Lab, traits Traits) {
 	}
 }
 
+// holdWaits: where a frame that ends what is held waits for buffers, the next one of its flow does not join that past it,
+// though it continues it.
+//
+// Invariant: nic: No packet overtakes its flow.
+func holdWaits(t *testing.T, lab Lab, _ Traits) {
+	const mss = 1000
+	a, b, clock := holding(t, lab, Options{})
+	s := tcpStream{a: a, b: b, source: 1000, fixedID: true}
+	fs := []Frame{s.frame(mss, 0), s.frame(mss, 0), s.frame(0, 0), s.frame(mss, 0)}
+	oneByOne(a, fs[:2])
+	was := b.Port().Link().Counters().Busy
+	a.Queue(0, fs[2:]...)
+	for b.Port().Link().Counters().Busy == was {
+		runtime.Gosched()
+	}
+	b.Post(0, 3)
+	a.Sent(0)
+	clock.turn(holdFor)
+	testkit.Equal(t, "packets", len(givesAgain(t, b, 0, fs)), 3)
+
+	// A fragment on the queue of the flow.
+	var h splitter.Headers
+	frag := Make(b.MAC(), a.MAC(), Spec{Payload: mss})
+	frag.Header[splitter.EthLen+6] |= 0x20
+	must(t, splitter.Parse(frag.Header, uint32(len(frag.Header)+len(frag.Payload)), &h))
+	splitter.FixIPv4(&h, frag.Header)
+	frag.Partial, frag.Start, frag.Offset = false, 0, 0
+	fs = []Frame{s.frame(mss, 0), s.frame(mss, 0)}
+	b.Post(0, 2)
+	oneByOne(a, []Frame{fs[0], fs[1], frag})
+	testkit.Equal(t, "packets", len(givesAgain(t, b, 0, fs)), 1)
+	testkit.Equal(t, "bytes of the fragment", len(b.Receive(0).Header), len(frag.Bytes()))
+}
+
 // holdModel: whatever frames come, in whatever batches, of several flows, some of them such as end a merge or belong to
 // none, while time goes on and merging is switched, what is received gives the frames of each flow again, in their
 // order, and each is counted once.

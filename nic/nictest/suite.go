@@ -56,6 +56,7 @@ func Run(t *testing.T, traits Traits, guest func(testing.TB, *dma.Files, *wire.S
 		{"HeldForTooLong", holdLost},
 		{"HeldInPieces", holdPieces},
 		{"HeldKeepsOrder", holdOrder},
+		{"NothingJoinsPastItsFlow", holdWaits},
 		{"HeldModel", holdModel},
 		{"ExhaustionLosesNothing", exhausted},
 		{"CompletionsComeLate", late},
