@@ -16,8 +16,8 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// Our stacks send from GPU to GPU at an MTU of 1500, without TSO: every byte is right with coalescing, also where merges
-// outlive their batch, and without, on links that lose and reorder too.
+// Our stacks send from GPU to GPU at an MTU of 1500, without TSO: every byte is right with coalescing, also where
+// merges outlive their batch, and without, on links that lose and reorder too.
 //
 // Invariant: nic: Frames are merged to a GSO packet that gives them again, byte for byte.
 func TestCoalescedTransfersKeepBytes(t *testing.T) {

@@ -40,7 +40,8 @@ type store struct {
 	meta   splitter.Meta
 }
 
-// held is what a merge has of batches before. All its frames are as long as the first one: a shorter one ends the merge.
+// held is what a merge has of batches before. All its frames are as long as the first one, as a shorter one ends the
+// merge.
 type held struct {
 	kept     coalesce.Merge // the merge without what this batch adds
 	hdr      [splitter.MaxHeader]byte
@@ -369,8 +370,8 @@ func (h *holder) run() {
 	}
 }
 
-// mayOvertake says whether a packet may be of a flow that is merged on another queue: it could not be split, or does not
-// say of which flow it is.
+// mayOvertake says whether a packet may be of a flow that is merged on another queue: it could not be split, or does
+// not say of which flow it is.
 func (r *route) mayOvertake(pkt *wire.Packet) bool {
 	switch pkt.Meta.Headers.Class {
 	case splitter.UDP, splitter.NotIP:
@@ -460,8 +461,8 @@ func (p *Port) flushSoon() {
 }
 
 // FlushRx ends the merges that are open on a receive queue. What finds no buffers stays until there are some, or is
-// lost in its time. A device model calls it before it stops the queue, or changes what its driver takes, and after: what
-// came in between is dropped, if the queue is stopped, and counted.
+// lost in its time. A device model calls it before it stops the queue, or changes what its driver takes, and after:
+// what came in between is dropped, if the queue is stopped, and counted.
 func (p *Port) FlushRx(queue int) {
 	if rq := p.queues[queue]; rq.holding.Load() > 0 {
 		p.flushRx(rq, math.MaxInt64)

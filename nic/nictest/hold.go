@@ -78,9 +78,9 @@ func givesAgain(t testing.TB, b Guest, q int, fs []Frame) (got []Frame) {
 	return got
 }
 
-// holds: frames of a flow that come in batches of their own go to the guest as one GSO packet, split once, their payload
-// in one piece; counters, flow counters and taps see each once, and where it lies. Where merges end with their batch
-// each comes by itself.
+// holds: frames of a flow that come in batches of their own go to the guest as one GSO packet, split once, their
+// payload in one piece; counters, flow counters and taps see each once, and where it lies. Where merges end with their
+// batch each comes by itself.
 //
 // Invariant: nic: Frames are merged to a GSO packet that gives them again, byte for byte.
 func holds(t *testing.T, lab Lab, traits Traits) {
@@ -217,8 +217,8 @@ func holdTime(t *testing.T, lab Lab, _ Traits) {
 	testkit.Equal(t, "packets while nothing is merged", len(givesAgain(t, b, 0, fs)), 3)
 }
 
-// holdFlows: 64 flows are merged at a time, and of the 65th the oldest one ends. Those that PSH ends come in the order in
-// which they end. So it is with long frames, of which a queue has no memory for more.
+// holdFlows: 64 flows are merged at a time, and with the 65th the oldest one ends. Those that PSH ends come in the order
+// in which they end. So it is with long frames, of which a queue has no memory for more.
 //
 // Invariant: nic: A merge outlives its batch by no more than the time that is set, and 64 of a queue do.
 func holdFlows(t *testing.T, lab Lab, _ Traits) {
@@ -254,8 +254,8 @@ func holdFlows(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// holdStop: what is held goes to its queue before that stops, its split changes, or rules do. Where there are no buffers
-// it is dropped with the queue, with a reason.
+// holdStop: what is held goes to its queue before that stops, its split changes, or rules do. Where there are no
+// buffers it is dropped with the queue, with a reason.
 //
 // Invariant: nic: Frames that are held are put or dropped, each counted once, when their queue stops.
 func holdStop(t *testing.T, lab Lab, traits Traits) {
@@ -407,8 +407,8 @@ func holdPieces(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// holdOrder: what may belong to a flow that is held, and cannot be merged, does not overtake it: a fragment, and a frame
-// that cannot be split and, it may be, goes to another queue.
+// holdOrder: what may belong to a flow that is held, and cannot be merged, does not overtake it: a fragment, and a
+// frame that cannot be split and, it may be, goes to another queue.
 //
 // Invariant: nic: No packet overtakes its flow.
 func holdOrder(t *testing.T, lab Lab, traits Traits) {
@@ -421,7 +421,7 @@ func holdOrder(t *testing.T, lab Lab, traits Traits) {
 	must(t, splitter.Parse(frag.Header, uint32(len(frag.Header)+len(frag.Payload)), &h))
 	splitter.FixIPv4(&h, frag.Header)
 	frag.Partial, frag.Start, frag.Offset = false, 0, 0
-	long := Make(b.MAC(), a.MAC(), Spec{V6: true, Ext: 200, Opts: 40, Payload: mss}) // its headers are too long to be split
+	long := Make(b.MAC(), a.MAC(), Spec{V6: true, Ext: 200, Opts: 40, Payload: mss}) // its headers cannot be split
 	unsplit := 0
 	if traits.OwnUnsplit {
 		unsplit = 1
@@ -456,8 +456,8 @@ func holdOrder(t *testing.T, lab Lab, traits Traits) {
 	}
 }
 
-// holdWaits: where a frame that ends what is held waits for buffers, the next one of its flow does not join that past it,
-// though it continues it.
+// holdWaits: where a frame that ends what is held waits for buffers, the next one of its flow does not join that past
+// it, though it continues it.
 //
 // Invariant: nic: No packet overtakes its flow.
 func holdWaits(t *testing.T, lab Lab, _ Traits) {
