@@ -16,8 +16,8 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// Our stacks send from GPU to GPU at an MTU of 1500, without TSO: every byte is right with coalescing and without, on
-// links that lose and reorder too.
+// Our stacks send from GPU to GPU at an MTU of 1500, without TSO: every byte is right with coalescing, also where
+// merges outlive their batch, and without, on links that lose and reorder too.
 //
 // Invariant: nic: Frames are merged to a GSO packet that gives them again, byte for byte.
 func TestCoalescedTransfersKeepBytes(t *testing.T) {
@@ -25,18 +25,18 @@ func TestCoalescedTransfersKeepBytes(t *testing.T) {
 		"clean": {}, "loss": {Loss: 0.01, Seed: 1}, "reorder": {Reorder: 0.02, Seed: 2},
 		"both": {Loss: 0.01, Reorder: 0.02, Seed: 3},
 	} {
-		for _, on := range []bool{true, false} {
-			t.Run(name+map[bool]string{true: "/merged", false: "/apart"}[on], func(t *testing.T) {
+		for how, usecs := range map[string]int{"merged": 0, "held": 500, "apart": 500} {
+			t.Run(name+"/"+how, func(t *testing.T) {
 				testkit.LeavesNothing(t)
-				sendGPU(t, links, on)
+				sendGPU(t, links, how != "apart", usecs)
 			})
 		}
 	}
 }
 
-func sendGPU(t *testing.T, links lab.Impairment, on bool) {
+func sendGPU(t *testing.T, links lab.Impairment, on bool, usecs int) {
 	const size, pool, queue, port = 2 << 20, 4 << 20, 1, 7
-	d := lab.Uniform(2, lab.NIC{Model: lab.Virtio, MTU: 1500, QueuePairs: queue + 1}, pool)
+	d := lab.Uniform(2, lab.NIC{Model: lab.Virtio, MTU: 1500, QueuePairs: queue + 1, RSCUsecs: usecs}, pool)
 	d.Impair(links)
 	w := open(t, d, lab.Options{})
 	nic := w.Port(1).NIC()

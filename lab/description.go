@@ -92,6 +92,9 @@ type NIC struct {
 	Rate       float64      // of its wire, bytes a second in each direction; 0: nothing is said of it
 	QueuePairs int          // 0: the model's
 	GPUs       []int        // which of the guest's GPUs it may address, by number; nil: all of them
+	// RSCUsecs is for how many microseconds frames of a TCP flow that its guest is to get wait for more of the flow, to
+	// become one packet; 0: only those that come in one batch do.
+	RSCUsecs int
 	// XDP has the NIC offload nothing for the guest to receive, no checksums and no segments made one: only then Linux's
 	// virtio_net takes native XDP programs. Of Virtio in QEMU; a gVNIC needs nothing for them.
 	XDP  bool
@@ -212,6 +215,8 @@ func (n *NIC) check(gpus int) error {
 	case !n.MTUs(&m):
 		return fmt.Errorf("--max-mtu %d: %d (--mtu) to %d with --nic %s", n.MaxMTU, cmp.Or(n.MTU, defaultMTU), m.MaxMTU,
 			n.Model)
+	case n.RSCUsecs < 0 || n.RSCUsecs > MaxRSCUsecs:
+		return fmt.Errorf("--rsc-usecs %d: microseconds, 0 to %d", n.RSCUsecs, MaxRSCUsecs)
 	case n.QueuePairs < 0 || n.QueuePairs > MaxQueuePairs:
 		return fmt.Errorf("%d queue pairs: 1 to %d", n.QueuePairs, MaxQueuePairs)
 	case n.XDP && m.VFIOUser:

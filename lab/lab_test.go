@@ -143,6 +143,7 @@ func TestBadOptionsAreRefused(t *testing.T) {
 		"GPU 0 of guest : NICs of both":     {Guests: []lab.Guest{two}},
 		"GPU 0 of guest : no NIC":           {Guests: []lab.Guest{none}},
 		"NIC : GPU 1: not one of the gues":  {Guests: []lab.Guest{far}},
+		"--rsc-usecs 1000001: ":             lab.Uniform(1, lab.NIC{Model: lab.GVE, RSCUsecs: 1e6 + 1}, 0),
 	} {
 		if w, err := lab.Open(d, lab.Options{}); w != nil || err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: %v, %v", want, w, err)

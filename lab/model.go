@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"time"
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
@@ -26,6 +27,7 @@ const (
 const (
 	MaxQueuePairs = 16
 	MinMTU        = 576 // what IPv4 wants of every host (RFC 791)
+	MaxRSCUsecs   = int(nic.MaxHold / time.Microsecond)
 )
 
 // Model is what differs between device models on the host, besides the device itself.

@@ -20,38 +20,50 @@ const (
 
 // merger merges frames of one flow to GSO packets (receive coalescing) on their way to a receive
 // queue, under its lock. What it has taken it puts into the queue before the queue's run of the batch
-// ends: nothing is kept from one Deliver to the next.
+// ends, unless merges may outlive their batch (hold.go).
 type merger struct {
 	limits wire.Limits // of the driver, for this run
-	open   [maxMerges]merge
-	n      int     // of open, oldest first
-	next   []int32 // for each packet of the batch that a merge has taken, the next one of that merge
+	holds  bool        // merges outlive their batch
+	open   []merge     // as long as there may be
+	n      int         // of open, oldest first
+	next   []int32     // for each packet of the batch that a merge has taken, the next one of that merge
 	pkt    wire.Packet
 	hdr    [splitter.MaxHeader]byte
+	store  *store // of what outlives its batch; made when first needed
 }
 
-// merge is a merge under way: frames of a batch, which are put into the queue together.
+// merge is a merge under way: frames of a batch, and of those before, which are put into the queue
+// together.
 type merge struct {
 	coalesce.Merge
 	route       route
 	first, last int32 // of the batch
+	here        int   // how many are of the batch
 	segments    int   // of their payload
 	checked     bool  // the first one's checksum was asked for
 	alone       bool  // nothing can join it
+	held        *held // what there is of batches before; nil: nothing
 }
 
 // merging prepares the queue's merger for a run of a batch, nil if nothing is to be merged.
-func (rq *rxQueue) merging(p *Port, batch []*wire.Packet) *merger {
-	if len(batch) < 2 || p.separate.Load() {
+func (rq *rxQueue) merging(d *delivery, batch []*wire.Packet) *merger {
+	p, holds := d.port, d.port.hold != nil
+	if !holds && len(batch) < 2 {
 		return nil
 	}
-	limits := p.limits.Load()
-	if !limits.Csum || limits.GSO == 0 {
+	m, limits := rq.merger, p.limits.Load()
+	if p.separate.Load() || !limits.Csum || limits.GSO == 0 {
+		if m != nil && m.n > 0 { // of batches before
+			m.finish(d, rq, nil)
+			rq.holding.Store(int32(m.n))
+		}
 		return nil
 	}
-	m := rq.merger
 	if m == nil {
-		m = &merger{}
+		m = &merger{holds: holds, open: make([]merge, maxMerges)}
+		if holds {
+			m.open = make([]merge, maxHeld)
+		}
 		m.pkt.Payload = make([]dma.Segment, 0, mergeSegments)
 		rq.merger = m
 	}
@@ -63,10 +75,10 @@ func (rq *rxQueue) merging(p *Port, batch []*wire.Packet) *merger {
 }
 
 // take takes packet i of the batch into a merge. false: it is to be put by itself, and no merge is
-// under way that it must not overtake.
+// under way that it must not overtake, or the queue is blocked for it.
 func (m *merger) take(d *delivery, rq *rxQueue, batch []*wire.Packet, i int, r *route) bool {
 	pkt := batch[i]
-	followed := followed(batch, i)
+	followed := m.holds || followed(batch, i)
 	if m.n == 0 && !followed {
 		return false
 	}
@@ -79,6 +91,9 @@ func (m *merger) take(d *delivery, rq *rxQueue, batch []*wire.Packet, i int, r *
 		m.finish(d, rq, batch)
 		return false
 	}
+	if m.holds && d.blocked.waitFor(r) != nil { // one of its flow waits, which it might overtake into what is held
+		return false
+	}
 	possible := m.possible(d, pkt, r)
 	for k := range m.n {
 		g := &m.open[k]
@@ -86,7 +101,12 @@ func (m *merger) take(d *delivery, rq *rxQueue, batch []*wire.Packet, i int, r *
 			continue
 		}
 		if possible && m.joins(d, g, batch, pkt) {
-			m.next[g.last], g.last = int32(i), int32(i)
+			if g.here++; g.here == 1 {
+				g.first = int32(i)
+			} else {
+				m.next[g.last] = int32(i)
+			}
+			g.last = int32(i)
 			g.Add(pkt.Header, &pkt.Meta, pkt.PayloadLen)
 			g.segments += len(pkt.Payload)
 			if g.Ended() {
@@ -94,7 +114,9 @@ func (m *merger) take(d *delivery, rq *rxQueue, batch []*wire.Packet, i int, r *
 			}
 			return true
 		}
-		m.end(d, rq, batch, k)
+		if !m.end(d, rq, batch, k) {
+			return false
+		}
 		break // a flow has one merge
 	}
 	if !possible || !followed {
@@ -104,10 +126,10 @@ func (m *merger) take(d *delivery, rq *rxQueue, batch []*wire.Packet, i int, r *
 	if !g.Begin(pkt.Header, &pkt.Meta, pkt.PayloadLen, m.longest()) {
 		return false
 	}
-	if m.n == maxMerges {
-		m.end(d, rq, batch, 0)
+	if m.n == len(m.open) && !m.end(d, rq, batch, 0) {
+		return false
 	}
-	g.route, g.first, g.last, g.segments = *r, int32(i), int32(i), len(pkt.Payload)
+	g.route, g.first, g.last, g.here, g.segments = *r, int32(i), int32(i), 1, len(pkt.Payload)
 	m.open[m.n] = g
 	m.n++
 	return true
@@ -158,55 +180,88 @@ func (m *merger) joins(d *delivery, g *merge, batch []*wire.Packet, pkt *wire.Pa
 	}
 	if !g.checked {
 		g.checked = true
-		if g.alone = !vouched(d.w.Copier, batch[g.first]); g.alone {
+		if g.alone = !m.firstVouched(d.w.Copier, g, batch); g.alone {
 			return false
 		}
 	}
-	return vouched(d.w.Copier, pkt)
+	return vouched(d.w.Copier, pkt.Header, &pkt.Meta, pkt.Payload, pkt.PayloadLen)
 }
 
-// vouched says whether a packet's checksum is good, or left to be completed.
-func vouched(c *dma.Copier, pkt *wire.Packet) bool {
+// firstVouched is vouched of a merge's first frame.
+func (m *merger) firstVouched(c *dma.Copier, g *merge, batch []*wire.Packet) bool {
+	if g.held != nil {
+		hdr, meta := g.First()
+		m.pkt.Payload = dma.Cut(dma.Reuse(m.pkt.Payload), g.held.chunks, 0, uint64(g.MSS()))
+		return vouched(c, hdr, meta, m.pkt.Payload, g.MSS())
+	}
+	first := batch[g.first]
+	return vouched(c, first.Header, &first.Meta, first.Payload, first.PayloadLen)
+}
+
+// vouched says whether a frame's checksum is good, or left to be completed.
+func vouched(c *dma.Copier, hdr []byte, m *splitter.Meta, payload []dma.Segment, n uint32) bool {
 	var sum uint16
-	if coalesce.NeedsSum(&pkt.Meta) {
+	if coalesce.NeedsSum(m) {
 		var err error
-		if sum, err = c.Sum(pkt.Payload); err != nil {
+		if sum, err = c.Sum(payload); err != nil {
 			return false // whoever copies it says what is wrong
 		}
 	}
-	return coalesce.Vouched(pkt.Header, &pkt.Meta, pkt.PayloadLen, sum)
+	return coalesce.Vouched(hdr, m, n, sum)
 }
 
-// finish ends all merges, the oldest first.
+// finish ends all merges, the oldest first. What is held, and finds no buffers, stays.
 func (m *merger) finish(d *delivery, rq *rxQueue, batch []*wire.Packet) {
-	for m.n > 0 {
-		m.end(d, rq, batch, 0)
+	for k := 0; k < m.n; {
+		if !m.end(d, rq, batch, k) {
+			k++
+		}
 	}
 }
 
 // end ends a merge: its frames are put into the queue as one, or one by one if that is not possible.
-func (m *merger) end(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) {
+// false: some that are held found no buffers. They stay, and those of this batch are Busy.
+func (m *merger) end(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) bool {
+	if m.open[k].held != nil {
+		return m.release(d, rq, batch, k)
+	}
 	g := m.open[k]
+	m.remove(k)
+	if g.Frames() > 1 && d.blocked.waitFor(&g.route) == nil && m.put(d, rq, batch, &g) {
+		return true
+	}
+	m.apart(d, rq, batch, &g)
+	return true
+}
+
+// apart puts a merge's frames of this batch one by one.
+func (m *merger) apart(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) {
+	for i, n := g.first, g.here; n > 0; i, n = m.next[i], n-1 {
+		rq.one(d, batch[i], &g.route)
+	}
+}
+
+// remove takes a merge out of the list.
+func (m *merger) remove(k int) {
 	m.n--
 	copy(m.open[k:], m.open[k+1:m.n+1])
 	m.open[m.n] = merge{} // it refers to the sender's header
-	if g.Frames() > 1 && d.blocked.waitFor(&g.route) == nil && m.put(d, rq, batch, &g) {
-		return
-	}
-	for i, n := g.first, g.Frames(); n > 0; i, n = m.next[i], n-1 {
-		rq.one(d, batch[i], &g.route)
-	}
 }
 
 // put puts a merge's frames into the queue as one, and counts them and tells of them as they crossed
 // the wire. false: the queue did not take it.
 func (m *merger) put(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) bool {
-	first := batch[g.first]
 	p := &m.pkt
 	p.Header = g.Header(m.hdr[:], &p.Meta)
-	p.Src, p.Dst, p.From = first.Src, first.Dst, first.From
 	p.Payload, p.PayloadLen = dma.Reuse(p.Payload), g.Payload()
-	for i, n := g.first, g.Frames(); n > 0; i, n = m.next[i], n-1 {
+	if h := g.held; h != nil {
+		p.Src, p.Dst, p.From = h.src, h.dst, h.from
+		p.Payload = dma.Cut(p.Payload, h.chunks, 0, uint64(h.bytes))
+	} else {
+		first := batch[g.first]
+		p.Src, p.Dst, p.From = first.Src, first.Dst, first.From
+	}
+	for i, n := g.first, g.here; n > 0; i, n = m.next[i], n-1 {
 		p.Payload = dma.Cut(p.Payload, batch[i].Payload, 0, uint64(batch[i].PayloadLen))
 	}
 	r := &g.route
@@ -218,22 +273,11 @@ func (m *merger) put(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) b
 	at := wire.Placement{Queue: r.q, Split: r.split, HeaderLen: r.hlen, Merged: true,
 		Bounced: rq.mover.byMem.bounced > 0}
 	off := uint32(0)
-	for i, n := g.first, g.Frames(); n > 0; i, n = m.next[i], n-1 {
-		pkt := batch[i]
-		PutTaken.verdict(&pkt.Verdict, rq.wait)
-		rq.delta.count(1, uint64(len(pkt.Header)), &bytesByMem{})
-		for _, mt := range d.s.meters {
-			if mt.rx.flow == pkt.Meta.Headers.Flow {
-				w := rq.mover.part(off, pkt.PayloadLen)
-				mt.rx.count(&pkt.Meta.Headers, 1, uint64(len(pkt.Header)), uint64(pkt.PayloadLen), &w)
-			}
-		}
-		if d.tap != nil {
-			at.Payload = rq.mover.placed(off, pkt.PayloadLen)
-			d.tap.Received(d.w, pkt, at)
-		}
-		at.HeaderLen = 0 // the headers of all but the first lie nowhere
-		off += pkt.PayloadLen
+	if h := g.held; h != nil {
+		off = m.parts(d, rq, h, &at)
+	}
+	for i, n := g.first, g.here; n > 0; i, n = m.next[i], n-1 {
+		off = rq.part(d, batch[i], &at, off)
 	}
 	rq.delta.add(&rq.mover.byMem)
 	if d.gate.shape != nil {
@@ -242,4 +286,23 @@ func (m *merger) put(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) b
 	rq.merged.add(uint64(g.Frames()))
 	rq.merges.add(1)
 	return true
+}
+
+// part counts one frame of what was put as one, and tells of it. Its payload is at off of the whole; it returns the
+// next one's place.
+func (rq *rxQueue) part(d *delivery, pkt *wire.Packet, at *wire.Placement, off uint32) (next uint32) {
+	PutTaken.verdict(&pkt.Verdict, rq.wait)
+	rq.delta.count(1, uint64(len(pkt.Header)), &bytesByMem{})
+	for _, mt := range d.s.meters {
+		if mt.rx.flow == pkt.Meta.Headers.Flow {
+			w := rq.mover.part(off, pkt.PayloadLen)
+			mt.rx.count(&pkt.Meta.Headers, 1, uint64(len(pkt.Header)), uint64(pkt.PayloadLen), &w)
+		}
+	}
+	if d.tap != nil {
+		at.Payload = rq.mover.placed(off, pkt.PayloadLen)
+		d.tap.Received(d.w, pkt, *at)
+	}
+	at.HeaderLen = 0 // the headers of all but the first lie nowhere
+	return off + pkt.PayloadLen
 }

@@ -49,6 +49,7 @@ func (p *Port) SetSplit(s control.Split) error {
 	if err := state.SetSplit(s); err != nil {
 		return err
 	}
+	p.FlushRx(int(s.Queue)) // what is held was split as the queue is now
 	if was.On && !s.On {
 		p.returnBuffers(s.Queue)
 	}

@@ -2,6 +2,7 @@ package nic
 
 import (
 	"runtime"
+	"sync/atomic"
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
@@ -16,6 +17,7 @@ type rxQueue struct {
 	mover   Mover
 	frame   Frame
 	merger  *merger      // made when frames are first merged
+	holding atomic.Int32 // merges that are open between batches; written under q's lock
 	delta   delta        // of this batch
 	way     *shape.Route // of the last packet
 	pieces  uint32       // likewise: of memory
@@ -103,6 +105,9 @@ func (d *delivery) toQueues(batch []*wire.Packet, trouble uint32) {
 			batch = batch[rq.refuse(d, batch, &r):]
 			continue
 		}
+		if p.hold != nil && r.mayOvertake(batch[0]) {
+			d.flushFor(&r)
+		}
 		n, call := rq.fill(d, batch, &r)
 		if call {
 			rq.q.Call()
@@ -128,7 +133,7 @@ func (rq *rxQueue) fill(d *delivery, batch []*wire.Packet, r *route) (n int, cal
 	rq.q.Lock()
 	defer rq.q.Unlock()
 	rq.mover.c, rq.mover.nodes = d.w.Copier, d.port.space.Nodes() > 0
-	m := rq.merging(d.port, batch)
+	m, holds := rq.merging(d, batch), d.port.hold != nil
 	for q := r.q; r.q == q; {
 		if d.gate.shape != nil && !rq.arrives(d, batch[n]) {
 			// It waits.
@@ -139,8 +144,15 @@ func (rq *rxQueue) fill(d *delivery, batch []*wire.Packet, r *route) (n int, cal
 			break
 		}
 		d.port.follow(d.s, r, batch[n-1], batch[n])
+		if holds && r.mayOvertake(batch[n]) && d.port.holdsBeside(r.q) {
+			break
+		}
 	}
-	if m != nil {
+	switch {
+	case m == nil:
+	case m.holds:
+		m.keep(d, rq, batch)
+	default:
 		m.finish(d, rq, batch)
 	}
 	rq.mover.c = nil

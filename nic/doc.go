@@ -89,7 +89,8 @@
 // package coalesce: what Linux's GRO would merge, and no more. A merge ends with the batch, with another
 // queue's frame, with the first frame of its flow that does not continue it, and with a frame of which
 // it is not known whether it is of that flow (fragments, other protocols than TCP and UDP). So nothing
-// waits for frames to come, nothing overtakes its flow, and a reset or restart finds no merge.
+// waits for frames to come, nothing overtakes its flow, and a reset or restart finds no merge. Config.Hold
+// has merges outlive their batch; see below.
 //
 // The queue is given the GSO packet whole: its payload lies in one piece in payload buffers, and nothing
 // is published before. If it does not take the packet (few buffers, or small ones), the frames are put
@@ -102,6 +103,37 @@
 // merge a comparison with each of the 8. A merge that the queue refuses costs one walk of the chains that it
 // would take (64 at most); a refusal that is known already costs none. Nothing is allocated for a packet: a
 // queue has scratch of about 6 KiB from its first batch on.
+//
+// # Merges that outlive their batch
+//
+// With Config.Hold (--rsc-usecs) a merge that is open when its batch ends stays open, as in a NIC with hardware
+// GRO. Frames belong to their sender only until Deliver returns, so what there is of the merge is copied then to
+// memory of the port's, and from there to the guest when the merge ends, with what the last batch adds, which
+// is copied once. The other way would be to write payload to buffers that the driver has posted, and to publish
+// them later. It saves a copy, and was not taken: 64 flows would have buffers of a ring out of its order, which neither
+// virtqueues of ours (virtq.Device.Rewind) nor gve's completion ring, which has its buffers' order, give back; a
+// guest's memory may go, move or be taken back in between; and a merge would keep buffers from frames that do not wait.
+//
+// A held frame is Taken, for its sender and its link, and its queue's counters, flow counters and taps are told of it
+// when it gets to the guest, once, with the place where its payload came to lie; they see the frame as it crossed the
+// wire, checksum included. Payload that waits is in memory of kind wire, as in a link's delay line.
+//
+// A merge ends with what ends it within a batch, but for another queue's frame; of other queues' only
+// frames that could not be split, or of which it is not known of which flow they are, end it. Besides it ends when
+// Hold has passed since its first frame was held, whatever came behind that; as the oldest, where 65 flows are to be
+// merged on a queue or its memory is used up; with SetCoalescing, a change of rules or RSS, a split; and before its
+// queue stops (FlushRx). What comes to a queue that has stopped is dropped when its time is up: stopped, or disabled.
+//
+// Where its queue has no buffers a merge that ends is put as far as there are some, frame by frame, and the rest waits,
+// while the next frames of the flow are Busy: they wait with their sender, behind it. It is lost, and counted as
+// DropNoBuffer at queue and link, DefaultPatience after its time was up. A NIC drops such frames at once; that
+// here guests wait for one another, and lose nothing for it, is so without Hold too. A link counts a frame that is
+// lost so as received and as dropped.
+//
+// What it may cost: 64 merges and 1 MiB of a queue, of which as much is made as is needed at a time, and 30 KiB beside
+// it; one goroutine of a port, which sleeps while nothing is held, and looks at queues with held frames when the first
+// one's time is up; a look at the clock for each batch that leaves something held. Without Hold it costs one comparison
+// for each batch and each frame of a merge.
 //
 // The outbox of stack/gateway, which is no NIC, has a Sender too, over a queue of netstack's
 // packets.

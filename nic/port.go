@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
@@ -39,9 +40,13 @@ type Config struct {
 	QueueSplits  bool   // a queue's driver says whether it is split, as it starts it (SplitQueue): no command does
 	Hash         bool   // receive queues want each IP frame's hash
 	GPUs         []GPU
-	Shape        *Shape       // nil: nothing slows it down
-	Pollers      *Pollers     // that serve its transmit queues, if the model's rings can be polled; nil: a thread each
-	Log          *slog.Logger // nil: none
+	Shape        *Shape // nil: nothing slows it down
+	// Hold is for how long a merge of frames may stay open when its batch has ended (receive coalescing), at most MaxHold;
+	// 0: it ends with the batch.
+	Hold    time.Duration
+	Clock   func() int64 // that Hold goes by: nanoseconds, above 0; nil: shape.Now. Tests turn it by hand
+	Pollers *Pollers     // that serve its transmit queues, if the model's rings can be polled; nil: a thread each
+	Log     *slog.Logger // nil: none
 }
 
 // GPU is a GPU that a port may use.
@@ -61,6 +66,7 @@ type Port struct {
 	link     atomic.Pointer[wire.Link] // nil until Attach
 	trouble  atomic.Uint32             // noCarrier and so on; 0: nothing
 	separate atomic.Bool               // no frames are merged: SetCoalescing
+	hold     *holder                   // nil: merges end with their batch
 
 	conf Config
 	sw   *wire.Switch // set by Attach
@@ -108,6 +114,9 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointe
 	if c.MTU < 68 || uint32(c.MTU) > 65535-splitter.EthLen {
 		return nil, fmt.Errorf("port %s: MTU %d, not 68 to %d", c.Name, c.MTU, 65535-splitter.EthLen)
 	}
+	if c.Hold < 0 || c.Hold > MaxHold {
+		return nil, fmt.Errorf("port %s: merges that stay open for %v, not 0 to %v", c.Name, c.Hold, MaxHold)
+	}
 	p := &Port{conf: c, space: space, limits: limits}
 	p.mtu.Store(uint32(c.MTU))
 	gpus := make([]*gpumem.GPU, len(c.GPUs))
@@ -135,6 +144,9 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointe
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.clear()
+	if c.Hold > 0 {
+		p.hold = newHolder(p, c.Hold)
+	}
 	return p, nil
 }
 
@@ -155,6 +167,10 @@ func (p *Port) Close() {
 		_ = p.sw.Detach(link) // ErrDetached: the switch was closed before
 	}
 	p.endFaults()
+	if p.hold != nil {
+		p.hold.close()
+		p.flushHeld()
+	}
 	p.rdma.close()
 	p.engine.Reset()
 	p.backlog.close()
@@ -279,7 +295,12 @@ func (p *Port) Copied(gpu, node int) (toGuest, fromGuest uint64) { return p.engi
 
 // SetCoalescing says whether frames of one flow that come together may go to the guest as one GSO
 // packet, as they do at first where its driver takes such packets.
-func (p *Port) SetCoalescing(on bool) { p.separate.Store(!on) }
+func (p *Port) SetCoalescing(on bool) {
+	p.separate.Store(!on)
+	if !on {
+		p.flushHeld()
+	}
+}
 
 // Coalesced counts the frames that came to the guest as part of a GSO packet that was made of
 // several, and those packets.

@@ -191,6 +191,7 @@ func (s *steering) hash(h *splitter.Headers) (hash uint32, ok bool) {
 // change carries out a command: f changes a copy of the State, which becomes the port's if all goes
 // well, together with what is compiled from it. If not, nothing has changed.
 func (p *Port) change(f func(s *control.State) error) error {
+	defer p.flushHeld() // flows may go elsewhere now: behind what is held of them
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.changeLocked(f)
@@ -250,6 +251,7 @@ func (p *Port) applyDefaultRSS() {
 		s.RSS.Table = table
 		return nil
 	})
+	p.flushSoon() // the caller holds mu, and may be the one who frees drivers' callers
 }
 
 // SetDefaultRSS tells which receive queues the driver uses: they are enabled, and have had buffers. Flows

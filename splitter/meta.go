@@ -43,5 +43,6 @@ type Meta struct {
 	CsumStart  uint16 // of CsumPartial: where summing starts, in the frame
 	CsumOffset uint16 // of CsumPartial: where the field is, from CsumStart
 	HashValid  bool
+	AccECN     bool   // CWR of a super-packet is on all segments, not on the first alone (Linux: SKB_GSO_TCP_ACCECN)
 	Hash       uint32 // RSS hash of the flow
 }

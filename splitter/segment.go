@@ -130,7 +130,7 @@ func (s *Segmenter) Piece(dst []byte, m *Meta, off, n uint32) error {
 	m.Csum, m.CsumStart = CsumPartial, h.L4Off
 	if h.Class == TCP {
 		h.Seq += off
-		if off != 0 {
+		if off != 0 && !m.AccECN {
 			h.TCPFlags &^= CWR
 		}
 		if off+n != s.payloadLen {
@@ -145,9 +145,9 @@ func (s *Segmenter) Piece(dst []byte, m *Meta, off, n uint32) error {
 	}
 	binary.BigEndian.PutUint16(l4[m.CsumOffset:], fold(uint64(s.addresses)+uint64(l4len)))
 	if n > s.mss {
-		m.ECN = h.Class == TCP && h.TCPFlags&CWR != 0
+		m.ECN = h.Class == TCP && h.TCPFlags&CWR != 0 && !m.AccECN
 	} else {
-		m.GSOType, m.GSOSize, m.ECN, m.FixedID = GSONone, 0, false, false
+		m.GSOType, m.GSOSize, m.ECN, m.FixedID, m.AccECN = GSONone, 0, false, false, false
 	}
 	return nil
 }

@@ -66,7 +66,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 			o.Command = args
 			if labName != "" {
 				l, err := loadLab(c, labName, withRAM, "nic", "guests", "cpus", "memory", "gpu-memory", "mtu", "max-mtu", "xdp",
-					"seed", "uplink")
+					"rsc-usecs", "seed", "uplink")
 				if err != nil {
 					return err
 				}
@@ -141,6 +141,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	f.IntVar(&o.MTU, "mtu", 1500, "MTU of the link")
 	maxMTUFlag(f, &o.MaxMTU)
 	xdpFlag(f, &o.XDP)
+	rscFlag(f, &o.RSCUsecs)
 	impairFlags(f, &o.Impair)
 	impairSeedFlag(f, &o.Impair)
 	f.StringArrayVar(&o.Forwards, "forward", nil, "[tcp:|udp:]HOSTPORT:[guestN:]GUESTPORT, from 127.0.0.1 here to a guest")

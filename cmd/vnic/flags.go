@@ -50,6 +50,14 @@ func impairFlags(f *pflag.FlagSet, i *lab.Impairment) {
 	f.DurationVar(&i.Jitter, "jitter", 0, "how much more or less that is, by chance")
 }
 
+// rscFlag says for how long merges of received frames stay open.
+func rscFlag(f *pflag.FlagSet, usecs *int) {
+	f.IntVar(usecs, "rsc-usecs", 0,
+		"microseconds for which frames of a TCP flow that a guest is to get may wait for more of it, and go to the guest as "+
+			"one packet, where its driver takes those; a lab file says so for each NIC (default 0: only frames that come in "+
+			"one batch are merged)")
+}
+
 // gatewayFlags say what guests reach by the gateway. ports is the command's default of --host-ports.
 func gatewayFlags(f *pflag.FlagSet, g *lab.GatewayFlags, ports string) {
 	f.StringVar(&g.Gateway, "gateway", "",

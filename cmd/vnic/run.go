@@ -170,6 +170,7 @@ Memory TCP.`,
 	f.IntVar(&o.MTU, "mtu", o.MTU, "MTU of the link")
 	maxMTUFlag(f, &o.MaxMTU)
 	xdpFlag(f, &o.XDP)
+	rscFlag(f, &o.RSCUsecs)
 	impairFlags(f, &o.Impairment)
 	f.IntVar(&o.Family, "family", o.Family, "IP version, 4 or 6")
 	f.IntVar(&o.BindQueues, "bind-queues", o.BindQueues, "receive queues that are bound to GPU memory")
@@ -222,7 +223,7 @@ func setGuests(o *run.Options, words []string) error {
 
 // takeLab has the guests be those of a lab file, or of one of them that is named.
 func takeLab(c *cobra.Command, o *run.Options, name string) error {
-	said := []string{"memory", "gpu-memory", "mtu", "max-mtu", "xdp", "p2p"}
+	said := []string{"memory", "gpu-memory", "mtu", "max-mtu", "xdp", "rsc-usecs", "p2p"}
 	if o.Half == "" {
 		said = append(said, "uplink")
 	}

@@ -83,7 +83,7 @@ QEMU's conventions of backend programs.`,
 			}
 			if labName != "" {
 				l, err := loadLab(c, labName, withoutRAM, "ports", "nic", "gpu-memory", "queues", "mtu", "max-mtu", "xdp",
-					"seed", "p2p", "uplink")
+					"rsc-usecs", "seed", "p2p", "uplink")
 				if err == nil {
 					err = gatewayOnce(c, l)
 				}
@@ -184,6 +184,7 @@ QEMU's conventions of backend programs.`,
 	f.IntVar(&o.NIC.MTU, "mtu", 1500, "MTU of the link")
 	maxMTUFlag(f, &o.NIC.MaxMTU)
 	xdpFlag(f, &o.NIC.XDP)
+	rscFlag(f, &o.NIC.RSCUsecs)
 	f.IntVar(&o.Poll, "poll", 0,
 		"threads that look at the rings of all NICs, virtio's, without waiting for kicks: for drivers that poll, as DPDK's "+
 			"do; each takes a processor, on which no QEMU should run (default 0: a thread sleeps at each ring)")

@@ -449,7 +449,7 @@ func (b *builder) slot(at path, f *Guest, s Slot) (out lab.Slot, err error) {
 
 func (b *builder) nic(at path, f *Guest, n *NIC, guest string) (out lab.NIC, err error) {
 	out = lab.NIC{Name: guest + "." + n.Name, Model: cmp.Or(n.Model, lab.Virtio), MTU: n.MTU, MaxMTU: n.MaxMTU,
-		QueuePairs: n.Queues, XDP: n.XDP, MAC: lab.MAC(b.port)}
+		QueuePairs: n.Queues, XDP: n.XDP, RSCUsecs: n.RSCUsecs, MAC: lab.MAC(b.port)}
 	model, known := lab.LookupModel(out.Model)
 	switch {
 	case !known:
@@ -459,6 +459,8 @@ func (b *builder) nic(at path, f *Guest, n *NIC, guest string) (out lab.NIC, err
 	case !out.MTUs(&model):
 		return out, b.wrong(at.to("max-mtu"), "an MTU of %d at most: from that which the guest begins with to %d with model "+
 			"%s", n.MaxMTU, model.MaxMTU, model.Name)
+	case n.RSCUsecs < 0 || n.RSCUsecs > lab.MaxRSCUsecs:
+		return out, b.wrong(at.to("rsc-usecs"), "%d microseconds: 0 to %d", n.RSCUsecs, lab.MaxRSCUsecs)
 	case n.Queues < 0 || n.Queues > lab.MaxQueuePairs:
 		return out, b.wrong(at.to("queues"), "%d pairs of queues: 1 to %d", n.Queues, lab.MaxQueuePairs)
 	case n.XDP && model.VFIOUser:

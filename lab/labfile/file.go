@@ -84,6 +84,9 @@ type NIC struct {
 	MaxMTU int `yaml:"max-mtu,omitempty"`
 	// Rate is that of its wire, in each direction, as 200Gbit.
 	Rate Quantity `yaml:"rate,omitempty"`
+	// RSCUsecs is for how many microseconds received frames of a TCP flow wait for more of it, to become one packet; 0,
+	// as without: only those that come in one batch do.
+	RSCUsecs int `yaml:"rsc-usecs,omitempty"`
 	// Queues is how many pairs of queues it has. The driver of a gve NIC may have twice as many.
 	Queues int    `yaml:"queues,omitempty"`
 	MAC    string `yaml:"mac,omitempty"`

@@ -193,6 +193,7 @@ func TestMistakes(t *testing.T) {
 		{"model: gve}", "model: gve, max-mtu: 1499}", "an MTU of 1499 at most"},
 		{"model: gve}", "model: gve, max-mtu: 9198}", ""},
 		{"queues: 4", "queues: 17", "17 pairs of queues: 1 to 16"},
+		{"queues: 4", "queues: 4, rsc-usecs: 2000000", "2000000 microseconds: 0 to 1000000"},
 		{"mac: 02:00:00:00:00:07", "mac: 03:00:00:00:00:07", "mac is one address of a NIC"},
 		{"mac: 02:00:00:00:00:07", "mac: 02:76:6e:69:00:01", "a.nic1 has the mac 02:76:6e:69:00:01, as another NIC has"},
 		{"ipv4: 10.0.0.7/16", "ipv4: 10.0.0.7", "with the length of its prefix, as 10.0.0.1/24"},

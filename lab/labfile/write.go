@@ -70,7 +70,8 @@ func (l *Lab) guest(i int, g *lab.Guest) Guest {
 	for _, n := range g.NICs {
 		nic := NIC{Name: g.Local(n.Name), Model: n.Model, Slot: slotOf(n.Slot), MTU: n.MTU, MaxMTU: raised(&n),
 			Queues: n.QueuePairs, Rate: rateOf(n.Rate, lab.FormatBitRate), Hotplug: n.Hotplug, Timestamps: n.Timestamps,
-			XDP: n.XDP, MAC: net.HardwareAddr(n.MAC[:]).String(), IPv4: n.Addr4.String(), IPv6: n.Addr6.String()}
+			XDP: n.XDP, RSCUsecs: n.RSCUsecs, MAC: net.HardwareAddr(n.MAC[:]).String(), IPv4: n.Addr4.String(),
+			IPv6: n.Addr6.String()}
 		reached := []string{}
 		for j := range g.GPUs {
 			if n.Reaches(j) {

@@ -10,7 +10,8 @@ import (
 // MaxFrames is how many frames a Merge takes: 64 KiB of the smallest segments that are worth it.
 const MaxFrames = 256
 
-// maxIP is the longest IPv4 packet, and the most that IPv6's payload length says.
+// maxIP is the longest IP packet, header included, that Linux's GRO makes of either version unless it is told otherwise
+// (net/core/gro.c, skb_gro_receive: below GRO_LEGACY_MAX_SIZE). It is also the longest IPv4 packet that there is.
 const maxIP = 65535
 
 // Offsets in the IP and TCP headers (RFC 791, 3.1; RFC 8200, 3; RFC 9293, 3.1).
@@ -39,7 +40,7 @@ const (
 func Possible(m *splitter.Meta, payload uint32) bool {
 	h := &m.Headers
 	return h.Class == splitter.TCP && m.GSOType == splitter.GSONone && payload > 0 && payload == h.PayloadLen() &&
-		h.TCPFlags&^splitter.PSH == splitter.ACK && (h.L4Off-h.L3Off == ipv4Len || h.IPv6 && h.L4Off-h.L3Off == ipv6Len)
+		h.TCPFlags&^(splitter.PSH|splitter.CWR) == splitter.ACK && (h.IPv6 || h.L4Off-h.L3Off == ipv4Len)
 }
 
 // Vouched says whether a frame's checksum is such that it needs no place in a GSO packet: it was
@@ -86,11 +87,7 @@ func (g *Merge) Begin(hdr []byte, m *splitter.Meta, payload, max uint32) bool {
 		hdr[h.L4Off+tcpOffset]&15 != 0 || !headerGood(hdr, h) {
 		return false
 	}
-	limit := uint32(h.L3Off) + maxIP
-	if h.IPv6 {
-		limit += ipv6Len
-	}
-	limit = min(limit, max)
+	limit := min(uint32(h.L3Off)+maxIP, max)
 	if limit < uint32(h.HdrLen)+payload {
 		return false
 	}
@@ -108,6 +105,20 @@ func headerGood(hdr []byte, h *splitter.Headers) bool {
 	return binary.BigEndian.Uint16(ip[ipv4Frag:])&^ipv4DF == 0 && binary.BigEndian.Uint16(ip[ipv4Csum:]) != 0xffff &&
 		splitter.VerifyIPv4(h, hdr)
 }
+
+// Keep has the Merge refer to copies of the first frame's header and Meta, which are the caller's from then on: the
+// frame may go. dst has room for splitter.MaxHeader bytes.
+func (g *Merge) Keep(dst []byte, m *splitter.Meta) {
+	dst = dst[:copy(dst, g.hdr)]
+	*m = *g.meta
+	g.hdr, g.meta = dst, m
+}
+
+// First is the header of the first frame as it came, and its Meta.
+func (g *Merge) First() (hdr []byte, m *splitter.Meta) { return g.hdr, g.meta }
+
+// MSS is how long the payload of each frame is but that of the last, which may be shorter.
+func (g *Merge) MSS() uint32 { return g.mss }
 
 // Flow says whether a frame is of the Merge's flow, so that it must not overtake it.
 func (g *Merge) Flow(f *splitter.Flow) bool { return g.meta.Headers.Flow == *f }
@@ -154,7 +165,7 @@ func (g *Merge) follows(hdr []byte) bool {
 	ip := g.hdr[h.L3Off:]
 	d := binary.BigEndian.Uint16(hdr[h.L3Off+ipv4ID:]) - binary.BigEndian.Uint16(ip[ipv4ID:])
 	if d == 0 {
-		return (g.frames == 1 || g.fixedID) && binary.BigEndian.Uint16(ip[ipv4Frag:]) == ipv4DF
+		return g.frames == 1 || g.fixedID
 	}
 	return !g.fixedID && uint32(d) == g.frames
 }
@@ -200,7 +211,7 @@ func (g *Merge) Header(dst []byte, m *splitter.Meta) []byte {
 		splitter.FixIPv4(h, dst)
 		m.GSOType = splitter.GSOTCPv4
 	}
-	m.GSOSize, m.FixedID, m.ECN = uint16(g.mss), g.fixedID, false
+	m.GSOSize, m.FixedID, m.ECN, m.AccECN = uint16(g.mss), g.fixedID, false, h.TCPFlags&splitter.CWR != 0
 	m.Csum = splitter.CsumPartial
 	m.CsumStart, m.CsumOffset, _ = splitter.CsumPlace(h)
 	splitter.FixPartial(h, dst, g.payload)

@@ -25,6 +25,7 @@ type frame struct {
 type spec struct {
 	v6, partial bool
 	vlans, opts int
+	ext         int // bytes of IPv6 destination options, a multiple of 8
 	seq         uint32
 	id          uint16
 	df          bool
@@ -50,9 +51,12 @@ func (s spec) frame(t testing.TB) *frame {
 		tcp[i] = 1 // no operation
 	}
 	if s.v6 {
-		ip := make([]byte, 40)
+		ip := make([]byte, 40+s.ext)
 		ip[0], ip[6], ip[7], ip[8], ip[23], ip[24], ip[39] = 0x60, splitter.ProtoTCP, 64, 0xfd, 1, 0xfd, 2
-		be.PutUint16(ip[4:], uint16(len(tcp)+s.n))
+		be.PutUint16(ip[4:], uint16(s.ext+len(tcp)+s.n))
+		if s.ext > 0 {
+			ip[6], ip[40], ip[41], ip[42], ip[43] = 60, splitter.ProtoTCP, byte(s.ext/8-1), 1, byte(s.ext-4) // PadN
+		}
 		b = append(append(b, 0x86, 0xdd), ip...)
 	} else {
 		ip := make([]byte, 20)
@@ -269,6 +273,11 @@ func TestDifferencesEndAMerge(t *testing.T) {
 		"URG":                       {change: tcp(13, splitter.URG), resum: true, want: alone},
 		"ECE":                       {change: tcp(13, splitter.ECE), also: true, resum: true, want: alone},
 		"CWR":                       {change: tcp(13, splitter.CWR), resum: true, want: alone},
+		"CWR from there on":         {change: tcp(13, splitter.CWR), also: true, resum: true, want: joins},
+		"CWR on all":                {s: spec{flags: splitter.CWR}, want: whole},
+		"CWR on all but one":        {s: spec{flags: splitter.CWR}, change: tcp(13, splitter.CWR), resum: true, want: alone},
+		"extension header":          {s: spec{v6: true, ext: 8}, want: whole},
+		"another extension header":  {s: spec{v6: true, ext: 8}, change: ip(45, 1), also: true, resum: true, want: joins},
 		"no ACK":                    {change: tcp(13, splitter.ACK), resum: true, want: alone},
 		"PSH":                       {change: tcp(13, splitter.PSH), resum: true, want: last},
 		"checksum":                  {change: tcp(16, 1), want: alone},
@@ -344,7 +353,8 @@ func TestLengthsOfAMerge(t *testing.T) {
 		"max, exactly":     {lens: []int{100, 100, 100}, max: 54 + 200, want: []int{2, 1}},
 		"max of one":       {lens: []int{100, 100}, max: 54 + 100, want: []int{1, 1}},
 		"64 KiB":           {lens: slices.Repeat([]int{9000}, 16), want: []int{7, 7, 2}},
-		"64 KiB, v6":       {lens: slices.Repeat([]int{65495 / 5}, 6), v6: true, want: []int{5, 1}},
+		"64 KiB, v6":       {lens: slices.Repeat([]int{65475 / 5}, 6), v6: true, want: []int{5, 1}},
+		"beyond, v6":       {lens: slices.Repeat([]int{65475/5 + 1}, 5), v6: true, want: []int{4, 1}},
 		"many":             {lens: slices.Repeat([]int{10}, MaxFrames+3), want: []int{MaxFrames, 3}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -365,7 +375,7 @@ func TestLengthsOfAMerge(t *testing.T) {
 	}
 }
 
-// Identifications rise by one, or stay if DF is set; the second frame decides which.
+// Identifications rise by one, or stay; the second frame decides which.
 //
 // Invariant: nic: What Linux's GRO would not merge is not merged.
 func TestIdentifications(t *testing.T) {
@@ -377,7 +387,7 @@ func TestIdentifications(t *testing.T) {
 		"rise":            {ids: []uint16{0xfffe, 0xffff, 0, 1}, want: []int{4}},
 		"rise, DF":        {ids: []uint16{1, 2, 3}, df: true, want: []int{3}},
 		"stay, DF":        {ids: []uint16{0, 0, 0}, df: true, want: []int{3}},
-		"stay":            {ids: []uint16{5, 5, 5}, want: []int{1, 1, 1}},
+		"stay":            {ids: []uint16{5, 5, 5}, want: []int{3}},
 		"rise, then stay": {ids: []uint16{1, 2, 2, 2}, df: true, want: []int{2, 2}},
 		"stay, then rise": {ids: []uint16{1, 1, 2, 3}, df: true, want: []int{2, 2}},
 		"by two":          {ids: []uint16{1, 3, 5}, want: []int{1, 1, 1}},

@@ -235,7 +235,9 @@ func (d *Device) endTx(id int) {
 
 // endRx stops a receive queue likewise. What comes for it is dropped until it is there again.
 func (d *Device) endRx(id int) {
+	d.port.FlushRx(id)
 	d.rx[id].stop()
+	d.port.FlushRx(id) // what came meanwhile is dropped
 	if !d.res.rx[id].live {
 		return
 	}

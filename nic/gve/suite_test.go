@@ -16,7 +16,8 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 func TestNIC(t *testing.T) {
 	traits := nictest.Traits{OwnUnsplit: true, Completes: true, SplitStops: true}
 	nictest.Run(t, traits, func(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o nictest.Options) nictest.Guest {
-		ro := rawOptions{pairs: 3, mtu: 9000, p2p: !o.NoP2P, rsc: i == 0 || !o.NoOffload, patience: patient}
+		ro := rawOptions{pairs: 3, mtu: 9000, p2p: !o.NoP2P, rsc: i == 0 || !o.NoOffload, patience: patient, hold: o.Hold,
+			clock: o.Clock}
 		return newSuiteGuest(t, files, sw, i, ro)
 	})
 }

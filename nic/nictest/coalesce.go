@@ -85,6 +85,7 @@ func (f *Frame) cut(t testing.TB) (frames [][]byte) {
 	must(t, splitter.Parse(b, uint32(len(b)), h))
 	hdr, payload := b[:h.HdrLen], b[h.HdrLen:]
 	m.FixedID = !h.IPv6 && hdr[h.L3Off+6]&0x40 != 0
+	m.AccECN = h.TCPFlags&splitter.CWR != 0
 	if !splitter.VerifyIPv4(h, hdr) {
 		t.Errorf("the IPv4 header's checksum is bad: %x", hdr)
 	}

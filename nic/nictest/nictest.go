@@ -10,6 +10,7 @@ package nictest
 import (
 	"encoding/binary"
 	"testing"
+	"time"
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/nic"
@@ -64,6 +65,9 @@ type Guest interface {
 type Options struct {
 	NoOffload bool // the receiver takes no GSO packets, nor partial checksums if any does
 	NoP2P     bool // the receiver's NIC does not reach its GPU, nor the sender's its
+
+	Hold  time.Duration // nic.Config's, of both
+	Clock func() int64  // likewise
 }
 
 // Traits are what device models may differ in.

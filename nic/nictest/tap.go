@@ -37,8 +37,9 @@ type arrival struct {
 	verdict wire.Verdict
 	at      wire.Placement // Payload is gone
 	payload []byte         // what lay there
-	offs    []uint64       // of the pieces, in their GPU's memory
-	kind    dma.MemKind    // of the first
+	header  []byte
+	offs    []uint64    // of the pieces, in their GPU's memory
+	kind    dma.MemKind // of the first
 }
 
 func (w *tapLog) Sending(*wire.Packet) uint64 {
@@ -57,7 +58,7 @@ func (w *tapLog) Sent(_ *wire.Worker, p *wire.Packet, _ uint64) {
 }
 
 func (w *tapLog) Received(worker *wire.Worker, p *wire.Packet, at wire.Placement) {
-	a := arrival{verdict: p.Verdict, at: at, payload: make([]byte, dma.Len(at.Payload))}
+	a := arrival{verdict: p.Verdict, at: at, header: bytes.Clone(p.Header), payload: make([]byte, dma.Len(at.Payload))}
 	if _, err := worker.Copier.Read(a.payload, at.Payload); err != nil {
 		panic(err)
 	}

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic/nictest"
+	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/virtq"
 )
 
@@ -80,13 +82,29 @@ func TestSplitPathAllocatesNothing(t *testing.T) {
 // The same of frames that are merged: their payload lies in the GPU in one piece, as far as a batch has them together.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
-func TestMergedPathAllocatesNothing(t *testing.T) {
-	w := newWorld(t)
+func TestMergedPathAllocatesNothing(t *testing.T) { mergedAllocateNothing(t, rawOptions{}) }
+
+// The same where each frame is a batch of its own, and waits in the port's memory for the last one, on a metered flow.
+//
+// Invariant: hot path: Nothing is allocated for a packet.
+func TestHeldPathAllocatesNothing(t *testing.T) {
+	mergedAllocateNothing(t, rawOptions{hold: time.Second, clock: func() int64 { return 1 }})
+}
+
+func mergedAllocateNothing(t *testing.T, ro rawOptions) {
+	ro.pairs, ro.mtu, ro.p2p = 3, 9000, true
+	w := newWorldWith(t, ro)
 	nictest.SplitTo(t, w.B, 1, 2000)
 	const frames = 16
+	if ro.hold > 0 {
+		_, err := w.B.Port().AddFlowCounter(control.FlowCounter{Proto: 6, Local: netip.MustParseAddrPort("[fd00::2]:2000"),
+			Remote: netip.MustParseAddrPort("[fd00::1]:1000")})
+		w.B.OK(err)
+	}
 	var bufs [frames][]virtq.Buf
 	for i := range bufs {
-		f := nictest.Make(w.B.mac, w.A.mac, nictest.Spec{V6: true, Payload: 1448, Seq: uint32(i) * 1448})
+		f := nictest.Make(w.B.mac, w.A.mac, nictest.Spec{V6: true, Payload: 1448, Seq: uint32(i) * 1448,
+			Flags: splitter.ACK | uint8(i/(frames-1))*splitter.PSH})
 		bufs[i] = w.A.layOut(&f, false)
 	}
 	w.B.Post(1, 64)
@@ -94,10 +112,17 @@ func TestMergedPathAllocatesNothing(t *testing.T) {
 	round := func() {
 		for i := range bufs {
 			w.A.OK(w.A.rings[1].Add(bufs[i], nil, 0))
+			if ro.hold > 0 {
+				w.A.publish(1)
+				for w.A.poll(1, used[:]) == 0 {
+				}
+			}
 		}
-		w.A.publish(1)
-		for n := 0; n < frames; {
-			n += w.A.poll(1, used[:])
+		if ro.hold == 0 {
+			w.A.publish(1)
+			for n := 0; n < frames; {
+				n += w.A.poll(1, used[:])
+			}
 		}
 		for k := w.B.poll(2, used[:]); k > 0; k, _ = w.B.rings[2].Poll(used[:]) { // all have come
 			for _, u := range used[:k] {
@@ -111,7 +136,7 @@ func TestMergedPathAllocatesNothing(t *testing.T) {
 	}
 	testkit.Equal(t, "allocations of 16 frames", testing.AllocsPerRun(200, round), 0)
 	merged, packets := w.B.Port().Coalesced()
-	if merged < 100*frames || packets*frames < merged {
+	if merged < 100*frames || packets*frames < merged || ro.hold > 0 && packets*frames != merged {
 		t.Errorf("%d frames are merged to %d packets", merged, packets)
 	}
 }

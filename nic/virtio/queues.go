@@ -101,6 +101,9 @@ func (d *Device) EnableQueue(index int, on bool) error {
 		return nil
 	}
 	q := d.rx[index/2]
+	if !on {
+		d.port.FlushRx(index / 2)
+	}
 	q.Lock()
 	q.enabled = on
 	q.WakeAll()
@@ -127,7 +130,9 @@ func (d *Device) StopQueue(index int) (base uint32, err error) {
 	if index%2 == 1 {
 		return d.tx[index/2].shut(), nil
 	}
+	d.port.FlushRx(index / 2)
 	base = d.rx[index/2].shut()
+	d.port.FlushRx(index / 2) // what came meanwhile is dropped
 	d.setDefaultRSS()
 	return base, nil
 }

@@ -56,6 +56,8 @@ type rawOptions struct {
 	table bool // memory comes by SET_MEM_TABLE
 
 	patience time.Duration // virtio.Config's
+	hold     time.Duration // nic.Config's
+	clock    func() int64  // likewise
 	log      *slog.Logger  // nil: none
 	pollers  *nic.Pollers  // nil: each queue's worker has a thread
 	claims   bool          // source addresses are judged: wire.Identity
@@ -101,7 +103,7 @@ func newRawGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOp
 	g := &suiteGuest{Memory: nictest.NewMemory(t, 0, rawMem, rawBehind), mac: wire.MAC{2, 0, 0, 0, 0, byte(i + 1)}}
 	g.Sender.Driver = g
 	conf := nic.Config{Name: string(rune('a' + i)), MAC: g.mac, MTU: o.mtu, QueuePairs: o.pairs, Log: o.log,
-		Pollers: o.pollers}
+		Pollers: o.pollers, Hold: o.hold, Clock: o.clock}
 	if !o.noGPU {
 		conf.GPUs = []nic.GPU{g.AddGPU(files, i, o.p2p)}
 	}

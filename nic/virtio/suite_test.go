@@ -15,7 +15,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 func TestNIC(t *testing.T) {
 	traits := nictest.Traits{RingHeader: 12}
 	nictest.Run(t, traits, func(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o nictest.Options) nictest.Guest {
-		ro := rawOptions{pairs: 3, mtu: 9000, p2p: !o.NoP2P, patience: patient}
+		ro := rawOptions{pairs: 3, mtu: 9000, p2p: !o.NoP2P, patience: patient, hold: o.Hold, clock: o.Clock}
 		if i == 1 && o.NoOffload {
 			ro.drop = fOffloads
 		}

@@ -40,6 +40,7 @@ func TestBadOptionsAreRefusedByName(t *testing.T) {
 		"--max-mtu 1499":    func(o *Options) { o.MaxMTU = 1499 },
 		"--max-mtu 9199: 1500 (--mtu) to 9198 with --nic gve": func(o *Options) { o.NIC, o.MaxMTU = lab.GVE, 9199 },
 		"--xdp and --nic gve": func(o *Options) { o.NIC, o.XDP = lab.GVE, true },
+		"--rsc-usecs -5":      func(o *Options) { o.RSCUsecs = -5 },
 		"--modules without":   func(o *Options) { o.Fetch.Modules = "/x" },
 		"--gdb 65535":         func(o *Options) { o.GDB = 65535 },
 		"--env \"=x\"":        func(o *Options) { o.Env = []string{"=x"} },

@@ -32,6 +32,7 @@ type Options struct {
 	MTU       int
 	MaxMTU    int            // to which the kernel's NIC can raise its own; 0: MTU
 	XDP       bool           // the kernel's virtio NIC takes native XDP programs
+	RSCUsecs  int            // lab.NIC's, of all NICs
 	Impair    lab.Impairment // of all links
 
 	AllowMAC lab.AllowedMACs

@@ -30,6 +30,7 @@ type Options struct {
 	MTU        int
 	MaxMTU     int  // to which guests can raise theirs; 0: MTU
 	XDP        bool // virtio NICs take native XDP programs
+	RSCUsecs   int  // lab.NIC's, of all NICs
 	Family     int  // 4 or 6
 	Memory     uint64
 	GPUMemory  uint64
@@ -194,6 +195,8 @@ func (o *Options) Check() error {
 		return errors.New("--mode: devmem, copy or both")
 	case o.Family != 4 && o.Family != 6:
 		return fmt.Errorf("--family %d: 4 or 6", o.Family)
+	case o.RSCUsecs < 0 || o.RSCUsecs > lab.MaxRSCUsecs:
+		return fmt.Errorf("--rsc-usecs %d: microseconds, 0 to %d", o.RSCUsecs, lab.MaxRSCUsecs)
 	case o.MTU < 576 || o.MTU > 65535-14 || o.Family == 6 && o.MTU < 1280:
 		return fmt.Errorf("--mtu %d: 576 (IPv6: 1280) to %d", o.MTU, 65535-14)
 	case o.Impairment.Check() != nil:

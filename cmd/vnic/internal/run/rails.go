@@ -124,7 +124,7 @@ func (o *Options) describeRails() (d lab.Description, err error) {
 		g := lab.Guest{Name: name, Driver: o.GPUDriver}
 		for rail := range o.Rails {
 			n := lab.NIC{Name: fmt.Sprintf("%s.nic%d", name, rail), Model: models[i].Name, MTU: o.MTU, MaxMTU: o.MaxMTU,
-				XDP: o.XDP, QueuePairs: o.queuePairs(models[i]), GPUs: []int{rail}}
+				XDP: o.XDP, RSCUsecs: o.RSCUsecs, QueuePairs: o.queuePairs(models[i]), GPUs: []int{rail}}
 			n.Addr4, n.Addr6 = labfile.Addrs(rail, i)
 			g.NICs = append(g.NICs, n)
 			g.GPUs = append(g.GPUs, lab.GPU{Name: fmt.Sprintf("%s.gpu%d", name, rail), Memory: o.GPUMemory})

@@ -192,6 +192,7 @@ func TestCheckOfOptions(t *testing.T) {
 		"--stall 0":                func(o *Options) { o.StallSecs = 0 },
 		"--pause-at sleep":         func(o *Options) { o.Pause = "sleep" },
 		"--size 0":                 func(o *Options) { o.Size = 0 },
+		"--rsc-usecs -1: ":         func(o *Options) { o.RSCUsecs = -1 },
 	} {
 		o := good
 		change(&o)
