@@ -41,6 +41,7 @@ type Config struct {
 	GPUs         []GPU
 	Shape        *Shape       // nil: nothing slows it down
 	Pollers      *Pollers     // that serve its transmit queues, if the model's rings can be polled; nil: a thread each
+	Sabotage     *Sabotage    // nil: no fault is made on purpose
 	Log          *slog.Logger // nil: none
 }
 
@@ -124,7 +125,7 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointe
 	p.engine = gpumem.NewEngine(p.registry, space, engine)
 	p.dispatcher = control.NewDispatcher(p)
 	for _, q := range queues {
-		rq := &rxQueue{q: q, wait: q}
+		rq := &rxQueue{q: c.Sabotage.rx(q), wait: q}
 		rq.mover.port, rq.exhaustion.port = p, p
 		rq.delta.to = &rq.traffic
 		p.queues = append(p.queues, rq)
@@ -198,7 +199,7 @@ func (p *Port) clear() {
 	s := control.NewState(generation, &info, splitter.DefaultKey)
 	p.known, p.rssSet, p.inUse = false, false, nil
 	s.RSS.Table = p.defaultRSS()
-	now, _ := compile(s, new(steering)) // no rules, and a table of one queue: there is no error
+	now, _ := p.compile(s, new(steering)) // no rules, and a table of one queue: there is no error
 	p.steering.Store(now)
 }
 
