@@ -60,7 +60,7 @@ func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, 
 	p.life, p.end = context.WithCancelCause(context.Background())
 	var err error
 	c := nic.Config{Name: p.Name, MAC: p.MAC, MTU: uint16(p.MTU), QueuePairs: p.QueuePairs, GPUs: gpus, Pollers: l.pollers,
-		Shape: p.shape(), Log: l.opt.Log}
+		Shape: p.shape(), Sabotage: n.Sabotage, Log: l.opt.Log}
 	if p.dev, err = model.open(l.files, c, express(m.desc, n)); err != nil {
 		p.dev = nil // not an interface of a nil pointer
 		return p, err

@@ -159,8 +159,8 @@ func called(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// completed: a checksum that its driver leaves to the NIC is good where it arrives, or is left to the receiver, who takes
-// such.
+// completed: a checksum that its driver leaves to the NIC is good where it arrives, or is left to the receiver, who
+// takes such.
 //
 // Invariant: nic: A checksum that is left to the NIC is completed, by it or by a receiver that can.
 func completed(t *testing.T, lab Lab, traits Traits) {

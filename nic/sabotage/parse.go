@@ -54,18 +54,23 @@ func Table() string {
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(w, "NAME\tCLASS\tMODEL\tRUN VIRTIO\tRUN GVE\tNICTEST\tKERNEL'S TEST")
 	for _, f := range faults {
-		model, kernel := f.Only, f.Kernel
-		if model == "" {
-			model = "both"
-		}
-		switch {
-		case kernel == "":
-			kernel = "none"
-		case f.On != "" && f.Only == "":
-			kernel += " (" + f.On + ")"
-		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%v\t%v\t%s\t%s\n", f.Name, f.Class, model, f.RunVirtio, f.RunGVE, f.Case, kernel)
+		_, _ = fmt.Fprintln(w, strings.Join(f.row(), "\t"))
 	}
 	_ = w.Flush()
 	return b.String()
+}
+
+// row is a fault's line of a table.
+func (f *Fault) row() []string {
+	model, kernel := f.Only, f.Kernel
+	if model == "" {
+		model = "both"
+	}
+	switch {
+	case kernel == "":
+		kernel = "none"
+	case f.On != "" && f.Only == "":
+		kernel += " (" + f.On + ")"
+	}
+	return []string{f.Name, f.Class, model, f.RunVirtio.String(), f.RunGVE.String(), f.Case, kernel}
 }

@@ -1,6 +1,8 @@
 package sabotage
 
 import (
+	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -10,7 +12,8 @@ func TestFaultsAreOfAllClasses(t *testing.T) {
 	classes, names := map[string]bool{}, map[string]bool{}
 	for _, f := range Faults() {
 		classes[f.Class] = classes[f.Class] || f.Has(virtio) && f.Has(gve)
-		if names[f.Name] || f.Name == "" || strings.ContainsAny(f.Name, "/ ") || f.Every == 0 || f.Case == "" || f.What == "" {
+		if names[f.Name] || f.Name == "" || strings.ContainsAny(f.Name, "/ ") || f.Every == 0 || f.Case == "" ||
+			f.What == "" {
 			t.Errorf("%+v", f)
 		}
 		if names[f.Name] = true; (f.Kernel == "") != (f.Why != "") {
@@ -24,8 +27,8 @@ func TestFaultsAreOfAllClasses(t *testing.T) {
 		}
 	}
 	for _, class := range []string{"payload place", "header place", "hash", "checksum in", "checksum out", "rule",
-		"RSS table", "generation or order", "missing completion", "EOP", "length", "cut", "segmentation", "stats", "interrupt",
-		"use after destroy"} {
+		"RSS table", "generation or order", "missing completion", "EOP", "length", "cut", "segmentation", "stats", 
+		"interrupt", "use after destroy"} {
 		if !classes[class] {
 			t.Errorf("no fault of class %q that both models have", class)
 		}
@@ -74,6 +77,27 @@ func TestOccasions(t *testing.T) {
 		}
 		if got.String() != want {
 			t.Errorf("seed %d: %s, not %s", seed, got.String(), want)
+		}
+	}
+}
+
+// The page that users read has each fault as it is.
+func TestPageHasAllFaults(t *testing.T) {
+	b, err := os.ReadFile("../../docs/sabotage.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(b)
+	for _, f := range Faults() {
+		row := "| `" + f.Name + "` | " + strings.Join(slices.Delete(f.row(), 2, 3)[1:], " | ") + " |"
+		what := "- `" + f.Name + "`: " + f.What
+		if f.Why != "" {
+			what += ". The kernel's tests do not see it: " + f.Why
+		}
+		for _, line := range []string{row, what + "."} {
+			if !strings.Contains(strings.ReplaceAll(page, "\n  ", " "), line) {
+				t.Errorf("docs/sabotage.md has no %s", line)
+			}
 		}
 	}
 }

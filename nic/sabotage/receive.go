@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// fcsLen is the length of Ethernet's frame check sequence (IEEE 802.3, clause 3.2.9), which a NIC takes off, and does not
-// count.
+// fcsLen is the length of Ethernet's frame check sequence (IEEE 802.3, clause 3.2.9), which a NIC takes off, and does
+// not count.
 const fcsLen = 4
 
 // headerSlip is how many bytes of payload a header buffer gets too many.
@@ -64,7 +64,8 @@ func (q *receive) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	return res
 }
 
-// hasPayload says whether a frame has payload of TCP or UDP to speak of: links come up, and addresses are found, without.
+// hasPayload says whether a frame has payload of TCP or UDP to speak of. Others are left alone: without them no address
+// would be found.
 func hasPayload(f *nic.Frame) bool {
 	c := f.Meta.Headers.Class
 	return f.PayloadLen > fcsLen && (c == splitter.TCP || c == splitter.UDP)

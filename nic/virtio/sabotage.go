@@ -14,7 +14,8 @@ func sabotaged(q *rxQueue, s *nic.Sabotage) nic.RxQueue {
 	return q
 }
 
-// earlyEnd is a receive queue that says of a frame in several buffers that it has one: num_buffers (virtio 1.3, 5.1.6.4).
+// earlyEnd is a receive queue that says of a frame in several buffers that it has one: num_buffers (virtio 1.3,
+// 5.1.6.4).
 type earlyEnd struct {
 	*rxQueue
 	occasions nic.Occasions

@@ -51,6 +51,7 @@ type Options struct {
 	Scale     string
 	MustShare bool
 	Digest    string // DigestPieces or DigestSHA256
+	Sabotage  string // a fault that NICs are made with, for sabotage.Parse; "": none
 	InProc    bool
 	Keep      bool   // keep the guests' consoles and the NICs' counters
 	KeepDir   string // where; "" = a directory named for the seed, here
@@ -171,6 +172,9 @@ func (o *Options) Check() error {
 		if m.VFIOUser && o.MTU > m.MaxMTU {
 			return fmt.Errorf("--mtu %d: at most %d with --nic %s", o.MTU, m.MaxMTU, m.Name)
 		}
+	}
+	if err := o.checkSabotage(models[:]); err != nil {
+		return err
 	}
 	switch {
 	case o.BindQueues < 1 || o.BindQueues > maxBind:

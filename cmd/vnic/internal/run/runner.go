@@ -90,7 +90,7 @@ func (o *Options) describe() (d lab.Description, err error) {
 			NICs: []lab.NIC{{Name: name, Model: models[i].Name, MTU: o.MTU, QueuePairs: o.queuePairs(models[i])}}})
 	}
 	d.Impair(o.Impairment)
-	return d, nil
+	return d, o.sabotage(&d)
 }
 
 // newRunner makes GPUs, NICs and the switch; guests come after.
