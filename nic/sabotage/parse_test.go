@@ -27,7 +27,7 @@ func TestFaultsAreOfAllClasses(t *testing.T) {
 		}
 	}
 	for _, class := range []string{"payload place", "header place", "hash", "checksum in", "checksum out", "rule",
-		"RSS table", "generation or order", "missing completion", "EOP", "length", "cut", "segmentation", "stats", 
+		"RSS table", "generation or order", "missing completion", "EOP", "length", "cut", "segmentation", "stats",
 		"interrupt", "use after destroy"} {
 		if !classes[class] {
 			t.Errorf("no fault of class %q that both models have", class)
