@@ -55,7 +55,7 @@ var faults = []Fault{
 		What: "the header buffer of a split frame has 2 bytes of the payload behind the headers",
 		Case: "SplitSweep", Kernel: "hw/devmem.py:check_rx_hds", On: gve,
 		RunVirtio: Fails, RunGVE: Fails,
-		install: onReceive(way{fits: splits, before: slip}),
+		install: onReceive(way{fits: splits, before: splitLate}),
 	},
 	{
 		Name: "hash", Class: "hash", Every: 1,
@@ -106,7 +106,7 @@ var faults = []Fault{
 		What: "a frame that is sent does not come back to its driver",
 		Case: "FramesComeBack", Kernel: "ping.py:test_default_v4",
 		RunVirtio: Fails, RunGVE: Fails,
-		install: forget,
+		install: dropCompletions,
 	},
 	{
 		Name: "end", Class: "EOP", Every: 1,
@@ -147,7 +147,7 @@ var faults = []Fault{
 		What: "a driver is not called for what it received",
 		Case: "DriverIsCalled", Kernel: "ping.py:test_default_v4",
 		RunVirtio: Fails, RunGVE: Fails,
-		install: silence,
+		install: dropCalls,
 	},
 	{
 		Name: "after-destroy", Class: "use after destroy", Every: 1,
@@ -155,7 +155,7 @@ var faults = []Fault{
 		Case: "StoppedQueueIsLeftAlone",
 		Why: "the buffer is the kernel's again, and no test looks at what it became; a kernel that checks free pages may " +
 			"tell",
-		install: haunt,
+		install: writeAfterStop,
 	},
 }
 

@@ -11,20 +11,20 @@ import (
 // not count.
 const fcsLen = 4
 
-// headerSlip is how many bytes of payload a header buffer gets too many.
-const headerSlip = 2
+// extraHeader is how many bytes of payload a header buffer gets too many.
+const extraHeader = 2
 
 // receive is a receive queue that does something wrong with frames that it takes.
 type receive struct {
 	nic.RxQueue
-	fault     *nic.Sabotage
 	occasions nic.Occasions
 	way
 	pkt wire.Packet // scratch, as frame
 	was nic.Frame
 }
 
-// way is what is done wrong. Either may be nil, and each is called under the queue's lock, inside the epoch.
+// way is what is done wrong, before a frame is put or after it; the other one is nil. All are called under the queue's
+// lock, inside the epoch.
 type way struct {
 	fits   func(f *nic.Frame) bool          // says whether there is something to be done wrong with this frame
 	before func(f *nic.Frame)               // changes what is put. The packet is a copy; what it refers to is not.
@@ -85,11 +85,11 @@ func misplace(m *nic.Mover, f *nic.Frame) {
 
 // splits says whether a frame's header buffer is to have its headers and nothing else.
 func splits(f *nic.Frame) bool {
-	return f.Split && f.HeaderLen == uint32(len(f.Header)) && f.PayloadLen > headerSlip
+	return f.Split && f.HeaderLen == uint32(len(f.Header)) && f.PayloadLen > extraHeader
 }
 
-// slip has the split be behind the first bytes of the payload.
-func slip(f *nic.Frame) { f.HeaderLen += headerSlip }
+// splitLate has the split be behind the first bytes of the payload.
+func splitLate(f *nic.Frame) { f.HeaderLen += extraHeader }
 
 // unverified says whether a checksum is to be verified by the NIC.
 func unverified(f *nic.Frame) bool {
@@ -129,18 +129,18 @@ func shorten(f *nic.Frame) { resize(f, -fcsLen) }
 // miscount counts a byte of payload that is not there, in host memory.
 func miscount(m *nic.Mover, _ *nic.Frame) { m.Miscount(1) }
 
-// silent is a receive queue whose driver is not called.
-type silent struct {
+// uncalled is a receive queue whose driver is not called.
+type uncalled struct {
 	nic.RxQueue
 	occasions nic.Occasions
 }
 
-func silence(s *nic.Sabotage) {
-	s.Rx = func(q nic.RxQueue) nic.RxQueue { return &silent{q, s.Occasions()} }
+func dropCalls(s *nic.Sabotage) {
+	s.Rx = func(q nic.RxQueue) nic.RxQueue { return &uncalled{q, s.Occasions()} }
 }
 
 // Flush implements nic.RxQueue.
-func (q *silent) Flush() (call bool) {
+func (q *uncalled) Flush() (call bool) {
 	if call = q.RxQueue.Flush(); !call {
 		return false
 	}
@@ -149,20 +149,20 @@ func (q *silent) Flush() (call bool) {
 	return !due
 }
 
-// revenant is a receive queue that still writes to its last buffer when it is gone, with each frame that comes then.
-type revenant struct {
+// stopped is a receive queue that still writes to its last buffer when it is stopped, with each frame that comes then.
+type stopped struct {
 	nic.RxQueue
 	occasions  nic.Occasions
 	last       []dma.Segment // where the last frame's payload began
 	generation uint64        // of the space, for which that is good
 }
 
-func haunt(s *nic.Sabotage) {
-	s.Rx = func(q nic.RxQueue) nic.RxQueue { return &revenant{RxQueue: q, occasions: s.Occasions()} }
+func writeAfterStop(s *nic.Sabotage) {
+	s.Rx = func(q nic.RxQueue) nic.RxQueue { return &stopped{RxQueue: q, occasions: s.Occasions()} }
 }
 
 // Put implements nic.RxQueue.
-func (q *revenant) Put(m *nic.Mover, f *nic.Frame) nic.Result {
+func (q *stopped) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	res := q.RxQueue.Put(m, f)
 	switch res {
 	case nic.PutTaken:

@@ -7,19 +7,19 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// forgetful is a transmit queue that does not give some frames back to its driver.
-type forgetful struct {
+// incomplete is a transmit queue that does not give some frames back to its driver.
+type incomplete struct {
 	nic.TxQueue
 	occasions nic.Occasions
 	kept      []*nic.TxFrame // scratch
 }
 
-func forget(s *nic.Sabotage) {
-	s.Tx = func(q nic.TxQueue) nic.TxQueue { return &forgetful{TxQueue: q, occasions: s.Occasions()} }
+func dropCompletions(s *nic.Sabotage) {
+	s.Tx = func(q nic.TxQueue) nic.TxQueue { return &incomplete{TxQueue: q, occasions: s.Occasions()} }
 }
 
 // Done implements nic.TxQueue.
-func (q *forgetful) Done(fs []*nic.TxFrame) error {
+func (q *incomplete) Done(fs []*nic.TxFrame) error {
 	q.kept = q.kept[:0]
 	for _, f := range fs {
 		if !q.occasions.Due() {
