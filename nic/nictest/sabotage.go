@@ -142,7 +142,7 @@ func comeBack(t *testing.T, lab Lab, _ Traits) {
 func called(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	SplitTo(t, b, 1, 2000)
-	for i := range 20 {
+	for i := range 60 {
 		for q, port := range []uint16{0: 2001, 1: 2000} {
 			f := Make(b.MAC(), a.MAC(), Spec{Port: port, Payload: 10 + i})
 			b.Post(q, 1)

@@ -66,11 +66,14 @@ func (f *Fault) row() []string {
 	if model == "" {
 		model = "both"
 	}
-	switch {
-	case kernel == "":
+	if kernel == "" {
 		kernel = "none"
-	case f.On != "" && f.Only == "":
-		kernel += " (" + f.On + ")"
+	}
+	if f.On != "" && f.Only == "" {
+		kernel += " " + f.On
+	}
+	if f.With != "" {
+		kernel += " " + f.With
 	}
 	return []string{f.Name, f.Class, model, f.RunVirtio.String(), f.RunGVE.String(), f.Case, kernel}
 }
