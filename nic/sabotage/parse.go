@@ -69,11 +69,15 @@ func (f *Fault) row() []string {
 	if kernel == "" {
 		kernel = "none"
 	}
+	var where []string
 	if f.On != "" && f.Only == "" {
-		kernel += " " + f.On
+		where = append(where, f.On)
 	}
 	if f.With != "" {
-		kernel += " " + f.With
+		where = append(where, f.With)
+	}
+	if len(where) > 0 {
+		kernel += " (" + strings.Join(where, ", ") + ")"
 	}
 	return []string{f.Name, f.Class, model, f.RunVirtio.String(), f.RunGVE.String(), f.Case, kernel}
 }
