@@ -12,6 +12,7 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/pcie"
 	"vnic.dev/vnic/wire"
 )
@@ -107,6 +108,8 @@ type NIC struct {
 	// Link is impairment, in either direction, and which source addresses the guest's frames may have. Its Identity is
 	// completed: nil stands for MAC alone.
 	Link wire.LinkOptions
+	// Sabotage is a fault that the NIC is made with (package nic/sabotage); nil: none.
+	Sabotage *nic.Sabotage
 }
 
 // GPU is memory that is neither the guest's RAM nor its CPUs'. How the guest sees it follows from

@@ -63,7 +63,8 @@ func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, 
 	p.life, p.end = context.WithCancelCause(context.Background())
 	var err error
 	c := nic.Config{Name: p.Name, MAC: p.MAC, MTU: uint16(p.MaxMTU), QueuePairs: p.QueuePairs, GPUs: gpus,
-		Pollers: l.pollers, Shape: p.shape(), Hold: time.Duration(n.RSCUsecs) * time.Microsecond, Log: l.opt.Log}
+		Pollers: l.pollers, Shape: p.shape(), Hold: time.Duration(n.RSCUsecs) * time.Microsecond,
+		Sabotage: n.Sabotage, Log: l.opt.Log}
 	if p.dev, err = model.open(l.files, c, hardware{express(m.desc, n), n.Timestamps}); err != nil {
 		p.dev = nil // not an interface of a nil pointer
 		return p, err

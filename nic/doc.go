@@ -53,6 +53,9 @@
 // what it takes to give frames back), and takes no receive buffers (Exhaust; Deliver says Busy before it looks
 // at a queue). A batch looks at one word for all that is the matter with its port, its carrier included.
 //
+// Other faults a port has from its making on, or not at all: Config.Sabotage puts other implementations in the place of
+// receive queues, of a Sender's queue and outlet, and changes what is compiled of the State (package sabotage).
+//
 // # Fairness
 //
 // A frame to a receiver without buffers is held, in one of the Sender's Batch places, and nothing is lost as long as

@@ -43,10 +43,11 @@ type Config struct {
 	Shape        *Shape // nil: nothing slows it down
 	// Hold is for how long a merge of frames may stay open when its batch has ended (receive coalescing), at most MaxHold;
 	// 0: it ends with the batch.
-	Hold    time.Duration
-	Clock   func() int64 // that Hold goes by: nanoseconds, above 0; nil: shape.Now. Tests turn it by hand
-	Pollers *Pollers     // that serve its transmit queues, if the model's rings can be polled; nil: a thread each
-	Log     *slog.Logger // nil: none
+	Hold     time.Duration
+	Clock    func() int64 // that Hold goes by: nanoseconds, above 0; nil: shape.Now. Tests turn it by hand
+	Pollers  *Pollers     // that serve its transmit queues, if the model's rings can be polled; nil: a thread each
+	Sabotage *Sabotage    // nil: no fault is made on purpose
+	Log      *slog.Logger // nil: none
 }
 
 // GPU is a GPU that a port may use.
@@ -133,7 +134,7 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointe
 	p.engine = gpumem.NewEngine(p.registry, space, engine)
 	p.dispatcher = control.NewDispatcher(p)
 	for _, q := range queues {
-		rq := &rxQueue{q: q, wait: q}
+		rq := &rxQueue{q: c.Sabotage.rx(q), wait: q}
 		rq.mover.port, rq.exhaustion.port = p, p
 		rq.delta.to = &rq.traffic
 		p.queues = append(p.queues, rq)
@@ -214,7 +215,7 @@ func (p *Port) clear() {
 	s := control.NewState(generation, &info, splitter.DefaultKey)
 	p.known, p.rssSet, p.inUse = false, false, nil
 	s.RSS.Table = p.defaultRSS()
-	now, _ := compile(s, new(steering)) // no rules, and a table of one queue: there is no error
+	now, _ := p.compile(s, new(steering)) // no rules, and a table of one queue: there is no error
 	p.steering.Store(now)
 }
 

@@ -145,6 +145,7 @@ func NewSender(q TxQueue, out Outlet, o SenderOptions) (*Sender, error) {
 	if t, ok := out.(*Transmitter); ok {
 		s.late.port = t.port
 		s.late.q, _ = q.(LateTxQueue)
+		s.q, s.out = t.port.conf.Sabotage.tx(q), t.port.conf.Sabotage.out(t)
 	}
 	for i := range s.frames {
 		s.frames[i] = &TxFrame{Slot: i}

@@ -213,7 +213,7 @@ func (p *Port) changeLocked(f func(s *control.State) error) error {
 	if err := f(&s); err != nil {
 		return err
 	}
-	now, err := compile(&s, old)
+	now, err := p.compile(&s, old)
 	if err != nil { // the State was to refuse it
 		return fmt.Errorf("steering: %w: %w", err, syscall.EINVAL)
 	}

@@ -19,6 +19,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/nic/sabotage"
 	"vnic.dev/vnic/uplink"
 )
 
@@ -56,6 +57,13 @@ Memory TCP.`,
 		RunE: func(c *cobra.Command, _ []string) (err error) {
 			if schema {
 				_, err := fmt.Fprint(c.OutOrStdout(), run.Schema)
+				return err
+			}
+			if c.Flags().Changed("sabotage") && o.Sabotage == "" {
+				o.Sabotage = "''" // no name either
+			}
+			if o.Sabotage == "list" {
+				_, err := fmt.Fprint(c.OutOrStdout(), sabotage.Table())
 				return err
 			}
 			if err := broker.CheckMode(sandbox); err != nil {
@@ -179,6 +187,8 @@ Memory TCP.`,
 	sandboxFlag(f, &sandbox)
 	f.StringVar(&p2p, "p2p", p2p, "on, or off: the NICs cannot reach the GPUs, payload goes through host memory")
 	f.BoolVar(&o.Audit, "audit", false, "scan each guest's RAM for 64-byte pieces of the payload")
+	f.StringVar(&o.Sabotage, "sabotage", "",
+		"make the NICs with a fault, to see who sees it: a name, with /N for 1 frame of N, or list (docs/sabotage.md)")
 	f.StringVar(&o.Digest, "digest", o.Digest,
 		"pieces: the SHA-256 of the SHA-256s of each MiB, by the GPUs' engines; or sha256, of all bytes, by the host: slower")
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of payload, loss and reordering (default: random, printed)")

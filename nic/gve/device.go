@@ -125,7 +125,7 @@ func New(o Options, space *dma.Space) (*Device, error) {
 	for i := range queues {
 		q := newRxQueue(common, i)
 		d.rx = append(d.rx, q)
-		queues[i] = q
+		queues[i] = sabotaged(q, o.Port.Sabotage)
 	}
 	if d.port, err = nic.NewPort(o.Port, space, queues, &d.limits); err != nil {
 		return nil, err

@@ -46,6 +46,8 @@ type rawOptions struct {
 	patience time.Duration // Options.Patience
 	hold     time.Duration // nic.Config's
 	clock    func() int64  // likewise
+	wait     time.Duration // for the NIC; 0: a minute
+	sabotage *nic.Sabotage
 }
 
 const (
@@ -60,10 +62,10 @@ const (
 // newSuiteGuest attaches a NIC to the switch, and guest i to the NIC. It has a GPU, and its rings run.
 func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
-	o.bufSize, o.ring = cmp.Or(o.bufSize, 4096), cmp.Or(o.ring, rawRing)
+	o.bufSize, o.ring, o.wait = cmp.Or(o.bufSize, 4096), cmp.Or(o.ring, rawRing), cmp.Or(o.wait, time.Minute)
 	m := nictest.NewMemory(t, 0, rawMem, 0)
 	conf := nic.Config{Name: string(rune('a' + i)), MAC: wire.MAC{2, 0, 0, 0, 0, byte(i + 1)}, MTU: o.mtu,
-		GPUs: []nic.GPU{m.AddGPU(files, i, o.p2p)}, Hold: o.hold, Clock: o.clock}
+		GPUs: []nic.GPU{m.AddGPU(files, i, o.p2p)}, Hold: o.hold, Clock: o.clock, Sabotage: o.sabotage}
 	c := newCtlIn(m, files, Options{Port: conf, Queues: o.pairs, MaxQueues: o.pairs, Patience: o.patience})
 	g := &suiteGuest{ctl: c, o: o, mac: conf.MAC,
 		errs: map[string]error{}, failed: make(chan struct{}, 64), rxd: make([]*rxDriver, o.pairs),
@@ -135,14 +137,42 @@ func (g *suiteGuest) SetSplit(q int, on bool) {
 	g.startRx(q, on)
 }
 
+// Stop implements nictest.Guest.
+func (g *suiteGuest) Stop(q int) {
+	g.Helper()
+	g.pass(opDestroyRx, uint32(q))
+}
+
+// Buffers implements nictest.Guest.
+func (g *suiteGuest) Buffers(q int) (bufs [][]byte) {
+	d := g.rxd[q]
+	for _, addr := range d.addrs[:d.posted] {
+		bufs = append(bufs, bytes.Clone(g.At(addr)[:g.o.bufSize]))
+	}
+	if d.split {
+		bufs = append(bufs, bytes.Clone(g.At(d.header)[:g.o.ring*rawHeader]))
+	}
+	return bufs
+}
+
+// Arm implements nictest.Guest.
+func (g *suiteGuest) Arm(q int) {
+	vector := g.rxd[q].params.notify
+	g.bell(irqDoorbells+uint32(vector), irqEnable)
+	g.irqs[vector].fired()
+}
+
+// Called implements nictest.Guest.
+func (g *suiteGuest) Called(q int) bool { return g.irqs[g.rxd[q].params.notify].fired() > 0 }
+
 // wait sleeps until an interrupt comes: what came meanwhile is latched.
 func (g *suiteGuest) wait(vector int) {
 	g.bell(irqDoorbells+uint32(vector), irqEnable)
 	fds := [1]unix.PollFd{{Fd: int32(g.irqs[vector].fd), Events: unix.POLLIN}}
-	n, err := unix.Poll(fds[:], 60_000)
+	n, err := unix.Poll(fds[:], int(g.o.wait.Milliseconds()))
 	if n == 0 || err != nil && err != unix.EINTR {
 		g.Helper()
-		g.Fatalf("vector %d of %s: nothing for a minute, %v; errors: %v", vector, g.Port().Name(), err, g.errs)
+		g.Fatalf("vector %d of %s: nothing for %v, %v; errors: %v", vector, g.Port().Name(), g.o.wait, err, g.errs)
 	}
 	g.irqs[vector].fired()
 }

@@ -17,10 +17,13 @@ func TestNIC(t *testing.T) {
 	traits := nictest.Traits{OwnUnsplit: true, Completes: true, SplitStops: true}
 	nictest.Run(t, traits, func(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o nictest.Options) nictest.Guest {
 		ro := rawOptions{pairs: 3, mtu: 9000, p2p: !o.NoP2P, rsc: i == 0 || !o.NoOffload, patience: patient, hold: o.Hold,
-			clock: o.Clock}
+			clock: o.Clock, wait: o.Wait, sabotage: o.Sabotage}
 		return newSuiteGuest(t, files, sw, i, ro)
 	})
 }
+
+// Invariant: nic: The suite sees each fault that a NIC can be made with.
+func TestSuiteSeesSabotage(t *testing.T) { nictest.SeesSabotage(t, "gve", "TestNIC") }
 
 // patient is for tests with frames that wait until the test goes on, however long a loaded machine keeps it from that.
 const patient = time.Minute

@@ -57,6 +57,14 @@ type Guest interface {
 	Sent(queue int)
 	// Receive waits for a frame on a queue.
 	Receive(queue int) Frame
+	// Arm wants to be called for the next frame on a receive queue, on which nothing waits. Called says whether the NIC
+	// has called since.
+	Arm(queue int)
+	Called(queue int) bool
+	// Stop takes a receive queue away from the NIC.
+	Stop(queue int)
+	// Buffers copies what lies in the buffers that a receive queue had, header buffers included.
+	Buffers(queue int) [][]byte
 	// Copied is what the worker of a transmit queue has copied: all that is moved of its frames, at both ends.
 	Copied(queue int) *dma.Counts
 }
@@ -66,8 +74,10 @@ type Options struct {
 	NoOffload bool // the receiver takes no GSO packets, nor partial checksums if any does
 	NoP2P     bool // the receiver's NIC does not reach its GPU, nor the sender's its
 
-	Hold  time.Duration // nic.Config's, of both
-	Clock func() int64  // likewise
+	Hold     time.Duration // nic.Config's, of both
+	Clock    func() int64  // likewise
+	Sabotage *nic.Sabotage // of both NICs; nil: none
+	Wait     time.Duration // how long a guest waits for its NIC until that fails the test; 0: as long as it likes
 }
 
 // Traits are what device models may differ in.

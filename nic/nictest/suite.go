@@ -18,6 +18,9 @@ import (
 func Run(t *testing.T, traits Traits, guest func(testing.TB, *dma.Files, *wire.Switch, int, Options) Guest) {
 	lab := func(t testing.TB, o Options) (a, b Guest) {
 		testkit.CheckFDs(t)
+		if o.Sabotage = sabotaged(t); o.Sabotage != nil {
+			o.Wait = faultWait
+		}
 		files, sw := Switch(t)
 		return guest(t, files, sw, 0, o), guest(t, files, sw, 1, o)
 	}
@@ -62,6 +65,11 @@ func Run(t *testing.T, traits Traits, guest func(testing.TB, *dma.Files, *wire.S
 		{"HeldModel", holdModel},
 		{"ExhaustionLosesNothing", exhausted},
 		{"CompletionsComeLate", late},
+		{"HashPlacesFlows", placed},
+		{"FramesComeBack", comeBack},
+		{"DriverIsCalled", called},
+		{"ChecksumsLeaveComplete", completed},
+		{"StoppedQueueIsLeftAlone", leftAlone},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, lab, traits) })
 	}

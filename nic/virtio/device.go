@@ -91,7 +91,7 @@ func New(c Config) (*Device, error) {
 	for i := range pairs {
 		q := newRxQueue(d, 2*i)
 		d.rx = append(d.rx, q)
-		queues[i] = q
+		queues[i] = sabotaged(q, c.Port.Sabotage)
 	}
 	c.Port.QueuePairs = pairs
 	c.Port.HeaderLimit = HeaderLimit

@@ -2,9 +2,12 @@ package virtio_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -36,6 +39,7 @@ type suiteGuest struct {
 	kicks []int
 	calls []int
 	mac   wire.MAC
+	wait  time.Duration // for the NIC
 
 	served chan error
 	hang   func() // ends this connection
@@ -60,7 +64,9 @@ type rawOptions struct {
 	clock    func() int64  // likewise
 	log      *slog.Logger  // nil: none
 	pollers  *nic.Pollers  // nil: each queue's worker has a thread
-	claims   bool          // source addresses are judged: wire.Identity
+	wait     time.Duration // for the NIC; 0: 20 s
+	sabotage *nic.Sabotage
+	claims   bool // source addresses are judged: wire.Identity
 }
 
 const (
@@ -101,9 +107,10 @@ func newStockGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o raw
 func newRawGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
 	g := &suiteGuest{Memory: nictest.NewMemory(t, 0, rawMem, rawBehind), mac: wire.MAC{2, 0, 0, 0, 0, byte(i + 1)}}
-	g.Sender.Driver = g
+	g.Sender.Driver, g.wait = g, cmp.Or(o.wait, 20*time.Second)
 	conf := nic.Config{Name: string(rune('a' + i)), MAC: g.mac, MTU: o.mtu, QueuePairs: o.pairs, Log: o.log,
-		Pollers: o.pollers, Hold: o.hold, Clock: o.clock}
+		Pollers: o.pollers, Hold: o.hold, Clock: o.clock,
+		Sabotage: o.sabotage}
 	if !o.noGPU {
 		conf.GPUs = []nic.GPU{g.AddGPU(files, i, o.p2p)}
 	}
@@ -227,7 +234,7 @@ func (g *suiteGuest) publish(i int) {
 
 // poll waits until ring i gave back at least one chain, asleep on its call.
 func (g *suiteGuest) poll(i int, dst []virtq.Used) int {
-	for deadline := time.Now().Add(20 * time.Second); ; {
+	for deadline := time.Now().Add(g.wait); ; {
 		n, err := g.rings[i].Poll(dst)
 		testkit.OK(g.TB, err)
 		if n > 0 {
@@ -241,7 +248,7 @@ func (g *suiteGuest) poll(i int, dst []virtq.Used) int {
 		var b [8]byte
 		_, _ = unix.Read(g.calls[i], b[:])
 		if time.Now().After(deadline) {
-			g.Fatalf("ring %d of %s: nothing for 20 s; device errors: %v", i, g.Port().Name(), g.dev.Errors())
+			g.Fatalf("ring %d of %s: nothing for %v; device errors: %v", i, g.Port().Name(), g.wait, g.dev.Errors())
 		}
 	}
 }
@@ -251,6 +258,34 @@ func (g *suiteGuest) MAC() wire.MAC   { return g.mac }
 
 // Copied asks the queue's worker.
 func (g *suiteGuest) Copied(q int) *dma.Counts { return g.dev.Counts(q) }
+
+// Stop implements nictest.Guest.
+func (g *suiteGuest) Stop(q int) {
+	g.Helper()
+	g.base(2 * q)
+}
+
+// Buffers implements nictest.Guest.
+func (g *suiteGuest) Buffers(q int) (bufs [][]byte) {
+	for _, cookie := range slices.Sorted(maps.Keys(g.posted[q])) {
+		for _, b := range g.posted[q][cookie] {
+			bufs = append(bufs, bytes.Clone(g.At(b.Addr)[:b.Len]))
+		}
+	}
+	return bufs
+}
+
+// Arm implements nictest.Guest.
+func (g *suiteGuest) Arm(q int) {
+	g.Helper()
+	if g.rings[2*q].EnableCall() {
+		g.Fatalf("queue %d has something already", q)
+	}
+	g.called(2 * q)
+}
+
+// Called implements nictest.Guest.
+func (g *suiteGuest) Called(q int) bool { return g.called(2 * q) }
 
 func (g *suiteGuest) SetSplit(q int, on bool) {
 	g.Helper()

@@ -54,6 +54,7 @@ type Options struct {
 	Scale     string
 	MustShare bool
 	Digest    string // DigestPieces or DigestSHA256
+	Sabotage  string // a fault that NICs are made with, for sabotage.Parse; "": none
 	InProc    bool
 	Keep      bool   // keep the guests' consoles and the NICs' counters
 	KeepDir   string // where; "" = a directory named for the seed, here
@@ -181,6 +182,9 @@ func (o *Options) Check() error {
 		if m.VFIOUser && o.XDP {
 			return fmt.Errorf("--xdp and --nic %s: %s", m.Name, lab.WhyNoXDP)
 		}
+	}
+	if err := o.checkSabotage(models[:]); err != nil {
+		return err
 	}
 	switch {
 	case o.XDP && o.InProc:

@@ -113,7 +113,7 @@ func (o *Options) describeRails() (d lab.Description, err error) {
 			}
 		}
 		d.NoP2P = d.NoP2P || !o.P2P
-		return d, nil
+		return d, o.sabotage(&d)
 	}
 	models, err := o.models()
 	if err != nil {
@@ -132,7 +132,7 @@ func (o *Options) describeRails() (d lab.Description, err error) {
 		d.Guests = append(d.Guests, g)
 	}
 	d.Impair(o.Impairment)
-	return d, nil
+	return d, o.sabotage(&d)
 }
 
 // checkRails says what is wrong with the options of a run over rails.

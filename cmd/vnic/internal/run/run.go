@@ -17,6 +17,7 @@ import (
 // left when it returns. The report is also returned with an ErrProof, so that a user sees what was
 // wrong. When ctx ends, its cause is returned.
 func Do(ctx context.Context, o Options) (*Report, error) {
+	o.noteSabotage()
 	if o.Rails > 0 {
 		return doRails(ctx, &o)
 	}

@@ -91,7 +91,7 @@ func (o *Options) describe() (d lab.Description, err error) {
 				QueuePairs: o.queuePairs(models[i])}}})
 	}
 	d.Impair(o.Impairment)
-	return d, nil
+	return d, o.sabotage(&d)
 }
 
 // newRunner makes GPUs, NICs and the switch; guests come after.

@@ -1,0 +1,58 @@
+package run
+
+import (
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab/labtest"
+	"vnic.dev/vnic/nic/sabotage"
+)
+
+// With a fault of which the proof says something a run fails, and with the others it passes, as docs/sabotage.md says.
+// Faults with which it takes a while until nothing comes any more are tried where time does not count.
+//
+// Invariant: vnic run: The proof fails on a NIC that is made to do wrong what the proof is about.
+func TestProofSeesSabotage(t *testing.T) {
+	const wrongByte, inHost = "of the destination is not what the seed says", "in host memory"
+	says := map[string]string{"payload-place": wrongByte, "segmentation": wrongByte, "rule": inHost, "stats": inHost,
+		"end": "", "checksum-in": wrongByte}
+	for _, f := range sabotage.Faults() {
+		want, known := says[f.Name]
+		fails := f.RunVirtio == sabotage.Fails
+		if f.RunVirtio == sabotage.Missing || fails && !known && !labtest.Long() {
+			continue
+		}
+		t.Run(f.Name, func(t *testing.T) {
+			o := options(4 << 20)
+			o.Sabotage, o.StallSecs = f.Name, 5
+			if !fails {
+				do(t, o)
+				if !known {
+					return
+				}
+				o.Corrupt = 0.01 // without sums that are wrong nobody misses that they are not verified
+			}
+			testkit.OK(t, o.Check())
+			if rep, err := Do(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, and not %q: %+v", err, want, rep)
+			}
+		})
+	}
+}
+
+func TestSabotageThatIsNot(t *testing.T) {
+	for _, x := range []struct{ nic, name, want string }{
+		{NICVirtio, "nonsense", "--sabotage nonsense: no such fault: payload-place, header-place"},
+		{NICVirtio, "cut/0", "--sabotage cut/0: /N is a number from 1"},
+		{NICVirtio, "generation", "--sabotage generation: NICs of gve alone can have it: --nic gve"},
+		{NICVirtio + "," + NICGVE, "generation", ""},
+		{NICGVE, "cut/97", ""},
+	} {
+		o := Defaults()
+		o.NIC, o.Sabotage = x.nic, x.name
+		if err := o.Check(); (err == nil) != (x.want == "") || err != nil && !strings.HasPrefix(err.Error(), x.want) {
+			t.Errorf("%s, %s: %v", x.nic, x.name, err)
+		}
+	}
+}
