@@ -54,6 +54,17 @@ a reason there, with evidence. A kernel of which nothing is written down is repo
 			if table {
 				return tableOfSelftests(c, args)
 			}
+			if fault == "list" {
+				_, err := fmt.Fprint(c.OutOrStdout(), sabotage.Table())
+				return err
+			}
+			if fault != "" || c.Flags().Changed("sabotage") {
+				f, err := sabotage.Parse(fault)
+				if err != nil {
+					return usagef(c, "--sabotage %v", err)
+				}
+				o.Sabotage = f.NIC(seed)
+			}
 			if err := o.Check(); err != nil {
 				return misuse(c, err)
 			}

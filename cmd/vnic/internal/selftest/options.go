@@ -15,6 +15,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/qemu"
 )
 
@@ -24,6 +25,9 @@ type Options struct {
 	Device   string   // of devices: a NIC of QEMU's own in place of ours; "": ours
 	Programs []string // PROGRAM or PROGRAM:CASE; none: all that are for a NIC like ours
 	MTU      int
+	RSCUsecs int           // lab.NIC's
+	XDP      bool          // lab.NIC's
+	Sabotage *nic.Sabotage // a fault of the NIC that is tested; nil: none
 	Timeout  time.Duration // of a program
 	Repeat   int           // how often all is run; 0: 1
 
@@ -56,6 +60,12 @@ func (o *Options) Check() error {
 		return fmt.Errorf("--nic %s: %s or %s", o.NIC, lab.GVE, lab.Virtio)
 	case o.MTU < lab.MinMTU || o.MTU > m.MaxMTU:
 		return fmt.Errorf("--mtu %d: %d to %d", o.MTU, lab.MinMTU, m.MaxMTU)
+	case o.RSCUsecs < 0 || o.RSCUsecs > lab.MaxRSCUsecs:
+		return fmt.Errorf("--rsc-usecs %d: microseconds, 0 to %d", o.RSCUsecs, lab.MaxRSCUsecs)
+	case o.XDP && (o.NIC != lab.Virtio || o.Device != ""):
+		return errors.New("--xdp: of --nic virtio: no other NIC needs anything for native XDP")
+	case o.Sabotage != nil && o.Device != "":
+		return errors.New("--sabotage and --device: a NIC of QEMU's has no faults of ours")
 	case o.Timeout <= 0:
 		return fmt.Errorf("--timeout %v: more than 0", o.Timeout)
 	case o.Repeat < 0:
