@@ -19,13 +19,15 @@ import (
 	kselftest "vnic.dev/vnic/cmd/vnic/internal/selftest/results"
 	"vnic.dev/vnic/internal/outfile"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/nic/sabotage"
 )
 
 func selftestCommand() *cobra.Command {
 	var (
 		verbose, list, asJSON, table bool
-		junit                        string
-		o                            = selftest.Options{NIC: lab.GVE, MTU: 9000, Timeout: 15 * time.Minute, Repeat: 1}
+		junit, fault                 string
+		seed                         uint64
+		o                            = selftest.Options{NIC: lab.GVE, MTU: 9000, RSCUsecs: 20000, Timeout: 15 * time.Minute, Repeat: 1}
 	)
 	c := &cobra.Command{
 		Use:   "selftest [flags] [PROGRAM[:CASE]...]",
@@ -112,6 +114,14 @@ a reason there, with evidence. A kernel of which nothing is written down is repo
 	f.IntVar(&o.Repeat, "repeat", o.Repeat, "how often all is run")
 	f.DurationVar(&o.Timeout, "timeout", o.Timeout, "for each program")
 	f.IntVar(&o.MTU, "mtu", o.MTU, "MTU of both ends")
+	f.IntVar(&o.RSCUsecs, "rsc-usecs", o.RSCUsecs,
+		"microseconds for which received frames of a TCP flow may wait for more of it, as the tests of hardware GRO want it")
+	f.BoolVar(&o.XDP, "xdp", false, "a virtio NIC that offloads nothing to receive, so that its driver takes native XDP "+
+		"programs")
+	f.StringVar(&fault, "sabotage", "",
+		"make the NIC that is tested with a fault, to see which test sees it: a name, with /N for 1 frame of N, or list "+
+			"(docs/sabotage.md)")
+	f.Uint64Var(&seed, "seed", 1, "which frames --sabotage hits")
 	f.IntVar(&o.GDB, "gdb", 0, "port of 127.0.0.1 for a gdb that looks at the guest's kernel")
 	f.StringVar(&o.LogDir, "log", "", "directory for what each program prints, and the guest's console")
 	sourceFlags(f, &o.Fetch)
