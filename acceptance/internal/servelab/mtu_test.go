@@ -8,6 +8,7 @@ import (
 
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/lab/machines/machinetest"
 	"vnic.dev/vnic/wire"
 )
@@ -17,8 +18,8 @@ import (
 //
 // Invariant: lab: A guest may raise its MTU to the maximum of its NIC, and what it sends then arrives.
 func TestMTUIsRaised(t *testing.T) {
-	if testing.Short() {
-		t.Skip("boots QEMU")
+	if testing.Short() || !labtest.Long() {
+		t.Skip("two guests more: in the large form only (VNIC_LONG)")
 	}
 	const most = 9000
 	program := machinetest.Program(t, "vnic.dev/vnic/acceptance/internal/servelab/guest")

@@ -9,6 +9,7 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/lab/machines/machinetest"
 	"vnic.dev/vnic/stack/gateway"
@@ -33,6 +34,9 @@ func TestNativeXDP(t *testing.T) {
 		g.passes(t, "eth1", g.lab.Port(1))
 	})
 	t.Run(lab.GVE, func(t *testing.T) {
+		if !labtest.Long() {
+			t.Skip("one more guest: in the large form only (VNIC_LONG)")
+		}
 		g := xdpGuest(t, program, lab.NIC{Model: lab.GVE})
 		testkit.OK(t, g.call("stock.forxdp", args{Interface: "eth0"}, nil))
 		testkit.OK(t, g.call("stock.xdp", args{Interface: "eth0"}, nil))
