@@ -82,6 +82,8 @@ mistake 2 "csum.py:nosuch: no such case" csum.py:nosuch
 mistake 2 "--nic e1000: gve or virtio" --nic e1000
 mistake 2 "--device ne2k: e1000e, virtio-net-pci, vmxnet3" --device ne2k
 mistake 2 "--mtu 12: 576 to 9198" --mtu 12
+mistake 2 "--max-mtu 1400: 1500 (--mtu) to 9198" --max-mtu 1400
+mistake 2 "--sabotage" --sabotage none
 mistake 2 "--tests and --source" --tests / --source /
 mistake 3 "--source /dev" --source /dev csum
 mistake 3 "--tests /dev" --tests /dev csum

@@ -27,7 +27,7 @@ func selftestCommand() *cobra.Command {
 		verbose, list, asJSON, table bool
 		junit, fault                 string
 		seed                         uint64
-		o                            = selftest.Options{NIC: lab.GVE, MTU: 9000, RSCUsecs: 20000, Timeout: 15 * time.Minute, Repeat: 1}
+		o                            = selftest.Options{NIC: lab.GVE, MTU: 1500, MaxMTU: 9000, RSCUsecs: 20000, Timeout: 15 * time.Minute, Repeat: 1}
 	)
 	c := &cobra.Command{
 		Use:   "selftest [flags] [PROGRAM[:CASE]...]",
@@ -114,6 +114,7 @@ a reason there, with evidence. A kernel of which nothing is written down is repo
 	f.IntVar(&o.Repeat, "repeat", o.Repeat, "how often all is run")
 	f.DurationVar(&o.Timeout, "timeout", o.Timeout, "for each program")
 	f.IntVar(&o.MTU, "mtu", o.MTU, "MTU of both ends")
+	f.IntVar(&o.MaxMTU, "max-mtu", o.MaxMTU, "MTU to which tests can raise theirs")
 	f.IntVar(&o.RSCUsecs, "rsc-usecs", o.RSCUsecs,
 		"microseconds for which received frames of a TCP flow may wait for more of it, as the tests of hardware GRO want it")
 	f.BoolVar(&o.XDP, "xdp", false, "a virtio NIC that offloads nothing to receive, so that its driver takes native XDP "+

@@ -68,7 +68,7 @@ func (o *Options) describe() lab.Description {
 	if o.Device != "" { // QEMU has the NICs, and a hub between them; a lab has one port at least, which is nobody's here
 		return lab.Description{Guests: []lab.Guest{{Name: "guest"}, {NICs: []lab.NIC{{Model: lab.Virtio}}}}}
 	}
-	nic := lab.NIC{Model: o.NIC, MTU: o.MTU, QueuePairs: queuePairs, RSCUsecs: o.RSCUsecs, XDP: o.XDP,
+	nic := lab.NIC{Model: o.NIC, MTU: o.MTU, MaxMTU: o.MaxMTU, QueuePairs: queuePairs, RSCUsecs: o.RSCUsecs, XDP: o.XDP,
 		Timestamps: o.NIC == lab.GVE,
 		// Tests send from addresses that they make up, and forward others' packets.
 		Link: wire.LinkOptions{Identity: &wire.Identity{Any: true, Router: true}}}
@@ -193,7 +193,7 @@ func (o *Options) ownNICs() (args []string) {
 		id := fmt.Sprintf("own%d", i)
 		device := fmt.Sprintf("%s,netdev=%s,mac=%v,romfile=", o.Device, id, net.HardwareAddr(e.mac[:]))
 		if o.Device == "virtio-net-pci" {
-			device += fmt.Sprintf(",host_mtu=%d,disable-legacy=on", o.MTU)
+			device += fmt.Sprintf(",host_mtu=%d,disable-legacy=on", o.MaxMTU)
 		}
 		args = append(args, "-netdev", "hubport,id="+id+",hubid=0", "-device", device)
 	}

@@ -21,10 +21,11 @@ import (
 
 // Options says what is run.
 type Options struct {
-	NIC      string   // lab.GVE or lab.Virtio
-	Device   string   // of devices: a NIC of QEMU's own in place of ours; "": ours
-	Programs []string // PROGRAM or PROGRAM:CASE; none: all that are for a NIC like ours
-	MTU      int
+	NIC      string        // lab.GVE or lab.Virtio
+	Device   string        // of devices: a NIC of QEMU's own in place of ours; "": ours
+	Programs []string      // PROGRAM or PROGRAM:CASE; none: all that are for a NIC like ours
+	MTU      int           // of both ends' interfaces, in bytes
+	MaxMTU   int           // to which tests can raise it
 	RSCUsecs int           // lab.NIC's
 	XDP      bool          // lab.NIC's
 	Sabotage *nic.Sabotage // a fault of the NIC that is tested; nil: none
@@ -60,6 +61,8 @@ func (o *Options) Check() error {
 		return fmt.Errorf("--nic %s: %s or %s", o.NIC, lab.GVE, lab.Virtio)
 	case o.MTU < lab.MinMTU || o.MTU > m.MaxMTU:
 		return fmt.Errorf("--mtu %d: %d to %d", o.MTU, lab.MinMTU, m.MaxMTU)
+	case o.MaxMTU < o.MTU || o.MaxMTU > m.MaxMTU:
+		return fmt.Errorf("--max-mtu %d: %d (--mtu) to %d", o.MaxMTU, o.MTU, m.MaxMTU)
 	case o.RSCUsecs < 0 || o.RSCUsecs > lab.MaxRSCUsecs:
 		return fmt.Errorf("--rsc-usecs %d: microseconds, 0 to %d", o.RSCUsecs, lab.MaxRSCUsecs)
 	case o.XDP && (o.NIC != lab.Virtio || o.Device != ""):

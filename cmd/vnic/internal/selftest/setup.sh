@@ -53,6 +53,8 @@ ip link set eth0 mtu "$MTU"
 ip addr add "$LOCAL_V4/$1" dev eth0
 ip addr add "$LOCAL_V6/$2" dev eth0 nodad
 ip link set eth0 up
+# From several queues frames of one program would leave in any order, which tests take for the NIC's fault.
+ip netns exec remote ethtool -L eth1 tx 1 > /dev/null 2>&1 || true
 ip -n remote link set lo up
 ip -n remote link set eth1 mtu "$MTU"
 ip -n remote addr add "$REMOTE_V4/$1" dev eth1
