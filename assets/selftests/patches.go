@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"vnic.dev/vnic/internal/proc"
 )
@@ -22,7 +23,7 @@ type patchSeries []Patch
 
 // Patch is a change of the kernel's tests, as it would be sent to its maintainers.
 type Patch struct {
-	Name string // of the file, without its number
+	Name string // of the file
 	Text []byte
 }
 
@@ -63,12 +64,30 @@ func (s patchSeries) apply(ctx context.Context, tools, dir string) error {
 	return nil
 }
 
-// Touches says whether the series changes a file, named from tools/testing/selftests on.
+// imports are modules that lie among the programs, and the programs that import them. The library that all programs
+// import, lib/py, is not one of them: what it has new is of no effect before a program calls it.
+var imports = map[string][]string{
+	"drivers/net/hw/devmem_lib.py": {"drivers/net/hw/devmem.py", "drivers/net/hw/nk_devmem.py",
+		"drivers/net/hw/userns_devmem.py"},
+}
+
+// Touches says whether the series changes a program, named from tools/testing/selftests on, or a module among the
+// programs that it imports.
 func Touches(name string) bool {
-	for _, p := range patches {
-		if bytes.Contains(p.Text, []byte("\n+++ b/"+selftestsDir+"/"+name+"\n")) {
+	if patches.change(name) {
+		return true
+	}
+	for module, programs := range imports {
+		if slices.Contains(programs, name) && patches.change(module) {
 			return true
 		}
 	}
 	return false
+}
+
+// change says whether the series changes or makes a file, named from tools/testing/selftests on.
+func (s patchSeries) change(name string) bool {
+	return slices.ContainsFunc(s, func(p Patch) bool {
+		return bytes.Contains(p.Text, []byte("\n+++ b/"+selftestsDir+"/"+name+"\n"))
+	})
 }

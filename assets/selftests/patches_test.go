@@ -1,0 +1,202 @@
+package selftests
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// The forms of git format-patch (git-format-patch(1)) and of unified diffs (diffutils, "Detailed Unified").
+var (
+	patchName    = regexp.MustCompile(`^\d{4}-selftests-[\w-]+\.patch$`)
+	patchFrom    = regexp.MustCompile(`^From [0-9a-f]{40} Mon Sep 17 00:00:00 2001$`)
+	patchSubject = regexp.MustCompile(`^Subject: \[PATCH net-next\] selftests: (drv-net|net): \S`)
+	patchDiff    = regexp.MustCompile(`^diff --git a/(\S+) b/(\S+)$`)
+	patchHunk    = regexp.MustCompile(`^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@`)
+	signedOff    = regexp.MustCompile(`(?m)^(Signed-off-by|Co-developed-by):`)
+)
+
+// badPatch says what is wrong with the form of a patch. Whether it applies is seen when the image is made: the kernel's
+// files are not here.
+func badPatch(p Patch) error {
+	if !patchName.MatchString(p.Name) {
+		return errors.New("its name is not as git gives it")
+	}
+	head, diff, found := strings.Cut(string(p.Text), "\n---\n")
+	if !found {
+		return errors.New("no line of three dashes behind the message")
+	}
+	if signedOff.MatchString(head) {
+		return errors.New("it is signed off: that is for those who send it")
+	}
+	header, message, _ := strings.Cut(head, "\n\n")
+	lines := strings.Split(header, "\n")
+	switch {
+	case len(lines) < 4 || !patchFrom.MatchString(lines[0]):
+		return errors.New("no header of git's")
+	case !strings.HasPrefix(lines[1], "From: ") || !strings.HasPrefix(lines[2], "Date: "):
+		return errors.New("no author or no date")
+	case !patchSubject.MatchString(lines[3]):
+		return fmt.Errorf("the subject is not that of a patch of the driver tests: %s", lines[3])
+	case len(strings.Fields(message)) < 20:
+		return errors.New("the message explains nothing")
+	}
+	for line := range strings.Lines(message) {
+		if len(line) > 76 {
+			return fmt.Errorf("a line of the message is longer than 75 columns: %s", line)
+		}
+	}
+	return badDiff(diff)
+}
+
+// badDiff says what is wrong with the changes themselves.
+func badDiff(diff string) error {
+	var file string
+	var from, to int // lines of the hunk that are still to come
+	files, hunks := 0, 0
+	for _, line := range strings.Split(strings.TrimSuffix(diff, "\n"), "\n") {
+		if from > 0 || to > 0 {
+			switch {
+			case strings.HasPrefix(line, " "):
+				from, to = from-1, to-1
+			case strings.HasPrefix(line, "-"):
+				from--
+			case strings.HasPrefix(line, "+"):
+				to--
+			case strings.HasPrefix(line, `\`): // "No newline at end of file"
+			default:
+				return fmt.Errorf("%s: in a hunk: %q", file, line)
+			}
+			continue
+		}
+		if m := patchDiff.FindStringSubmatch(line); m != nil {
+			files++
+			if file = m[1]; m[2] != file {
+				return fmt.Errorf("%s is renamed to %s", file, m[2])
+			}
+			if !strings.HasPrefix(file, selftestsDir+"/") || strings.Contains(file, "..") {
+				return fmt.Errorf("%s is not one of the tests", file)
+			}
+			continue
+		}
+		if m := patchHunk.FindStringSubmatch(line); m != nil {
+			hunks++
+			from, to = count(m[1]), count(m[2])
+			continue
+		}
+		old, isOld := strings.CutPrefix(line, "--- ")
+		if isOld && old != "/dev/null" && old != "a/"+file {
+			return fmt.Errorf("%s: the changes are of %s", file, old)
+		}
+		if made, isNew := strings.CutPrefix(line, "+++ "); isNew && made != "b/"+file {
+			return fmt.Errorf("%s: the changes lead to %s", file, made)
+		}
+	}
+	switch {
+	case from != 0 || to != 0:
+		return fmt.Errorf("%s: the last hunk is cut short: %d and %d lines", file, from, to)
+	case files == 0 || hunks == 0:
+		return errors.New("it changes nothing")
+	}
+	return nil
+}
+
+// count is the number of lines of a hunk's side: if it is left out, one.
+func count(text string) int {
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return 1
+	}
+	return n
+}
+
+// Invariant: selftest: the patches of the kernel's tests are in the form in which they are sent, and change only tests.
+func TestPatchesCanBeSent(t *testing.T) {
+	if len(patches) == 0 {
+		t.Fatal("there are no patches")
+	}
+	for i, p := range patches {
+		if err := badPatch(p); err != nil {
+			t.Errorf("%s: %v", p.Name, err)
+		}
+		if want := fmt.Sprintf("%04d-", i+1); !strings.HasPrefix(p.Name, want) {
+			t.Errorf("%s: after %d patches the next one is %s...", p.Name, i, want)
+		}
+	}
+}
+
+func TestPatchesInBadFormAreNoticed(t *testing.T) {
+	good := patches[1]
+	replace := func(old, with string) func(*Patch) {
+		return func(p *Patch) {
+			if !bytes.Contains(p.Text, []byte(old)) {
+				t.Fatalf("%s has no %q to replace", p.Name, old)
+			}
+			p.Text = bytes.Replace(p.Text, []byte(old), []byte(with), 1)
+		}
+	}
+	for name, c := range map[string]struct {
+		spoil func(*Patch)
+		want  string
+	}{
+		"name":      {func(p *Patch) { p.Name = "ntuple.diff" }, "name"},
+		"no header": {replace("From 0", "from 0"), "header"},
+		"no author": {replace("\nFrom: ", "\nFor: "), "author"},
+		"subject":   {replace("selftests: drv-net: ", "fix "), "subject"},
+		"signed":    {replace("\n---\n", "\n\nSigned-off-by: A <a@example.org>\n---\n"), "signed"},
+		"no message": {func(p *Patch) {
+			head, rest, _ := bytes.Cut(p.Text, []byte("\n\n"))
+			_, diff, _ := bytes.Cut(rest, []byte("\n---\n"))
+			p.Text = bytes.Join([][]byte{head, []byte("\n\nWhy not\n---\n"), diff}, nil)
+		}, "explains nothing"},
+		"wide message": {replace("\n---\n", "\n"+strings.Repeat("wide ", 16)+"\n---\n"), "longer than 75"},
+		"other file":   {replace("a/"+selftestsDir+"/", "a/"), "renamed"},
+		"no test": {func(p *Patch) {
+			p.Text = bytes.ReplaceAll(p.Text, []byte(selftestsDir), []byte("tools/lib"))
+		}, "not one of the tests"},
+		"way out": {func(p *Patch) {
+			p.Text = bytes.ReplaceAll(p.Text, []byte(selftestsDir), []byte(selftestsDir+"/../../.."))
+		}, "not one of the tests"},
+		"other changes": {replace("+++ b/", "+++ c/"), "lead to"},
+		"cut short":     {func(p *Patch) { p.Text = p.Text[:bytes.LastIndex(p.Text, []byte("\n "))+1] }, "cut short"},
+		"edited by hand": {func(p *Patch) {
+			at := bytes.LastIndex(p.Text, []byte("\n-"))
+			p.Text = append(p.Text[:at:at], p.Text[at+1+bytes.IndexByte(p.Text[at+1:], '\n'):]...)
+		}, "cut short"},
+		"no changes": {func(p *Patch) { p.Text = p.Text[:bytes.Index(p.Text, []byte("diff --git"))] }, "changes nothing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := Patch{Name: good.Name, Text: bytes.Clone(good.Text)}
+			c.spoil(&p)
+			if err := badPatch(p); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v, want an error with %q", err, c.want)
+			}
+		})
+	}
+	if err := badPatch(good); err != nil {
+		t.Errorf("the same patch unspoilt: %v", err)
+	}
+}
+
+func TestProgramsWithPatchesAreKnown(t *testing.T) {
+	for name, want := range map[string]bool{
+		"drivers/net/hw/ntuple.py":    true,
+		"drivers/net/hw/nk_devmem.py": true,  // by a module beside it
+		"drivers/net/hw/csum.py":      false, // the library alone is no reason
+		"drivers/net/hw/ntuple":       false,
+		"hw/ntuple.py":                false,
+	} {
+		if got := Touches(name); got != want {
+			t.Errorf("Touches(%s) = %v", name, got)
+		}
+	}
+	for module := range imports {
+		if !patches.change(module) {
+			t.Errorf("no patch changes %s: there is no need to say who imports it", module)
+		}
+	}
+}
