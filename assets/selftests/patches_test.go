@@ -20,7 +20,8 @@ var (
 	signedOff    = regexp.MustCompile(`(?m)^(Signed-off-by|Co-developed-by):`)
 )
 
-// badPatch says what is wrong with the form of a patch. That it applies is not looked at: the kernel's files are not here.
+// badPatch says what is wrong with the form of a patch. Whether it applies is seen when the image is made: the kernel's
+// files are not here.
 func badPatch(p Patch) error {
 	if !patchName.MatchString(p.Name) {
 		return errors.New("its name is not as git gives it")
@@ -113,7 +114,7 @@ func count(text string) int {
 	return n
 }
 
-// Invariant: selftest: the patches of the kernel's tests are in the form in which they can be sent, and change only tests.
+// Invariant: selftest: the patches of the kernel's tests are in the form in which they are sent, and change only tests.
 func TestPatchesCanBeSent(t *testing.T) {
 	if len(patches) == 0 {
 		t.Fatal("there are no patches")
