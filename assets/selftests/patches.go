@@ -64,11 +64,12 @@ func (s patchSeries) apply(ctx context.Context, tools, dir string) error {
 	return nil
 }
 
-// imports are modules that lie among the programs, and the programs that import them. The library that all programs
+// imports are modules that lie among the programs, and what they call, with the programs that do so. The library that all programs
 // import, lib/py, is not one of them: what it has new is of no effect before a program calls it.
 var imports = map[string][]string{
 	"drivers/net/hw/devmem_lib.py": {"drivers/net/hw/devmem.py", "drivers/net/hw/nk_devmem.py",
 		"drivers/net/hw/userns_devmem.py"},
+	"net/lib/gro.c": {"drivers/net/gro.py", "drivers/net/hw/gro_hw.py"},
 }
 
 // Touches says whether the series changes a program, named from tools/testing/selftests on, or a module among the
