@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,8 +48,9 @@ type bench struct {
 	images *selftests.Images
 	disks  []qemu.Disk
 	mounts []guestroot.Image // of the disks
-	lab    *lab.Lab
-	guest  *machines.Guest // nil: none is booted
+	lab    *lab.Lab          // nil: none was wanted yet
+	maxMTU int               // of its NICs
+	guest  *machines.Guest   // nil: none is booted
 	end    context.CancelFunc
 	splats *console
 
@@ -64,11 +66,12 @@ type bench struct {
 
 // describe is the lab: a guest with two NICs of the model, the second of which is the tests' remote end. A GPU is behind
 // the first.
-func (o *Options) describe() lab.Description {
+// maxMTU is that of the NICs.
+func (o *Options) describe(maxMTU int) lab.Description {
 	if o.Device != "" { // QEMU has the NICs, and a hub between them; a lab has one port at least, which is nobody's here
 		return lab.Description{Guests: []lab.Guest{{Name: "guest"}, {NICs: []lab.NIC{{Model: lab.Virtio}}}}}
 	}
-	nic := lab.NIC{Model: o.NIC, MTU: o.MTU, MaxMTU: o.MaxMTU, QueuePairs: queuePairs, RSCUsecs: o.RSCUsecs, XDP: o.XDP,
+	nic := lab.NIC{Model: o.NIC, MTU: o.MTU, MaxMTU: maxMTU, QueuePairs: queuePairs, RSCUsecs: o.RSCUsecs, XDP: o.XDP,
 		Timestamps: o.NIC == lab.GVE,
 		// Tests send from addresses that they make up, and forward others' packets.
 		Link: wire.LinkOptions{Identity: &wire.Identity{Any: true, Router: true}}}
@@ -79,12 +82,32 @@ func (o *Options) describe() lab.Description {
 		GPUs: []lab.GPU{{Memory: gpuMemory}}}}}
 }
 
-// open makes the lab, boots nothing.
-func (b *bench) open() (err error) {
-	b.lab, err = lab.Open(b.opt.describe(), lab.Options{Farewell: machines.Farewell, Log: b.opt.Log})
-	if err != nil {
+// wants makes the lab for a program, unless it is that for the one before, whose guest goes on then.
+func (b *bench) wants(p *program) (err error) {
+	maxMTU := b.opt.MaxMTU
+	if b.opt.Device == "" && slices.Contains(smallFrames[b.opt.NIC], p.name) {
+		maxMTU = b.opt.MTU
+	}
+	if b.lab != nil && b.maxMTU == maxMTU {
+		return nil
+	}
+	if err := b.shut(); err != nil {
 		return err
 	}
+	if b.lab != nil {
+		old := b.lab
+		b.lab = nil
+		if err := old.Close(); err != nil {
+			return err
+		}
+	}
+	b.maxMTU = maxMTU
+	b.lab, err = lab.Open(b.opt.describe(maxMTU), lab.Options{Farewell: machines.Farewell, Log: b.opt.Log})
+	return err
+}
+
+// open opens what the guest has as disks.
+func (b *bench) open() (err error) {
 	for _, im := range []struct{ path, at string }{{b.images.Root, ""}, {b.images.Tests, "/ks"}, {b.images.Changed, "/ks"},
 		{b.images.Modules, "/usr/lib/modules/" + b.im.Kernel.Version}, {b.images.Patched, "/patched"}} {
 		if im.path == "" {

@@ -5,6 +5,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"vnic.dev/vnic/lab"
 )
 
 // collections are those of the tests' list that have programs for a NIC, with what the names of their programs begin
@@ -28,6 +30,10 @@ var NotForUs = map[string]string{
 	"psp.py":                       "for NICs with PSP, and a kernel with CONFIG_INET_PSP",
 	"macsec.py":                    "for NICs with MACsec",
 }
+
+// smallFrames are programs of which some model's driver wants a NIC whose MTU cannot be raised: gve takes pools of AF_XDP
+// only where the longest frame that the device may have fits a buffer (gve_main.c, gve_reg_xsk_pool).
+var smallFrames = map[string][]string{lab.GVE: {"hw/xsk_reconfig.py"}}
 
 // program is one of the tests' list.
 type program struct {

@@ -169,6 +169,9 @@ func (b *bench) columns(p *program) []results.Column {
 // program runs one, in a guest that it boots if none is there. Without an error the next one can be run.
 func (b *bench) program(ctx context.Context, p *program, column results.Column) (*results.Program, error) {
 	o := b.opt
+	if err := b.wants(p); err != nil {
+		return nil, err
+	}
 	if b.guest == nil {
 		o.Stage("booting")
 		if err := b.boot(ctx); err != nil {
