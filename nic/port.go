@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -39,6 +40,7 @@ type Config struct {
 	QueueSplits  bool   // a queue's driver says whether it is split, as it starts it (SplitQueue): no command does
 	Hash         bool   // receive queues want each IP frame's hash
 	GPUs         []GPU
+	Memory       *dma.Space   // by physical address, where an IOMMU translates what the NIC uses; nil: it does not
 	Shape        *Shape       // nil: nothing slows it down
 	Pollers      *Pollers     // that serve its transmit queues, if the model's rings can be polled; nil: a thread each
 	Log          *slog.Logger // nil: none
@@ -62,8 +64,9 @@ type Port struct {
 	trouble  atomic.Uint32             // noCarrier and so on; 0: nothing
 	separate atomic.Bool               // no frames are merged: SetCoalescing
 
-	conf Config
-	sw   *wire.Switch // set by Attach
+	conf   Config
+	memory *dma.Space   // guest memory as commands name it: by physical address
+	sw     *wire.Switch // set by Attach
 
 	dispatcher *control.Dispatcher
 	registry   *gpumem.Registry
@@ -108,7 +111,7 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointe
 	if c.MTU < 68 || uint32(c.MTU) > 65535-splitter.EthLen {
 		return nil, fmt.Errorf("port %s: MTU %d, not 68 to %d", c.Name, c.MTU, 65535-splitter.EthLen)
 	}
-	p := &Port{conf: c, space: space, limits: limits}
+	p := &Port{conf: c, space: space, limits: limits, memory: cmp.Or(c.Memory, space)}
 	p.mtu.Store(uint32(c.MTU))
 	gpus := make([]*gpumem.GPU, len(c.GPUs))
 	for i, g := range c.GPUs {
@@ -121,7 +124,7 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointe
 		engine.ToGuest = func(gpu, node int) *shape.Route { return s.ToHost[gpu].of(node) }
 		engine.FromGuest = func(gpu, node int) *shape.Route { return s.FromHost[gpu].of(node) }
 	}
-	p.engine = gpumem.NewEngine(p.registry, space, engine)
+	p.engine = gpumem.NewEngine(p.registry, p.memory, engine)
 	p.dispatcher = control.NewDispatcher(p)
 	for _, q := range queues {
 		rq := &rxQueue{q: q, wait: q}

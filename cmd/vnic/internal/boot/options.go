@@ -29,6 +29,7 @@ type Options struct {
 	Memory    uint64
 	GPUMemory uint64
 	GPUDriver string // lab.DriverNode or lab.DriverVNICGPU; a Lab has its own
+	IOMMU     bool   // guests' kernels translate what NICs address; of a Lab its file may say so, too
 	MTU       int
 	Impair    lab.Impairment // of all links
 
