@@ -73,7 +73,7 @@ func (o *Options) describe() lab.Description {
 		Link: wire.LinkOptions{Identity: &wire.Identity{Any: true, Router: true}}}
 	first, second := nic, nic
 	first.GPUs, second.GPUs = []int{0}, []int{}
-	return lab.Description{Guests: []lab.Guest{{Name: "guest", NICs: []lab.NIC{first, second},
+	return lab.Description{Guests: []lab.Guest{{Name: "guest", IOMMU: o.IOMMU, NICs: []lab.NIC{first, second},
 		GPUs: []lab.GPU{{Memory: gpuMemory}}}}}
 }
 

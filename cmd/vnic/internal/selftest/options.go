@@ -23,6 +23,7 @@ type Options struct {
 	NIC      string   // lab.GVE or lab.Virtio
 	Device   string   // of devices: a NIC of QEMU's own in place of ours; "": ours
 	Programs []string // PROGRAM or PROGRAM:CASE; none: all that are for a NIC like ours
+	IOMMU    bool     // the guest's kernel translates what the NICs address
 	MTU      int
 	Timeout  time.Duration // of a program
 	Repeat   int           // how often all is run; 0: 1
@@ -54,6 +55,8 @@ func (o *Options) Check() error {
 		return fmt.Errorf("--device %s: %s", o.Device, strings.Join(slices.Sorted(maps.Keys(devices)), ", "))
 	case !known:
 		return fmt.Errorf("--nic %s: %s or %s", o.NIC, lab.GVE, lab.Virtio)
+	case o.IOMMU && (o.Device != "" || !m.VFIOUser):
+		return fmt.Errorf("--iommu is for --nic %s: QEMU has no other NIC of this command's behind its IOMMU", lab.GVE)
 	case o.MTU < lab.MinMTU || o.MTU > m.MaxMTU:
 		return fmt.Errorf("--mtu %d: %d to %d", o.MTU, lab.MinMTU, m.MaxMTU)
 	case o.Timeout <= 0:
