@@ -52,6 +52,9 @@ type Guest struct {
 	// Driver is that of its GPUs: DriverNode, which "" stands for, or DriverVNICGPU. With the latter QEMU is told of the
 	// tree in any case, as the guest's kernel decides by it which NIC reaches which GPU.
 	Driver string
+	// IOMMU has the guest's kernel translate the addresses that its NICs use, by an IOMMU of QEMU's: their maps come and
+	// go with each buffer. Of guests with gVNICs alone, and GPUs that are NUMA nodes.
+	IOMMU bool
 }
 
 // Socket is a CPU socket: a NUMA node with a host bridge.
@@ -195,7 +198,7 @@ func (d *Description) Check() error {
 				return fmt.Errorf("NIC %s cannot be hotplug: %w", n.Name, errNoPort)
 			}
 		}
-		if err := g.checkGPUs(); err != nil {
+		if err := errors.Join(g.checkGPUs(), g.checkIOMMU()); err != nil {
 			return err
 		}
 	}

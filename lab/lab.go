@@ -49,6 +49,7 @@ type Machine struct {
 	GPUs  []*GPUMemory
 	// Driver is that of the GPUs in the guest, DriverNode or DriverVNICGPU.
 	Driver string
+	IOMMU  bool // its kernel is to translate what the NICs address
 
 	lab    *Lab
 	desc   *Guest
@@ -102,7 +103,7 @@ func (l *Lab) addMachine(g *Guest) error {
 		return err
 	}
 	m := &Machine{Name: g.Name, Tree: tree, Bare: len(g.Sockets) == 0 && g.Driver != DriverVNICGPU,
-		Driver: cmp.Or(g.Driver, DriverNode), desc: g, lab: l}
+		Driver: cmp.Or(g.Driver, DriverNode), IOMMU: g.IOMMU, desc: g, lab: l}
 	l.machines = append(l.machines, m)
 	nodes := max(len(g.Sockets), 1) - 1 // the last that is a socket's; GPUs that are nodes follow
 	for i := range g.GPUs {
@@ -205,6 +206,9 @@ func (l *Lab) Close() error {
 	wg.Wait()
 	if l.pollers != nil {
 		l.pollers.Close()
+	}
+	for _, m := range l.machines {
+		errs = append(errs, m.SetMemory(nil))
 	}
 	errs = append(errs, l.free()) // no NIC is left that reads another's GPU
 	l.ports, l.machines, l.services, l.memory = nil, nil, nil, nil

@@ -137,13 +137,16 @@ func TestBadOptionsAreRefused(t *testing.T) {
 		"--mtu 9199":                        lab.Uniform(1, lab.NIC{Model: lab.GVE, MTU: 9199}, 0),
 		"17 queue pairs":                    lab.Uniform(1, lab.NIC{Model: lab.GVE, QueuePairs: 17}, 0),
 		"NIC : timestamps are of model gve": lab.Uniform(1, lab.NIC{Model: lab.Virtio, Timestamps: true}, 0),
-		"65 ports with GPU":                 lab.Uniform(65, virtio, 4096),
-		"--gpu-memory 3M: not":              lab.Uniform(1, virtio, 3<<20),
-		"--gpu-memory 1M: not":              lab.Uniform(1, lab.NIC{Model: lab.GVE}, 1<<20),
-		"GPU 0 of guest : NICs of both":     {Guests: []lab.Guest{two}},
-		"GPU 0 of guest : no NIC":           {Guests: []lab.Guest{none}},
-		"NIC : GPU 1: not one of the gues":  {Guests: []lab.Guest{far}},
-		"--rsc-usecs 1000001: ":             lab.Uniform(1, lab.NIC{Model: lab.GVE, RSCUsecs: 1e6 + 1}, 0),
+		"an IOMMU (--iommu) is for guests":  {Guests: []lab.Guest{{NICs: []lab.NIC{{Model: lab.GVE}, virtio}, IOMMU: true}}},
+		"an IOMMU (--iommu) and GPUs with": {Guests: []lab.Guest{{NICs: []lab.NIC{{Model: lab.GVE}}, IOMMU: true,
+			Driver: lab.DriverVNICGPU, GPUs: []lab.GPU{{Memory: 2 << 20}}}}},
+		"65 ports with GPU":                lab.Uniform(65, virtio, 4096),
+		"--gpu-memory 3M: not":             lab.Uniform(1, virtio, 3<<20),
+		"--gpu-memory 1M: not":             lab.Uniform(1, lab.NIC{Model: lab.GVE}, 1<<20),
+		"GPU 0 of guest : NICs of both":    {Guests: []lab.Guest{two}},
+		"GPU 0 of guest : no NIC":          {Guests: []lab.Guest{none}},
+		"NIC : GPU 1: not one of the gues": {Guests: []lab.Guest{far}},
+		"--rsc-usecs 1000001: ":            lab.Uniform(1, lab.NIC{Model: lab.GVE, RSCUsecs: 1e6 + 1}, 0),
 	} {
 		if w, err := lab.Open(d, lab.Options{}); w != nil || err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: %v, %v", want, w, err)

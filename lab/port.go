@@ -33,6 +33,8 @@ type Port struct {
 	lab *Lab
 	dev device
 
+	memory *dma.Space // the guest's, by physical address; nil: the NIC's space is that
+
 	machine *Machine
 	desc    *NIC
 
@@ -61,15 +63,20 @@ func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, 
 		QueuePairs: n.QueuePairs, XDP: n.XDP, GPUs: reached, Place: place, lab: l, machine: m, desc: n,
 		loads: make(map[loadsOf][]Load)}
 	p.life, p.end = context.WithCancelCause(context.Background())
+	if m.IOMMU {
+		p.memory = dma.NewSpace(p.Name+", physical", l.files)
+	}
 	var err error
 	c := nic.Config{Name: p.Name, MAC: p.MAC, MTU: uint16(p.MaxMTU), QueuePairs: p.QueuePairs, GPUs: gpus,
-		Pollers: l.pollers, Shape: p.shape(), Hold: time.Duration(n.RSCUsecs) * time.Microsecond,
+		Pollers: l.pollers, Memory: p.memory, Shape: p.shape(), Hold: time.Duration(n.RSCUsecs) * time.Microsecond,
 		Sabotage: n.Sabotage, Log: l.opt.Log}
 	if p.dev, err = model.open(l.files, c, hardware{express(m.desc, n), n.Timestamps}); err != nil {
 		p.dev = nil // not an interface of a nil pointer
 		return p, err
 	}
-	p.Space().SetNodes(p.nodes())
+	if p.memory == nil {
+		p.Space().SetNodes(p.nodes()) // by addresses that are translated nothing is known
+	}
 	link := n.Link
 	link.Up = scaled(link.Up, l.clock.Scale())
 	who := wire.Identity{}

@@ -126,7 +126,7 @@ func (p *Port) GPUs() ([]control.GPUInfo, error) {
 
 // GPUMaps implements control.Handler.
 func (p *Port) GPUMaps() (maps []control.GPUMap, err error) {
-	for _, r := range p.space.Regions() {
+	for _, r := range p.memory.Regions() {
 		if r.NoAccess || r.File.GPU() < 0 || p.registry.GPU(r.File.GPU()) == nil {
 			continue
 		}

@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -40,7 +41,8 @@ type Config struct {
 	QueueSplits  bool   // a queue's driver says whether it is split, as it starts it (SplitQueue): no command does
 	Hash         bool   // receive queues want each IP frame's hash
 	GPUs         []GPU
-	Shape        *Shape // nil: nothing slows it down
+	Memory       *dma.Space // by physical address, where an IOMMU translates what the NIC uses; nil: it does not
+	Shape        *Shape     // nil: nothing slows it down
 	// Hold is for how long a merge of frames may stay open when its batch has ended (receive coalescing), at most MaxHold;
 	// 0: it ends with the batch.
 	Hold     time.Duration
@@ -69,8 +71,9 @@ type Port struct {
 	separate atomic.Bool               // no frames are merged: SetCoalescing
 	hold     *holder                   // nil: merges end with their batch
 
-	conf Config
-	sw   *wire.Switch // set by Attach
+	conf   Config
+	memory *dma.Space   // guest memory as commands name it: by physical address
+	sw     *wire.Switch // set by Attach
 
 	dispatcher *control.Dispatcher
 	registry   *gpumem.Registry
@@ -118,7 +121,7 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointe
 	if c.Hold < 0 || c.Hold > MaxHold {
 		return nil, fmt.Errorf("port %s: merges that stay open for %v, not 0 to %v", c.Name, c.Hold, MaxHold)
 	}
-	p := &Port{conf: c, space: space, limits: limits}
+	p := &Port{conf: c, space: space, limits: limits, memory: cmp.Or(c.Memory, space)}
 	p.mtu.Store(uint32(c.MTU))
 	gpus := make([]*gpumem.GPU, len(c.GPUs))
 	for i, g := range c.GPUs {
@@ -131,7 +134,7 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointe
 		engine.ToGuest = func(gpu, node int) *shape.Route { return s.ToHost[gpu].of(node) }
 		engine.FromGuest = func(gpu, node int) *shape.Route { return s.FromHost[gpu].of(node) }
 	}
-	p.engine = gpumem.NewEngine(p.registry, space, engine)
+	p.engine = gpumem.NewEngine(p.registry, p.memory, engine)
 	p.dispatcher = control.NewDispatcher(p)
 	for _, q := range queues {
 		rq := &rxQueue{q: c.Sabotage.rx(q), wait: q}

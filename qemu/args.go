@@ -29,8 +29,20 @@ func (c *Config) kernelArgs(accel Accel) string {
 	if c.CPUs > 1 && accel != AccelKVM {
 		more = strings.TrimSpace("tsc=unstable " + more)
 	}
+	if c.IOMMU {
+		more = strings.TrimSpace(iommuKernelArgs + " " + more)
+	}
 	return KernelArgs(slices.ContainsFunc(c.GPUs, func(g GPU) bool { return g.Node }), more)
 }
+
+// iommu is QEMU's model of an IOMMU, before all devices that it is for. In caching mode it tells of each map that the
+// guest makes, without which QEMU refuses a device of VFIO (hw/i386/intel_iommu.c, vtd_iommu_notify_flag_changed).
+// Interrupts are not remapped: that wants another interrupt controller (kernel-irqchip=split) with KVM.
+const iommu = "intel-iommu,caching-mode=on,intremap=off"
+
+// iommuKernelArgs are what Linux needs to translate, whatever it was built to do by itself
+// (Documentation/admin-guide/kernel-parameters.txt).
+const iommuKernelArgs = "intel_iommu=on iommu.passthrough=0"
 
 // KernelArgs is the kernel's command line of a guest, with more words behind. A kernel that looks
 // for a random place may find one on a node that is a GPU's.
@@ -147,7 +159,11 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 
 // devices are the tree, GPUs, NICs and disks. Disks are last: whatever else there is stays where it is without them.
 func (c *Config) devices(f *files) []string {
-	args := c.tree()
+	var args []string
+	if c.IOMMU {
+		args = append(args, "-device", iommu)
+	}
+	args = append(args, c.tree()...)
 	for i, g := range c.GPUs {
 		id := "gpu" + strconv.Itoa(i)
 		switch {

@@ -93,7 +93,10 @@ type Config struct {
 	// ForwardsP2P has the guest's kernel take the host bridges for ones that forward requests between their ports: it
 	// goes by the CPU, AMD's since Zen (drivers/pci/p2pdma.c, cpu_supports_p2pdma). With KVM the host's CPU decides.
 	ForwardsP2P bool
-	Args        []string // more QEMU arguments, last
+	// IOMMU gives the machine an IOMMU, Intel's (VT-d), and has the kernel translate by it what devices address. Of QEMU's
+	// own devices those that do not ask for translation (virtio without iommu_platform) go past it.
+	IOMMU bool
+	Args  []string // more QEMU arguments, last
 	// ResultsPort offers the results channel as a port of a virtio-serial device, too
 	// (agent.PortName): much faster than a serial line, for guests whose kernel has a driver for
 	// it. The guest picks one (agent.Config.Port).
@@ -129,12 +132,14 @@ type Machine struct {
 	log    *slog.Logger
 	child  *proc.Child
 	ram    []*os.File
-	con    *console
-	conIn  net.Conn
-	conOK  chan struct{} // closed when the console has been read to its end
-	qmp    *qmp
-	agent  *agent.Client
-	net    []*backendSocket
+	// of guest memory
+	physical []Extent
+	con      *console
+	conIn    net.Conn
+	conOK    chan struct{} // closed when the console has been read to its end
+	qmp      *qmp
+	agent    *agent.Client
+	net      []*backendSocket
 
 	unplug  [2][]string // devices of NICs and GPUs that can be taken out; "": this one cannot
 	unplugs unplugs
@@ -222,7 +227,7 @@ func launch(ctx context.Context, c *Config, accel Accel) (_ *Machine, err error)
 		}
 		m.ram = append(m.ram, f)
 	}
-	in.ram = m.ram
+	in.ram, m.physical = m.ram, physical(c.nodeFiles(m.ram))
 	if in.initrd, err = gather(c.Initrd); err != nil {
 		return nil, fmt.Errorf("initramfs: %w", err)
 	}

@@ -53,7 +53,7 @@ func (w *Worker) completed(p *Packet) DropReason {
 	if !x.describe(p, &from, p.PayloadLen) {
 		return DropBadFrame
 	}
-	r := DropNone
+	var r DropReason
 	if x.Trailed() {
 		r = x.finish(w)
 	} else {

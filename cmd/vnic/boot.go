@@ -71,6 +71,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 					return err
 				}
 				setGPUDriver(l, o.GPUDriver)
+				setIOMMU(l, o.IOMMU)
 				ups = l.UplinksOf("")
 				if err := gatewayOnce(c, l); err != nil {
 					return err
@@ -138,6 +139,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	f.Var((*bytesFlag)(&o.Memory), "memory", "RAM of each guest")
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each GPU, a power of two; 0: no GPUs")
 	gpuDriverFlag(f, &o.GPUDriver)
+	iommuFlag(f, &o.IOMMU)
 	f.IntVar(&o.MTU, "mtu", 1500, "MTU of the link")
 	maxMTUFlag(f, &o.MaxMTU)
 	xdpFlag(f, &o.XDP)

@@ -33,6 +33,19 @@ func gpuDriverFlag(f *pflag.FlagSet, name *string) {
 			"PCI devices, so that Linux decides which NIC reaches which (default: as the lab file has it, else node)")
 }
 
+// iommuFlag has guests' kernels translate what NICs address.
+func iommuFlag(f *pflag.FlagSet, on *bool) {
+	f.BoolVar(on, "iommu", false,
+		"the guests' kernels translate the addresses that NICs use, by an IOMMU of QEMU's: a map for each buffer; --nic gve")
+}
+
+// setIOMMU gives all guests of a lab an IOMMU, or leaves them what the file says.
+func setIOMMU(l *labfile.Lab, on bool) {
+	for i := range l.Guests {
+		l.Guests[i].IOMMU = l.Guests[i].IOMMU || on
+	}
+}
+
 // driverNeedsKernel refuses a driver of GPUs whose guests have no kernel to load it.
 func driverNeedsKernel(c *cobra.Command, name string, inProc bool) error {
 	if inProc && name == lab.DriverVNICGPU {

@@ -43,6 +43,7 @@ devmem the NICs read and write GPU memory; in mode copy payload goes through gue
 Memory TCP.`,
 		Example: `  vnic run                          two QEMU guests, 256 MiB, devmem against copy
   vnic run --nic gve                the same, but driver and TCP stack are the kernel's
+  vnic run --nic gve --iommu        with addresses that the guests' IOMMUs translate
   vnic run --nic gve,virtio         from the kernel's stack to ours
   vnic run --size 64M --loss 1%     over a link that loses packets
   vnic run --p2p off                the negative control: payload bounced through host memory
@@ -195,6 +196,7 @@ Memory TCP.`,
 	f.Var((*bytesFlag)(&o.Memory), "memory", "RAM of each guest")
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each GPU, a power of two")
 	gpuDriverFlag(f, &o.GPUDriver)
+	iommuFlag(f, &o.IOMMU)
 	sourceFlags(f, &o.Fetch)
 	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
 	f.BoolVar(&o.Keep, "keep", false, "keep the guests' consoles and the NICs' counters, in ./vnic-run-SEED")
@@ -242,6 +244,7 @@ func takeLab(c *cobra.Command, o *run.Options, name string) error {
 		return err
 	}
 	setGPUDriver(l, o.GPUDriver)
+	setIOMMU(l, o.IOMMU)
 	if c.Flags().Changed("nic") {
 		if err := o.Remodel(l); err != nil {
 			return misuse(c, err)

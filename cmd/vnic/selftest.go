@@ -113,6 +113,7 @@ a reason there, with evidence. A kernel of which nothing is written down is repo
 	f.BoolVar(&o.Shell, "shell", false, "at the first failure a shell in the guest, with NETIF and the like set")
 	f.IntVar(&o.Repeat, "repeat", o.Repeat, "how often all is run")
 	f.DurationVar(&o.Timeout, "timeout", o.Timeout, "for each program")
+	iommuFlag(f, &o.IOMMU)
 	f.IntVar(&o.MTU, "mtu", o.MTU, "MTU of both ends")
 	f.IntVar(&o.MaxMTU, "max-mtu", o.MaxMTU, "MTU to which tests can raise theirs")
 	f.IntVar(&o.RSCUsecs, "rsc-usecs", o.RSCUsecs,

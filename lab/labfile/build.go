@@ -280,7 +280,7 @@ func (b *builder) guest(name string) error {
 	case len(f.Sockets) == 0 && len(f.Switches) > 0:
 		return b.wrong(at.to("switches"), "switches without sockets: name one that they are below, as sockets: [{name: s0}]")
 	}
-	g := lab.Guest{Name: name, Driver: f.Driver}
+	g := lab.Guest{Name: name, Driver: f.Driver, IOMMU: f.IOMMU}
 	if err := b.tree(at, &f, &g); err != nil {
 		return err
 	}

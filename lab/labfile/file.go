@@ -45,6 +45,8 @@ type Guest struct {
 	// Driver of the GPUs: node, as no driver has them, or vnicgpu, so that the guest's kernel decides which NIC reaches
 	// which GPU.
 	Driver string `yaml:"driver,omitempty" jsonschema:"enum=node,enum=vnicgpu"`
+	// IOMMU has the guest's kernel translate the addresses that its NICs use, which are gVNICs.
+	IOMMU bool `yaml:"iommu,omitempty"`
 }
 
 // Socket is a CPU socket: a NUMA node with a host bridge.

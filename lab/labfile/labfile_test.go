@@ -292,6 +292,21 @@ func TestDriver(t *testing.T) {
 	testkit.ErrorSays(t, err, "a.p: NICs of both models")
 }
 
+// Invariant: labfile: A guest's IOMMU is read and completed to what it was, and refused where QEMU has none for it.
+func TestIOMMU(t *testing.T) {
+	const text = "guests:\n  a: {iommu: true, nics: [{name: n, model: gve}], gpus: [{name: p}]}\n" +
+		"  b: {nics: [{name: n}]}\n"
+	l := testkit.Must(Parse("f", []byte(text)))(t)
+	testkit.Equal(t, "IOMMUs", fmt.Sprint(l.Guests[0].IOMMU, l.Guests[1].IOMMU), "true false")
+	b := testkit.Must(l.YAML())(t)
+	testkit.Equal(t, "in the completed file", strings.Count(string(b), "iommu: true\n"), 1)
+	testkit.Equal(t, "read again", diff(l.Complete(), testkit.Must(Parse("f", b))(t).Complete()), "")
+	_, err := Parse("f", []byte(strings.Replace(text, "model: gve", "model: virtio", 1)))
+	testkit.ErrorSays(t, err, "f:2:", "an IOMMU (--iommu) is for guests whose NICs are all of model gve")
+	_, err = Parse("f", []byte(strings.Replace(text, "iommu: true", "iommu: true, driver: vnicgpu", 1)))
+	testkit.ErrorSays(t, err, "would wait for ever")
+}
+
 // 65 guests with a GPU each are one too many, whatever else.
 func TestTooMany(t *testing.T) {
 	var b strings.Builder

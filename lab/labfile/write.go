@@ -51,7 +51,8 @@ func (l *Lab) YAML() ([]byte, error) {
 }
 
 func (l *Lab) guest(i int, g *lab.Guest) Guest {
-	f := Guest{Memory: Quantity(lab.FormatBytes(l.Machines[i].RAM)), CPUs: l.Machines[i].CPUs, Driver: g.Driver}
+	f := Guest{Memory: Quantity(lab.FormatBytes(l.Machines[i].RAM)), CPUs: l.Machines[i].CPUs, Driver: g.Driver,
+		IOMMU: g.IOMMU}
 	for _, s := range g.Sockets {
 		f.Sockets = append(f.Sockets, Socket{s.Name, s.Routing.String(), rateOf(s.DRAM, lab.FormatByteRate)})
 	}

@@ -3,6 +3,7 @@ package machines
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"vnic.dev/vnic/dma"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/lab"
@@ -102,8 +104,19 @@ func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, 
 	if err != nil {
 		return nil, err
 	}
+	if err := hw.SetMemory(memoryOf(m)); err != nil {
+		return nil, errors.Join(fmt.Errorf("memory of %s: %w", c.Name, err), m.Close())
+	}
 	hw.SetGuest(lab.GuestFaults{RemoveNIC: m.UnplugNIC, RemoveGPU: m.UnplugGPU})
 	return &Guest{Machine: m}, nil
+}
+
+// memoryOf is a guest's memory by physical address.
+func memoryOf(m *qemu.Machine) (maps []dma.Map) {
+	for _, x := range m.Physical() {
+		maps = append(maps, dma.Map{IOVA: x.Addr, Size: x.Size, FD: int(x.File.Fd()), FileOffset: x.Off})
+	}
+	return maps
 }
 
 // Attach gives a machine of QEMU's the GPUs and NICs of one of a lab.
@@ -114,6 +127,7 @@ func Attach(c *qemu.Config, hw *lab.Machine) {
 	if hw.Driver == lab.DriverVNICGPU {
 		c.ForwardsP2P = lab.Forwards(hw.Tree)
 	}
+	c.IOMMU = hw.IOMMU
 	for _, g := range hw.GPUs {
 		c.GPUs = append(c.GPUs, qemu.GPU{File: g.File, Size: g.Size(), Node: g.Node, Place: g.Place,
 			Hotplug: g.Hotplug})

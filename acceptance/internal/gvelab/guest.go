@@ -31,6 +31,8 @@ const (
 	OpCarrier     = "lab.carrier"     // wait until Name's is Up
 	OpReconfigure = "lab.reconfigure" // queues, rings, MTU, by ethtool and ip
 	OpReload      = "lab.reload"      // unload and load the module, Times times
+	OpRemove      = "lab.remove"      // eth0's device, by sysfs, while its queue 3 is bound if it is Up
+	OpRescan      = "lab.rescan"      // of PCI, which brings it back
 	OpLog         = "lab.log"         // the kernel's, a []Record
 	OpBindZero    = "lab.bindzero"    // try to bind queue 0
 	// use eth0, whose device is gone; a []Record of what comes of it, the last with Name in it
@@ -68,6 +70,7 @@ func Main() {
 		OpSetup: g.setup, OpTraffic: g.traffic, OpCycles: g.cycles, OpBind: g.bind, OpUnbind: g.unbind, OpFlap: g.flap,
 		OpCarrier: g.carrier, OpReconfigure: g.reconfigure, OpReload: g.reload, OpLog: g.log, OpBindZero: g.bindZero,
 		OpLost: g.lost, OpOneWay: g.oneWay, OpSetters: g.setters, OpStats: g.stats, OpReset: g.reset,
+		OpRemove: g.remove, OpRescan: g.rescan,
 	}
 	for name, op := range ops {
 		ops[name] = func(ctx context.Context, a *Args) (any, error) {
@@ -262,51 +265,70 @@ func (g *guest) lost(ctx context.Context, a *Args) (any, error) {
 func (g *guest) reload(ctx context.Context, a *Args) (any, error) {
 	for i := range a.Times {
 		bound := i%2 == 0
-		var err error
-		if bound {
-			if _, err = g.bind(ctx, nil); err == nil {
-				_, err = g.traffic(ctx, &Args{})
+		unload := func() error {
+			if err := unix.DeleteModule(module, unix.O_NONBLOCK); err != nil {
+				return fmt.Errorf("unload %s: %w", module, err)
 			}
-			if err == nil {
-				err = g.dut.tx.Close()
-			}
-		} else {
-			err = g.dut.close()
+			return nil
 		}
-		if err != nil {
+		if err := g.away(ctx, bound, unload); err != nil {
 			return nil, err
 		}
 		start := time.Now()
-		if err := unix.DeleteModule(module, unix.O_NONBLOCK); err != nil {
-			return nil, fmt.Errorf("unload %s: %w", module, err)
-		}
-		unloaded := time.Since(start)
-		if bound { // the interface is gone: what Close would set back is, too
-			if err := g.dut.close(); err != nil {
-				say(ctx, "close of a device whose driver is gone: %v", err)
-			}
-		}
-		g.bound, g.dut = false, nil
-		start = time.Now()
 		if err := load(filepath.Join(agent.ModulesPath, module)); err != nil {
 			return nil, fmt.Errorf("load %s: %w", module, err)
 		}
 		if err := g.links(); err != nil {
 			return nil, err
 		}
-		say(ctx, "unloaded with bound=%t in %v, loaded in %v", bound, unloaded.Round(time.Millisecond),
-			time.Since(start).Round(time.Millisecond))
-		if g.dut, err = openDevice(ctx, g); err != nil {
-			return nil, err
-		}
-		if _, err := g.traffic(ctx, &Args{}); err != nil {
-			return nil, fmt.Errorf("after a reload: %w", err)
-		}
-		if _, err := g.cycles(ctx, &Args{Times: 1}); err != nil {
+		say(ctx, "loaded in %v", time.Since(start).Round(time.Millisecond))
+		if err := g.returned(ctx); err != nil {
 			return nil, fmt.Errorf("after a reload: %w", err)
 		}
 	}
 	return nil, nil
+}
+
+// away has the interface under test go under traffic, by what take does, while a queue is bound for receive or none is.
+func (g *guest) away(ctx context.Context, bound bool, take func() error) (err error) {
+	if bound {
+		if _, err = g.bind(ctx, nil); err == nil {
+			_, err = g.traffic(ctx, &Args{})
+		}
+		if err == nil {
+			err = g.dut.tx.Close()
+		}
+	} else {
+		err = g.dut.close()
+	}
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	if err := take(); err != nil {
+		return err
+	}
+	gone := time.Since(start)
+	if bound { // the interface is gone: what Close would set back is, too
+		if err := g.dut.close(); err != nil {
+			say(ctx, "close of a device whose driver is gone: %v", err)
+		}
+	}
+	g.bound, g.dut = false, nil
+	say(ctx, "gone with bound=%t in %v", bound, gone.Round(time.Millisecond))
+	return nil
+}
+
+// returned has all streams go on over an interface that has come back, and queues bound.
+func (g *guest) returned(ctx context.Context) (err error) {
+	if g.dut, err = openDevice(ctx, g); err != nil {
+		return err
+	}
+	if _, err := g.traffic(ctx, &Args{}); err != nil {
+		return err
+	}
+	_, err = g.cycles(ctx, &Args{Times: 1})
+	return err
 }
 
 // load loads a module of the image.

@@ -67,6 +67,12 @@ func (g *guest) boot(ctx, ready context.Context) error {
 	if err := g.compareTrees(ready); err != nil {
 		return g.blame(err)
 	}
+	for _, p := range g.hw.Ports {
+		if g.hw.IOMMU && g.network.NotReady == "" && !p.Translated() {
+			o.Note("%s: its kernel does not translate what %s addresses: was it built without CONFIG_INTEL_IOMMU, or told "+
+				"iommu=pt?", g.name, p.Name)
+		}
+	}
 	if missing := g.network.NotReady; missing != "" {
 		o.Note("%s: the network is not ready: %s: the program starts without it", g.name, missing)
 	}

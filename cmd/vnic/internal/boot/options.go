@@ -29,6 +29,7 @@ type Options struct {
 	Memory    uint64
 	GPUMemory uint64
 	GPUDriver string // lab.DriverNode or lab.DriverVNICGPU; a Lab has its own
+	IOMMU     bool   // guests' kernels translate what NICs address; of a Lab its file may say so, too
 	MTU       int
 	MaxMTU    int            // to which the kernel's NIC can raise its own; 0: MTU
 	XDP       bool           // the kernel's virtio NIC takes native XDP programs

@@ -65,7 +65,8 @@ func (o *Options) describe() (d lab.Description) {
 
 func (o *Options) describeFlags() (d lab.Description) {
 	for i := range o.Guests {
-		g := lab.Guest{Name: guestnet.HostName(i), Driver: o.GPUDriver, NICs: []lab.NIC{o.kernelNIC(i)}}
+		g := lab.Guest{Name: guestnet.HostName(i), Driver: o.GPUDriver, IOMMU: o.IOMMU,
+			NICs: []lab.NIC{o.kernelNIC(i)}}
 		g.NICs[0].Name, g.NICs[0].MAC = guestnet.HostName(i), lab.MAC(i)
 		if o.ownNIC(i) {
 			g.NICs[0].GPUs = []int{} // none

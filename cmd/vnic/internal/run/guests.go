@@ -177,6 +177,9 @@ func (e *end) boot(ctx context.Context, im *machines.Images, gate *broker.Gate) 
 // setup has a guest take its NIC and start its stack.
 func (e *end) setup(ctx context.Context) error {
 	g, window, err := guests.Setup(ctx, e.qemu.Agent(), e.nodeConfig())
+	if err == nil {
+		err = guests.CheckTranslation(e.hw, e.nic)
+	}
 	if err != nil {
 		return err
 	}

@@ -35,6 +35,7 @@ type Options struct {
 	Memory     uint64
 	GPUMemory  uint64
 	GPUDriver  string // lab.DriverNode or lab.DriverVNICGPU; a Lab has its own
+	IOMMU      bool   // guests' kernels translate what NICs address; of a Lab its file may say so, too
 	P2P        bool
 	Audit      bool
 	// Lab, if it is not nil, has the guests; Rails is how many of their NICs are used, each with that of the same number
@@ -218,6 +219,9 @@ func (o *Options) Check() error {
 	case o.Pause != "" && !slices.Contains(Stages, o.Pause):
 		return fmt.Errorf("--pause-at %s: none of %v", o.Pause, Stages)
 	}
+	if err := o.checkIOMMU(); err != nil {
+		return err
+	}
 	if err := errors.Join(o.checkHalf(), o.checkScale()); err != nil {
 		return err
 	}
@@ -232,6 +236,18 @@ func (o *Options) Check() error {
 	}
 	_, err = o.plan()
 	return err
+}
+
+// checkIOMMU sees whether the guests can have IOMMUs; of a Lab its own check says so.
+func (o *Options) checkIOMMU() error {
+	if !o.IOMMU || o.Lab != nil {
+		return nil
+	}
+	d, err := o.description()
+	if err != nil {
+		return err
+	}
+	return d.Check()
 }
 
 // loss says where segments are lost. What is between hosts may do so.

@@ -121,7 +121,7 @@ func (o *Options) describeRails() (d lab.Description, err error) {
 	}
 	d.NoP2P = !o.P2P
 	for i, name := range [2]string{"a", "b"} {
-		g := lab.Guest{Name: name, Driver: o.GPUDriver}
+		g := lab.Guest{Name: name, Driver: o.GPUDriver, IOMMU: o.IOMMU}
 		for rail := range o.Rails {
 			n := lab.NIC{Name: fmt.Sprintf("%s.nic%d", name, rail), Model: models[i].Name, MTU: o.MTU, MaxMTU: o.MaxMTU,
 				XDP: o.XDP, RSCUsecs: o.RSCUsecs, QueuePairs: o.queuePairs(models[i]), GPUs: []int{rail}}

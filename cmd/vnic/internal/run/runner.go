@@ -86,7 +86,8 @@ func (o *Options) describe() (d lab.Description, err error) {
 	}
 	d.NoP2P = !o.P2P
 	for i, name := range [2]string{"A", "B"} {
-		d.Guests = append(d.Guests, lab.Guest{Name: name, Driver: o.GPUDriver, GPUs: []lab.GPU{{Memory: o.GPUMemory}},
+		d.Guests = append(d.Guests, lab.Guest{Name: name, Driver: o.GPUDriver, IOMMU: o.IOMMU,
+			GPUs: []lab.GPU{{Memory: o.GPUMemory}},
 			NICs: []lab.NIC{{Name: name, Model: models[i].Name, MTU: o.MTU, MaxMTU: o.MaxMTU, XDP: o.XDP, RSCUsecs: o.RSCUsecs,
 				QueuePairs: o.queuePairs(models[i])}}})
 	}

@@ -78,7 +78,7 @@ func (o *Options) describe(maxMTU int) lab.Description {
 	first, second := nic, nic
 	first.GPUs, second.GPUs = []int{0}, []int{}
 	first.Sabotage = o.Sabotage // of the NIC that is tested
-	return lab.Description{Guests: []lab.Guest{{Name: "guest", NICs: []lab.NIC{first, second},
+	return lab.Description{Guests: []lab.Guest{{Name: "guest", IOMMU: o.IOMMU, NICs: []lab.NIC{first, second},
 		GPUs: []lab.GPU{{Memory: gpuMemory}}}}}
 }
 

@@ -29,6 +29,7 @@ type Options struct {
 	RSCUsecs int           // lab.NIC's
 	XDP      bool          // lab.NIC's
 	Sabotage *nic.Sabotage // a fault of the NIC that is tested; nil: none
+	IOMMU    bool          // the guest's kernel translates what the NICs address
 	Timeout  time.Duration // of a program
 	Repeat   int           // how often all is run; 0: 1
 
@@ -59,6 +60,8 @@ func (o *Options) Check() error {
 		return fmt.Errorf("--device %s: %s", o.Device, strings.Join(slices.Sorted(maps.Keys(devices)), ", "))
 	case !known:
 		return fmt.Errorf("--nic %s: %s or %s", o.NIC, lab.GVE, lab.Virtio)
+	case o.IOMMU && (o.Device != "" || !m.VFIOUser):
+		return fmt.Errorf("--iommu is for --nic %s: QEMU has no other NIC of this command's behind its IOMMU", lab.GVE)
 	case o.MTU < lab.MinMTU || o.MTU > m.MaxMTU:
 		return fmt.Errorf("--mtu %d: %d to %d", o.MTU, lab.MinMTU, m.MaxMTU)
 	case o.MaxMTU < o.MTU || o.MaxMTU > m.MaxMTU:

@@ -10,6 +10,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/splat"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -76,6 +77,8 @@ func TestOptionsThatCannotBe(t *testing.T) {
 	testkit.OK(t, good.Check())
 	for want, change := range map[string]func(o *Options){
 		"--nic e1000: gve or virtio":                         func(o *Options) { o.NIC = "e1000" },
+		"--iommu is for --nic gve: ":                         func(o *Options) { o.NIC, o.IOMMU = lab.Virtio, true },
+		"--iommu is for --nic gve":                           func(o *Options) { o.Device, o.IOMMU = "e1000e", true },
 		"--device rtl8139: e1000e, virtio-net-pci, vmxnet3":  func(o *Options) { o.Device = "rtl8139" },
 		"--mtu 10000: 576 to 9198":                           func(o *Options) { o.MTU = 10000 },
 		"--max-mtu 1499: 1500 (--mtu) to 9198":               func(o *Options) { o.MaxMTU = 1499 },

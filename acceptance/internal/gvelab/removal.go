@@ -1,0 +1,48 @@
+package gvelab
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/vishvananda/netlink"
+)
+
+// remove takes the PCI device of the interface under test away from the guest's kernel, under traffic
+// (Documentation/ABI/testing/sysfs-bus-pci). QEMU and the device are not told of it otherwise than by what the driver
+// does as it goes.
+func (g *guest) remove(ctx context.Context, a *Args) (any, error) {
+	return nil, g.away(ctx, a.Up, func() error {
+		device, err := filepath.EvalSymlinks("/sys/class/net/" + underTestName + "/device")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(device+"/remove", []byte("1"), 0); err != nil {
+			return err
+		}
+		if _, err := os.Stat(device); err == nil {
+			return fmt.Errorf("%s is still there", device)
+		}
+		return nil
+	})
+}
+
+// rescan has the kernel find it again; the streams that were there go on over it.
+func (g *guest) rescan(ctx context.Context, _ *Args) (any, error) {
+	if err := os.WriteFile("/sys/bus/pci/rescan", []byte("1"), 0); err != nil {
+		return nil, err
+	}
+	limit, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no %s in %v", underTestName, patience))
+	defer cancel()
+	if err := poll(limit, func() (bool, error) {
+		_, err := netlink.LinkByName(underTestName)
+		return err == nil, nil
+	}); err != nil {
+		return nil, err
+	}
+	if err := bringUp(underTestName, underTest); err != nil {
+		return nil, err
+	}
+	return nil, g.returned(ctx)
+}

@@ -1,0 +1,90 @@
+package gvelab
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab/labtest"
+)
+
+// The guest's kernel lets go of a gVNIC under traffic and finds it again, ten times, every other
+// time with a queue bound to device memory, and as often behind an IOMMU: each time the streams go
+// on, every byte compared, queues can be bound, and nothing is left on the host: while the device
+// is away it has no queues and no interrupts, and when it is back as much as before. The kernel
+// complains of nothing.
+//
+// Invariant: nic/gve: A device that the guest removes and finds again, under traffic, works as before, and leaves
+// nothing.
+func TestRemovedAndFoundAgainUnderTraffic(t *testing.T) {
+	if !labtest.Long() {
+		t.Skip("in the large form only (VNIC_LONG): a minute for each guest")
+	}
+	for _, iommu := range []bool{false, true} {
+		t.Run(fmt.Sprintf("iommu=%t", iommu), func(t *testing.T) {
+			d := describe()
+			d.Guests[0].IOMMU = iommu
+			b := newBenchWith(t, d, 1, 4*time.Minute, labtest.Log(t), nil)
+			b.do("links are up, streams run", OpSetup, Args{})
+			b.do("a queue was bound", OpCycles, Args{Times: 1})
+			there := b.holds(iommu)
+			var away held
+			for i := range 10 {
+				b.do("eth0's device is removed", OpRemove, Args{Up: i%2 == 0})
+				now := b.holds(iommu)
+				if i == 0 {
+					away = now
+					if away.fds >= there.fds || away.goroutines >= there.goroutines {
+						t.Errorf("removed, it has %+v, of %+v", away, there)
+					}
+				}
+				b.settles("removed", iommu, away)
+				if n := len(b.lab.Port(0).Space().Regions()); iommu && n != 0 {
+					t.Errorf("removed, it has %d maps", n)
+				}
+				b.do("eth0's device has come back", OpRescan, Args{})
+				b.settles("found again", iommu, there)
+				testkit.Equal(t, "its addresses are translated", b.lab.Port(0).Translated(), iommu)
+			}
+			b.do("all streams flow", OpTraffic, Args{Bytes: 1 << 20})
+			b.judge()
+			for _, p := range b.lab.Ports() {
+				if n := p.Device().(interface{ Failures() uint64 }).Failures(); n != 0 {
+					t.Errorf("%d queues of %s have stopped for an error", n, p.Name)
+				}
+			}
+			testkit.NoError(t, b.PowerOff(t.Context()))
+		})
+	}
+}
+
+// held is what the host has for the guest: maps, descriptors, among them interrupts' eventfds, and goroutines, among
+// them queues' workers.
+type held struct{ maps, fds, goroutines int }
+
+// holds says how much that is. Behind an IOMMU maps are as many as the kernel has buffers, which it keeps some of.
+func (b *bench) holds(iommu bool) (h held) {
+	h.goroutines = runtime.NumGoroutine()
+	h.fds = len(testkit.Must(os.ReadDir("/proc/self/fd"))(b))
+	if !iommu {
+		for _, p := range b.lab.Ports() {
+			h.maps += len(p.Space().Regions())
+		}
+	}
+	return h
+}
+
+// settles waits until the host has no more than that: what a call needs itself ends a moment later.
+func (b *bench) settles(what string, iommu bool, want held) {
+	b.Helper()
+	var h held
+	defer func() {
+		if h != want {
+			b.Logf("%s: the host holds %+v, not %+v", what, h, want)
+		}
+	}()
+	testkit.Eventually(b.T, what, func() bool { h = b.holds(iommu); return h == want })
+}

@@ -1,0 +1,61 @@
+package run
+
+import (
+	"testing"
+
+	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
+)
+
+// Invariant: vnic run: Behind an IOMMU that translates, payload goes from GPU to GPU and not through host memory, and
+// maps come and go with the kernel's buffers.
+func TestProofBehindAnIOMMU(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots QEMU")
+	}
+	o := pairOptions(NICGVE, 8<<20)
+	o.IOMMU = true
+	var ports []*lab.Port
+	o.hook = func(r *runner) { ports = r.lab.Ports() }
+	rep := do(t, o)
+	for _, wrong := range unproved(rep, &o) {
+		t.Error(wrong)
+	}
+	for i := range rep.Runs {
+		r := &rep.Runs[i]
+		if r.Bytes != 8<<20 || !r.SHA256Match {
+			t.Errorf("%s: %+v", r.Mode, r)
+		}
+		if r.Mode == transfer.Devmem && (r.TX.Device < r.Bytes || r.RX.Device < r.Bytes || r.TX.Host+r.RX.Host != 0) {
+			t.Errorf("%+v", r)
+		}
+	}
+	for _, p := range ports {
+		n := p.Space().Generation()
+		t.Logf("%s: %d changes of what is mapped", p.Name, n)
+		if n < 1000 { // the kernel fills each receive ring with buffers, which are a map each
+			t.Errorf("%s: %d changes of what is mapped", p.Name, n)
+		}
+	}
+}
+
+// Invariant: vnic run: An IOMMU is refused for devices that QEMU does not have behind it, or that hang there.
+func TestIOMMUIsRefused(t *testing.T) {
+	for want, change := range map[string]func(*Options){
+		"":                               func(*Options) {},
+		"all of model gve":               func(o *Options) { o.NIC = NICVirtio },
+		"QEMU's virtio takes them past":  func(o *Options) { o.NIC = NICGVE + "," + NICVirtio },
+		"would wait for ever":            func(o *Options) { o.GPUDriver = lab.DriverVNICGPU },
+		"for guests whose NICs are all ": func(o *Options) { o.NIC, o.Rails = NICVirtio, 2 },
+	} {
+		o := Defaults()
+		o.NIC, o.IOMMU = NICGVE, true
+		change(&o)
+		if err := o.Check(); want != "" {
+			testkit.ErrorSays(t, err, want)
+		} else {
+			testkit.OK(t, err)
+		}
+	}
+}

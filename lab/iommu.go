@@ -1,0 +1,51 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+
+	"vnic.dev/vnic/dma"
+)
+
+// checkIOMMU refuses an IOMMU for devices that QEMU (11.1) does not have behind it, or that are not reached through it.
+// QEMU has no traffic inside a PCIe switch: what a NIC sends to a GPU's BAR goes to the IOMMU, which knows the bus
+// address only where Linux maps it, and Linux does so across host bridges alone (drivers/pci/p2pdma.c). Elsewhere it
+// would wait for ever.
+func (g *Guest) checkIOMMU() error {
+	if !g.IOMMU {
+		return nil
+	}
+	for _, n := range g.NICs {
+		if m, _ := LookupModel(n.Model); !m.VFIOUser {
+			return fmt.Errorf("an IOMMU (--iommu) is for guests whose NICs are all of model %s: our driver gives the NIC "+
+				"physical addresses, and QEMU's %s takes them past an IOMMU", GVE, n.Model)
+		}
+	}
+	if g.Driver == DriverVNICGPU && len(g.GPUs) > 0 {
+		return errors.New("an IOMMU (--iommu) and GPUs with the driver " + DriverVNICGPU + ": QEMU's IOMMU does not know a " +
+			"GPU's BAR where NIC and GPU are below one switch, and what was bound would wait for ever: take the driver " +
+			DriverNode)
+	}
+	return nil
+}
+
+// SetMemory says where the memory of a guest with an IOMMU is, by physical address, as its programs' commands name it;
+// of another guest it does nothing, as the NICs are told. The maps' descriptors stay the caller's. The memory is mapped
+// until there is other, or the lab is closed.
+func (m *Machine) SetMemory(maps []dma.Map) error {
+	var errs []error
+	for _, p := range m.Ports {
+		if p.memory != nil {
+			errs = append(errs, p.memory.Replace(maps))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Translated says whether the guest's IOMMU translates what the NIC addresses: there are maps, and none at address 0.
+// Without translation QEMU maps all of RAM, from 0 on; Linux gives a device no address in the first page
+// (drivers/iommu/dma-iommu.c, iommu_dma_init_domain).
+func (p *Port) Translated() bool {
+	regions := p.Space().Regions()
+	return len(regions) > 0 && regions[0].IOVA != 0
+}

@@ -1,0 +1,176 @@
+package gve
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/vfiouser"
+	"vnic.dev/vnic/vfiouser/vfiotest"
+)
+
+// translated is what an IOMMU maps for a guest: pages, half of them of the GPU, each at an address of its own.
+type translated struct {
+	g  *suiteGuest
+	cl *vfiotest.Client
+}
+
+const (
+	translatedMaps = 10_000
+	translatedRAM  = 8 << 20 // of RAM: its first page that is mapped
+	translatedSpan = 1 << 10 // pages of either file: each is mapped several times
+)
+
+// iova is where map i is, for the NIC; neighbours do not touch.
+func (*translated) iova(i int) uint64 { return 1<<41 + uint64(i)<<13 }
+
+// file is the page that it is of, and its memory.
+func (x *translated) file(i int) (fd int, off uint64, page []byte) {
+	off = uint64(i/2%translatedSpan) << 12
+	if i%2 == 1 {
+		return x.g.GPU.FD(), off, x.g.GPUMem[off:][:4096]
+	}
+	off += translatedRAM
+	return x.g.FD, off, x.g.RAM[off:][:4096]
+}
+
+func (x *translated) add(i int) error {
+	fd, off, _ := x.file(i)
+	return x.cl.MapRange(x.iova(i), 4096, fd, off, true)
+}
+
+func (x *translated) remove(i int) error { return x.cl.Unmap(x.iova(i), 4096) }
+
+// receive has a frame come into the buffer of map i, and says whether the buffer came back as bad.
+func (x *translated) receive(from *suiteGuest, i int) (bad bool) {
+	g := x.g
+	g.Helper()
+	_, _, page := x.file(i)
+	for k := range page {
+		page[k] = poison
+	}
+	f := tcp(from, g, 1+i%1400)
+	d := g.rxd[0]
+	d.post(x.iova(i))
+	g.OK(g.dev.rx[0].doorbell(d.posted & d.mask)) // not as a write to the device, which is another goroutine's
+	from.Next = 4 << 20                           // its memory is used again
+	from.Send(0, f)
+	var c rxCompl
+	testkit.Eventually(g, "a frame is there", func() bool { return d.poll(&c) })
+	n := len(f.Header)
+	switch {
+	case c.bad && strings.Trim(string(page), string([]byte{poison})) != "":
+		g.Errorf("map %d: a buffer that is bad was written to", i)
+	case !c.bad && (int(c.length) != n+len(f.Payload) || string(page[n:c.length]) != string(f.Payload)):
+		g.Errorf("map %d: %d bytes have come, or others than were sent", i, c.length)
+	}
+	return c.bad
+}
+
+// mappings counts this process's of a file.
+func mappings(t *testing.T, fd int) (n int) {
+	var st unix.Stat_t
+	testkit.OK(t, unix.Fstat(fd, &st))
+	f := testkit.Must(os.Open("/proc/self/maps"))(t)
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if strings.Contains(s.Text(), fmt.Sprintf(" %d ", st.Ino)) {
+			n++
+		}
+	}
+	return n
+}
+
+// The IOMMU of a guest maps 10,000 pages by as many messages, and takes them back in any order, while frames come into
+// those that are there: each goes to the page that is mapped; what has been taken back is no memory any more, and a
+// buffer there comes back as bad. However many maps there are, each file is mapped once.
+//
+// Invariant: nic/gve: 10,000 maps of an IOMMU come and go under traffic; each file is mapped once, and what is not
+// mapped any more is an error.
+func TestTenThousandMapsUnderTraffic(t *testing.T) {
+	w := newWorld(t)
+	g := w.Bad
+	near, far, err := vfiotest.Pair()
+	g.OK(err)
+	served := make(chan error, 1)
+	go func() { served <- vfiouser.NewServer(g.dev, g.space, nil).Serve(context.Background(), far) }()
+	x := &translated{g: g, cl: testkit.Must(vfiotest.Connect(near))(t)}
+	g.startRx(0, false)
+	before := [2]int{mappings(t, g.FD), mappings(t, g.GPU.FD())}
+	regions := len(g.space.Regions())
+	order := rand.New(rand.NewPCG(1, 2)).Perm(translatedMaps)
+
+	// through has each message given under traffic into maps that are there: of what comes meanwhile.
+	through := func(what string, in []int, do func(i int) error, use func(k int) int) {
+		t.Helper()
+		var client sync.WaitGroup
+		done := make(chan struct{})
+		client.Go(func() {
+			defer close(done)
+			for _, i := range in {
+				if err := do(i); err != nil {
+					t.Errorf("%s %d: %v", what, i, err)
+					return
+				}
+			}
+		})
+		frames := 0
+		for over := false; !over || frames < 100; frames++ {
+			if i := use(frames); x.receive(w.A, i) {
+				t.Fatalf("%s: the buffer of map %d, which is there, is bad", what, i)
+			}
+			select {
+			case <-done:
+				over = true
+			default:
+			}
+		}
+		client.Wait()
+		t.Logf("%s: %d messages, %d frames meanwhile", what, len(in), frames)
+	}
+	const first, kept = 100, 400
+	for _, i := range order[:first] {
+		g.OK(x.add(i))
+	}
+	through("map", order[first:], x.add, func(k int) int { return order[k%first] })
+	testkit.Equal(t, "regions", len(g.space.Regions()), regions+translatedMaps)
+	testkit.Equal(t, "mappings of RAM and GPU", [2]int{mappings(t, g.FD), mappings(t, g.GPU.FD())}, before)
+	for k := range kept {
+		if i := order[len(order)-1-k]; x.receive(w.A, i) {
+			t.Fatalf("map %d: its buffer is bad", i)
+		}
+	}
+
+	gone := order[:translatedMaps-kept]
+	at := newMemory(g.space)
+	through("unmap", gone, func(i int) error {
+		if err := x.remove(i); err != nil {
+			return err
+		}
+		if err := at.has(x.iova(i), 1); !errors.Is(err, dma.ErrUnmapped) {
+			return fmt.Errorf("after the answer: %v", err)
+		}
+		return nil
+	}, func(k int) int { return order[translatedMaps-1-k%kept] })
+	for _, i := range gone[:50] {
+		if !x.receive(w.A, i) {
+			t.Fatalf("map %d has gone, and a frame came to it", i)
+		}
+	}
+	for _, i := range order[translatedMaps-kept:] {
+		g.OK(x.remove(i))
+	}
+	testkit.Equal(t, "regions", len(g.space.Regions()), regions)
+	g.OK(x.cl.Close())
+	g.OK(<-served)
+}
