@@ -30,7 +30,7 @@ for name, column, want in (("hw/devmem.py", "unmodified", 4), ("hw/csum.py", "un
 for p in r["programs"]:
     if p["splats"] if "splats" in p else False:
         bad.append("%s: the kernel complained" % p["name"])
-    if p["name"] == "hw/devmem.py" and (not p["devmem"]["proved"] or p["devmem"]["device_bytes"] < 100000):
+    if p["name"] == "hw/devmem.py" and (not p["devmem"]["proved"] or p["devmem"]["device_bytes"] < 10000):
         bad.append("devmem.py: %s" % p["devmem"])
 if r["status"] != 0 or not r["judgement"]["matches"]:
     bad.append("status %s" % r["status"])
