@@ -18,7 +18,7 @@ import (
 )
 
 // format is part of every image's name: change it with how one is made.
-const format = "vnic selftests 3"
+const format = "vnic selftests 4"
 
 // Options says what is to be made.
 type Options struct {
@@ -184,6 +184,9 @@ func (m *maker) image(ctx context.Context, kind string, parts []string, files fu
 	made := filepath.Join(work, "image")
 	args := append(slices.Clone(list), made, "-all-root", "-comp", "zstd", "-Xcompression-level", "1", "-noappend",
 		"-no-progress", "-quiet", "-no-xattrs", "-all-time", "0", "-mkfs-time", "0")
+	if len(list) == 1 { // else what is in a directory takes its place
+		args = append(args, "-keep-as-directory")
+	}
 	if pseudo != "" {
 		defs := filepath.Join(work, "pseudo")
 		if err := os.WriteFile(defs, []byte(pseudo), 0o644); err != nil {
