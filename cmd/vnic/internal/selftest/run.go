@@ -15,6 +15,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
 	guestimages "vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/guestroot"
 	"vnic.dev/vnic/lab/machines"
 )
@@ -49,7 +50,9 @@ func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 				res, err := b.program(ctx, &p, column)
 				if res != nil {
 					run.Programs = append(run.Programs, *res)
-					o.Ended(res)
+					if !b.ended { // else it was told before the shell
+						o.Ended(res)
+					}
 				}
 				if err != nil || b.ended {
 					return run, err
@@ -217,7 +220,7 @@ func (b *bench) program(ctx context.Context, p *program, column results.Column) 
 	if o.Shell && exit.Lost == "" && failed(&res) {
 		b.ended = true
 		o.Ended(&res)
-		return nil, b.shell(ctx, path.Join(root, p.dir()), p)
+		return &res, b.shell(ctx, path.Join(root, p.dir()), p)
 	}
 	if exit.Lost != "" || slices.ContainsFunc(res.Splats, func(s results.Splat) bool { return s.Fatal() }) {
 		o.Note("%s: the kernel is not fit for another program: the next one gets a fresh boot", p.name)
@@ -247,6 +250,9 @@ func (b *bench) leaveOut(p *program, column results.Column) (leftOut, names []st
 // maxStderr is how many lines of a program's standard error are kept.
 const maxStderr = 50
 
+// tailBytes is how much of it is looked at for them.
+const tailBytes = 64 << 10
+
 func lastLines(text []byte, n int) (list []string) {
 	for line := range strings.Lines(string(text)) {
 		if line = ktap.Clean([]byte(strings.TrimRight(line, "\n"))); line != "" {
@@ -266,31 +272,18 @@ func (b *bench) runProgram(ctx context.Context, dir string, p *program, leftOut 
 	for _, c := range leftOut {
 		args = append(args, "-T", c)
 	}
-	var stderr tail
+	stderr := agent.Tail{Max: tailBytes}
 	late := fmt.Errorf("not done within %v", b.opt.Timeout)
 	pctx, cancel := context.WithTimeoutCause(ctx, b.opt.Timeout, late)
 	defer cancel()
 	st, err := b.exec(pctx, dir, out, &stderr, args...)
 	switch {
 	case errors.Is(err, late) || pctx.Err() != nil:
-		return ktap.Exit{TimedOut: true, Status: 124}, stderr.b
+		return ktap.Exit{TimedOut: true, Status: 124}, stderr.Bytes()
 	case err != nil:
-		return ktap.Exit{Lost: err.Error()}, stderr.b
+		return ktap.Exit{Lost: err.Error()}, stderr.Bytes()
 	}
-	return ktap.Exit{Status: st.Exit()}, stderr.b
-}
-
-// tail keeps the last bytes that are written.
-type tail struct{ b []byte }
-
-const tailBytes = 64 << 10
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.b = append(t.b, p...)
-	if over := len(t.b) - tailBytes; over > tailBytes { // seldom
-		t.b = append(t.b[:0], t.b[over:]...)
-	}
-	return len(p), nil
+	return ktap.Exit{Status: st.Exit()}, stderr.Bytes()
 }
 
 // payload is what the counters of the NIC that is tested say of payload, and of where it lay.
