@@ -26,8 +26,8 @@ func testsRoot(dir string) (string, error) {
 		Fix: "name tools/testing/selftests of a kernel's tree, or a directory with the changed files at the same places"}
 }
 
-// changed makes the image of a user's files that take the place of tests'. They are few and small, so that they are told
-// apart by their bytes: a file that was saved again unchanged makes no other image.
+// changed makes the image of a user's files that take the place of tests'. They are few and small, so that they are
+// told apart by their bytes: a file that was saved again unchanged makes no other image.
 func (m *maker) changed(ctx context.Context) (string, error) {
 	root, err := testsRoot(m.o.Tests)
 	if err != nil {

@@ -163,8 +163,8 @@ func (m *maker) path(kind string, parts []string) string {
 	return filepath.Join(m.cache, "selftests", kind+"-"+hex.EncodeToString(h.Sum(nil)[:16])+".squashfs")
 }
 
-// image makes the image of a kind from what parts say, unless it is there. files makes what goes into it, in a directory
-// of its own; pseudo are more files.
+// image makes the image of a kind from what parts say, unless it is there. files makes what goes into it, in a
+// directory of its own; pseudo are more files.
 func (m *maker) image(ctx context.Context, kind string, parts []string, files func(work string) ([]string, error),
 	pseudo string) (path string, err error) {
 	path = m.path(kind, parts)
@@ -194,14 +194,15 @@ func (m *maker) image(ctx context.Context, kind string, parts []string, files fu
 		}
 		args = append(args, "-pf", defs)
 	}
-	if _, err := (proc.Command{Dir: work}).Run(ctx, filepath.Join(m.tools.Dir, "usr/bin/mksquashfs"), args...); err != nil {
+	mksquashfs := filepath.Join(m.tools.Dir, "usr/bin/mksquashfs")
+	if _, err := (proc.Command{Dir: work}).Run(ctx, mksquashfs, args...); err != nil {
 		return "", fmt.Errorf("image %s: %w", kind, err)
 	}
 	return path, os.Rename(made, path)
 }
 
-// modules makes the image of the kernel's modules. What depends on what, depmod says where the kernel's own directory does
-// not, as Debian's packages do not before they are installed.
+// modules makes the image of the kernel's modules. What depends on what, depmod says where the kernel's own directory
+// does not, as Debian's packages do not before they are installed.
 func (m *maker) modules(ctx context.Context) (string, error) {
 	k := &m.o.Kernel
 	if k.Modules == "" {

@@ -64,8 +64,8 @@ func (s patchSeries) apply(ctx context.Context, tools, dir string) error {
 	return nil
 }
 
-// imports are modules that lie among the programs, and what they call, with the programs that do so. The library that all programs
-// import, lib/py, is not one of them: what it has new is of no effect before a program calls it.
+// imports are modules that lie among the programs, and what they call, with the programs that do so. The library that
+// all programs import, lib/py, is not one of them: what it has new is of no effect before a program calls it.
 var imports = map[string][]string{
 	"drivers/net/hw/devmem_lib.py": {"drivers/net/hw/devmem.py", "drivers/net/hw/nk_devmem.py",
 		"drivers/net/hw/userns_devmem.py"},

@@ -13,15 +13,15 @@ import (
 //go:embed preload/gpu-memory.c
 var preload string
 
-// Preload is where the library lies, below the directory of the tests, that has a program's memfds be a GPU's memory: of
-// the NUMA node $GPU_NODE. ncdevmem and what tests call instead of it run with it.
+// Preload is where the library lies, below the directory of the tests, that has a program's memfds be a GPU's memory:
+// of the NUMA node $GPU_NODE. ncdevmem and what tests call instead of it run with it.
 const Preload = "vnic/gpu-memory.so"
 
 // devmemPrograms are the programs whose memfds are to be a GPU's.
 var devmemPrograms = []string{"drivers/net/hw/ncdevmem"}
 
-// wrapper stands in a program's place: a device's driver would be asked for the memory, and in a guest of vnic's that is
-// a node's.
+// wrapper stands in a program's place: a device's driver would be asked for the memory, and in a guest of vnic's that
+// is a node's.
 const wrapper = `#!/bin/sh
 if [ -n "$GPU_NODE" ]; then export LD_PRELOAD=/ks/` + Preload + `; fi
 exec "$0.real" "$@"

@@ -28,8 +28,8 @@ func TestSeries(t *testing.T) {
 	}
 }
 
-// A program of a tree runs by the tree's own loader and libraries, wherever the tree lies, by a link as well, and knows by
-// which name it was called. A library that can be run stays what it is.
+// A program of a tree runs by the tree's own loader and libraries, wherever the tree lies, by a link as well, and knows
+// by which name it was called. A library that can be run stays what it is.
 func TestToolsRunByTheirOwnLoader(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "cache with spaces/usr/tree")
 	libs := filepath.Join(root, assets.Libraries)

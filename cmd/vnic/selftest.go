@@ -27,7 +27,8 @@ func selftestCommand() *cobra.Command {
 		verbose, list, asJSON, table bool
 		junit, fault                 string
 		seed                         uint64
-		o                            = selftest.Options{NIC: lab.GVE, MTU: 1500, MaxMTU: 9000, RSCUsecs: 80000, Timeout: 15 * time.Minute, Repeat: 1}
+		o                            = selftest.Options{NIC: lab.GVE, MTU: 1500, MaxMTU: 9000, RSCUsecs: 80000,
+			Timeout: 15 * time.Minute, Repeat: 1}
 	)
 	c := &cobra.Command{
 		Use:   "selftest [flags] [PROGRAM[:CASE]...]",

@@ -1,7 +1,7 @@
 // Package guestroot gives a guest a root file system besides its own: images on read-only disks, each below a directory
-// of the first one, under a layer of memory that takes what is written. It is both ends: Ops registers the operation with
-// package agent, Mount is the host's call of it. From then on it is the root of the agent and of all that it starts; of
-// the agent's own program nothing is there any more but what it has in memory.
+// of the first one, under a layer of memory that takes what is written. It is both ends: Ops registers the operation
+// with package agent, Mount is the host's call of it. From then on it is the root of the agent and of all that it
+// starts; of the agent's own program nothing is there any more but what it has in memory.
 //
 // Memory that is written to is the guest's; nothing of the images changes, so any number of guests share them.
 //
@@ -23,8 +23,8 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 )
 
-// Modules are the kernel modules that a guest needs, those that are not part of its kernel. Of EROFS and others nothing is
-// known here: images are squashfs.
+// Modules are the kernel modules that a guest needs, those that are not part of its kernel. Of EROFS and others nothing
+// is known here: images are squashfs.
 var Modules = []string{"virtio_blk", "squashfs", "overlay"}
 
 // Dir is where the root is made.
@@ -165,8 +165,8 @@ func switchRoot() error {
 	return unix.Chdir("/")
 }
 
-// modprobe is the applet. The kernel starts it below the root that process 1 has, the guest's first one; that a mount is
-// above it only dot-dot tells (fs/namei.c, handle_dots).
+// modprobe is the applet. The kernel starts it below the root that process 1 has, the guest's first one; that a mount
+// is above it only dot-dot tells (fs/namei.c, handle_dots).
 func modprobe(args []string) int {
 	const program = "/usr/sbin/modprobe"
 	err := unix.Chdir("/..")

@@ -64,9 +64,8 @@ type bench struct {
 	first time.Duration // from then on to the first test's start; 0: there was none
 }
 
-// describe is the lab: a guest with two NICs of the model, the second of which is the tests' remote end. A GPU is behind
-// the first.
-// maxMTU is that of the NICs.
+// describe is the lab: a guest with two NICs of the model, the second of which is the tests' remote end. A GPU is
+// behind the first. maxMTU is that of the NICs.
 func (o *Options) describe(maxMTU int) lab.Description {
 	if o.Device != "" { // QEMU has the NICs, and a hub between them; a lab has one port at least, which is nobody's here
 		return lab.Description{Guests: []lab.Guest{{Name: "guest"}, {NICs: []lab.NIC{{Model: lab.Virtio}}}}}
@@ -246,7 +245,8 @@ func (b *bench) sh(ctx context.Context, script string, out io.Writer) (session.S
 }
 
 // exec runs a program there.
-func (b *bench) exec(ctx context.Context, dir string, stdout, stderr io.Writer, args ...string) (session.Status, error) {
+func (b *bench) exec(ctx context.Context, dir string, stdout, stderr io.Writer, args ...string) (session.Status,
+	error) {
 	st, err := session.Run(ctx, b.guest.Agent(), session.Command{Path: args[0], Args: args, Dir: dir,
 		Env: append(b.env(), "TERM=dumb"), Stdout: stdout, Stderr: stderr})
 	if err != nil {
@@ -262,7 +262,8 @@ func (b *bench) prepare(ctx context.Context) error {
 	var said bytes.Buffer
 	st, err := b.sh(ctx, setupScript, &said)
 	if err == nil && st.Exit() != 0 {
-		err = fmt.Errorf("status %d: %s", st.Exit(), strings.TrimSpace(agent.Plain(strings.ReplaceAll(said.String(), "\n", " "))))
+		words := agent.Plain(strings.ReplaceAll(said.String(), "\n", " "))
+		err = fmt.Errorf("status %d: %s", st.Exit(), strings.TrimSpace(words))
 	}
 	if err != nil {
 		return fmt.Errorf("set up the guest's interfaces: %w", err)

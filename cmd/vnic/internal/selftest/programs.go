@@ -31,8 +31,8 @@ var NotForUs = map[string]string{
 	"macsec.py":                    "for NICs with MACsec",
 }
 
-// smallFrames are programs of which some model's driver wants a NIC whose MTU cannot be raised: gve takes pools of AF_XDP
-// only where the longest frame that the device may have fits a buffer (gve_main.c, gve_reg_xsk_pool).
+// smallFrames are programs of which some model's driver wants a NIC whose MTU cannot be raised: gve takes pools of
+// AF_XDP only where the longest frame that the device may have fits a buffer (gve_main.c, gve_reg_xsk_pool).
 var smallFrames = map[string][]string{lab.GVE: {"hw/xsk_reconfig.py"}}
 
 // program is one of the tests' list.
@@ -59,8 +59,8 @@ func listed(text string) (list []string) {
 	return list
 }
 
-// choose gives the programs that are asked for, in the order in which they are named: PROGRAM, PROGRAM:CASE; of none, all
-// that are for a NIC like ours.
+// choose gives the programs that are asked for, in the order in which they are named: PROGRAM, PROGRAM:CASE; of none,
+// all that are for a NIC like ours.
 func choose(all, args []string) (list []program, err error) {
 	if len(args) == 0 {
 		for _, name := range all {
