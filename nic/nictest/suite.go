@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/netip"
-	"os"
 	"runtime"
-	"slices"
 	"testing"
 
 	"vnic.dev/vnic/control"
@@ -73,19 +71,9 @@ func Run(t *testing.T, traits Traits, guest func(testing.TB, *dma.Files, *wire.S
 		{"ChecksumsLeaveComplete", completed},
 		{"StoppedQueueIsLeftAlone", leftAlone},
 	} {
-		if slices.Contains(unsettled, c.name) && os.Getenv("VNIC_LONG") == "" {
-			continue
-		}
 		t.Run(c.name, func(t *testing.T) { c.run(t, lab, traits) })
 	}
 }
-
-// unsettled are cases of merges that outlive their batches which a change of RSS meanwhile makes fail: virtio's default
-// RSS changes soon after the first buffers of a queue, by another goroutine, and ends what is held; and what waits for
-// buffers then is tried again by the clock, which nobody turns. They are in the large form only, until they wait for
-// that change.
-var unsettled = []string{"MergesOutliveBatches", "KernelsMerges", "TimeEndsAMerge", "OldestOf65Flows", "StopEndsMerges",
-	"HeldShortage", "HeldForTooLong", "HeldInPieces", "HeldKeepsOrder", "NothingJoinsPastItsFlow", "HeldModel"}
 
 func must(t testing.TB, err error) {
 	t.Helper()
