@@ -48,6 +48,7 @@ func (x *Expectations) check(headings []string) error {
 			p := f.Programs[name][column]
 			c.program(at, &p, cases)
 		}
+		c.patched(name, cases)
 	}
 	return errors.Join(c.errs...)
 }
@@ -83,6 +84,26 @@ func (c *checker) program(at string, p *Program, cases []string) {
 		c.entry(where, e)
 	}
 	c.seen(at, p, cases)
+}
+
+// patched says of what is called the test's fault whether it passes, or fails as its author expects, with the patch.
+func (c *checker) patched(name string, cases []string) {
+	columns := c.x.File.Programs[name]
+	was, is := columns[results.Unmodified], columns[results.Patched]
+	at := fmt.Sprintf("%s, %s", name, results.Unmodified)
+	for _, one := range slices.Concat(cases, []string{ktap.Whole}) {
+		e := was.entry(one)
+		if e == nil || e.Class != Test || one == ktap.Whole && e.Case != ktap.Whole {
+			continue
+		}
+		switch with := is.entry(one); {
+		case with == nil:
+			c.wrong(at, "%s: class %s, but nothing is expected of it with the patch", one, Test)
+		case with.Expect != Expected(ktap.Pass) && with.Expect != Expected(ktap.XFail):
+			c.wrong(at, "%s: class %s, but with the patch it is %s as well: its class is the one that it has there", one, Test,
+				with.Expect)
+		}
+	}
 }
 
 func (c *checker) entry(at string, e *Entry) {

@@ -9,7 +9,7 @@ import (
 
 // suite is a small one.
 func suite() *Suite {
-	return &Suite{Kernel: "7.2", Patches: map[string]string{"combined-channels": "what it does"},
+	return &Suite{Kernel: "7.2", Patches: map[string]Patch{"combined-channels": {}},
 		Programs: map[string][]string{"a.py": {"one", "two", "test.x_1", "test.x_2"}, "whole.py": {"one"}, "psp.py": nil}}
 }
 
@@ -43,22 +43,26 @@ func TestMistakesAreSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct{ old, new, says string }{
-		"model":          {"model: gve", "model: ''", "model: there is none"},
-		"kernel":         {`kernel: "7.2"`, `kernel: "7.3"`, `"7.3", but its suite is of "7.2"`},
-		"program":        {"  a.py:", "  b.py:", "kernel 7.2 has no such program: a.py is meant?"},
-		"column":         {"    patched:", "    changed:", "there is no such column: unmodified and patched are"},
-		"field":          {"text: why}", "because: why}", "unknown field"},
-		"result":         {"one, expect: pass", "one, expect: good", `expect: "good" is no result`},
-		"class":          {"class: driver", "class: firmware", `class: "firmware" is none`},
-		"flaky":          {"class: driver", "class: flaky", "flaky is none: find out what makes it fail at times"},
-		"ours":           {"class: driver", "class: ours", "what is ours is not expected"},
-		"no class":       {"class: driver, ", "", "class: there is none: it is one of driver, test, setup, kernel"},
-		"no evidence":    {`evidence: "drivers/net/x.c:12", `, "", "class driver wants FILE:LINE of kernel 7.2"},
-		"no line":        {"x.c:12", "x.c", `"drivers/net/x.c" is not FILE:LINE`},
-		"line 0":         {"x.c:12", "x.c:0", "is not FILE:LINE"},
-		"no setup":       {`evidence: "--mtu 9000", `, "", "class setup wants what is to be changed"},
-		"no patch":       {"evidence: combined-channels", "evidence: combined-chanels", "combined-channels is meant?"},
-		"no test's":      {"evidence: combined-channels, ", "", "class test wants a patch of the suite"},
+		"model":       {"model: gve", "model: ''", "model: there is none"},
+		"kernel":      {`kernel: "7.2"`, `kernel: "7.3"`, `"7.3", but its suite is of "7.2"`},
+		"program":     {"  a.py:", "  b.py:", "kernel 7.2 has no such program: a.py is meant?"},
+		"column":      {"    patched:", "    changed:", "there is no such column: unmodified and patched are"},
+		"field":       {"text: why}", "because: why}", "unknown field"},
+		"result":      {"one, expect: pass", "one, expect: good", `expect: "good" is no result`},
+		"class":       {"class: driver", "class: firmware", `class: "firmware" is none`},
+		"flaky":       {"class: driver", "class: flaky", "flaky is none: find out what makes it fail at times"},
+		"ours":        {"class: driver", "class: ours", "what is ours is not expected"},
+		"no class":    {"class: driver, ", "", "class: there is none: it is one of driver, test, setup, kernel"},
+		"no evidence": {`evidence: "drivers/net/x.c:12", `, "", "class driver wants FILE:LINE of kernel 7.2"},
+		"no line":     {"x.c:12", "x.c", `"drivers/net/x.c" is not FILE:LINE`},
+		"line 0":      {"x.c:12", "x.c:0", "is not FILE:LINE"},
+		"no setup":    {`evidence: "--mtu 9000", `, "", "class setup wants what is to be changed"},
+		"no patch":    {"evidence: combined-channels", "evidence: combined-chanels", "combined-channels is meant?"},
+		"no test's":   {"evidence: combined-channels, ", "", "class test wants a patch of the suite"},
+		"patched fails": {`class: driver, evidence: "drivers/net/x.c:12"`, "class: test, evidence: combined-channels",
+			"two: class test, but with the patch it is left-out as well"},
+		"not patched": {"class: setup, evidence: bpftrace", "class: test, evidence: combined-channels",
+			"(program): class test, but nothing is expected of it with the patch"},
 		"no heading":     {"evidence: A heading", "evidence: A headin", `no heading "A headin": A heading is meant?`},
 		"no kernel's":    {"evidence: A heading, ", "", "class kernel wants a heading of docs/found.md"},
 		"no text":        {"evidence: bpftrace, text: why", "evidence: bpftrace", "text: there is none"},
@@ -103,7 +107,7 @@ func TestAllMistakesAreSaid(t *testing.T) {
 
 // Mistakes in a suite are said.
 func TestMistakesInASuiteAreSaid(t *testing.T) {
-	good := "kernel: \"7.2\"\npatches: {p: what}\nprograms:\n  a.py: [one, two]\n"
+	good := "kernel: \"7.2\"\npatches: {p: {does: what, numbers: [1]}}\nprograms:\n  a.py: [one, two]\n"
 	if _, err := ParseSuite("s", []byte(good)); err != nil {
 		t.Fatal(err)
 	}

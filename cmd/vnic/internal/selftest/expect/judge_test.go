@@ -174,20 +174,29 @@ func TestLeftOutCasesAreNamed(t *testing.T) {
 	testkit.Equal(t, "no such program", len(x.LeftOut("no.py", results.Unmodified)), 0)
 }
 
-// A reason of the driver's or the setup's is wrong where the same driver passes in the same setup on QEMU's own NIC.
-func TestYardstickContradictsReasons(t *testing.T) {
-	x, r := expectations(t), matching()
-	r.Device = "qemu"
-	if list := x.Contradictions(&r); len(list) != 0 {
-		t.Errorf("%q", list)
+// What passes on QEMU's own NIC and in no run of ours is told of: what fails, is skipped, or has no result.
+func TestBehindTheYardstick(t *testing.T) {
+	program := func(name string, list ...ktap.Result) results.Program {
+		p := results.Program{Name: name, Column: results.Unmodified}
+		for i, r := range list {
+			p.Cases = append(p.Cases, results.Case{Name: string(rune('a' + i)), Result: r})
+		}
+		return p
 	}
-	r.Programs[0].Cases[1].Result = ktap.Pass // driver
-	r.Programs[0].Cases[2].Result = ktap.Pass // setup
-	r.Programs[1].Cases[1].Result = ktap.Pass // test
-	list := x.Contradictions(&r)
-	if len(list) != 2 || !strings.Contains(list[0], "a.py:two (unmodified) passes on gve of qemu") ||
-		!strings.Contains(list[1], "has another reason than its setup") {
-		t.Errorf("%q", list)
+	run := func(list ...results.Program) *results.Run { return &results.Run{Programs: list} }
+	theirs := run(program("x.py", ktap.Pass, ktap.Pass, ktap.Fail, ktap.Pass, ktap.Pass), program("y.py", ktap.Pass),
+		program("z.py", ktap.Pass))
+	ours := run(program("x.py", ktap.Pass, ktap.Fail, ktap.Fail, ktap.XFail), program("y.py", ktap.Fail))
+	list := Behind(theirs, []*results.Run{ours})
+	testkit.Equal(t, "behind", fmt.Sprint(list), "[{x.py unmodified b fail} {x.py unmodified d xfail} "+
+		"{x.py unmodified e } {y.py unmodified a fail}]")
+	testkit.Equal(t, "a failure is bad", list[0].Bad(), true)
+	testkit.Equal(t, "what is expected to fail is", list[1].Bad(), false)
+	testkit.Equal(t, "what has no result is", list[2].Bad(), true)
+	other := run(program("y.py", ktap.Pass), program("x.py", ktap.Fail, ktap.Skip, ktap.Pass, ktap.Fail, ktap.Fail))
+	for _, runs := range [][]*results.Run{{ours, other}, {other, ours}} { // the best of them counts
+		testkit.Equal(t, "behind", fmt.Sprint(Behind(theirs, runs)), "[{x.py unmodified b skip} {x.py unmodified d xfail} "+
+			"{x.py unmodified e fail}]")
 	}
 }
 

@@ -16,11 +16,17 @@ import (
 type Suite struct {
 	// Kernel is the series, as "7.2".
 	Kernel string `yaml:"kernel"`
-	// Patches of the tests that vnic has, by name, each with what it does.
-	Patches map[string]string `yaml:"patches"`
+	// Patches are the changes of the tests that vnic has, by name.
+	Patches map[string]Patch `yaml:"patches"`
 	// Programs are the cases of each program, as it lists them with -l, in their order. One without cases is judged as a
 	// whole only.
 	Programs map[string][]string `yaml:"programs"`
+}
+
+// Patch is a change of the tests.
+type Patch struct {
+	Does    string `yaml:"does"`    // in a sentence
+	Numbers []int  `yaml:"numbers"` // of the patches of assets/selftests/patches that make it
 }
 
 // Series is the series of a kernel's release, as uname -r has it: "7.2" of "7.2.12+deb13-cloud-amd64"; "": it has none.

@@ -1,30 +1,49 @@
 package expect
 
 import (
-	"fmt"
-
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
 )
 
-// Contradictions are cases that do not pass for a reason of the driver's or of the setup's, though they pass on another
-// device that has the same driver and the same setup: QEMU's own NIC in the place of vnic's virtio. Then the reason is
-// wrong.
-func (x *Expectations) Contradictions(yardstick *results.Run) (list []string) {
+// Lag is a case that passes on another device with the same driver, and not on this one.
+type Lag struct {
+	Program string
+	Column  results.Column
+	Case    string
+	Result  ktap.Result // on this device: the best one of several runs
+}
+
+// Bad says whether the case fails. One that is skipped, or fails as its author expects, is told of only.
+func (l *Lag) Bad() bool { return l.Result != ktap.Skip && l.Result != ktap.XFail }
+
+// Behind are the cases that pass on a yardstick, QEMU's own NIC, and in none of some runs of a device with the same
+// driver, in which their program ran. Whatever is written down of such a case, its reason is neither the driver nor the
+// kernel.
+func Behind(yardstick *results.Run, runs []*results.Run) (list []Lag) {
 	for i := range yardstick.Programs {
-		run := &yardstick.Programs[i]
-		p, ok := x.File.Programs[run.Name][run.Column]
-		if !ok {
-			continue
-		}
-		for k := range run.Cases {
-			c := &run.Cases[k]
-			e := p.entry(c.Name)
-			if e == nil || c.Result != ktap.Pass || e.Class != Driver && e.Class != Setup {
+		there := &yardstick.Programs[i]
+		for k := range there.Cases {
+			if there.Cases[k].Result != ktap.Pass {
 				continue
 			}
-			list = append(list, fmt.Sprintf("%s:%s (%s) passes on %s of %s: that it does not on %s has another reason than "+
-				"its %s", run.Name, c.Name, run.Column, yardstick.Model, yardstick.Device, x.File.Model, e.Class))
+			lag := Lag{Program: there.Name, Column: there.Column, Case: there.Cases[k].Name}
+			ran := false
+			for _, r := range runs {
+				p := r.Program(lag.Program, lag.Column)
+				if p == nil {
+					continue
+				}
+				ran = true
+				c := p.Case(lag.Case)
+				switch {
+				case c == nil:
+				case c.Result == ktap.Pass, lag.Result == "", lag.Result != ktap.Pass && lag.Bad():
+					lag.Result = c.Result
+				}
+			}
+			if ran && lag.Result != ktap.Pass {
+				list = append(list, lag)
+			}
 		}
 	}
 	return list

@@ -21,7 +21,7 @@ import (
 )
 
 const suiteFile = `kernel: "7.2"
-patches: {combined-channels: take rx and tx channels for combined ones}
+patches: {combined-channels: {does: take rx and tx channels for combined ones, numbers: [1]}}
 programs:
   queues.py: [get_queues, addremove_queues, check_down, check_xsk]
   hw/devmem.py: [check_rx, check_tx]
@@ -131,6 +131,41 @@ func TestReports(t *testing.T) {
 	old.Device, old.Model = "qemu", "virtio-net-pci"
 	got["side-by-side"] = text(t, func(b *bytes.Buffer) error { return SideBySide(b, []*results.Run{run, old}) })
 	golden.Check(t, "testdata/golden", got)
+}
+
+// Of what passes on QEMU's NIC alone, a line for each program and result says so; failures are counted.
+func TestYardstick(t *testing.T) {
+	run := func(model, device string, result ktap.Result, cases ...string) *results.Run {
+		p := results.Program{Name: "gro.py", Column: results.Unmodified}
+		for _, c := range cases {
+			p.Cases = append(p.Cases, results.Case{Name: c, Result: result})
+		}
+		return &results.Run{Model: model, Device: device, Programs: []results.Program{p}}
+	}
+	theirs := run("virtio-net-pci", "qemu", ktap.Pass, "a", "b", "c", "d", "e")
+	for _, c := range []struct {
+		failures int
+		says     string
+		runs     []*results.Run
+	}{
+		{0, "", []*results.Run{theirs}},
+		{0, "", []*results.Run{theirs, run("gve", "vnic", ktap.Fail, "a")}},
+		{0, "\nAll that passes on virtio-net-pci on qemu passes on vnic's virtio.\n",
+			[]*results.Run{theirs, run("virtio", "vnic", ktap.Pass, "a", "b", "c", "d", "e")}},
+		{5, "\nWhat passes on virtio-net-pci on qemu, and not on vnic's virtio:\n\n- gro.py, fail: a, b, c and 1 more\n" +
+			"- gro.py, no result: e\n", []*results.Run{run("virtio", "vnic", ktap.Fail, "a", "b", "c", "d"), theirs}},
+		{0, "\nWhat passes on virtio-net-pci on qemu, and not on vnic's virtio:\n\n- gro.py, xfail: b, c\n",
+			[]*results.Run{theirs, run("virtio-xdp", "vnic", ktap.Pass, "a", "d", "e"),
+				run("virtio", "vnic", ktap.XFail, "b", "c", "d")}},
+	} {
+		failures := -1
+		got := text(t, func(b *bytes.Buffer) (err error) {
+			failures, err = Yardstick(b, c.runs)
+			return err
+		})
+		testkit.Equal(t, "says", got, c.says)
+		testkit.Equal(t, "failures", failures, c.failures)
+	}
 }
 
 // CI is red exactly when the exit status is not 0, and the counts of a suite are those of its cases.

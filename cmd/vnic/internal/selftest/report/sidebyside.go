@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
 )
@@ -56,6 +57,58 @@ func SideBySide(w io.Writer, runs []*results.Run) error {
 	}
 	_, err := fmt.Fprintf(w, "\npass/fail/skip, x: fails as its author expects. %s.\n", strings.Join(kernels, "; "))
 	return err
+}
+
+// Yardstick compares the runs of vnic's virtio with one of QEMU's own virtio-net, if both are there: it writes a line for
+// each program of which cases pass there, and not here. It returns how many of them fail here.
+func Yardstick(w io.Writer, runs []*results.Run) (failures int, err error) {
+	var ours []*results.Run
+	var theirs *results.Run
+	for _, r := range runs {
+		switch {
+		case r.Device != "vnic" && r.Model == "virtio-net-pci":
+			theirs = r
+		case r.Device == "vnic" && strings.HasPrefix(r.Model, "virtio"):
+			ours = append(ours, r)
+		}
+	}
+	if theirs == nil || ours == nil {
+		return 0, nil
+	}
+	type key struct {
+		program string
+		column  results.Column
+		result  ktap.Result
+	}
+	var keys []key
+	cases := map[key][]string{}
+	for _, l := range expect.Behind(theirs, ours) {
+		k := key{l.Program, l.Column, l.Result}
+		if cases[k] == nil {
+			keys = append(keys, k)
+		}
+		cases[k] = append(cases[k], l.Case)
+		if l.Bad() {
+			failures++
+		}
+	}
+	if len(keys) == 0 {
+		_, err = fmt.Fprintf(w, "\nAll that passes on %s passes on vnic's virtio.\n", device(theirs))
+		return 0, err
+	}
+	fmt.Fprintf(w, "\nWhat passes on %s, and not on vnic's virtio:\n\n", device(theirs))
+	for _, k := range keys {
+		list, result := cases[k], string(k.result)
+		if result == "" {
+			result = "no result"
+		}
+		more := ""
+		if n := len(list) - 3; n > 0 {
+			list, more = list[:3], fmt.Sprintf(" and %d more", n)
+		}
+		_, err = fmt.Fprintf(w, "- %s%s, %s: %s%s\n", k.program, column(k.column), result, strings.Join(list, ", "), more)
+	}
+	return failures, err
 }
 
 func counts(p *results.Program) string {

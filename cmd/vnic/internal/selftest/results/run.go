@@ -19,8 +19,9 @@ const (
 
 // Run is one run of selftests on one device.
 type Run struct {
-	Schema int    `json:"schema"`
-	Model  string `json:"model"`  // what the guest sees: "gve" or "virtio"; of QEMU's own NICs their name there
+	Schema int `json:"schema"`
+	// Model is what the guest sees: "gve", "virtio", or "virtio-xdp" with --xdp; of QEMU's own NICs their name there.
+	Model  string `json:"model"`
 	Device string `json:"device"` // what emulates it: "vnic" or "qemu"
 	Kernel string `json:"kernel"` // the guest's, as uname -r has it
 	// Versions of what else took part, by name: vnic, qemu, tests, ethtool, iproute2 and so on.

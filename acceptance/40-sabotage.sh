@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# "--sabotage": faults of the NIC, and who sees them.
+# - The case of nic/nictest that is named of each fault fails with it, on each model, and passes without.
+# - The case of the kernel's selftests that is named passes three times in a row without a fault, and fails the first time
+#   with it, on each model that the table names.
+# ACCEPTANCE=40 alone takes a quarter of an hour, on a machine that does nothing else. MODELS="gve virtio": those models.
+. "$(dirname "$0")/lib.sh"
+
+echo "== the suite of the NIC"
+within 300 tools/with-tools go test -vet=off -count=1 -run '^TestSuiteSeesSabotage$' ./nic/gve ./nic/virtio
+
+echo "== the kernel's tests"
+"$vnic" selftest --sabotage list > "$work/faults"
+cat > "$work/sees.py" <<'PY'
+import collections, json, re, subprocess, sys
+vnic, model, table = sys.argv[1:]
+bad = 0
+
+def say(text):
+    print(text, flush=True)
+
+def run(what, *args):
+    """The results of a run: {(program, case): {column: [results]}}"""
+    done = subprocess.run(["timeout", "900", vnic, "selftest", "--nic", model, "--patch-tests", "--json", *args],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if not done.stdout:
+        sys.exit("FAIL %s: status %d: %s" % (what, done.returncode, done.stderr[-2000:]))
+    results = collections.defaultdict(lambda: collections.defaultdict(list))
+    for p in json.loads(done.stdout)["programs"]:
+        for c in p["cases"]:
+            results[p["name"], c["name"]][p["column"]].append(c["result"])
+    return results
+
+# Of each fault that a test of this model sees: the program, the case, and the flags that it needs.
+faults = []
+for line in open(table).read().splitlines()[1:]:
+    name, _, has, _, _, _, test = re.split(r"  +", line.strip())
+    m = re.match(r"(\S+):(\S+?)(?: \((.*)\))?$", test)
+    if not m:
+        say("     %-14s no test of the kernel's" % name)
+        continue
+    about = (m[3] or "").split(", ")
+    if has not in ("both", model) or about[0] in ("gve", "virtio") and about[0] != model:
+        continue
+    faults.append((name, m[1], m[2], tuple(a for about in about if about.startswith("--") for a in about.split())))
+
+
+groups = collections.defaultdict(set)
+for _, program, case, flags in faults:
+    groups[flags].add(program + ":" + case)
+passes = {}  # the column in which a case passes
+for flags, tests in groups.items():
+    green = run("without a fault", "--repeat", "3", *flags, *sorted(tests))
+    for t in sorted(tests):
+        program, case = t.split(":", 1)
+        got = {k: v for (p, c), v in green.items() if p == program and (c == case or c.endswith("." + case)) for k, v in v.items()}
+        column = next((k for k in sorted(got, reverse=True) if got[k] == ["pass"] * 3), None)
+        if column is None:
+            say("FAIL %s does not pass three times without a fault: %s" % (t, got))
+            bad += 1
+        else:
+            say("ok   %s passes three times without a fault (%s)" % (t, column))
+        passes[t, flags] = column
+for name, program, case, flags in faults:
+    t, column = program + ":" + case, passes[program + ":" + case, flags]
+    red = run(name, "--sabotage", name, *flags, t)
+    got = [r for (p, c), v in red.items() if p == program for k, rs in v.items() if k == (column or "unmodified") for r in rs]
+    # A program that cannot even begin says so of itself; nothing that is asked for may pass.
+    if not got or "pass" in got or not any(r in ("fail", "timeout", "error") for r in got):
+        say("FAIL %s: %s is %s" % (name, t, got))
+        bad += 1
+    else:
+        say("ok   %-14s %s: %s" % (name, t, ", ".join(got)))
+sys.exit(bool(bad))
+PY
+status=0
+for model in ${MODELS:-gve virtio}; do
+  echo "== $model"
+  python3 "$work/sees.py" "$vnic" "$model" "$work/faults" || status=1
+done
+[ $status = 0 ] || fail "a fault that is not seen, or a test that does not pass without one"
+echo PASS
