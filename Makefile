@@ -112,12 +112,12 @@ fuzz:
 	$(WITH) tools/fuzz $(FUZZ)
 
 # The scripts that take long are run by hand, or all by acceptance/run.
-ACCEPTANCE ?= 1
+ACCEPTANCE ?= 1 39
 acceptance: build
 	acceptance/run $(ACCEPTANCE)
 
-# The kernel's own driver selftests on both models and on QEMU's NIC, and the table of them side by side, in Markdown. What
-# runs on virtio with native XDP takes another NIC. About an hour on two cores.
+# The kernel's own driver selftests on both models and on QEMU's NIC, and the table of them side by side, in Markdown.
+# What runs on virtio with native XDP takes another NIC. 35 minutes on two cores.
 SELFTESTS ?= dist/selftests
 selftest: build
 	@mkdir -p $(SELFTESTS)

@@ -28,7 +28,7 @@ func selftestCommand() *cobra.Command {
 		junit, fault                 string
 		seed                         uint64
 		o                            = selftest.Options{NIC: lab.GVE, MTU: 1500, MaxMTU: 9000, RSCUsecs: 80000,
-			Timeout: 15 * time.Minute, Repeat: 1}
+			Queues: selftest.DefaultQueues, Timeout: 15 * time.Minute, Repeat: 1}
 	)
 	c := &cobra.Command{
 		Use:   "selftest [flags] [PROGRAM[:CASE]...]",
@@ -121,6 +121,7 @@ a reason there, with evidence. A kernel of which nothing is written down is repo
 		"microseconds for which received frames of a TCP flow may wait for more of it, as the tests of hardware GRO want it")
 	f.BoolVar(&o.XDP, "xdp", false, "a virtio NIC that offloads nothing to receive, so that its driver takes native XDP "+
 		"programs")
+	f.IntVar(&o.Queues, "queues", o.Queues, "pairs of queues of each NIC; what is expected is that of 4")
 	f.StringVar(&fault, "sabotage", "",
 		"make the NIC that is tested with a fault, to see which test sees it: a name, with /N for 1 frame of N, or list "+
 			"(docs/sabotage.md)")

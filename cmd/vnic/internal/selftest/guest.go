@@ -33,7 +33,6 @@ var setupScript string
 // What the guest has. Three CPUs are the least for irq.py, four for toeplitz.py beside them.
 const (
 	guestCPUs   = 4
-	queuePairs  = 4
 	guestRAM    = 2 << 30
 	gpuMemory   = 256 << 20
 	gpuNode     = "1" // the NUMA node that is the GPU's memory
@@ -70,7 +69,7 @@ func (o *Options) describe(maxMTU int) lab.Description {
 	if o.Device != "" { // QEMU has the NICs, and a hub between them; a lab has one port at least, which is nobody's here
 		return lab.Description{Guests: []lab.Guest{{Name: "guest"}, {NICs: []lab.NIC{{Model: lab.Virtio}}}}}
 	}
-	nic := lab.NIC{Model: o.NIC, MTU: o.MTU, MaxMTU: maxMTU, QueuePairs: queuePairs, RSCUsecs: o.RSCUsecs, XDP: o.XDP,
+	nic := lab.NIC{Model: o.NIC, MTU: o.MTU, MaxMTU: maxMTU, QueuePairs: o.Queues, RSCUsecs: o.RSCUsecs, XDP: o.XDP,
 		Timestamps: o.NIC == lab.GVE,
 		// Tests send from addresses that they make up, and forward others' packets.
 		Link: wire.LinkOptions{Identity: &wire.Identity{Any: true, Router: true}}}

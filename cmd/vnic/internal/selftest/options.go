@@ -19,6 +19,9 @@ import (
 	"vnic.dev/vnic/qemu"
 )
 
+// DefaultQueues is how many pairs of queues a NIC has for which expectations are written down.
+const DefaultQueues = 4
+
 // Options says what is run.
 type Options struct {
 	NIC      string        // lab.GVE or lab.Virtio
@@ -28,6 +31,7 @@ type Options struct {
 	MaxMTU   int           // to which tests can raise it
 	RSCUsecs int           // lab.NIC's
 	XDP      bool          // lab.NIC's
+	Queues   int           // pairs of queues of each NIC; expectations are of DefaultQueues
 	Sabotage *nic.Sabotage // a fault of the NIC that is tested; nil: none
 	IOMMU    bool          // the guest's kernel translates what the NICs address
 	Timeout  time.Duration // of a program
@@ -68,6 +72,10 @@ func (o *Options) Check() error {
 		return fmt.Errorf("--max-mtu %d: %d (--mtu) to %d", o.MaxMTU, o.MTU, m.MaxMTU)
 	case o.RSCUsecs < 0 || o.RSCUsecs > lab.MaxRSCUsecs:
 		return fmt.Errorf("--rsc-usecs %d: microseconds, 0 to %d", o.RSCUsecs, lab.MaxRSCUsecs)
+	case o.Queues < 1 || o.Queues > lab.MaxQueuePairs:
+		return fmt.Errorf("--queues %d: 1 to %d", o.Queues, lab.MaxQueuePairs)
+	case o.Device != "" && o.Queues != DefaultQueues:
+		return errors.New("--queues and --device: a NIC of QEMU's has one queue")
 	case o.XDP && (o.NIC != lab.Virtio || o.Device != ""):
 		return errors.New("--xdp: of --nic virtio: no other NIC needs anything for native XDP")
 	case o.Sabotage != nil && o.Device != "":

@@ -73,7 +73,7 @@ func TestTwoProgramsOfOneNameAreNamed(t *testing.T) {
 }
 
 func TestOptionsThatCannotBe(t *testing.T) {
-	good := Options{NIC: "gve", MTU: 1500, MaxMTU: 9000, Timeout: time.Minute, Repeat: 1}
+	good := Options{NIC: "gve", MTU: 1500, MaxMTU: 9000, Queues: 4, Timeout: time.Minute, Repeat: 1}
 	testkit.OK(t, good.Check())
 	for want, change := range map[string]func(o *Options){
 		"--nic e1000: gve or virtio":                         func(o *Options) { o.NIC = "e1000" },
@@ -82,6 +82,9 @@ func TestOptionsThatCannotBe(t *testing.T) {
 		"--device rtl8139: e1000e, virtio-net-pci, vmxnet3":  func(o *Options) { o.Device = "rtl8139" },
 		"--mtu 10000: 576 to 9198":                           func(o *Options) { o.MTU = 10000 },
 		"--max-mtu 1499: 1500 (--mtu) to 9198":               func(o *Options) { o.MaxMTU = 1499 },
+		"--queues 17: 1 to 16":                               func(o *Options) { o.Queues = 17 },
+		"--queues 0: 1 to 16":                                func(o *Options) { o.Queues = 0 },
+		"--queues and --device: ":                            func(o *Options) { o.Device, o.Queues = "e1000e", 2 },
 		"--timeout 0s: more than 0":                          func(o *Options) { o.Timeout = 0 },
 		"--repeat -1: 1 or more":                             func(o *Options) { o.Repeat = -1 },
 		"--tests and --source: one of them: --source builds": func(o *Options) { o.Tests, o.Source = "a", "b" },
