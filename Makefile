@@ -116,17 +116,10 @@ ACCEPTANCE ?= 1 39
 acceptance: build
 	acceptance/run $(ACCEPTANCE)
 
-# The kernel's own driver selftests on both models and on QEMU's NIC, and the table of them side by side, in Markdown.
-# What runs on virtio with native XDP takes another NIC. 35 minutes on two cores.
+# The kernel's own driver selftests on both models and on QEMU's NIC, and the table of them side by side.
 SELFTESTS ?= dist/selftests
 selftest: build
-	@mkdir -p $(SELFTESTS)
-	bin/vnic selftest --patch-tests --json > $(SELFTESTS)/gve.json
-	bin/vnic selftest --nic virtio --json > $(SELFTESTS)/virtio.json
-	bin/vnic selftest --nic virtio --xdp --json ping.py xdp.py > $(SELFTESTS)/virtio-xdp.json
-	bin/vnic selftest --device virtio-net-pci --json > $(SELFTESTS)/qemu.json || true # it is the yardstick
-	bin/vnic selftest --table $(SELFTESTS)/gve.json $(SELFTESTS)/virtio.json $(SELFTESTS)/virtio-xdp.json \
-	  $(SELFTESTS)/qemu.json
+	tools/selftests $(SELFTESTS)
 
 clean:
 	rm -rf bin dist $(GUEST) $(GPU)

@@ -152,14 +152,14 @@ func (b *bench) fetch(ctx context.Context) (err error) {
 
 // describeRun is a run's head.
 func (b *bench) describeRun() *results.Run {
-	model, device := b.opt.NIC, "vnic"
+	model, device, queues := b.opt.NIC, "vnic", b.opt.Queues
 	switch {
 	case b.opt.Device != "":
-		model, device = b.opt.Device, "qemu"
+		model, device, queues = b.opt.Device, "qemu", 1
 	case b.opt.XDP: // its driver sees another NIC
 		model += "-xdp"
 	}
-	return &results.Run{Schema: results.Schema, Model: model, Device: device, Kernel: b.im.Kernel.Version,
+	return &results.Run{Schema: results.Schema, Model: model, Device: device, Queues: queues, Kernel: b.im.Kernel.Version,
 		Versions: map[string]string{"qemu": b.im.QEMU.Version, "tests": b.images.Source}, Programs: []results.Program{}}
 }
 

@@ -10,7 +10,13 @@ import (
 )
 
 // device names what was tested.
-func device(run *results.Run) string { return run.Model + " on " + run.Device }
+func device(run *results.Run) string {
+	s := run.Model + " on " + run.Device
+	if run.Device == "vnic" && run.Queues == 1 { // QEMU's has one always
+		s += ", 1 queue"
+	}
+	return s
+}
 
 // reason is an expectation's class, evidence and text.
 func reason(e *expect.Entry) string {

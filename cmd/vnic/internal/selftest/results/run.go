@@ -23,6 +23,7 @@ type Run struct {
 	// Model is what the guest sees: "gve", "virtio", or "virtio-xdp" with --xdp; of QEMU's own NICs their name there.
 	Model  string `json:"model"`
 	Device string `json:"device"` // what emulates it: "vnic" or "qemu"
+	Queues int    `json:"queues"` // pairs of them, of each NIC
 	Kernel string `json:"kernel"` // the guest's, as uname -r has it
 	// Versions of what else took part, by name: vnic, qemu, tests, ethtool, iproute2 and so on.
 	Versions map[string]string `json:"versions,omitempty"`
