@@ -235,6 +235,9 @@ func (b *bench) env() []string {
 	if b.opt.Device == "" && b.opt.NIC == lab.GVE {
 		env = append(env, "NTUPLE=on", "GPU_NODE="+gpuNode)
 	}
+	if b.opt.Sabotage != nil {
+		env = append(env, "FAULTY=on")
+	}
 	return env
 }
 
