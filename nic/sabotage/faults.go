@@ -19,8 +19,9 @@ type Fault struct {
 	Only  string // the device model that has it; "": both
 	Every uint32 // how many occasions there are for each that it uses, unless something else is asked for
 	Case  string // of nic/nictest's suite, that fails with it
-	// Kernel is the program and the case of Linux's tools/testing/selftests/drivers/net that is to fail with it, as its
-	// source says; "": none, and Why says why. On is the model on whose NIC that is so; "": on both.
+	// Kernel is the program and the case of Linux's tools/testing/selftests/drivers/net that fails with it, and passes
+	// without (acceptance/40-sabotage.sh); "": none, and Why says why. On is the model on whose NIC that is so; "": on
+	// both.
 	Kernel, On, Why string
 	With            string // flags of `vnic selftest` without which that case has no frames for the fault; "": none
 	// RunVirtio and RunGVE are what `vnic run --nic virtio` and `--nic gve` make of it.
@@ -119,7 +120,7 @@ var faults = []Fault{
 	{
 		Name: "length", Class: "length", Every: 1,
 		What: "a TCP or UDP frame comes with 4 bytes behind it, as if its check sequence were a part of it",
-		Case: "SplitSweep", Kernel: "gro.py:test.sw_ipv4_data_same",
+		Case: "SplitSweep", Kernel: "gro.py:test.sw_ipv4_data_same", On: gve,
 		install: onReceive(way{fits: fitsLonger, before: lengthen}),
 	},
 	{
