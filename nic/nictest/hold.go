@@ -411,6 +411,18 @@ func holdPieces(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
+// firstFragment is the first of several fragments of a packet that a sends to b: it says of which flow it is.
+func firstFragment(t *testing.T, a, b Guest, payload int) Frame {
+	t.Helper()
+	f := Make(b.MAC(), a.MAC(), Spec{Payload: payload})
+	f.Header[splitter.EthLen+6] |= 0x20 // more fragments
+	var h splitter.Headers
+	must(t, splitter.Parse(f.Header, uint32(len(f.Header)+len(f.Payload)), &h))
+	splitter.FixIPv4(&h, f.Header)
+	f.Partial, f.Start, f.Offset = false, 0, 0
+	return f
+}
+
 // holdOrder: what may belong to a flow that is held, and cannot be merged, does not overtake it: a fragment, and a
 // frame that cannot be split and, it may be, goes to another queue.
 //
@@ -419,12 +431,7 @@ func holdOrder(t *testing.T, lab Lab, traits Traits) {
 	const mss = 1000
 	a, b, _ := holding(t, lab, Options{})
 	SplitTo(t, b, 1, 2000)
-	var h splitter.Headers
-	frag := Make(b.MAC(), a.MAC(), Spec{Payload: mss})
-	frag.Header[splitter.EthLen+6] |= 0x20
-	must(t, splitter.Parse(frag.Header, uint32(len(frag.Header)+len(frag.Payload)), &h))
-	splitter.FixIPv4(&h, frag.Header)
-	frag.Partial, frag.Start, frag.Offset = false, 0, 0
+	frag := firstFragment(t, a, b, mss)
 	long := Make(b.MAC(), a.MAC(), Spec{V6: true, Ext: 200, Opts: 40, Payload: mss}) // its headers cannot be split
 	unsplit := 0
 	if traits.OwnUnsplit {
@@ -483,12 +490,7 @@ func holdWaits(t *testing.T, lab Lab, _ Traits) {
 	}
 
 	// A fragment on the queue of the flow.
-	var h splitter.Headers
-	frag := Make(b.MAC(), a.MAC(), Spec{Payload: mss})
-	frag.Header[splitter.EthLen+6] |= 0x20
-	must(t, splitter.Parse(frag.Header, uint32(len(frag.Header)+len(frag.Payload)), &h))
-	splitter.FixIPv4(&h, frag.Header)
-	frag.Partial, frag.Start, frag.Offset = false, 0, 0
+	frag := firstFragment(t, a, b, mss)
 	fs = []Frame{s.frame(mss, 0), s.frame(mss, 0)}
 	b.Post(0, 2)
 	oneByOne(a, []Frame{fs[0], fs[1], frag})
