@@ -17,7 +17,10 @@ kb=$cache/kernel-build
 cache=${cache%/tools}
 export PATH=$kb/usr/bin:$PATH BISON_PKGDATADIR=$kb/usr/share/bison M4=$kb/usr/bin/m4
 libs=$(echo "$kb"/usr/lib/*-linux-gnu)
-make() { LD_LIBRARY_PATH=$libs command make "$@"; }
+make() { # objtool wants libelf's headers
+  C_INCLUDE_PATH=$kb/usr/include:$(echo "$kb"/usr/include/*-linux-gnu) LIBRARY_PATH=$libs LD_LIBRARY_PATH=$libs \
+    command make "$@"
+}
 tree=${TREE:-$work/linux}
 tarball=$(ls "$cache"/selftests-tools/*/usr/src/linux-source-7.2.tar.xz | head -n 1)
 [ -e "$tree/Makefile" ] || { mkdir -p "$tree"; tar xf "$tarball" -C "$tree" --strip-components=1; }
@@ -189,6 +192,15 @@ cp -r "$modules" "$work/lacks-gve"
 find "$work/lacks-gve" -name 'gve.ko*' -delete
 mistake gve --kernel "$kernel" --modules "$work/lacks-gve" queues.py
 mistake "$work/none" --kernel "$kernel" --modules "$work/none" queues.py
+# A disk that is full before all is unpacked.
+mkdir "$work/full"
+got=0
+within 300 unshare --user --map-root-user --mount bash -c \
+  'mount -t tmpfs -o size=600M tmpfs "$1" && exec "$2" selftest --cache "$1" queues.py' bash "$work/full" "$vnic" \
+  > "$work/out" 2> "$work/err" || got=$?
+[ $got != 0 ] && grep -v '^note: ' "$work/err" | head -n 1 | grep -q "no space left on device" ||
+  fail "full disk: status $got: $(cat "$work/err")"
+grep -v '^note: ' "$work/err" | head -n 1
 head -c 100000 "$kernel" > "$work/cut"
 mistake "$work/cut" --kernel "$work/cut" --modules "$modules" queues.py
 echo PASS
