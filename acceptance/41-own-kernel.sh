@@ -101,6 +101,7 @@ CONFIG_BPF_SYSCALL=y
 CONFIG_NET=y
 CONFIG_UNIX=y
 CONFIG_PACKET=y
+CONFIG_XDP_SOCKETS=y
 CONFIG_INET=y
 CONFIG_IPV6=y
 CONFIG_NETDEVICES=y
@@ -181,7 +182,7 @@ mistake() { # WORDS ARGUMENTS...: status 1 to 3, within a minute, and the first 
   local words=$1 got=0; shift
   within 100 "$vnic" selftest "$@" > "$work/out" 2> "$work/err" || got=$?
   [ $got != 0 ] || fail "$*: status 0"
-  grep -v '^note: ' "$work/err" | head -n 1 | grep -qF -- "$words" || fail "$*: $(head -n 3 "$work/err")"
+  grep '^vnic: ' "$work/err" | head -n 1 | grep -qF -- "$words" || fail "$*: $(head -n 3 "$work/err")"
 }
 mkdir "$work/empty"
 mistake "tools/testing/selftests" --kernel "$kernel" --modules "$modules" --source "$work/empty" queues.py
@@ -198,9 +199,9 @@ got=0
 within 300 unshare --user --map-root-user --mount bash -c \
   'mount -t tmpfs -o size=600M tmpfs "$1" && exec "$2" selftest --cache "$1" queues.py' bash "$work/full" "$vnic" \
   > "$work/out" 2> "$work/err" || got=$?
-[ $got != 0 ] && grep -v '^note: ' "$work/err" | head -n 1 | grep -q "no space left on device" ||
+[ $got != 0 ] && grep '^vnic: ' "$work/err" | head -n 1 | grep -q "not enough space" ||
   fail "full disk: status $got: $(cat "$work/err")"
-grep -v '^note: ' "$work/err" | head -n 1
+grep '^vnic: ' "$work/err" | head -n 1
 head -c 100000 "$kernel" > "$work/cut"
 mistake "$work/cut" --kernel "$work/cut" --modules "$modules" queues.py
 echo PASS

@@ -2,13 +2,10 @@ package qemu
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,29 +17,9 @@ import (
 // probeLimit is how long the probe's guest has to boot: with KVM it takes a second or two.
 const probeLimit = 15 * time.Second
 
-// probed is what a probe of KVM found: kvm.json of the cache. It holds until the machine boots
-// again.
-type probed struct {
-	probeKey
-	OK  bool   `json:"ok"`
-	Why string `json:"why"`
-}
-
-// probeKey says what was probed.
-type probeKey struct {
-	BootID string `json:"boot_id"`
-	QEMU   string `json:"qemu"`
-	Kernel string `json:"kernel"`
-}
-
-func keyOf(q assets.Binary, k assets.Kernel) probeKey {
-	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return probeKey{BootID: strings.TrimSpace(string(b)), QEMU: q.Version, Kernel: k.Version}
-}
-
-var probes = struct {
+var probing = struct {
 	sync.Mutex // held while probing: one at a time
-	last       *probed
+	found      probes
 }{}
 
 // ChooseAccel says whether KVM works here, in fact and not by the look of it: /dev/kvm may exist
@@ -52,35 +29,27 @@ func ChooseAccel(ctx context.Context, r *assets.Resolved) (accel Accel, why stri
 	if why := kvmMissing(); why != "" {
 		return AccelTCG, "TCG (slower): " + why, nil
 	}
-	probes.Lock()
-	defer probes.Unlock()
+	probing.Lock()
+	defer probing.Unlock()
 	key := keyOf(r.QEMU, r.Kernel)
-	p := probes.last
-	if p == nil || p.probeKey != key {
-		p = readProbe(r.Cache)
+	p := probing.found.find(key)
+	if p == nil {
+		p = readProbes(r.Cache).find(key)
 	}
-	if p == nil || p.probeKey != key {
-		p = &probed{probeKey: key}
+	if p == nil {
+		p = &probed{probeKey: key, Fetched: r.Kernel.Source == assets.SourceCache}
 		if p.Why, err = probe(ctx, r); err != nil {
 			return "", "", err
 		}
 		p.OK = p.Why == ""
-		_ = assets.SaveJSON(r.Cache, "kvm.json", p) // only saves time
+		readProbes(r.Cache).with(*p).save(r.Cache)
 	}
-	probes.last = p
-	if p.OK {
+	found := *p
+	probing.found = probing.found.with(found)
+	if found.OK {
 		return AccelKVM, "KVM", nil
 	}
-	return AccelTCG, "TCG (slower): KVM does not work here: " + p.Why, nil
-}
-
-func readProbe(dir string) *probed {
-	b, err := os.ReadFile(filepath.Join(dir, "kvm.json"))
-	p := new(probed)
-	if err != nil || json.Unmarshal(b, p) != nil {
-		return nil
-	}
-	return p
+	return AccelTCG, "TCG (slower): KVM does not work here: " + found.Why, nil
 }
 
 // kvmMissing says why KVM cannot even be tried; "" = it can.

@@ -53,8 +53,8 @@ func (d *doctor) kvm(s *assets.Survey) {
 		d.add("kvm", assets.Worse, why, "guests run by TCG, which needs no more but is slower")
 		return
 	}
-	switch p := readProbe(s.Cache); {
-	case p == nil || p.probeKey != keyOf(s.QEMU, s.Kernel):
+	switch p := readProbes(s.Cache).find(keyOf(s.QEMU, s.Kernel)); {
+	case p == nil:
 		d.add("kvm", assets.Worse, "/dev/kvm is there, not tried yet", "the first run tries it")
 	case p.OK:
 		d.add("kvm", assets.Good, "works (tried since this boot)", "")

@@ -1,0 +1,87 @@
+package qemu
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"vnic.dev/vnic/assets"
+)
+
+// probesFile is the file of the cache that has what probes of KVM found.
+const probesFile = "kvm.json"
+
+// maxProbes is how many are kept, the last ones.
+const maxProbes = 8
+
+// probed is what a probe of KVM found. It holds until the machine boots again.
+type probed struct {
+	probeKey
+	OK      bool   `json:"ok"`
+	Why     string `json:"why"`
+	Fetched bool   `json:"fetched"` // the kernel is one of the cache's, which are known to boot
+}
+
+// probeKey says what was probed.
+type probeKey struct {
+	BootID string `json:"boot_id"`
+	QEMU   string `json:"qemu"`
+	Kernel string `json:"kernel"`
+}
+
+func keyOf(q assets.Binary, k assets.Kernel) probeKey {
+	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return probeKey{BootID: strings.TrimSpace(string(b)), QEMU: q.Version, Kernel: k.Version}
+}
+
+// probes are what was found, the last one last.
+type probes []probed
+
+// readProbes reads those of a cache's directory. What cannot be read was not found.
+func readProbes(dir string) probes {
+	var f struct {
+		Probes probes `json:"probes"`
+	}
+	b, err := os.ReadFile(filepath.Join(dir, probesFile))
+	if err != nil || json.Unmarshal(b, &f) != nil {
+		return nil
+	}
+	return f.Probes
+}
+
+// find is the probe that answers for what is to be probed; nil: none does. A kernel with which KVM failed says that KVM
+// does not work if it is known to boot, or if another one failed as well; else the kernel may be to blame, and another
+// one is tried: a user's, who changes it all day, would wait for it each time.
+func (l probes) find(key probeKey) *probed {
+	var failed []*probed
+	for i := range l {
+		p := &l[i]
+		switch {
+		case p.probeKey == key:
+			return p
+		case p.OK || p.BootID != key.BootID || p.QEMU != key.QEMU:
+		case p.Fetched:
+			failed = append(failed, p, p)
+		default:
+			failed = append(failed, p)
+		}
+	}
+	if len(failed) < 2 {
+		return nil
+	}
+	return failed[0]
+}
+
+// with is the probes with another one, and without those that hold no more.
+func (l probes) with(p probed) probes {
+	l = slices.DeleteFunc(slices.Clone(l), func(o probed) bool { return o.probeKey == p.probeKey || o.BootID != p.BootID })
+	l = append(l, p)
+	return l[max(0, len(l)-maxProbes):]
+}
+
+// save writes them to a cache's directory. It only saves time.
+func (l probes) save(dir string) {
+	_ = assets.SaveJSON(dir, probesFile, map[string]probes{"probes": l})
+}

@@ -1,0 +1,49 @@
+package qemu
+
+import (
+	"fmt"
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// KVM is probed once for each kernel, unless it is known meanwhile that it works for none. Not all that was found is
+// kept, and what was found before the machine booted is not used.
+func TestProbesAnswerForOtherKernels(t *testing.T) {
+	key := func(boot, qemu, kernel string) probeKey { return probeKey{BootID: boot, QEMU: qemu, Kernel: kernel} }
+	here := key("now", "11.1", "mine")
+	for _, c := range []struct {
+		what string
+		l    probes
+		want string // Why of the one that answers; "none"
+	}{
+		{"nothing is known", nil, "none"},
+		{"itself", probes{{probeKey: here, Why: "a"}}, "a"},
+		{"itself, and others", probes{{probeKey: key("now", "11.1", "x"), Why: "b", Fetched: true},
+			{probeKey: here, OK: true, Why: "a"}}, "a"},
+		{"one that is known to boot", probes{{probeKey: key("now", "11.1", "x"), Why: "b", Fetched: true}}, "b"},
+		{"one that may be to blame", probes{{probeKey: key("now", "11.1", "x"), Why: "b"}}, "none"},
+		{"two", probes{{probeKey: key("now", "11.1", "x"), Why: "b"}, {probeKey: key("now", "11.1", "y"), Why: "c"}}, "b"},
+		{"one with which it works", probes{{probeKey: key("now", "11.1", "x"), OK: true, Fetched: true}}, "none"},
+		{"before the machine booted", probes{{probeKey: key("then", "11.1", "mine"), Why: "b", Fetched: true}}, "none"},
+		{"another QEMU", probes{{probeKey: key("now", "10.0", "mine"), Why: "b", Fetched: true}}, "none"},
+	} {
+		got := "none"
+		if p := c.l.find(here); p != nil {
+			got = p.Why
+		}
+		testkit.Equal(t, c.what, got, c.want)
+	}
+
+	dir := t.TempDir()
+	testkit.Equal(t, "of an empty cache", len(readProbes(dir)), 0)
+	probes{{probeKey: key("then", "11.1", "mine")}}.save(dir)
+	for i := range maxProbes + 3 {
+		readProbes(dir).with(probed{probeKey: key("now", "11.1", fmt.Sprint(i)), Why: fmt.Sprint(i)}).save(dir)
+	}
+	readProbes(dir).with(probed{probeKey: key("now", "11.1", "10"), OK: true}).save(dir) // in the place of the other
+	l := readProbes(dir)
+	testkit.Equal(t, "kept", len(l), maxProbes)
+	testkit.Equal(t, "the oldest", l[0].Kernel, "3")
+	testkit.Equal(t, "the newest", fmt.Sprint(l[maxProbes-1].Kernel, l[maxProbes-1].OK), "10true")
+}
