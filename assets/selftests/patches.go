@@ -25,6 +25,8 @@ type patchSeries []Patch
 type Patch struct {
 	Name string // of the file
 	Text []byte
+	// Rebased is the same change of the tests of other kernels, to which Text does not apply, the newest first.
+	Rebased [][]byte
 }
 
 // patches are the adaptations of the tests, in the repository in the form in which they can be sent.
@@ -32,7 +34,13 @@ var patches = func() (list patchSeries) {
 	names, _ := fs.Glob(patchFiles, "patches/*.patch") // sorted
 	for _, n := range names {
 		b, _ := patchFiles.ReadFile(n) // embedded: it is there
-		list = append(list, Patch{Name: filepath.Base(n), Text: b})
+		p := Patch{Name: filepath.Base(n), Text: b}
+		others, _ := fs.Glob(patchFiles, "patches/*/"+p.Name) // of series of kernels
+		for _, o := range slices.Backward(others) {
+			b, _ := patchFiles.ReadFile(o)
+			p.Rebased = append(p.Rebased, b)
+		}
+		list = append(list, p)
 	}
 	return list
 }()
@@ -44,24 +52,45 @@ func Patches() []Patch { return patches }
 func (s patchSeries) id() string {
 	h := sha256.New()
 	for _, p := range s {
-		_, _ = fmt.Fprintf(h, "%s %d\n%s", p.Name, len(p.Text), p.Text)
+		for _, text := range p.texts() {
+			_, _ = fmt.Fprintf(h, "%s %d\n%s", p.Name, len(text), text)
+		}
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// apply applies the patches to a tree.
+// texts are the forms of a patch, in the order in which they are tried.
+func (p *Patch) texts() [][]byte { return append([][]byte{p.Text}, p.Rebased...) }
+
+// apply applies the patches to a tree: of each the first form that applies.
 func (s patchSeries) apply(ctx context.Context, tools, dir string) error {
 	for _, p := range s {
-		path := filepath.Join(dir, p.Name)
-		if err := os.WriteFile(path, p.Text, 0o644); err != nil {
-			return err
-		}
-		if _, err := (proc.Command{Dir: dir}).Run(ctx, filepath.Join(tools, "usr/bin/patch"), "-p1", "--forward", "--batch",
-			"-i", path); err != nil {
+		if err := p.apply(ctx, tools, dir); err != nil {
 			return fmt.Errorf("%s does not apply to this kernel's tests: %w", p.Name, err)
 		}
 	}
 	return nil
+}
+
+func (p *Patch) apply(ctx context.Context, tools, dir string) error {
+	path := filepath.Join(dir, p.Name)
+	patch := func(args ...string) error {
+		_, err := proc.Command{Dir: dir}.Run(ctx, filepath.Join(tools, "usr/bin/patch"),
+			append(args, "-p1", "--forward", "--batch", "-i", path)...)
+		return err
+	}
+	var errs []error
+	for _, text := range p.texts() {
+		if err := os.WriteFile(path, text, 0o644); err != nil {
+			return err
+		}
+		err := patch("--dry-run")
+		if err == nil {
+			return patch()
+		}
+		errs = append(errs, err)
+	}
+	return errs[0]
 }
 
 // imports are modules that lie among the programs, and what they call, with the programs that do so. The library that

@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // The forms of git format-patch (git-format-patch(1)) and of unified diffs (diffutils, "Detailed Unified").
@@ -126,6 +130,54 @@ func TestPatchesCanBeSent(t *testing.T) {
 		if want := fmt.Sprintf("%04d-", i+1); !strings.HasPrefix(p.Name, want) {
 			t.Errorf("%s: after %d patches the next one is %s...", p.Name, i, want)
 		}
+		for _, text := range p.Rebased {
+			if err := badPatch(Patch{Name: p.Name, Text: text}); err != nil {
+				t.Errorf("%s, rebased: %v", p.Name, err)
+			}
+		}
+	}
+	if rebased := testkit.Must(filepath.Glob("patches/*/*"))(t); len(rebased) != rebasedOf(patches) {
+		t.Errorf("%d files in folders, and %d patches are rebased: they have the name of one of the series", len(rebased),
+			rebasedOf(patches))
+	}
+}
+
+func rebasedOf(s patchSeries) (n int) {
+	for _, p := range s {
+		n += len(p.Rebased)
+	}
+	return n
+}
+
+// Of a patch in several forms that one is applied which applies, whole; where none does, nothing has changed.
+func TestThePatchThatAppliesIsApplied(t *testing.T) {
+	tools := t.TempDir()
+	testkit.OK(t, os.MkdirAll(filepath.Join(tools, "usr/bin"), 0o755))
+	// In the place of patch(1), which not every machine has: it knows changes of one line, of the file f.
+	testkit.OK(t, os.WriteFile(filepath.Join(tools, "usr/bin/patch"), []byte(`#!/bin/sh
+dry=
+for arg; do
+  case $arg in --dry-run) dry=1 ;; esac
+done
+[ "$(sed -n 's/^-\([^-]\)/\1/p' "$arg")" = "$(cat f)" ] || exit 1
+[ -n "$dry" ] || sed -n 's/^+\([^+]\)/\1/p' "$arg" > f
+`), 0o755))
+	change := func(was, is string) []byte {
+		return []byte("--- a/f\n+++ b/f\n@@ -1,1 +1,1 @@\n-" + was + "\n+" + is + "\n")
+	}
+	s := patchSeries{{Name: "0001-x.patch", Text: change("old", "new"), Rebased: [][]byte{change("other", "changed")}}}
+	for was, want := range map[string]string{"old\n": "new\n", "other\n": "changed\n", "third\n": ""} {
+		dir := t.TempDir()
+		f := filepath.Join(dir, "f")
+		testkit.OK(t, os.WriteFile(f, []byte(was), 0o644))
+		err := s.apply(t.Context(), tools, dir)
+		if (err == nil) != (want != "") {
+			t.Errorf("%q: %v", was, err)
+		}
+		if want == "" {
+			want = was
+		}
+		testkit.Equal(t, "the file", string(testkit.Must(os.ReadFile(f))(t)), want)
 	}
 }
 
