@@ -20,7 +20,8 @@ bad = []
 def cases(name, column):
     for p in r["programs"]:
         if (p["name"], p["column"]) == (name, column):
-            return [c["result"] for c in p["cases"]]
+            # Linux 7.3 has one more, for which gve's driver has no support.
+            return [c["result"] for c in p["cases"] if c["name"] != "check_rx_large_niov"]
     return []
 for name, column, want in (("hw/devmem.py", "unmodified", 4), ("hw/csum.py", "unmodified", 12),
                            ("queues.py", "unmodified", 4), ("hw/ntuple.py", "patched", 24)):

@@ -22,7 +22,7 @@ make() { # objtool wants libelf's headers
     command make "$@"
 }
 tree=${TREE:-$work/linux}
-tarball=$(ls "$cache"/selftests-tools/*/usr/src/linux-source-7.2.tar.xz | head -n 1)
+tarball=$(ls "$cache"/selftests-tools/*/usr/src/linux-source-*.tar.xz | head -n 1)
 [ -e "$tree/Makefile" ] || { mkdir -p "$tree"; tar xf "$tarball" -C "$tree" --strip-components=1; }
 
 echo "== the kernel"

@@ -16,6 +16,7 @@ var collections = map[string]string{"drivers/net": "", "drivers/net/hw": "hw/"}
 // NotForUs are programs that are for other kinds of devices, and are run when they are named alone.
 var NotForUs = map[string]string{
 	"hw/devlink_port_split.py":     "for switches with devlink ports",
+	"hw/devlink_rate_cross_esw.py": "for NICs with several eswitches, in a bond",
 	"hw/devlink_rate_tc_bw.py":     "for NICs with SR-IOV and devlink rates; wants an interface of one of these",
 	"hw/ethtool.sh":                "for pairs of ports that are joined by a cable, with speeds to choose from",
 	"hw/ethtool_extended_state.sh": "for pairs of ports that are joined by a cable",

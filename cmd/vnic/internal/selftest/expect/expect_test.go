@@ -33,7 +33,9 @@ func headings(t *testing.T) []string {
 // unwritten are programs of which nothing is written down, by file: each is work to be done, and none is forgotten.
 var unwritten = map[string]string{
 	"gve-7.2":    "hw/ipsec_vxlan.py psp.py",
+	"gve-7.3":    "hw/ipsec_vxlan.py psp.py",
 	"virtio-7.2": "hw/ipsec_vxlan.py psp.py",
+	"virtio-7.3": "hw/ipsec_vxlan.py psp.py",
 }
 
 // Invariant: selftest: Every result of a selftest that is expected and is no pass has a reason with evidence.
@@ -72,8 +74,12 @@ func TestWhatIsWrittenDownIsSound(t *testing.T) {
 
 // Each patch that stands for a reason is in the series, and each of the series stands for one.
 func TestPatchesAreThere(t *testing.T) {
-	suite, err := SuiteOf("7.2.0")
-	testkit.OK(t, err)
+	for _, kernel := range []string{"7.2.0", "7.3.0"} {
+		patchesAreThere(t, testkit.Must(SuiteOf(kernel))(t))
+	}
+}
+
+func patchesAreThere(t *testing.T, suite *Suite) {
 	named := map[string]string{}
 	for name, p := range suite.Patches {
 		for _, n := range p.Numbers {
