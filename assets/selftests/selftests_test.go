@@ -150,3 +150,27 @@ func TestOfflineSaysWhatIsMissing(t *testing.T) {
 		t.Errorf("%d MB", mb)
 	}
 }
+
+// A liburing that is older than the kernel gets what it lacks, and one that knows all of it is left alone.
+func TestLiburingThatIsTooOld(t *testing.T) {
+	for _, c := range []struct {
+		uring, kernel string
+		zcrx, header  bool
+	}{
+		{"int io_uring_queue_init(); int io_uring_register_ifq();", "IORING_REGISTER_ZCRX_IFQ", true, false},
+		{"int io_uring_queue_init();", "IORING_REGISTER_ZCRX_IFQ", true, true},
+		{"int io_uring_queue_init();", "IORING_REGISTER_BUFFERS", false, false},
+		{"", "IORING_REGISTER_ZCRX_IFQ", false, false},
+	} {
+		tools := t.TempDir()
+		include := filepath.Join(tools, "include")
+		testkit.OK(t, os.MkdirAll(filepath.Join(tools, "usr/include/linux"), 0o755))
+		testkit.OK(t, os.WriteFile(filepath.Join(tools, "usr/include/linux/io_uring.h"), []byte(c.kernel), 0o644))
+		testkit.OK(t, os.WriteFile(filepath.Join(tools, "usr/include/liburing.h"), []byte(c.uring), 0o644))
+		got, err := knowsZeroCopy(tools, include)
+		testkit.OK(t, err)
+		testkit.Equal(t, c.uring+", "+c.kernel, got, c.zcrx)
+		_, err = os.Stat(filepath.Join(include, "liburing.h"))
+		testkit.Equal(t, "a header", err == nil, c.header)
+	}
+}

@@ -3,6 +3,7 @@ package selftests
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -111,13 +112,15 @@ func build(ctx context.Context, tools, dir, ks string, log *bytes.Buffer) error 
 	args := []string{"-C", filepath.Join(dir, selftestsDir), "-j", strconv.Itoa(runtime.NumCPU()), "SHELL=/bin/bash",
 		"CC=gcc", "CLANG=clang", "TARGETS=" + strings.Join(targets, " "), "FORCE_TARGETS=1",
 		"KHDR_INCLUDES=-isystem " + filepath.Join(tools, "usr/include"), "install", "INSTALL_PATH=" + ks}
-	if uring, err := os.ReadFile(filepath.Join(tools, "usr/include/liburing.h")); err == nil &&
-		bytes.Contains(uring, []byte("io_uring_register_ifq")) {
+	include := filepath.Join(dir, ".vnic-include")
+	if zcrx, err := knowsZeroCopy(tools, include); err != nil {
+		return err
+	} else if zcrx {
 		// The Makefile finds out by a program that a linker which links as needed cannot make (hw/Makefile, -luring before
 		// the source).
 		args = append(args, "HAS_IOURING_ZCRX=y")
 	}
-	c := proc.Command{Dir: dir, Env: []string{"PATH=" + bin + ":" + filepath.Join(tools, "usr/bin") + ":" +
+	c := proc.Command{Dir: dir, Env: []string{"C_INCLUDE_PATH=" + include, "PATH=" + bin + ":" + filepath.Join(tools, "usr/bin") + ":" +
 		filepath.Join(tools, "usr/sbin") + ":" + os.Getenv("PATH"), "MAKEFLAGS=", "CFLAGS=", "LDFLAGS=", "PYTHONPATH="},
 		Stdout: func(line string) { fmt.Fprintln(log, line) }}
 	if _, err := c.Run(ctx, filepath.Join(tools, "usr/bin/make"), args...); err != nil {
@@ -132,6 +135,28 @@ func build(ctx context.Context, tools, dir, ks string, log *bytes.Buffer) error 
 		}
 	}
 	return precious(ks)
+}
+
+//go:embed include/liburing.h
+var liburing []byte
+
+// knowsZeroCopy says whether the kernel's headers and liburing's have zero-copy receive. What a liburing that is older
+// than the kernel lacks is put into a directory that is looked into before it.
+func knowsZeroCopy(tools, include string) (bool, error) {
+	has := func(header, word string) bool {
+		text, err := os.ReadFile(filepath.Join(tools, "usr/include", header))
+		return err == nil && bytes.Contains(text, []byte(word))
+	}
+	switch {
+	case has("liburing.h", "io_uring_register_ifq"):
+		return true, nil
+	case !has("liburing.h", "io_uring_queue_init"), !has("linux/io_uring.h", "IORING_REGISTER_ZCRX_IFQ"):
+		return false, nil
+	}
+	if err := os.MkdirAll(include, 0o755); err != nil {
+		return false, err
+	}
+	return true, os.WriteFile(filepath.Join(include, "liburing.h"), liburing, 0o644)
 }
 
 // precious has all installed files be readable, and programs be such: some are not in the kernel's tree, where their
