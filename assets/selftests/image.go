@@ -195,7 +195,9 @@ func (m *maker) image(ctx context.Context, kind string, parts []string, files fu
 		args = append(args, "-pf", defs)
 	}
 	mksquashfs := filepath.Join(m.tools.Dir, "usr/bin/mksquashfs")
-	if _, err := (proc.Command{Dir: work}).Run(ctx, mksquashfs, args...); err != nil {
+	// It refuses to be told by both what time it is, and make has this one.
+	squash := proc.Command{Dir: work, Unset: []string{"SOURCE_DATE_EPOCH"}}
+	if _, err := squash.Run(ctx, mksquashfs, args...); err != nil {
 		return "", fmt.Errorf("image %s: %w", kind, err)
 	}
 	return path, os.Rename(made, path)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -17,6 +18,7 @@ import (
 type Command struct {
 	Dir    string
 	Env    []string          // added to the environment
+	Unset  []string          // names that are taken from it
 	Stdout func(line string) // nil: Run gives the standard output
 }
 
@@ -60,7 +62,11 @@ const (
 func (c Command) Run(ctx context.Context, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = c.Dir
-	cmd.Env = append(append(cmd.Environ(), "LC_ALL=C.UTF-8", "LANGUAGE=", "DEBIAN_FRONTEND=noninteractive"), c.Env...)
+	env := slices.DeleteFunc(cmd.Environ(), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return slices.Contains(c.Unset, name)
+	})
+	cmd.Env = append(append(env, "LC_ALL=C.UTF-8", "LANGUAGE=", "DEBIAN_FRONTEND=noninteractive"), c.Env...)
 	var out bytes.Buffer
 	stderr := agent.Tail{Max: stderrKept}
 	cmd.Stdout, cmd.Stderr = &out, &stderr

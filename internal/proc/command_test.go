@@ -38,3 +38,13 @@ func TestCommandErrorHasItsWords(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// What a tool is not to see of the environment it does not see; of the rest it sees all.
+func TestUnset(t *testing.T) {
+	t.Setenv("VNIC_A", "a")
+	t.Setenv("VNIC_B", "b")
+	c := Command{Unset: []string{"VNIC_A", "VNIC_C"}, Env: []string{"VNIC_C=c"}}
+	out, err := c.Run(t.Context(), "sh", "-c", "echo ${VNIC_A-none} $VNIC_B $VNIC_C")
+	testkit.OK(t, err)
+	testkit.Equal(t, "environment", strings.TrimSpace(string(out)), "none b c")
+}
