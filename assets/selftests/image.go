@@ -286,7 +286,8 @@ func (m *maker) tests(ctx context.Context) error {
 		id, m.im.Source = id+" "+own, m.o.Source
 	}
 	one := func(kind string, p patchSeries) (string, error) {
-		return m.image(ctx, kind, []string{id, p.id(), preload, string(liburing)}, func(work string) ([]string, error) {
+		parts := []string{id, p.id(), preload, string(liburing)}
+		return m.image(ctx, kind, parts, func(work string) ([]string, error) {
 			src, ks := filepath.Join(work, "src"), filepath.Join(work, "ks")
 			for _, d := range []string{src, ks} {
 				if err := os.Mkdir(d, 0o755); err != nil {
@@ -309,7 +310,7 @@ func (m *maker) tests(ctx context.Context) error {
 			list, err := os.ReadFile(filepath.Join(ks, listName))
 			if err == nil {
 				// Before the image, which is what is looked for.
-				err = os.WriteFile(m.path(kind, []string{id, p.id(), preload, string(liburing)})+".list", list, 0o644)
+				err = os.WriteFile(m.path(kind, parts)+".list", list, 0o644)
 			}
 			if err != nil {
 				return nil, err

@@ -120,8 +120,9 @@ func build(ctx context.Context, tools, dir, ks string, log *bytes.Buffer) error 
 		// the source).
 		args = append(args, "HAS_IOURING_ZCRX=y")
 	}
-	c := proc.Command{Dir: dir, Env: []string{"C_INCLUDE_PATH=" + include, "PATH=" + bin + ":" + filepath.Join(tools, "usr/bin") + ":" +
-		filepath.Join(tools, "usr/sbin") + ":" + os.Getenv("PATH"), "MAKEFLAGS=", "CFLAGS=", "LDFLAGS=", "PYTHONPATH="},
+	c := proc.Command{Dir: dir, Env: []string{"PATH=" + bin + ":" + filepath.Join(tools, "usr/bin") + ":" +
+		filepath.Join(tools, "usr/sbin") + ":" + os.Getenv("PATH"), "C_INCLUDE_PATH=" + include, "MAKEFLAGS=", "CFLAGS=",
+		"LDFLAGS=", "PYTHONPATH="},
 		Stdout: func(line string) { fmt.Fprintln(log, line) }}
 	if _, err := c.Run(ctx, filepath.Join(tools, "usr/bin/make"), args...); err != nil {
 		if ctx.Err() != nil {

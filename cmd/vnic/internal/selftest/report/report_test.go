@@ -66,8 +66,8 @@ func example(t *testing.T) (*results.Run, *expect.Expectations) {
 	}
 	crashed := c("check_xsk", ktap.Error)
 	crashed.Reason = "the guest's kernel has panicked"
-	return &results.Run{Schema: results.Schema, Model: "gve", Device: "vnic", Queues: 4, Kernel: "7.2.12+deb13-cloud-amd64",
-		Versions: map[string]string{"vnic": "0.1", "tests": "7.2"}, Accel: "tcg",
+	return &results.Run{Schema: results.Schema, Model: "gve", Device: "vnic", Queues: 4,
+		Kernel: "7.2.12+deb13-cloud-amd64", Versions: map[string]string{"vnic": "0.1", "tests": "7.2"}, Accel: "tcg",
 		Programs: []results.Program{
 			{Name: "queues.py", Column: results.Unmodified, Planned: 4, Seconds: 5,
 				Cases:  []results.Case{late, failed, crashed},

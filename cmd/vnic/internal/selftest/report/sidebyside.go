@@ -59,8 +59,8 @@ func SideBySide(w io.Writer, runs []*results.Run) error {
 	return err
 }
 
-// Yardstick compares the runs of vnic's virtio with one of QEMU's own virtio-net, if both are there: it writes a line for
-// each program of which cases pass there, and not here. It returns how many of them fail here.
+// Yardstick compares the runs of vnic's virtio with one of QEMU's own virtio-net, if both are there: it writes a line
+// for each program of which cases pass there, and not here. It returns how many of them fail here.
 func Yardstick(w io.Writer, runs []*results.Run) (failures int, err error) {
 	var ours []*results.Run
 	var theirs *results.Run
