@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -38,6 +39,21 @@ type dut struct {
 
 	rx, tx devmem.Binding
 	source chan devmem.Binding // what the sender is to send from
+
+	refused atomic.Pointer[refusal] // what the sender met last, and went on
+}
+
+// refusal is an error that a send may meet, and how often it was met in turn.
+type refusal struct {
+	err   error
+	times int
+}
+
+func (r *refusal) String() string {
+	if r == nil {
+		return "no send was refused"
+	}
+	return fmt.Sprintf("%d sends in turn were refused, the last: %v", r.times, r.err)
 }
 
 // openDevice opens the interface under test, and connects it.
@@ -166,15 +182,10 @@ func (d *dut) send() {
 		}
 		gpumem.FillAt(mem[:size], seed, o)
 		n, err := d.conn.SendDevmem(from.ID(), []devmem.Range{{Off: 0, Len: size}})
+		d.refuse(err)
 		o += uint64(n)
-		if errors.Is(err, syscall.EINVAL) { // it was closed: the next is awaited
-			from, err = nil, nil
-		}
-		if n == 0 && (errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.EHOSTUNREACH)) {
-			// The interface was down, and the socket's route, of which nothing was sent since, is of no device (Linux,
-			// net_devmem_get_binding): what it sends next, an acknowledgement say, has it look for another. Where it has no
-			// route any more, as after a retransmission in vain, it looks at once, and there is none while it is down.
-			continue
+		if goesOn(err) { // of the rest, if something was sent
+			err = nil
 		}
 		if n > 0 {
 			_, _, cerr := d.conn.ReadCompletion(time.Time{})
@@ -185,6 +196,26 @@ func (d *dut) send() {
 			return
 		}
 	}
+}
+
+// goesOn says that a send was refused for now. With ENODEV and EHOSTUNREACH the interface was down, and the socket's
+// route, of which nothing was sent since, is of no device (Linux, net_devmem_get_binding): what it sends next, an
+// acknowledgement say, has it look for another. Where it has no route any more, as after a retransmission in vain, it
+// looks at once, and there is none while it is down. With EINVAL the binding was closed, and the next is awaited, or the
+// interface was down as well: seen with Linux 7.2 of a binding that was open, and that sent on when it was up.
+func goesOn(err error) bool {
+	return errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.EHOSTUNREACH)
+}
+
+// refuse notes what came of a send.
+func (d *dut) refuse(err error) {
+	r := &refusal{err: err, times: 1}
+	if last := d.refused.Load(); err != nil && last != nil {
+		r.times += last.times
+	} else if err == nil {
+		r = nil
+	}
+	d.refused.Store(r)
 }
 
 // bind binds queues for receive, of which the connection's is the last, and for transmit.

@@ -139,7 +139,8 @@ func (g *guest) traffic(ctx context.Context, a *Args) (any, error) {
 	defer cancel()
 	err := all(limit, n, ms...)
 	if errors.Is(err, errStalled) && g.dut != nil {
-		err = fmt.Errorf("%w\nour end: %s\nstats: %+v", err, g.dut.conn.State(), g.dut.dev.Stats())
+		err = fmt.Errorf("%w\n%v\nour end: %s\nstats: %+v", err, g.dut.refused.Load(), g.dut.conn.State(),
+			g.dut.dev.Stats())
 	}
 	return nil, err
 }
