@@ -146,6 +146,7 @@ type Options struct {
 	Services []Service
 	Poll     int  // threads that serve all virtio NICs by polling (nic.Pollers); 0: a thread sleeps at each queue
 	Hot      bool // they never sleep
+	Flows    int  // rows of each NIC's account of flows (nic.Port.FlowAccount); 0: none is kept
 	// Note is told what becomes of a guest's frames that its user should know: nil: Log is, as a warning
 	Note func(port, text string)
 }

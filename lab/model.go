@@ -10,6 +10,7 @@ import (
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/nic/flows"
 	"vnic.dev/vnic/nic/gve"
 	"vnic.dev/vnic/nic/virtio"
 	"vnic.dev/vnic/pcie"
@@ -26,7 +27,9 @@ const (
 // Bounds of a NIC of either model.
 const (
 	MaxQueuePairs = 16
-	MinMTU        = 576 // what IPv4 wants of every host (RFC 791)
+	MinMTU        = 576               // what IPv4 wants of every host (RFC 791)
+	DefaultFlows  = flows.DefaultRows // rows of a NIC's account of flows, where nobody says anything else
+	MaxFlows      = flows.MaxRows
 	MaxRSCUsecs   = int(nic.MaxHold / time.Microsecond)
 )
 

@@ -69,7 +69,7 @@ func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, 
 	var err error
 	c := nic.Config{Name: p.Name, MAC: p.MAC, MTU: uint16(p.MaxMTU), QueuePairs: p.QueuePairs, GPUs: gpus,
 		Pollers: l.pollers, Memory: p.memory, Shape: p.shape(), Hold: time.Duration(n.RSCUsecs) * time.Microsecond,
-		Sabotage: n.Sabotage, Log: l.opt.Log}
+		Flows: l.opt.Flows, Sabotage: n.Sabotage, Log: l.opt.Log}
 	if p.dev, err = model.open(l.files, c, hardware{express(m.desc, n), n.Timestamps}); err != nil {
 		p.dev = nil // not an interface of a nil pointer
 		return p, err

@@ -170,7 +170,13 @@ func (p *Port) BindRx(buffer uint32, queues []uint16) (id uint32, err error) {
 	if p.conf.QueueSplits {
 		return 0, errDriverBinds
 	}
-	return p.add(func(s *control.State) (uint32, error) { return s.BindRx(buffer, queues, maxBindings) })
+	id, err = p.add(func(s *control.State) (uint32, error) { return s.BindRx(buffer, queues, maxBindings) })
+	if err == nil {
+		for _, q := range queues {
+			p.deviceQueues.add(int(q))
+		}
+	}
+	return id, err
 }
 
 // BindTx implements control.Handler.

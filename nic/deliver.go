@@ -6,6 +6,7 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/nic/flows"
 	"vnic.dev/vnic/shape"
 	"vnic.dev/vnic/wire"
 )
@@ -23,9 +24,10 @@ type rxQueue struct {
 	pieces  uint32       // likewise: of memory
 	in      control.DirCounters
 	traffic Traffic
-	unsplit counter // frames that came here because, or although, they could not be split
-	merged  counter // frames that came as part of a GSO packet, of which the merger made
-	merges  counter // so many
+	flows   *flows.Shard // nil: flows are not counted
+	unsplit counter      // frames that came here because, or although, they could not be split
+	merged  counter      // frames that came as part of a GSO packet, of which the merger made
+	merges  counter      // so many
 
 	exhaustion exhaustion
 }
@@ -158,6 +160,9 @@ func (rq *rxQueue) fill(d *delivery, batch []*wire.Packet, r *route) (n int, cal
 	rq.mover.c = nil
 	rq.frame.Packet = nil
 	rq.delta.addTo(&rq.in)
+	if rq.flows != nil {
+		rq.flows.Flush()
+	}
 	return n, rq.q.Flush()
 }
 
@@ -205,6 +210,17 @@ func (rq *rxQueue) put(s *steering, pkt *wire.Packet, r *route) Result {
 		rq.delta.count(segs, head, &rq.mover.byMem)
 	} else {
 		rq.delta.drop(n)
+	}
+	if rq.flows != nil {
+		a := rq.flows.At(&pkt.Meta.Headers.Flow)
+		if a.Fresh() {
+			a.Rule, _ = s.rules.LookupID(&pkt.Meta.Headers.Flow)
+		}
+		if res == PutTaken {
+			countFlow(a, pkt, uint32(segs), uint32(head), &rq.mover.byMem)
+		} else {
+			dropFlow(a, pkt, reasons[res])
+		}
 	}
 	for _, m := range s.meters {
 		switch {

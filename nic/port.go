@@ -12,6 +12,7 @@ import (
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/nic/flows"
 	"vnic.dev/vnic/pcie"
 	"vnic.dev/vnic/shape"
 	"vnic.dev/vnic/splitter"
@@ -47,6 +48,7 @@ type Config struct {
 	// 0: it ends with the batch.
 	Hold     time.Duration
 	Clock    func() int64 // that Hold goes by: nanoseconds, above 0; nil: shape.Now. Tests turn it by hand
+	Flows    int          // rows of the account of flows (FlowAccount), at most flows.MaxRows; 0: none is kept
 	Pollers  *Pollers     // that serve its transmit queues, if the model's rings can be polled; nil: a thread each
 	Sabotage *Sabotage    // nil: no fault is made on purpose
 	Log      *slog.Logger // nil: none
@@ -69,6 +71,7 @@ type Port struct {
 	link     atomic.Pointer[wire.Link] // nil until Attach
 	trouble  atomic.Uint32             // noCarrier and so on; 0: nothing
 	separate atomic.Bool               // no frames are merged: SetCoalescing
+	flows    *flows.Table              // nil: none
 	hold     *holder                   // nil: merges end with their batch
 
 	conf   Config
@@ -79,14 +82,15 @@ type Port struct {
 	registry   *gpumem.Registry
 	engine     *gpumem.Engine
 
-	p2p         atomic.Uint64 // bit g: peer to peer with GPU g
-	mtu         atomic.Uint32
-	generation  atomic.Uint32
-	notify      notifier
-	backlog     replyBacklog
-	faults      faults
-	rdma        roce
-	lostReplies atomic.Uint64 // answers and notices of the control channel that did not get into receive queue 0
+	p2p          atomic.Uint64 // bit g: peer to peer with GPU g
+	mtu          atomic.Uint32
+	generation   atomic.Uint32
+	notify       notifier
+	backlog      replyBacklog
+	faults       faults
+	rdma         roce
+	deviceQueues queueSet      // that have had buffers in GPU memory
+	lostReplies  atomic.Uint64 // answers and notices of the control channel that did not get into receive queue 0
 
 	splitMu sync.Mutex // held by SetSplit; before mu
 
@@ -136,10 +140,16 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointe
 	}
 	p.engine = gpumem.NewEngine(p.registry, p.memory, engine)
 	p.dispatcher = control.NewDispatcher(p)
-	for _, q := range queues {
+	if c.Flows > 0 {
+		p.flows = flows.New(c.Flows, 2*len(queues))
+	}
+	for i, q := range queues {
 		rq := &rxQueue{q: c.Sabotage.rx(q), wait: q}
 		rq.mover.port, rq.exhaustion.port = p, p
 		rq.delta.to = &rq.traffic
+		if p.flows != nil {
+			rq.flows = p.flows.Shard(i)
+		}
 		p.queues = append(p.queues, rq)
 	}
 	p.notify.copier, p.notify.frame = dma.NewCopier(), make([]byte, control.MaxFrame)

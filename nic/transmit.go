@@ -3,6 +3,7 @@ package nic
 import (
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/nic/flows"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
 )
@@ -15,6 +16,7 @@ type Transmitter struct {
 	delta   delta // of this batch
 	out     Counters
 	traffic Traffic
+	flows   *flows.Shard  // nil: flows are not counted
 	bounce  []dma.Segment // host memory for one batch, made when first needed
 	marks   []mark
 	run     []*wire.Packet // the batch without the control channel's frames
@@ -38,6 +40,7 @@ func (p *Port) NewTransmitter(batch int) *Transmitter {
 		ctl: make([]byte, control.MaxFrame), answer: make([]byte, control.MaxFrame)}
 	t.delta.to = &t.traffic
 	p.mu.Lock()
+	t.flows = p.flowsOfTx(len(p.transmitters))
 	p.transmitters = append(p.transmitters, t)
 	p.mu.Unlock()
 	return t
@@ -79,7 +82,15 @@ func (t *Transmitter) Send(batch []*wire.Packet) {
 			t.count(p, m)
 		}
 	}
+	t.flush()
+}
+
+// flush adds what a batch has counted.
+func (t *Transmitter) flush() {
 	t.delta.flush(&t.out)
+	if t.flows != nil {
+		t.flows.Flush()
+	}
 }
 
 func (t *Transmitter) deliver(run []*wire.Packet) {
@@ -124,8 +135,15 @@ func (t *Transmitter) count(p *wire.Packet, m *mark) {
 	case p.Verdict.Kind == wire.Busy:
 		return
 	case p.Verdict.Kind == wire.Dropped && p.Verdict.Reason != wire.DropLinkLoss:
-		t.lose(p)
+		t.lose(p, p.Verdict.Reason)
 		return
+	}
+	if t.flows != nil {
+		a := t.flows.At(&p.Meta.Headers.Flow)
+		countFlow(a, p, p.Segments(), m.header, &m.byMem)
+		if p.Verdict.Kind == wire.Dropped {
+			dropFlow(a, p, p.Verdict.Reason)
+		}
 	}
 	t.delta.count(uint64(p.Segments()), uint64(m.header), &m.byMem)
 	for _, mt := range t.port.steering.Load().meters {
@@ -140,12 +158,15 @@ func (t *Transmitter) Dropped(p *wire.Packet, r wire.DropReason) {
 	if link := t.port.link.Load(); link != nil {
 		link.GaveUp(t.Worker, p, r)
 	}
-	t.lose(p)
-	t.delta.flush(&t.out)
+	t.lose(p, r)
+	t.flush()
 }
 
-func (t *Transmitter) lose(p *wire.Packet) {
+func (t *Transmitter) lose(p *wire.Packet, r wire.DropReason) {
 	t.delta.drop(uint64(p.PayloadLen))
+	if t.flows != nil {
+		dropFlow(t.flows.At(&p.Meta.Headers.Flow), p, r)
+	}
 	for _, mt := range t.port.steering.Load().meters {
 		if mt.tx.flow == p.Meta.Headers.Flow {
 			mt.tx.lose(uint64(p.PayloadLen))

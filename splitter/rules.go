@@ -65,6 +65,7 @@ type entry struct {
 	flow  words // masked
 	queue uint16
 	used  bool
+	id    uint32
 }
 
 // words is a Flow as the table compares it. (Where it is one value, the compiler keeps it in memory.)
@@ -227,7 +228,7 @@ func (r *Rules) add(rule *Rule) error {
 	if e.used {
 		return fmt.Errorf("rule %d: %w: another one matches the same", rule.ID, ErrRuleExists)
 	}
-	*e = entry{queue: rule.Queue, used: true, flow: words{
+	*e = entry{queue: rule.Queue, used: true, id: rule.ID, flow: words{
 		src0: le.Uint64(f.Src[:]) & m.src0, src1: le.Uint64(f.Src[8:]) & m.src1,
 		dst0: le.Uint64(f.Dst[:]) & m.dst0, dst1: le.Uint64(f.Dst[8:]) & m.dst1, rest: f.rest() & m.rest}}
 	g.n++
@@ -282,15 +283,32 @@ func (r *Rules) LookupFrame(h *Headers) (queue uint16, ok bool) {
 
 // Lookup finds the queue for the flow of an IP frame.
 func (r *Rules) Lookup(f *Flow) (queue uint16, ok bool) {
-	if len(r.groups) == 0 {
+	e := r.lookup(f)
+	if e == nil {
 		return 0, false
+	}
+	return e.queue, true
+}
+
+// LookupID finds the rule for the flow of an IP frame, and gives its ID.
+func (r *Rules) LookupID(f *Flow) (id uint32, ok bool) {
+	e := r.lookup(f)
+	if e == nil {
+		return 0, false
+	}
+	return e.id, true
+}
+
+func (r *Rules) lookup(f *Flow) *entry {
+	if len(r.groups) == 0 {
+		return nil
 	}
 	src0, src1, dst0, dst1 := le.Uint64(f.Src[:]), le.Uint64(f.Src[8:]), le.Uint64(f.Dst[:]), le.Uint64(f.Dst[8:])
 	rest := f.rest()
 	for i := range r.groups {
 		if e := r.groups[i].find(src0, src1, dst0, dst1, rest); e.used {
-			return e.queue, true
+			return e
 		}
 	}
-	return 0, false
+	return nil
 }

@@ -28,6 +28,7 @@ func bootCommand() *cobra.Command {
 		verbose bool
 		sandbox = broker.On
 		labName string
+		account string
 		dump    pcap.Options
 		show    = stat.Options{Command: "boot"}
 		ups     []uplink.Config
@@ -86,7 +87,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 			if dump.File == "-" {
 				return usagef(c, "--pcap -: stdout is the program's: name a file")
 			}
-			if err := errors.Join(o.Check(), dump.Check(false), show.Check()); err != nil {
+			if err := errors.Join(o.Check(), dump.Check(false), show.Check(), checkFlows(o.Flows)); err != nil {
 				return misuse(c, err)
 			}
 			ui := newUI(c.ErrOrStderr(), false)
@@ -106,6 +107,11 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 			}
 			defer func() { err = errors.Join(err, o.Broker.Close()) }()
 			showSandbox(&show, o.Broker)
+			file, err := newDraft("json", account, o.Broker)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, file.close()) }()
 			look, err := observe(show, dump, o.Log, ui.note)
 			if err != nil {
 				return err
@@ -120,6 +126,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 				ui.note("%v", r)
 			}
 			noteRefused(o.Broker, ui.note)
+			err = errors.Join(err, tellFlows(c.ErrOrStderr(), look.counters.Last(), file))
 			if err == nil && status != 0 {
 				return exitStatus(status)
 			}
@@ -144,6 +151,8 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	maxMTUFlag(f, &o.MaxMTU)
 	xdpFlag(f, &o.XDP)
 	rscFlag(f, &o.RSCUsecs)
+	flowsFlag(f, &o.Flows, "it is printed at the end, and by 'vnic stat' before")
+	f.StringVar(&account, "json", "", "also write that account, when all guests have ended, to this file")
 	impairFlags(f, &o.Impair)
 	impairSeedFlag(f, &o.Impair)
 	f.StringArrayVar(&o.Forwards, "forward", nil, "[tcp:|udp:]HOSTPORT:[guestN:]GUESTPORT, from 127.0.0.1 here to a guest")

@@ -58,6 +58,20 @@ func rscFlag(f *pflag.FlagSet, usecs *int) {
 			"one batch are merged)")
 }
 
+// flowsFlag is how many flows a NIC keeps account of.
+func flowsFlag(f *pflag.FlagSet, n *int, shown string) {
+	f.IntVar(n, "flows", lab.DefaultFlows, fmt.Sprintf("flows of which each NIC keeps account, who sent what to whom, up to "+
+		"%d; the least used go to a row of others; 0: none; %s", lab.MaxFlows, shown))
+}
+
+// checkFlows says what is wrong with it.
+func checkFlows(n int) error {
+	if n < 0 || n > lab.MaxFlows {
+		return fmt.Errorf("--flows %d: how many flows, 0 to %d", n, lab.MaxFlows)
+	}
+	return nil
+}
+
 // gatewayFlags say what guests reach by the gateway. ports is the command's default of --host-ports.
 func gatewayFlags(f *pflag.FlagSet, g *lab.GatewayFlags, ports string) {
 	f.StringVar(&g.Gateway, "gateway", "",

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -12,14 +11,13 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/plot"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
-	"vnic.dev/vnic/internal/outfile"
 )
 
 // picture is --plot: the file is drawn when the run has ended. A nil picture is none.
 type picture struct {
 	recorder *run.Recorder
 	format   string
-	draft    *outfile.Draft
+	draft    *draft
 }
 
 // checkPlot says what is wrong with --plot.
@@ -40,20 +38,12 @@ func newPicture(file, lab string, b *broker.Client) (p *picture, err error) {
 		return nil, nil
 	}
 	p = &picture{recorder: &run.Recorder{Name: lab}}
-	if p.format, err = plot.Format(file); err == nil {
-		p.draft, err = outfile.NewDraft(file)
-	}
-	if err != nil {
+	if p.format, err = plot.Format(file); err != nil {
 		return nil, fmt.Errorf("--plot %w", err)
 	}
-	if b == nil {
-		return p, nil
+	if p.draft, err = newDraft("plot", file, b); err != nil {
+		return nil, err
 	}
-	rename, remove, err := b.Draft(p.draft.File(), p.draft.Temp, p.draft.Name)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("--plot %w", err), p.draft.Discard())
-	}
-	p.draft.Rename, p.draft.Remove = rename, remove
 	return p, nil
 }
 
@@ -79,14 +69,10 @@ func (p *picture) write(rep *run.Report) error {
 		return nil
 	}
 	var b bytes.Buffer
-	err := p.recorder.Picture(rep).Write(&b, p.format)
-	if err == nil {
-		err = p.draft.Commit(b.Bytes())
-	}
-	if err != nil {
+	if err := p.recorder.Picture(rep).Write(&b, p.format); err != nil {
 		return fmt.Errorf("--plot %w", err)
 	}
-	return nil
+	return p.draft.commit(b.Bytes())
 }
 
 // close leaves nothing of a picture that has not been written.
@@ -94,5 +80,5 @@ func (p *picture) close() error {
 	if p == nil {
 		return nil
 	}
-	return p.draft.Discard()
+	return p.draft.close()
 }

@@ -106,7 +106,7 @@ QEMU's conventions of backend programs.`,
 			if o.NoP2P = p2p == "off"; !o.NoP2P && p2p != "on" {
 				return usagef(c, "--p2p %s: on or off", p2p)
 			}
-			if err := cmp.Or(errors.Join(o.Check(), show.Check()), serve.CheckInherited(o.FDs)); err != nil {
+			if err := cmp.Or(errors.Join(o.Check(), show.Check(), checkFlows(o.Flows)), serve.CheckInherited(o.FDs)); err != nil {
 				return misuse(c, err)
 			}
 			if c.Flags().Changed(memoryMaxFlag) {
@@ -189,6 +189,7 @@ QEMU's conventions of backend programs.`,
 		"threads that look at the rings of all NICs, virtio's, without waiting for kicks: for drivers that poll, as DPDK's "+
 			"do; each takes a processor, on which no QEMU should run (default 0: a thread sleeps at each ring)")
 	f.BoolVar(&o.Hot, "hot", false, "threads of --poll never sleep (default: after 1 ms without a frame)")
+	flowsFlag(f, &o.Flows, "'vnic stat' shows it")
 	impairFlags(f, &o.Impair)
 	impairSeedFlag(f, &o.Impair)
 	f.StringVar(&p2p, "p2p", p2p, "on, or off: the NICs cannot reach the GPUs, payload goes through host memory")

@@ -130,6 +130,7 @@ func New(o Options, space *dma.Space) (*Device, error) {
 	if d.port, err = nic.NewPort(o.Port, space, queues, &d.limits); err != nil {
 		return nil, err
 	}
+	common.device = d.port.NoteDeviceQueue
 	d.vectors.losesFor(d.port)
 	for i := range o.MaxQueues {
 		q, err := newTxQueue(common, i, d.port)

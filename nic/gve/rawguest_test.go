@@ -65,7 +65,7 @@ func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o raw
 	o.bufSize, o.ring, o.wait = cmp.Or(o.bufSize, 4096), cmp.Or(o.ring, rawRing), cmp.Or(o.wait, time.Minute)
 	m := nictest.NewMemory(t, 0, rawMem, 0)
 	conf := nic.Config{Name: string(rune('a' + i)), MAC: wire.MAC{2, 0, 0, 0, 0, byte(i + 1)}, MTU: o.mtu,
-		GPUs: []nic.GPU{m.AddGPU(files, i, o.p2p)}, Hold: o.hold, Clock: o.clock, Sabotage: o.sabotage}
+		GPUs: []nic.GPU{m.AddGPU(files, i, o.p2p)}, Flows: 64, Hold: o.hold, Clock: o.clock, Sabotage: o.sabotage}
 	c := newCtlIn(m, files, Options{Port: conf, Queues: o.pairs, MaxQueues: o.pairs, Patience: o.patience})
 	g := &suiteGuest{ctl: c, o: o, mac: conf.MAC,
 		errs: map[string]error{}, failed: make(chan struct{}, 64), rxd: make([]*rxDriver, o.pairs),

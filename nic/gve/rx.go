@@ -32,7 +32,8 @@ type rxQueue struct {
 	nic.RxBase
 	p       rxParams
 	on      bool
-	rings   // of buffers, and completions
+	seen    bool // the first buffer was looked at. Control goroutine
+	rings        // of buffers, and completions
 	head    uint32
 	shown   uint32   // completions before it are published; head counts them, and buffers, since the start
 	words   []uint32 // the words that publish completions, for each place of the ring
@@ -76,7 +77,7 @@ func (q *rxQueue) start(p rxParams) (err error) {
 	q.tail.Store(0)
 	q.vector.Store(int32(p.notify))
 	q.words = make([]uint32, p.complSize)
-	q.on = true
+	q.on, q.seen = true, false
 	q.Restart()
 	return nil
 }
@@ -109,12 +110,40 @@ func (q *rxQueue) doorbell(tail uint32) error {
 		return err
 	}
 	q.tail.Store(tail)
+	if !q.seen && tail != 0 {
+		q.seen = true
+		if q.device != nil && q.firstInGPU() {
+			q.device(q.id)
+		}
+	}
 	if q.Waiting() {
 		q.Lock()
 		defer q.Unlock()
 		q.WakeAll()
 	}
 	return nil
+}
+
+// firstInGPU says whether the first buffer that was posted since the start lies in GPU memory, as all do then: what a
+// driver binds is a queue, and it restarts it for that.
+func (q *rxQueue) firstInGPU() bool {
+	defer q.space.Leave(q.space.Enter())
+	q.Lock()
+	defer q.Unlock()
+	if q.Err() != nil || q.in.pins == nil {
+		return false
+	}
+	var buf rxBuf
+	read := func() (err error) {
+		defer dma.Recover(&err)
+		buf.decode((*[rxBufLen]byte)(q.in.at(0)))
+		return nil
+	}
+	if read() != nil {
+		return false // a frame meets the same, and stops the queue
+	}
+	at, err := q.space.TranslateMax(nil, 1, buf.addr, 1, dma.Write)
+	return err == nil && len(at) == 1 && at[0].GPU() >= 0
 }
 
 // unmapping stops the queue, and has failed told, if one of its rings lies in [iova, iova+n).

@@ -109,7 +109,7 @@ func newRawGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOp
 	g := &suiteGuest{Memory: nictest.NewMemory(t, 0, rawMem, rawBehind), mac: wire.MAC{2, 0, 0, 0, 0, byte(i + 1)}}
 	g.Sender.Driver, g.wait = g, cmp.Or(o.wait, 20*time.Second)
 	conf := nic.Config{Name: string(rune('a' + i)), MAC: g.mac, MTU: o.mtu, QueuePairs: o.pairs, Log: o.log,
-		Pollers: o.pollers, Hold: o.hold, Clock: o.clock,
+		Pollers: o.pollers, Flows: 64, Hold: o.hold, Clock: o.clock,
 		Sabotage: o.sabotage}
 	if !o.noGPU {
 		conf.GPUs = []nic.GPU{g.AddGPU(files, i, o.p2p)}

@@ -67,7 +67,7 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 		return 0, err
 	}
 	o.openPorts()
-	if l.lab, err = lab.Open(o.describe(), lab.Options{Farewell: machines.Farewell, Log: o.Log,
+	if l.lab, err = lab.Open(o.describe(), lab.Options{Farewell: machines.Farewell, Log: o.Log, Flows: o.Flows,
 		Services: slices.Concat(services, []lab.Service{o.reserve}, o.Services), Note: o.refused}); err != nil {
 		return 0, err
 	}

@@ -34,6 +34,7 @@ type Options struct {
 	MaxMTU    int            // to which the kernel's NIC can raise its own; 0: MTU
 	XDP       bool           // the kernel's virtio NIC takes native XDP programs
 	RSCUsecs  int            // lab.NIC's, of all NICs
+	Flows     int            // lab.Options'
 	Impair    lab.Impairment // of all links
 
 	AllowMAC lab.AllowedMACs

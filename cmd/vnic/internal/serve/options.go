@@ -38,6 +38,7 @@ type Options struct {
 	AllowMAC  lab.AllowedMACs
 	Poll      int  // threads that poll the NICs' rings; 0: none
 	Hot       bool // they never sleep
+	Flows     int  // lab.Options'
 
 	lab.GatewayFlags
 

@@ -86,8 +86,54 @@ func TestCountersOfARun(t *testing.T) {
 	if snap.Links != nil || snap.Scale != nil || strings.Contains(text, "vnic_lab") {
 		t.Errorf("links of a lab that nobody has described: %+v", snap.Links)
 	}
+	checkFlows(t, snap.Flows, size)
+	if last := s.Last(); last == nil || len(last.Ports) != 2 || last.Flows == nil {
+		t.Errorf("the counters at the end: %+v", last)
+	}
 	if left := metrics(); len(s.Snapshot().Ports) != 0 || strings.Contains(left, "vnic_port_info") {
 		t.Errorf("after the run: %+v", s.Snapshot())
+	}
+}
+
+// checkFlows wants of a run's flows the one that moved size bytes from GPU memory to GPU memory, with its rule.
+func checkFlows(t *testing.T, f *stat.Flows, size uint64) {
+	t.Helper()
+	if f == nil || len(f.List) == 0 {
+		t.Fatalf("%+v", f)
+	}
+	big := f.List[0]
+	if big.Proto != "tcp" || len(big.TX) != 1 || len(big.RX) != 1 || big.TX[0].Port != "A" || big.RX[0].Port != "B" ||
+		big.TX[0].Device < size || big.RX[0].Device != size || big.RX[0].Host != 0 || big.RX[0].Rule == 0 ||
+		big.RX[0].Queues[0] != 1 || len(big.RX[0].Bound) != 1 || big.RX[0].Bound[0] != 1 || big.RX[0].Header == 0 ||
+		big.RX[0].Again != 0 || big.TX[0].First.IsZero() || big.TX[0].Last.Before(big.TX[0].First) {
+		t.Errorf("%+v", big)
+	}
+	if len(f.Hints) > 0 {
+		t.Errorf("of a good run it says %q", f.Hints)
+	}
+	var b strings.Builder
+	testkit.OK(t, stat.FlowTable(&b, f))
+	if text := b.String(); !strings.Contains(text, "who sent what to whom") || !strings.Contains(text, "1.0 MiB") {
+		t.Error(text)
+	}
+}
+
+// Of a run over links that lose, the account says so, by connection.
+//
+// Invariant: vnic stat: Losses and what was sent again are told by connection.
+func TestFlowsOfALossyRun(t *testing.T) {
+	t.Setenv(stat.EnvDir, filepath.Join(t.TempDir(), "run"))
+	s := testkit.Must(stat.Start(stat.Options{Command: "run"}))(t)
+	defer s.Close()
+	o := run.Defaults()
+	o.Size, o.Modes, o.GPUMemory, o.InProc = 4<<20, o.Modes[:1], 32<<20, true
+	o.Loss, o.Seed = 0.05, 7
+	o.Log, o.Services = slog.New(slog.DiscardHandler), []lab.Service{s.Watch}
+	testkit.Must(run.Do(t.Context(), o))(t)
+	f := s.Last().Flows
+	big := f.List[0]
+	if big.TX[0].Again == 0 || len(f.Hints) == 0 || !strings.Contains(strings.Join(f.Hints, "\n"), "sent again") {
+		t.Errorf("%+v, %q", big, f.Hints)
 	}
 }
 

@@ -49,6 +49,7 @@ type Server struct {
 	ports   atomic.Pointer[func() []Port]
 	change  atomic.Pointer[func(lab.Change) error] // nil: there is no lab
 	links   atomic.Pointer[links]                  // nil: none
+	last    atomic.Pointer[Snapshot]               // when the lab ended; nil: it has not
 	sandbox func() *Sandbox
 
 	dir      *os.File // of the socket; nil: none
@@ -118,6 +119,9 @@ func (s *Server) Snapshot() *Snapshot {
 	}
 	return now
 }
+
+// Last gives the counters of the lab when it ended; nil: it has not, or there was none.
+func (s *Server) Last() *Snapshot { return s.last.Load() }
 
 // MetricsURL is where Prometheus finds the metrics; "" if nowhere.
 func (s *Server) MetricsURL() string {

@@ -40,6 +40,7 @@ type Snapshot struct {
 	Ports   []PortCounters `json:"ports"`
 	Scale   *float64       `json:"scale,omitempty"` // links are so many times slower than their rates; 0: not slow
 	Links   []LabLink      `json:"links,omitempty"` // of the lab, by name
+	Flows   *Flows         `json:"flows,omitempty"` // nil: no port keeps account of them
 }
 
 // LabLink is one direction of a link of the lab that packets can cross, or a memory. Of a lab of which nobody has said
@@ -139,6 +140,7 @@ func snapshot(command string, began time.Time, ports []Port) *Snapshot {
 		}
 		s.Ports = append(s.Ports, c)
 	}
+	s.Flows = readFlows(ports, func(i int) string { return s.Ports[i].Name })
 	return s
 }
 

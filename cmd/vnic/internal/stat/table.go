@@ -64,6 +64,13 @@ func Table(w io.Writer, before, now *Snapshot) error {
 			})
 		}
 	}
+	if err == nil {
+		var was *Flows
+		if before != nil {
+			was = before.Flows
+		}
+		err = t.flowTable(w, was, now.Flows)
+	}
 	return err
 }
 

@@ -41,6 +41,7 @@ func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
 type watched struct{ *Server }
 
 func (w watched) Close() error {
+	w.last.Store(w.Snapshot())
 	w.change.Store(nil)
 	w.SetPorts(nil)
 	w.links.Store(nil)

@@ -1,0 +1,267 @@
+package stat
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/nic/flows"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/wire"
+)
+
+// Flows is who sent what to whom, as the NICs have counted it since they were made.
+type Flows struct {
+	List   []Flow   `json:"list"`             // those that moved most come first
+	Others []Others `json:"others,omitempty"` // flows for which there was no row any more
+	Hints  []string `json:"hints,omitempty"`  // what somebody should know of them, in sentences
+}
+
+// Flow is one direction of a connection, or what else has the same addresses, ports and protocol.
+type Flow struct {
+	Proto string     `json:"proto"` // "tcp", "udp", "icmp", "ip 47"; "other": frames that are not IP
+	From  string     `json:"from"`  // address and port; address alone if there is no port; "" of what is not IP
+	To    string     `json:"to"`
+	TX    []FlowSide `json:"tx,omitempty"` // at the NIC that sent it; not there if no NIC of a guest did
+	RX    []FlowSide `json:"rx,omitempty"` // at those that received it
+	State string     `json:"state,omitempty"`
+
+	key splitter.Flow
+}
+
+// FlowSide is a flow at a NIC. Bytes are payload, but header_bytes.
+type FlowSide struct {
+	Port     string            `json:"port"`
+	Queues   []int             `json:"queues"`          // by which it came or went; the busiest first
+	Rule     uint32            `json:"rule,omitempty"`  // of what is received: the flow rule that it met last
+	Bound    []int             `json:"bound,omitempty"` // of what is received: queues of the port that had GPU memory
+	Packets  uint64            `json:"packets"`
+	Segments uint64            `json:"segments"`
+	Header   uint64            `json:"header_bytes"`
+	Device   uint64            `json:"device_bytes"`
+	GPUFile  uint64            `json:"gpu_file_bytes"`
+	Host     uint64            `json:"host_bytes"`
+	Bounced  uint64            `json:"bounced_bytes"`
+	Again    uint64            `json:"again_bytes"` // below the highest sequence number: sent again, or overtaken
+	Drops    map[string]uint64 `json:"drops,omitempty"`
+	Lost     uint64            `json:"dropped_bytes"`
+	First    time.Time         `json:"first"`
+	Last     time.Time         `json:"last"`
+}
+
+// Others are flows whose rows were taken away for new ones, in one direction of a port. They are not in List.
+type Others struct {
+	Port    string `json:"port"`
+	TX      bool   `json:"tx"`
+	Flows   uint64 `json:"flows"` // how often a row was taken away: a flow that comes again may be counted again
+	Packets uint64 `json:"packets"`
+	Payload uint64 `json:"payload_bytes"`
+}
+
+// Payload is all of it, in bytes.
+func (s *FlowSide) Payload() uint64 { return s.Device + s.GPUFile + s.Host }
+
+// GPU is how much of it was in GPU memory, in bytes.
+func (s *FlowSide) GPU() uint64 { return s.Device + s.GPUFile }
+
+// total adds up the sides of a flow.
+func total(sides []FlowSide) (t FlowSide) {
+	for i := range sides {
+		t.add(&sides[i])
+	}
+	return t
+}
+
+func (s *FlowSide) add(o *FlowSide) {
+	s.Packets += o.Packets
+	s.Segments += o.Segments
+	s.Header += o.Header
+	s.Device += o.Device
+	s.GPUFile += o.GPUFile
+	s.Host += o.Host
+	s.Bounced += o.Bounced
+	s.Again += o.Again
+	s.Lost += o.Lost
+	for r, n := range o.Drops {
+		if s.Drops == nil {
+			s.Drops = map[string]uint64{}
+		}
+		s.Drops[r] += n
+	}
+	if s.First.IsZero() || !o.First.IsZero() && o.First.Before(s.First) {
+		s.First = o.First
+	}
+	if o.Last.After(s.Last) {
+		s.Last = o.Last
+	}
+	for _, q := range o.Queues {
+		if !slices.Contains(s.Queues, q) {
+			s.Queues = append(s.Queues, q)
+		}
+	}
+	s.Rule = cmp.Or(s.Rule, o.Rule)
+}
+
+// moved is how much a flow moved: what arrived, or what was sent where nobody knows what arrived.
+func (f *Flow) moved() uint64 {
+	rx, tx := total(f.RX), total(f.TX)
+	return max(rx.Payload(), tx.Payload())
+}
+
+// worthARow says whether somebody wants to see a flow: not what hosts say to all others to introduce themselves.
+func (f *Flow) worthARow() bool {
+	return f.moved() > 0 && f.Proto != "other" || f.hasPorts() && len(total(f.TX).Drops) > 0
+}
+
+// hasPorts says whether it may be a program's.
+func (f *Flow) hasPorts() bool { return f.Proto == "tcp" || f.Proto == "udp" }
+
+// accounts puts together what ports say of flows.
+type accounts struct {
+	byKey  map[splitter.Flow]*Flow
+	flags  map[splitter.Flow]uint8
+	others []Others
+	kept   bool
+}
+
+// readFlows gives the account of all ports; nil if none is kept.
+func readFlows(ports []Port, name func(i int) string) *Flows {
+	a := accounts{byKey: map[splitter.Flow]*Flow{}, flags: map[splitter.Flow]uint8{}}
+	for i := range ports {
+		if n := ports[i].NIC; n != nil {
+			a.port(n, name(i))
+		}
+	}
+	if !a.kept {
+		return nil
+	}
+	all := &Flows{List: make([]Flow, 0, len(a.byKey)), Others: a.others}
+	for _, f := range a.byKey {
+		f.State = state(f.key, a.flags[f.key])
+		all.List = append(all.List, *f)
+	}
+	slices.SortFunc(all.List, func(a, b Flow) int {
+		return cmp.Or(cmp.Compare(b.moved(), a.moved()), cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To),
+			cmp.Compare(a.Proto, b.Proto))
+	})
+	all.Hints = hints(all.List)
+	return all
+}
+
+// port adds a port's.
+func (a *accounts) port(p *nic.Port, name string) {
+	list := p.FlowAccount()
+	a.kept = a.kept || p.CountsFlows()
+	bound := p.DeviceQueues()
+	var others [2]Others
+	for _, q := range list {
+		way := 0
+		if q.Tx {
+			way = 1
+		}
+		o := &others[way]
+		o.Flows += q.Others.Flows
+		o.Packets += q.Others.Packets
+		o.Payload += q.Others.Payload()
+		// The busiest queue of a flow comes first.
+		slices.SortFunc(q.Rows, func(a, b flows.Row) int { return cmp.Compare(b.Packets, a.Packets) })
+		for i := range q.Rows {
+			a.row(name, &q, &q.Rows[i], bound)
+		}
+	}
+	for way, o := range others {
+		if o.Flows > 0 {
+			o.Port, o.TX = name, way == 1
+			a.others = append(a.others, o)
+		}
+	}
+}
+
+// row adds a row of a queue's.
+func (a *accounts) row(name string, q *nic.QueueFlows, r *flows.Row, bound []int) {
+	f := a.byKey[r.Flow]
+	if f == nil {
+		f = &Flow{key: r.Flow}
+		f.Proto, f.From, f.To = names(&r.Flow)
+		a.byKey[r.Flow] = f
+	}
+	a.flags[r.Flow] |= r.Flags
+	s := sideOf(r)
+	s.Port, s.Queues = name, []int{q.Queue}
+	list := &f.TX
+	if !q.Tx {
+		list = &f.RX
+		s.Bound = bound
+		s.Rule = r.Rule
+	}
+	if i := slices.IndexFunc(*list, func(s FlowSide) bool { return s.Port == name }); i >= 0 {
+		if s.Packets > (*list)[i].Packets {
+			s.Queues, (*list)[i].Queues = (*list)[i].Queues, s.Queues
+		}
+		(*list)[i].add(&s)
+		return
+	}
+	*list = append(*list, s)
+}
+
+func sideOf(r *flows.Row) FlowSide {
+	s := FlowSide{Packets: r.Packets, Segments: r.Segments, Header: r.Header, Device: r.Device, GPUFile: r.GPUFile,
+		Host: r.Host, Bounced: r.Bounced, Again: r.Again, Lost: r.Lost, First: r.First, Last: r.Last}
+	for i, n := range r.Drops {
+		if n > 0 {
+			if s.Drops == nil {
+				s.Drops = map[string]uint64{}
+			}
+			s.Drops[wire.DropReason(i).String()] = uint64(n)
+		}
+	}
+	return s
+}
+
+// names gives a flow's protocol and ends.
+func names(f *splitter.Flow) (proto, from, to string) {
+	if *f == (splitter.Flow{}) {
+		return "other", "", ""
+	}
+	addr := func(b [16]byte) netip.Addr {
+		if f.IPv6 {
+			return netip.AddrFrom16(b)
+		}
+		return netip.AddrFrom4([4]byte(b[:4]))
+	}
+	end := func(a netip.Addr, port uint16) string { return netip.AddrPortFrom(a, port).String() }
+	switch f.Proto {
+	case splitter.ProtoTCP:
+		proto = "tcp"
+	case splitter.ProtoUDP:
+		proto = "udp"
+	default:
+		proto = fmt.Sprintf("ip %d", f.Proto)
+		if f.Proto == 1 || f.Proto == 58 {
+			proto = "icmp"
+		}
+		return proto, addr(f.Src).String(), addr(f.Dst).String()
+	}
+	if f.SrcPort == 0 && f.DstPort == 0 { // fragments
+		return proto, addr(f.Src).String(), addr(f.Dst).String()
+	}
+	return proto, end(addr(f.Src), f.SrcPort), end(addr(f.Dst), f.DstPort)
+}
+
+// state is what a flow's flags say of its connection.
+func state(f splitter.Flow, flags uint8) string {
+	switch {
+	case f.Proto != splitter.ProtoTCP:
+		return ""
+	case flags&splitter.RST != 0:
+		return "reset"
+	case flags&splitter.FIN != 0:
+		return "closed"
+	case flags == splitter.SYN:
+		return "opening"
+	}
+	return "open"
+}

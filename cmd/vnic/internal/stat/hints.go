@@ -1,0 +1,111 @@
+package stat
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/dustin/go-humanize"
+)
+
+// How much payload it takes for a sentence about where it came to lie: at a port that has received none in GPU memory,
+// and at another.
+const (
+	worthAHint  = 64 << 10
+	worthBeside = 1 << 20
+	mostHints   = 8
+)
+
+// hints says of flows what somebody should know, the largest first.
+func hints(list []Flow) (out []string) {
+	inGPU := map[string]bool{} // ports that have received anything there
+	for i := range list {
+		for _, s := range list[i].RX {
+			inGPU[s.Port] = inGPU[s.Port] || s.GPU() > 0 || s.Bounced > 0
+		}
+	}
+	say := func(f *Flow, format string, args ...any) {
+		if len(out) < mostHints {
+			out = append(out, fmt.Sprintf("%s > %s: ", f.From, f.To)+fmt.Sprintf(format, args...))
+		}
+	}
+	for i := range list {
+		f := &list[i]
+		for j := range f.RX {
+			s := &f.RX[j]
+			least := uint64(worthAHint)
+			if inGPU[s.Port] {
+				least = worthBeside
+			}
+			switch {
+			case f.Proto != "tcp" || len(s.Bound) == 0:
+			case s.GPU() == 0 && s.Bounced == 0 && s.Host >= least:
+				say(f, "%s arrived, none of it in GPU memory: %s", humanize.IBytes(s.Host), whyHost(s))
+			case s.GPU() > 0 && s.Host-s.Bounced >= worthAHint && s.Host-s.Bounced > s.Payload()/20:
+				say(f, "%s of %s arrived in host memory: it came by queue %s; bound is queue %s", humanize.IBytes(s.Host-s.Bounced),
+					humanize.IBytes(s.Payload()), numbers(s.Queues), numbers(s.Bound))
+			}
+			if s.Bounced > 0 {
+				say(f, "%s reached GPU memory by way of host memory: its NIC and its GPU have no peer to peer",
+					humanize.IBytes(s.Bounced))
+			}
+		}
+		if !f.hasPorts() {
+			continue
+		}
+		tx, rx := total(f.TX), total(f.RX)
+		if again := max(tx.Again, rx.Again); again > 0 && again > max(tx.Payload(), rx.Payload())/100 {
+			say(f, "%s were sent again, or came late", humanize.IBytes(again))
+		}
+		for _, r := range slices.Sorted(maps.Keys(tx.Drops)) {
+			say(f, "%s packets were dropped: %s", humanize.Comma(int64(tx.Drops[r])), dropMeaning(r))
+		}
+	}
+	return out
+}
+
+// whyHost says why payload of a port with bound queues came to lie in host memory.
+func whyHost(s *FlowSide) string {
+	for _, q := range s.Queues {
+		if slices.Contains(s.Bound, q) {
+			return fmt.Sprintf("it came by queue %s, while that was not bound, or its headers could not be split",
+				numbers(s.Queues))
+		}
+	}
+	if s.Rule != 0 {
+		return fmt.Sprintf("rule %d leads it to queue %s, which is not bound; bound is queue %s", s.Rule, numbers(s.Queues),
+			numbers(s.Bound))
+	}
+	return fmt.Sprintf("the flow was not steered (it came by queue %s; bound is queue %s)", numbers(s.Queues),
+		numbers(s.Bound))
+}
+
+// numbers lists queues.
+func numbers(list []int) string {
+	var b strings.Builder
+	for i, n := range list {
+		if i > 0 {
+			b.WriteString(" and ")
+		}
+		fmt.Fprint(&b, n)
+	}
+	return b.String()
+}
+
+// dropMeaning is a reason of drops, and what to do about it where that is known.
+func dropMeaning(reason string) string {
+	switch reason {
+	case "no-buffer":
+		return reason + ": the receiver's queue had no buffers for them (are tokens returned?)"
+	case "link-loss":
+		return reason + ": the link loses as it was told to"
+	case "unknown-dst":
+		return reason + ": nobody has their destination's MAC address"
+	case "link-queue":
+		return reason + ": the queue of a link with a rate was full"
+	case "stopped":
+		return reason + ": the receiver, or its queue, was not there"
+	}
+	return reason
+}

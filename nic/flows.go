@@ -1,0 +1,89 @@
+package nic
+
+import (
+	"math/bits"
+	"sync/atomic"
+
+	"vnic.dev/vnic/nic/flows"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/wire"
+)
+
+// Each reason of a drop has a place in what is counted of a flow.
+var _ [flows.NumReasons - int(wire.NumDropReasons)]struct{}
+
+// countFlow adds a packet that was received or sent to what its batch has of its flow.
+func countFlow(a *flows.Acc, p *wire.Packet, segments, header uint32, w *bytesByMem) {
+	a.Packets++
+	a.Segments += uint64(segments)
+	a.Header += uint64(header)
+	a.Device += w.device
+	a.GPUFile += w.gpuFile
+	a.Host += w.host
+	a.Bounced += w.bounced
+	if h := &p.Meta.Headers; h.Class == splitter.TCP {
+		a.TCP(h.TCPFlags, h.Seq, p.PayloadLen)
+	}
+}
+
+// dropFlow adds one that was dropped. One that was lost on a link was sent: countFlow adds it as well.
+func dropFlow(a *flows.Acc, p *wire.Packet, r wire.DropReason) {
+	a.Drops[r]++
+	a.Lost += uint64(p.PayloadLen)
+}
+
+// flowsOfTx gives the place of transmit queue i in the account of flows, nil if it has none.
+func (p *Port) flowsOfTx(i int) *flows.Shard {
+	if p.flows == nil || i >= len(p.queues) {
+		return nil
+	}
+	return p.flows.Shard(len(p.queues) + i)
+}
+
+// QueueFlows is what a queue has counted of each flow, in one direction.
+type QueueFlows struct {
+	Queue  int
+	Tx     bool
+	Rows   []flows.Row // in no order
+	Others flows.Others
+}
+
+// FlowAccount reads the account of flows: receive queues, then transmit queues. It is nil where none is kept (Config.Flows).
+func (p *Port) FlowAccount() (list []QueueFlows) {
+	if p.flows == nil {
+		return nil
+	}
+	n := len(p.queues)
+	for i := range 2 * n {
+		q := QueueFlows{Queue: i % n, Tx: i >= n}
+		q.Rows, q.Others = p.flows.Shard(i).Read(nil)
+		if len(q.Rows) > 0 || q.Others.Flows > 0 {
+			list = append(list, q)
+		}
+	}
+	return list
+}
+
+// CountsFlows says whether there is an account of flows.
+func (p *Port) CountsFlows() bool { return p.flows != nil }
+
+// queueSet is a set of receive queues. Any goroutine may add to it or read it.
+type queueSet [MaxQueuePairs / 64]atomic.Uint64
+
+func (s *queueSet) add(queue int) { s[queue/64].Or(1 << (queue % 64)) }
+
+func (s *queueSet) list() (queues []int) {
+	for i := range s {
+		for w := s[i].Load(); w != 0; w &= w - 1 {
+			queues = append(queues, i*64+bits.TrailingZeros64(w))
+		}
+	}
+	return queues
+}
+
+// NoteDeviceQueue says that a receive queue has buffers in GPU memory: where no command binds them, its driver has
+// posted one.
+func (p *Port) NoteDeviceQueue(queue int) { p.deviceQueues.add(queue) }
+
+// DeviceQueues are the receive queues that have had buffers in GPU memory since the port was made, in their order.
+func (p *Port) DeviceQueues() []int { return p.deviceQueues.list() }

@@ -1,0 +1,115 @@
+package flows
+
+import (
+	"cmp"
+	"hash/maphash"
+
+	"vnic.dev/vnic/splitter"
+)
+
+// accs is how many flows of a batch are counted before they are added to their rows.
+const accs = 8
+
+// Acc is what a batch adds to a flow. It is valid until the next At or Flush of its Shard.
+type Acc struct {
+	flow  splitter.Flow
+	flags uint8
+	begun bool   // first and top are known
+	first uint32 // sequence number of the first byte of payload
+	top   uint32 // behind the highest byte
+	bytes uint32 // of payload that was not Again in this batch
+	Rule  uint32 // the flow rule that it meets; 0: none. The owner sets it
+	Counts
+}
+
+// Fresh says that nothing was counted yet of what this batch has of the flow.
+func (a *Acc) Fresh() bool { return a.Packets == 0 && a.Lost == 0 }
+
+// At gives the Acc of a flow. It is the owner's, as Flush is.
+func (s *Shard) At(f *splitter.Flow) *Acc {
+	if s.place < s.n && s.accs[s.place].flow == *f {
+		return &s.accs[s.place]
+	}
+	for i := range s.accs[:s.n] {
+		if s.accs[i].flow == *f {
+			s.place = i
+			return &s.accs[i]
+		}
+	}
+	if s.n == accs {
+		s.Flush()
+	}
+	a := &s.accs[s.n]
+	s.place = s.n
+	s.n++
+	a.flow = *f
+	return a
+}
+
+// TCP notes a packet of TCP: its flags, and where its payload is in the flow. n is in bytes.
+func (a *Acc) TCP(flags uint8, seq, n uint32) {
+	a.flags |= flags
+	if flags&splitter.SYN != 0 {
+		seq++
+	}
+	if n == 0 {
+		return
+	}
+	switch end := seq + n; {
+	case !a.begun:
+		a.begun, a.first, a.top, a.bytes = true, seq, end, n
+	case int32(end-a.top) <= 0:
+		a.Again += uint64(n)
+	case int32(seq-a.top) < 0:
+		a.Again += uint64(a.top - seq)
+		a.bytes += end - a.top
+		a.top = end
+	default:
+		a.bytes += n
+		a.top = end
+	}
+}
+
+// seed keeps those who choose flows from aiming at one place of an index. The hash of RSS would not do: a guest chooses
+// its key, and changes it.
+var seed = maphash.MakeSeed()
+
+// hashOf is where an index has a flow. Tests put theirs where they like.
+var hashOf = func(f *splitter.Flow) uint64 { return maphash.Comparable(seed, *f) }
+
+// Flush adds what was counted to the rows of the flows.
+func (s *Shard) Flush() {
+	if s.n == 0 {
+		return
+	}
+	now := s.table.now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.accs[:s.n] {
+		a := &s.accs[i]
+		s.find(&a.flow, hashOf(&a.flow), now).take(a, now)
+		*a = Acc{}
+	}
+	s.n = 0
+}
+
+// take adds what a batch has of a flow.
+func (r *row) take(a *Acc, now int64) {
+	r.last = now
+	if a.flags&splitter.SYN != 0 { // a connection begins, maybe another one of the same ports
+		r.begun = false
+	}
+	r.flags |= a.flags
+	r.rule = cmp.Or(a.Rule, r.rule)
+	if a.begun {
+		if r.begun {
+			if below := int32(r.top - a.first); below > 0 {
+				a.Again += uint64(min(uint32(below), a.bytes))
+			}
+		}
+		if !r.begun || int32(a.top-r.top) > 0 {
+			r.begun, r.top = true, a.top
+		}
+	}
+	r.add(&a.Counts)
+}

@@ -1,0 +1,249 @@
+package flows
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"vnic.dev/vnic/splitter"
+)
+
+// DefaultRows is how many rows a table has where nobody says anything else.
+const DefaultRows = 1024
+
+// MaxRows is how many it may have.
+const MaxRows = 1 << 15
+
+// blockRows is how many rows a shard takes at a time, and among how many the least used is looked for.
+const blockRows = 8
+
+// NumReasons is more than there are reasons of drops (wire.NumDropReasons).
+const NumReasons = 22
+
+// Counts are what is counted of a flow in one direction.
+type Counts struct {
+	Packets  uint64 // as the guest saw or sent them; those that were dropped are not among them
+	Segments uint64 // the same as packets of the wire's size
+	Header   uint64 // bytes of the packets' headers
+	Device   uint64 // payload in GPU memory, in bytes
+	GPUFile  uint64 // payload in GPU memory by way of a file, in bytes
+	Host     uint64 // payload in host memory, in bytes
+	Bounced  uint64 // of Host: for a GPU, by way of host memory
+	Again    uint64 // payload of TCP below the highest sequence number before: sent again, or overtaken
+	Lost     uint64 // payload of packets that were dropped, in bytes
+	Drops    [NumReasons]uint32
+}
+
+// Payload is how many bytes of it there are.
+func (c *Counts) Payload() uint64 { return c.Device + c.GPUFile + c.Host }
+
+// Dropped is how many packets were dropped, for whatever reason.
+func (c *Counts) Dropped() (n uint64) {
+	for _, d := range c.Drops {
+		n += uint64(d)
+	}
+	return n
+}
+
+func (c *Counts) add(o *Counts) {
+	c.Packets += o.Packets
+	c.Segments += o.Segments
+	c.Header += o.Header
+	c.Device += o.Device
+	c.GPUFile += o.GPUFile
+	c.Host += o.Host
+	c.Bounced += o.Bounced
+	c.Again += o.Again
+	c.Lost += o.Lost
+	for i, n := range &o.Drops {
+		if n > 0 {
+			c.Drops[i] += n
+		}
+	}
+}
+
+// Row is what is known of a flow.
+type Row struct {
+	Flow  splitter.Flow // the zero Flow: frames that are not IP
+	Flags uint8         // TCP flags that were seen, all of them
+	Rule  uint32        // the flow rule that it met last; 0: none
+	First time.Time     // of the batch in which it was seen first
+	Last  time.Time
+	Counts
+}
+
+// Others are flows that have lost their rows.
+type Others struct {
+	Flows uint64 // how often a row was taken away
+	Counts
+}
+
+// row is a Row in its table.
+type row struct {
+	flow        splitter.Flow
+	used        bool
+	begun       bool // top is known
+	flags       uint8
+	rule        uint32
+	top         uint32 // the sequence number behind the highest byte
+	hash        uint64
+	first, last int64 // Unix time in nanoseconds
+	Counts
+}
+
+// Table is the rows of a port.
+type Table struct {
+	rows   []row
+	blocks atomic.Int64 // that are taken
+	shards []*Shard
+	now    func() int64
+}
+
+// New makes a table of n rows at least, for so many shards. It has a block for each shard, whatever n is.
+func New(n, shards int) *Table {
+	blocks := max((min(n, MaxRows)+blockRows-1)/blockRows, shards)
+	t := &Table{rows: make([]row, blocks*blockRows), now: func() int64 { return time.Now().UnixNano() }}
+	size := 2
+	for size < 2*len(t.rows) {
+		size *= 2
+	}
+	for range shards {
+		t.shards = append(t.shards, &Shard{table: t, index: make([]uint16, size), blocks: make([]uint16, 0, blocks)})
+	}
+	for i, s := range t.shards { // which nobody takes away
+		s.blocks = append(s.blocks, uint16(i))
+	}
+	t.blocks.Store(int64(shards))
+	return t
+}
+
+// Rows is how many rows there are.
+func (t *Table) Rows() int { return len(t.rows) }
+
+// Shard gives shard i.
+func (t *Table) Shard(i int) *Shard { return t.shards[i] }
+
+// block takes a free block; false: there is none.
+func (t *Table) block() (uint16, bool) {
+	most := int64(len(t.rows) / blockRows)
+	for {
+		n := t.blocks.Load()
+		if n == most {
+			return 0, false
+		}
+		if t.blocks.CompareAndSwap(n, n+1) {
+			return uint16(n), true
+		}
+	}
+}
+
+// Shard is one queue's part of a table, in one direction. Its owner counts (At, Flush); anybody may Read.
+type Shard struct {
+	table *Table
+
+	// The owner's: what this batch adds.
+	accs  [accs]Acc
+	n     int
+	place int // of the last one
+
+	mu     sync.Mutex
+	index  []uint16 // 1 + the row, by hash; open addressing
+	blocks []uint16
+	used   int // rows
+	hand   int // block in which the next row is looked for that is to go
+	others Others
+}
+
+// find gives the row of a flow, a new one if it has none. Under mu.
+func (s *Shard) find(f *splitter.Flow, hash uint64, now int64) *row {
+	mask := uint64(len(s.index) - 1)
+	for i := hash; ; i++ {
+		at := s.index[i&mask]
+		if at == 0 {
+			break
+		}
+		if r := &s.table.rows[at-1]; r.hash == hash && r.flow == *f {
+			return r
+		}
+	}
+	at := s.free()
+	r := &s.table.rows[at]
+	*r = row{flow: *f, used: true, hash: hash, first: now}
+	i := hash
+	for s.index[i&mask] != 0 {
+		i++
+	}
+	s.index[i&mask] = at + 1
+	return r
+}
+
+// free gives a row that nobody uses.
+func (s *Shard) free() uint16 {
+	if s.used == blockRows*len(s.blocks) {
+		b, ok := s.table.block()
+		if !ok {
+			return s.evict()
+		}
+		s.blocks = append(s.blocks, b)
+	}
+	at := s.blocks[s.used/blockRows]*blockRows + uint16(s.used%blockRows)
+	s.used++
+	return at
+}
+
+// evict takes the row away from the least used flow of a block, and another block's the next time.
+func (s *Shard) evict() uint16 {
+	first := s.blocks[s.hand] * blockRows
+	s.hand = (s.hand + 1) % len(s.blocks)
+	least := first
+	for at := first + 1; at < first+blockRows; at++ {
+		a, b := &s.table.rows[at], &s.table.rows[least]
+		if n, m := a.uses(), b.uses(); n < m || n == m && a.last < b.last {
+			least = at
+		}
+	}
+	s.unlink(least)
+	r := &s.table.rows[least]
+	s.others.Flows++
+	s.others.add(&r.Counts)
+	return least
+}
+
+// uses is by what the least used flow is found.
+func (r *row) uses() uint64 { return r.Packets + r.Dropped() }
+
+// unlink takes a row out of the index, and moves those behind it to where they are found.
+func (s *Shard) unlink(at uint16) {
+	mask := uint64(len(s.index) - 1)
+	hole := s.table.rows[at].hash & mask
+	for s.index[hole] != at+1 {
+		hole = (hole + 1) & mask
+	}
+	for i := (hole + 1) & mask; s.index[i] != 0; i = (i + 1) & mask {
+		home := s.table.rows[s.index[i]-1].hash & mask
+		if (i-home)&mask >= (i-hole)&mask { // it may stand there
+			s.index[hole] = s.index[i]
+			hole = i
+		}
+	}
+	s.index[hole] = 0
+}
+
+// Read appends the shard's rows, in no order, and gives its others.
+func (s *Shard) Read(to []Row) ([]Row, Others) {
+	for b := 0; ; b++ {
+		s.mu.Lock()
+		if b == len(s.blocks) {
+			o := s.others
+			s.mu.Unlock()
+			return to, o
+		}
+		for i := range uint16(blockRows) {
+			if r := &s.table.rows[s.blocks[b]*blockRows+i]; r.used {
+				to = append(to, Row{Flow: r.flow, Flags: r.flags, Rule: r.rule, First: time.Unix(0, r.first), Last: time.Unix(0, r.last),
+					Counts: r.Counts})
+			}
+		}
+		s.mu.Unlock()
+	}
+}
