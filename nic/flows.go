@@ -87,3 +87,6 @@ func (p *Port) NoteDeviceQueue(queue int) { p.deviceQueues.add(queue) }
 
 // DeviceQueues are the receive queues that have had buffers in GPU memory since the port was made, in their order.
 func (p *Port) DeviceQueues() []int { return p.deviceQueues.list() }
+
+// Reaches says whether the NIC reads and writes a GPU's memory itself; else payload goes through host memory.
+func (p *Port) Reaches(gpu int) bool { return p.p2p.Load()&(1<<uint(gpu)) != 0 }

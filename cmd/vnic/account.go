@@ -9,7 +9,7 @@ import (
 )
 
 // tellFlows says who sent what to whom when a lab has ended, to w and to a file, which may be nil.
-func tellFlows(w io.Writer, last *stat.Snapshot, file *draft) error {
+func tellFlows(w io.Writer, last *stat.Page, file *draft) error {
 	if last == nil {
 		return nil
 	}

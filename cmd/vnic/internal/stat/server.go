@@ -49,7 +49,9 @@ type Server struct {
 	ports   atomic.Pointer[func() []Port]
 	change  atomic.Pointer[func(lab.Change) error] // nil: there is no lab
 	links   atomic.Pointer[links]                  // nil: none
-	last    atomic.Pointer[Snapshot]               // when the lab ended; nil: it has not
+	lab     atomic.Pointer[pageLab]                // nil: there is none
+	last    atomic.Pointer[Page]                   // when the lab ended; nil: it has not
+	events  events
 	sandbox func() *Sandbox
 
 	dir      *os.File // of the socket; nil: none
@@ -120,8 +122,8 @@ func (s *Server) Snapshot() *Snapshot {
 	return now
 }
 
-// Last gives the counters of the lab when it ended; nil: it has not, or there was none.
-func (s *Server) Last() *Snapshot { return s.last.Load() }
+// Last gives what there was when the lab ended; nil: it has not, or there was none.
+func (s *Server) Last() *Page { return s.last.Load() }
 
 // MetricsURL is where Prometheus finds the metrics; "" if nowhere.
 func (s *Server) MetricsURL() string {

@@ -35,13 +35,15 @@ func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
 	change := l.Apply
 	s.change.Store(&change)
 	s.links.Store(newLinks(l))
+	s.lab.Store(&pageLab{lab: l})
 	return watched{s}, nil
 }
 
 type watched struct{ *Server }
 
 func (w watched) Close() error {
-	w.last.Store(w.Snapshot())
+	w.last.Store(w.Page())
+	w.lab.Store(nil)
 	w.change.Store(nil)
 	w.SetPorts(nil)
 	w.links.Store(nil)

@@ -1,0 +1,123 @@
+package stat
+
+import (
+	"sync"
+	"time"
+)
+
+// Page is what a page shows of a vnic at one moment: the counters, what they are of, and what has happened. Its JSON
+// keys are of this version alone: the page comes from the same process.
+type Page struct {
+	*Snapshot
+	Machines []Machine `json:"machines"`
+	Memory   []GPUMap  `json:"memory"`
+	Events   []Event   `json:"events"` // the last ones, oldest first
+}
+
+// Machine is a guest's hardware.
+type Machine struct {
+	Name string     `json:"name"`
+	Tree []TreeNode `json:"tree"` // PCIe; empty where nobody has said what is in it
+	NICs []NIC      `json:"nics"`
+	GPUs []PageGPU  `json:"gpus"`
+}
+
+// TreeNode is a part of a machine's PCIe tree.
+type TreeNode struct {
+	Name  string `json:"name"`
+	Kind  string `json:"kind"`            // "socket", "switch", "nic", "gpu", "other"
+	Below string `json:"below,omitempty"` // its parent's name; "" of a socket
+}
+
+// NIC is a machine's.
+type NIC struct {
+	Name  string     `json:"name"` // as PortCounters has it
+	Model string     `json:"model"`
+	MAC   string     `json:"mac"`
+	Addrs []string   `json:"addrs"`
+	MTU   int        `json:"mtu"`
+	Place string     `json:"place,omitempty"` // its name in the tree
+	Paths []PagePath `json:"paths"`           // to the GPUs that it reaches, the nearest first
+}
+
+// PagePath is a NIC's way to a GPU.
+type PagePath struct {
+	GPU    string `json:"gpu"`    // PageGPU's name
+	Direct bool   `json:"direct"` // peer to peer; else payload goes through host memory
+}
+
+// PageGPU is a machine's GPU.
+type PageGPU struct {
+	Name  string `json:"name"`
+	ID    int    `json:"id"`
+	Bytes uint64 `json:"bytes"`
+	Place string `json:"place,omitempty"`
+}
+
+// GPUMap is what of a GPU's memory is in use by NICs. What is in no range is free.
+type GPUMap struct {
+	GPU    string        `json:"gpu"` // PageGPU's name
+	Bytes  uint64        `json:"bytes"`
+	Ranges []MemoryRange `json:"ranges"` // by offset; they do not overlap
+}
+
+// MemoryRange is a range of a GPU's memory, in whole pages.
+type MemoryRange struct {
+	Off     uint64 `json:"off"` // bytes
+	Len     uint64 `json:"len"`
+	State   string `json:"state"`             // "posted": the NIC may write it; "held": it was posted, and is not; "send": bound for transmit
+	Port    string `json:"port"`              // NIC's name
+	Queue   int    `json:"queue"`             // receive queue; -1 of "send"
+	Binding uint32 `json:"binding,omitempty"` // where a driver of ours has made it
+}
+
+// Event is something that has happened in a lab.
+type Event struct {
+	Seq  uint64    `json:"seq"` // from 1 on
+	Time time.Time `json:"time"`
+	Port string    `json:"port,omitempty"` // whose it is
+	Kind string    `json:"kind"`           // "binding", "rule", "split", "reset", "link", "fault"
+	Text string    `json:"text"`           // "rule 3: tcp to 10.0.0.1:7002 goes to queue 1"
+}
+
+// maxEvents is how many are kept.
+const maxEvents = 256
+
+// events keeps the last ones. Any goroutine may add.
+type events struct {
+	mu   sync.Mutex
+	n    uint64
+	list []Event
+}
+
+func (e *events) add(x Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.n++
+	x.Seq, x.Time = e.n, time.Now()
+	if len(e.list) == maxEvents {
+		e.list = append(e.list[:0], e.list[1:]...)
+	}
+	e.list = append(e.list, x)
+}
+
+func (e *events) read() []Event {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return append([]Event{}, e.list...)
+}
+
+// Page reads all that a page shows. Any goroutine may call it until Close. After the lab has ended it gives what was
+// there last, with the events.
+func (s *Server) Page() *Page {
+	if last := s.last.Load(); last != nil && s.ports.Load() == nil {
+		p := *last
+		p.Events = s.events.read()
+		return &p
+	}
+	p := &Page{Snapshot: s.Snapshot(), Machines: []Machine{}, Memory: []GPUMap{}, Events: s.events.read()}
+	if l := s.lab.Load(); l != nil {
+		p.Machines, p.Memory = l.machines(), l.memory()
+	}
+	return p
+}
