@@ -307,6 +307,16 @@ func (c Change) String() string {
 	return s
 }
 
+// OnApply has f called with each change that was made (Apply), from now on; nil: nothing is. f returns at once, and
+// changes nothing.
+func (l *Lab) OnApply(f func(Change)) {
+	if f == nil {
+		l.applied.Store(nil)
+		return
+	}
+	l.applied.Store(&f)
+}
+
 // Apply makes a change, all of it or nothing.
 func (l *Lab) Apply(c Change) error {
 	l.changing.Lock()
@@ -315,6 +325,9 @@ func (l *Lab) Apply(c Change) error {
 		return err
 	}
 	l.opt.Log.Info("changed", "what", c.String())
+	if f := l.applied.Load(); f != nil {
+		(*f)(c)
+	}
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem"
@@ -33,6 +34,8 @@ type Lab struct {
 	changing sync.Mutex      // held while something is changed: Apply, SetScale
 	removals []chan struct{} // under changing: of devices that guests are to let go of; closed when that has ended
 	closing  chan struct{}   // closed by Close
+
+	applied atomic.Pointer[func(Change)] // nil: nobody wants to know
 
 	edgeMu   sync.Mutex
 	edges    map[string]*Edge // under edgeMu

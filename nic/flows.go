@@ -1,9 +1,6 @@
 package nic
 
 import (
-	"math/bits"
-	"sync/atomic"
-
 	"vnic.dev/vnic/nic/flows"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
@@ -23,6 +20,10 @@ func countFlow(a *flows.Acc, p *wire.Packet, segments, header uint32, w *bytesBy
 	a.Bounced += w.bounced
 	if h := &p.Meta.Headers; h.Class == splitter.TCP {
 		a.TCP(h.TCPFlags, h.Seq, p.PayloadLen)
+		const ack = 0x10
+		if at := int(h.L4Off) + 14; h.TCPFlags&ack != 0 && len(p.Header) >= at+2 { // RFC 9293, 3.1
+			a.Acked(h.Ack, uint16(p.Header[at])<<8|uint16(p.Header[at+1]))
+		}
 	}
 }
 
@@ -66,27 +67,6 @@ func (p *Port) FlowAccount() (list []QueueFlows) {
 
 // CountsFlows says whether there is an account of flows.
 func (p *Port) CountsFlows() bool { return p.flows != nil }
-
-// queueSet is a set of receive queues. Any goroutine may add to it or read it.
-type queueSet [MaxQueuePairs / 64]atomic.Uint64
-
-func (s *queueSet) add(queue int) { s[queue/64].Or(1 << (queue % 64)) }
-
-func (s *queueSet) list() (queues []int) {
-	for i := range s {
-		for w := s[i].Load(); w != 0; w &= w - 1 {
-			queues = append(queues, i*64+bits.TrailingZeros64(w))
-		}
-	}
-	return queues
-}
-
-// NoteDeviceQueue says that a receive queue has buffers in GPU memory: where no command binds them, its driver has
-// posted one.
-func (p *Port) NoteDeviceQueue(queue int) { p.deviceQueues.add(queue) }
-
-// DeviceQueues are the receive queues that have had buffers in GPU memory since the port was made, in their order.
-func (p *Port) DeviceQueues() []int { return p.deviceQueues.list() }
 
 // Reaches says whether the NIC reads and writes a GPU's memory itself; else payload goes through host memory.
 func (p *Port) Reaches(gpu int) bool { return p.p2p.Load()&(1<<uint(gpu)) != 0 }

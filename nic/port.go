@@ -89,8 +89,10 @@ type Port struct {
 	backlog      replyBacklog
 	faults       faults
 	rdma         roce
-	deviceQueues queueSet      // that have had buffers in GPU memory
-	lostReplies  atomic.Uint64 // answers and notices of the control channel that did not get into receive queue 0
+	deviceQueues queueSet                 // that have had buffers in GPU memory
+	deviceNow    queueSet                 // that have them by NoteDeviceQueue
+	observer     atomic.Pointer[Observer] // nil: nobody
+	lostReplies  atomic.Uint64            // answers and notices of the control channel that did not get into receive queue 0
 
 	splitMu sync.Mutex // held by SetSplit; before mu
 
@@ -229,7 +231,9 @@ func (p *Port) clear() {
 	p.known, p.rssSet, p.inUse = false, false, nil
 	s.RSS.Table = p.defaultRSS()
 	now, _ := p.compile(s, new(steering)) // no rules, and a table of one queue: there is no error
-	p.steering.Store(now)
+	if old := p.steering.Swap(now); old != nil {
+		p.changed(old.state, s)
+	}
 }
 
 // state is what commands have set up, not to be changed.

@@ -218,6 +218,7 @@ func (p *Port) changeLocked(f func(s *control.State) error) error {
 		return fmt.Errorf("steering: %w: %w", err, syscall.EINVAL)
 	}
 	p.steering.Store(now)
+	p.changed(old.state, &s)
 	return nil
 }
 

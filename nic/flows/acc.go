@@ -19,6 +19,7 @@ type Acc struct {
 	top   uint32 // behind the highest byte
 	bytes uint32 // of payload that was not Again in this batch
 	Rule  uint32 // the flow rule that it meets; 0: none. The owner sets it
+	Peer         // the last that it has of the other direction
 	Counts
 }
 
@@ -44,6 +45,13 @@ func (s *Shard) At(f *splitter.Flow) *Acc {
 	s.n++
 	a.flow = *f
 	return a
+}
+
+// Acked notes what a packet of TCP says of the other direction: what has arrived of it, and the window, unscaled.
+func (a *Acc) Acked(ack uint32, window uint16) {
+	if !a.Known || int32(ack-a.Ack) >= 0 {
+		a.Peer = Peer{Known: true, Ack: ack, Window: window}
+	}
 }
 
 // TCP notes a packet of TCP: its flags, and where its payload is in the flow. n is in bytes.
@@ -97,7 +105,10 @@ func (s *Shard) Flush() {
 func (r *row) take(a *Acc, now int64) {
 	r.last = now
 	if a.flags&splitter.SYN != 0 { // a connection begins, maybe another one of the same ports
-		r.begun = false
+		r.begun, r.Known = false, false
+	}
+	if a.Known && (!r.Known || int32(a.Ack-r.Ack) >= 0) {
+		r.Peer = a.Peer
 	}
 	r.flags |= a.flags
 	r.rule = cmp.Or(a.Rule, r.rule)

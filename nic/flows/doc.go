@@ -5,7 +5,7 @@
 // each batch and flow. A shard takes rows from the table in blocks, as long as there are free ones. After that a new
 // flow gets the row of the least used one of a block, whose counters go to the shard's others.
 //
-// Cost. A row takes 240 bytes, and each shard 2 KiB and 4 to 8 bytes for each row of the table; nothing is allocated
+// Cost. A row takes 248 bytes, and each shard 2 KiB and 4 to 8 bytes for each row of the table; nothing is allocated
 // afterwards, whatever passes. A packet costs a comparison with the flow before it; a flow of a batch one
 // look-up, of at most the longest run of taken places in an index that is at most half full, and a new flow at most
 // blockRows comparisons more. The hash of the index is seeded, so that no peer can aim at one place of it. A shard's

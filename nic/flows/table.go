@@ -62,12 +62,22 @@ func (c *Counts) add(o *Counts) {
 	}
 }
 
+// Peer is what a flow of TCP says of the other direction.
+type Peer struct {
+	Known  bool
+	Window uint16 // unscaled: 0 is none, whatever its scale
+	Ack    uint32 // all before has arrived
+}
+
 // Row is what is known of a flow.
 type Row struct {
 	Flow  splitter.Flow // the zero Flow: frames that are not IP
 	Flags uint8         // TCP flags that were seen, all of them
 	Rule  uint32        // the flow rule that it met last; 0: none
-	First time.Time     // of the batch in which it was seen first
+	Begun bool          // Top is known
+	Top   uint32        // the sequence number behind the highest byte of payload
+	Peer
+	First time.Time // of the batch in which it was seen first
 	Last  time.Time
 	Counts
 }
@@ -80,12 +90,13 @@ type Others struct {
 
 // row is a Row in its table.
 type row struct {
-	flow        splitter.Flow
-	used        bool
-	begun       bool // top is known
-	flags       uint8
-	rule        uint32
-	top         uint32 // the sequence number behind the highest byte
+	flow  splitter.Flow
+	used  bool
+	begun bool // top is known
+	flags uint8
+	rule  uint32
+	top   uint32 // the sequence number behind the highest byte
+	Peer
 	hash        uint64
 	first, last int64 // Unix time in nanoseconds
 	Counts
@@ -240,7 +251,7 @@ func (s *Shard) Read(to []Row) ([]Row, Others) {
 		}
 		for i := range uint16(blockRows) {
 			if r := &s.table.rows[s.blocks[b]*blockRows+i]; r.used {
-				to = append(to, Row{Flow: r.flow, Flags: r.flags, Rule: r.rule, First: time.Unix(0, r.first), Last: time.Unix(0, r.last),
+				to = append(to, Row{Flow: r.flow, Flags: r.flags, Rule: r.rule, Begun: r.begun, Top: r.top, Peer: r.Peer, First: time.Unix(0, r.first), Last: time.Unix(0, r.last),
 					Counts: r.Counts})
 			}
 		}

@@ -19,8 +19,8 @@ type shared struct {
 	failed func(tx bool, id int, err error)
 	// clock says when a batch of frames has come, in nanoseconds; nil: completions have no timestamps. Set before Serve.
 	clock func() int64
-	// device is told of a receive queue whose first buffer lies in GPU memory, on the control goroutine.
-	device func(queue int)
+	// device is told whether a receive queue's first buffer lies in GPU memory, on the control goroutine.
+	device func(queue int, is bool)
 }
 
 // ringParams are the rings of a queue, as CREATE_TX_QUEUE and CREATE_RX_QUEUE tell of them (docs/specs/gve.md, 3.4).

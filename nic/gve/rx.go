@@ -46,7 +46,10 @@ type rxQueue struct {
 	count struct{ noBuffer, tooBig, badCsum, badBuffer counter }
 }
 
-var _ nic.RxQueue = (*rxQueue)(nil)
+var (
+	_ nic.RxQueue = (*rxQueue)(nil)
+	_ nic.Poster  = (*rxQueue)(nil)
+)
 
 func newRxQueue(s *shared, id int) *rxQueue {
 	q := &rxQueue{shared: s, id: id}
@@ -112,8 +115,8 @@ func (q *rxQueue) doorbell(tail uint32) error {
 	q.tail.Store(tail)
 	if !q.seen && tail != 0 {
 		q.seen = true
-		if q.device != nil && q.firstInGPU() {
-			q.device(q.id)
+		if q.device != nil {
+			q.device(q.id, q.firstInGPU())
 		}
 	}
 	if q.Waiting() {
@@ -144,6 +147,29 @@ func (q *rxQueue) firstInGPU() bool {
 	}
 	at, err := q.space.TranslateMax(nil, 1, buf.addr, 1, dma.Write)
 	return err == nil && len(at) == 1 && at[0].GPU() >= 0
+}
+
+// Posted implements nic.Poster.
+func (q *rxQueue) Posted(limit int, visit func([]dma.Segment)) {
+	if !q.on || q.Err() != nil || q.in.pins == nil {
+		return
+	}
+	var buf rxBuf
+	var at []dma.Segment
+	read := func(i uint32) (err error) {
+		defer dma.Recover(&err)
+		buf.decode((*[rxBufLen]byte)(q.in.at(i)))
+		return nil
+	}
+	for i, n := q.head, min(q.avail(), uint32(limit)); n > 0; i, n = i+1, n-1 {
+		if read(i) != nil {
+			return
+		}
+		var err error
+		if at, err = q.space.TranslateMax(at[:0], maxPieces, buf.addr, uint64(q.p.bufSize), dma.Write); err == nil {
+			visit(at)
+		}
+	}
 }
 
 // unmapping stops the queue, and has failed told, if one of its rings lies in [iova, iova+n).

@@ -39,6 +39,8 @@ func Run(t *testing.T, traits Traits, guest func(testing.TB, *dma.Files, *wire.S
 		{"BounceCountsAsHost", bounce},
 		{"PayloadIsCopiedOnce", once},
 		{"Meters", meters},
+		{"FlowsAreCounted", flowsCounted},
+		{"PostedIsShown", postedShown},
 		{"ControlChannel", controlChannel},
 		{"ChecksumsChangeNothingJudged", judged},
 		{"SplitOffReturnsBuffers", splitOff},

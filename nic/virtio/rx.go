@@ -63,6 +63,7 @@ type refusal struct {
 var (
 	_ nic.RxQueue  = (*rxQueue)(nil)
 	_ nic.Returner = (*rxQueue)(nil)
+	_ nic.Poster   = (*rxQueue)(nil)
 )
 
 func newRxQueue(d *Device, index int) *rxQueue {
@@ -322,6 +323,22 @@ func (q *rxQueue) Return(n int) (returned int) {
 		q.fail(err)
 	}
 	return returned
+}
+
+// Posted implements nic.Poster.
+func (q *rxQueue) Posted(limit int, visit func([]dma.Segment)) {
+	if q.vq == nil || !q.enabled || q.Err() != nil || !q.started && !q.begin() {
+		return
+	}
+	var c virtq.Chain
+	n := 0
+	for ; n < limit; n++ {
+		if ok, err := q.vq.Peek(&c); !ok || err != nil { // a frame meets the same error, and stops the queue
+			break
+		}
+		visit(c.In)
+	}
+	q.vq.Rewind(n)
 }
 
 // next peeks chain n of a frame, those before which have so many segments and empty buffers.

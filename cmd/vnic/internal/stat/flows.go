@@ -50,6 +50,10 @@ type FlowSide struct {
 	Lost     uint64            `json:"dropped_bytes"`
 	First    time.Time         `json:"first"`
 	Last     time.Time         `json:"last"`
+
+	// Of what is sent by TCP: payload that nobody has acknowledged, and the last window that its receiver gave, unscaled.
+	InFlight uint64  `json:"in_flight_bytes,omitempty"`
+	Window   *uint16 `json:"window,omitempty"`
 }
 
 // Others are flows whose rows were taken away for new ones, in one direction of a port. They are not in List.
@@ -123,13 +127,16 @@ func (f *Flow) hasPorts() bool { return f.Proto == "tcp" || f.Proto == "udp" }
 type accounts struct {
 	byKey  map[splitter.Flow]*Flow
 	flags  map[splitter.Flow]uint8
+	tops   map[splitter.Flow]uint32 // what is sent ends there
+	peers  map[splitter.Flow]flows.Peer
 	others []Others
 	kept   bool
 }
 
 // readFlows gives the account of all ports; nil if none is kept.
 func readFlows(ports []Port, name func(i int) string) *Flows {
-	a := accounts{byKey: map[splitter.Flow]*Flow{}, flags: map[splitter.Flow]uint8{}}
+	a := accounts{byKey: map[splitter.Flow]*Flow{}, flags: map[splitter.Flow]uint8{},
+		tops: map[splitter.Flow]uint32{}, peers: map[splitter.Flow]flows.Peer{}}
 	for i := range ports {
 		if n := ports[i].NIC; n != nil {
 			a.port(n, name(i))
@@ -141,6 +148,7 @@ func readFlows(ports []Port, name func(i int) string) *Flows {
 	all := &Flows{List: make([]Flow, 0, len(a.byKey)), Others: a.others}
 	for _, f := range a.byKey {
 		f.State = state(f.key, a.flags[f.key])
+		a.inFlight(f)
 		all.List = append(all.List, *f)
 	}
 	slices.SortFunc(all.List, func(a, b Flow) int {
@@ -189,6 +197,7 @@ func (a *accounts) row(name string, q *nic.QueueFlows, r *flows.Row, bound []int
 		a.byKey[r.Flow] = f
 	}
 	a.flags[r.Flow] |= r.Flags
+	a.ends(r, q.Tx)
 	s := sideOf(r)
 	s.Port, s.Queues = name, []int{q.Queue}
 	list := &f.TX
@@ -205,6 +214,32 @@ func (a *accounts) row(name string, q *nic.QueueFlows, r *flows.Row, bound []int
 		return
 	}
 	*list = append(*list, s)
+}
+
+// ends notes how far a flow of TCP has come, and how far it says the other direction has.
+func (a *accounts) ends(r *flows.Row, tx bool) {
+	if top, ok := a.tops[r.Flow]; tx && r.Begun && (!ok || int32(r.Top-top) > 0) {
+		a.tops[r.Flow] = r.Top
+	}
+	if was := a.peers[r.Flow]; r.Known && (!was.Known || int32(r.Ack-was.Ack) >= 0) {
+		a.peers[r.Flow] = r.Peer
+	}
+}
+
+// inFlight says what of a flow nobody has acknowledged.
+func (a *accounts) inFlight(f *Flow) {
+	back := f.key
+	back.Src, back.Dst, back.SrcPort, back.DstPort = back.Dst, back.Src, back.DstPort, back.SrcPort
+	top, sent := a.tops[f.key]
+	peer := a.peers[back]
+	if !sent || !peer.Known || len(f.TX) == 0 {
+		return
+	}
+	s := &f.TX[0]
+	s.Window = &peer.Window
+	if n := int32(top - peer.Ack); n > 0 && f.State != "reset" {
+		s.InFlight = uint64(n)
+	}
 }
 
 func sideOf(r *flows.Row) FlowSide {

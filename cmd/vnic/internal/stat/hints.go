@@ -54,6 +54,9 @@ func hints(list []Flow) (out []string) {
 		if !f.hasPorts() {
 			continue
 		}
+		if len(f.TX) > 0 && f.TX[0].Window != nil && *f.TX[0].Window == 0 && f.State == "open" {
+			say(f, "its receiver takes no more: its window is 0, with %s under way", humanize.IBytes(f.TX[0].InFlight))
+		}
 		tx, rx := total(f.TX), total(f.RX)
 		if again := max(tx.Again, rx.Again); again > 0 && again > max(tx.Payload(), rx.Payload())/100 {
 			say(f, "%s were sent again, or came late", humanize.IBytes(again))

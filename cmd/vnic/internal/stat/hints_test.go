@@ -9,7 +9,7 @@ import (
 
 // What somebody should know of a flow is said in one line, which names the flow first.
 //
-// Invariant: vnic stat: A flow that came to lie in host memory, though its port has queues with GPU memory, is told with
+// Invariant: vnic stat: A flow that came to lie in host memory, though queues of its port have GPU memory, is told, with
 // the queue by which it came and those that are bound.
 func TestHints(t *testing.T) {
 	side := func(host, gpu uint64, queues, bound []int, rule uint32) FlowSide {

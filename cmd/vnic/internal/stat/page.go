@@ -54,7 +54,9 @@ type PageGPU struct {
 	Place string `json:"place,omitempty"`
 }
 
-// GPUMap is what of a GPU's memory is in use by NICs. What is in no range is free.
+// GPUMap is what of a GPU's memory is in use by NICs. What is "posted" the NIC may write; what is "held" was posted, and
+// has not come back: a program has not returned it, or the driver keeps it; what is "send" is bound for transmit. What
+// is in no range is free.
 type GPUMap struct {
 	GPU    string        `json:"gpu"` // PageGPU's name
 	Bytes  uint64        `json:"bytes"`
@@ -65,7 +67,7 @@ type GPUMap struct {
 type MemoryRange struct {
 	Off     uint64 `json:"off"` // bytes
 	Len     uint64 `json:"len"`
-	State   string `json:"state"`             // "posted": the NIC may write it; "held": it was posted, and is not; "send": bound for transmit
+	State   string `json:"state"`             // see GPUMap
 	Port    string `json:"port"`              // NIC's name
 	Queue   int    `json:"queue"`             // receive queue; -1 of "send"
 	Binding uint32 `json:"binding,omitempty"` // where a driver of ours has made it

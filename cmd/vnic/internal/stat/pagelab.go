@@ -8,7 +8,11 @@ import (
 )
 
 // pageLab is a lab as a page shows it.
-type pageLab struct{ lab *lab.Lab }
+type pageLab struct {
+	lab  *lab.Lab
+	maps gpuMaps
+	stop func() // observing
+}
 
 // machines gives all hardware.
 func (l *pageLab) machines() (out []Machine) {
@@ -61,4 +65,4 @@ func machine(m *lab.Machine) Machine {
 }
 
 // memory gives what NICs use of GPUs' memory.
-func (l *pageLab) memory() []GPUMap { return []GPUMap{} }
+func (l *pageLab) memory() []GPUMap { return l.maps.read(l.lab) }

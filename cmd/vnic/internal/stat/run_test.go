@@ -31,13 +31,14 @@ func TestCountersOfARun(t *testing.T) {
 	}
 	const size = 1 << 20
 	var snap *stat.Snapshot
+	var page *stat.Page
 	var text string
 	o := run.Defaults()
 	o.Size, o.Modes, o.GPUMemory, o.InProc = size, o.Modes[:1], 32<<20, true
 	o.Log, o.Services = slog.New(slog.DiscardHandler), []lab.Service{s.Watch}
 	o.Stage = func(step run.Step) {
 		if step.Stage == "verify" { // all is there, and nothing is sent any more
-			text = metrics()
+			text, page = metrics(), s.Page()
 			var err error
 			if snap, err = stat.Read(t.Context(), os.Getpid()); err != nil {
 				t.Error(err)
@@ -87,6 +88,7 @@ func TestCountersOfARun(t *testing.T) {
 		t.Errorf("links of a lab that nobody has described: %+v", snap.Links)
 	}
 	checkFlows(t, snap.Flows, size)
+	checkPage(t, page)
 	if last := s.Last(); last == nil || len(last.Ports) != 2 || last.Flows == nil {
 		t.Errorf("the counters at the end: %+v", last)
 	}
@@ -115,6 +117,41 @@ func checkFlows(t *testing.T, f *stat.Flows, size uint64) {
 	testkit.OK(t, stat.FlowTable(&b, f))
 	if text := b.String(); !strings.Contains(text, "who sent what to whom") || !strings.Contains(text, "1.0 MiB") {
 		t.Error(text)
+	}
+}
+
+// checkPage wants of a run what a page shows beside counters: hardware, whose memory is whose, and what was set up.
+func checkPage(t *testing.T, p *stat.Page) {
+	t.Helper()
+	if len(p.Machines) != 2 || len(p.Machines[1].NICs) != 1 || len(p.Machines[1].GPUs) != 1 ||
+		p.Machines[1].NICs[0].Name != "B" || !p.Machines[1].NICs[0].Paths[0].Direct || len(p.Machines[1].NICs[0].Addrs) != 2 {
+		t.Errorf("%+v", p.Machines)
+	}
+	states := map[string]uint64{}
+	for _, m := range p.Memory {
+		end := uint64(0)
+		for _, r := range m.Ranges {
+			if r.Off < end || r.Len == 0 || r.Off+r.Len > m.Bytes || r.Binding == 0 || r.State == "posted" && r.Queue != 1 {
+				t.Errorf("%+v", r)
+			}
+			end = r.Off + r.Len
+			states[r.Port+" "+r.State] += r.Len
+		}
+	}
+	if states["A send"] == 0 || states["B posted"] == 0 {
+		t.Errorf("%v", states)
+	}
+	kinds := map[string]string{}
+	for i, e := range p.Events {
+		if e.Seq != uint64(i+1) || e.Time.IsZero() {
+			t.Errorf("%+v", e)
+		}
+		kinds[e.Port+" "+e.Kind] += e.Text + "\n"
+	}
+	if !strings.Contains(kinds["B rule"], "tcp") || !strings.Contains(kinds["B rule"], "goes to queue 1") ||
+		!strings.Contains(kinds["B binding"], "for receive queue 1") || !strings.Contains(kinds["A binding"], "for transmit") ||
+		!strings.Contains(kinds["B split"], "queue 1: headers are split from payload") {
+		t.Errorf("%q", kinds)
 	}
 }
 

@@ -35,7 +35,9 @@ func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
 	change := l.Apply
 	s.change.Store(&change)
 	s.links.Store(newLinks(l))
-	s.lab.Store(&pageLab{lab: l})
+	shown := &pageLab{lab: l}
+	shown.stop = shown.observe(&s.events)
+	s.lab.Store(shown)
 	return watched{s}, nil
 }
 
@@ -43,7 +45,9 @@ type watched struct{ *Server }
 
 func (w watched) Close() error {
 	w.last.Store(w.Page())
-	w.lab.Store(nil)
+	if l := w.lab.Swap(nil); l != nil {
+		l.stop()
+	}
 	w.change.Store(nil)
 	w.SetPorts(nil)
 	w.links.Store(nil)
