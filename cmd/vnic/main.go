@@ -102,7 +102,7 @@ steering, and a GPU whose memory the NIC can reach. Both are emulated; the paylo
 	}{
 		{"Run", []*cobra.Command{runCommand(), bootCommand(), serveCommand()}},
 		{"Use", []*cobra.Command{allreduceCommand(), loadCommand(), blockCommand(), rdmaCommand()}},
-		{"Judge", []*cobra.Command{selftestCommand(), benchCommand()}},
+		{"Judge", []*cobra.Command{selftestCommand(), benchCommand(), junitCommand()}},
 		{"Look", []*cobra.Command{labCommand(), statCommand(), doctorCommand()}},
 		{"Rest", []*cobra.Command{imageCommand(), gpuFDCommand(), cacheCommand(), versionCommand()}},
 	} {

@@ -12,6 +12,7 @@ import (
 	"github.com/invopop/jsonschema"
 	check "github.com/santhosh-tekuri/jsonschema/v6"
 
+	"vnic.dev/vnic/cmd/vnic/internal/junit"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
@@ -186,11 +187,11 @@ func TestJUnitAgreesWithTheStatus(t *testing.T) {
 		"bad": {bad, x.Judge(bad)}, "good": {fine, x.Judge(fine)}, "unjudged, bad": {old, unjudged},
 		"unjudged, good": {passed, testkit.Must(expect.Judge(passed))(t)},
 	} {
-		var all suites
+		var all junit.Suites
 		testkit.OK(t, xml.Unmarshal([]byte(text(t, func(b *bytes.Buffer) error { return JUnit(b, c.run, c.j) })), &all))
 		red := all.Failures+all.Errors > 0
 		if red != (c.j.Status() != 0) || len(all.Suites) != len(c.run.Programs) {
-			t.Errorf("%s: %d failures and %d errors in %d suites, status %d", name, all.Failures, all.Errors, len(all.Suites),
+			t.Errorf("%s: %d failures and %d errors in %d junit.Suites, status %d", name, all.Failures, all.Errors, len(all.Suites),
 				c.j.Status())
 		}
 		tests := 0
@@ -233,7 +234,7 @@ func TestOutputComesThrough(t *testing.T) {
 			Programs: []results.Program{r.End(ktap.Exit{Status: 1})}}
 		j := testkit.Must(expect.Judge(run))(t)
 		xmlText := text(t, func(b *bytes.Buffer) error { return JUnit(b, run, j) })
-		var all suites
+		var all junit.Suites
 		testkit.OK(t, xml.Unmarshal([]byte(xmlText), &all))
 		testkit.Equal(t, name+": tests", all.Tests, want.tests)
 		testkit.Equal(t, name+": failures", all.Failures+all.Errors, want.bad)

@@ -1,0 +1,207 @@
+package junit
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
+)
+
+// Bounds of what is kept.
+const (
+	MaxCases  = 4096     // of a guest
+	MaxOutput = 64 << 10 // bytes of a case's output: the last ones
+	MaxGuests = 64
+	maxLine   = 1 << 20 // bytes; what is behind them is left out
+)
+
+// Convert makes the results of what a program has printed. Lines that begin with "[N] ", as those of several guests of
+// vnic boot do, are a suite for each N. What begins with a line of `go test -json` is read as that, all else as TAP or
+// KTAP; a program that prints neither is one case. name is the program's; status its exit status: a program that says
+// nothing of a failure and ends with another status than 0 has failed.
+func Convert(r io.Reader, name string, status int) (*Suites, error) {
+	c := converter{name: name, guests: map[string]*guest{}}
+	in := bufio.NewReaderSize(r, 64<<10)
+	for {
+		line, err := readLine(in)
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		c.line(line)
+	}
+	all := &Suites{Name: name}
+	total := 0.0
+	for _, g := range c.order {
+		for _, s := range g.suites(status) {
+			s.Count()
+			all.Add(s)
+			total += g.seconds
+		}
+	}
+	if len(all.Suites) == 0 { // it has printed nothing
+		s := Suite{Name: name, Time: Seconds(0), Cases: []Case{whole(name, status, "")}}
+		s.Count()
+		all.Add(s)
+	}
+	if status != 0 && all.Failures+all.Errors == 0 {
+		s := Suite{Name: name + ": exit status", Time: Seconds(0), Cases: []Case{whole(name, status, "")}}
+		s.Count()
+		all.Add(s)
+	}
+	all.Time = Seconds(total)
+	return all, nil
+}
+
+// readLine gives a line without its end, cut at maxLine.
+func readLine(in *bufio.Reader) (line []byte, err error) {
+	for {
+		part, more, err := in.ReadLine()
+		if err != nil {
+			return line, err
+		}
+		if len(line) < maxLine {
+			line = append(line, part[:min(len(part), maxLine-len(line))]...)
+		}
+		if !more {
+			return line, nil
+		}
+	}
+}
+
+// whole is a program that is one case.
+func whole(name string, status int, output string) Case {
+	c := Case{Name: name, Class: name, Time: Seconds(0), SystemOut: output}
+	if status != 0 {
+		c.Failure = &Message{Message: fmt.Sprintf("the program ended with status %d", status)}
+	}
+	return c
+}
+
+type converter struct {
+	name   string
+	guests map[string]*guest
+	order  []*guest
+}
+
+// line takes a line of the output.
+func (c *converter) line(line []byte) {
+	who := ""
+	if rest, ok := bytes.CutPrefix(line, []byte("[")); ok {
+		if n, text, ok := bytes.Cut(rest, []byte("] ")); ok && number(n) {
+			who, line = string(n), text
+		}
+	}
+	g := c.guests[who]
+	if g == nil {
+		if len(c.order) == MaxGuests {
+			return
+		}
+		g = &guest{name: c.name}
+		if who != "" {
+			g.name += ", guest" + who
+		}
+		c.guests[who] = g
+		c.order = append(c.order, g)
+	}
+	g.line(line)
+}
+
+func number(b []byte) bool {
+	return len(b) > 0 && len(b) < 4 && strings.Trim(string(b), "0123456789") == ""
+}
+
+// guest is what one of them has printed.
+type guest struct {
+	name    string
+	seconds float64
+	begun   bool
+	golang  *goTest      // nil: it is TAP
+	tap     *ktap.Parser // nil: it is not
+	cases   []Case
+	plain   bool   // it has printed no results
+	tail    []byte // of all output
+}
+
+func (g *guest) line(line []byte) {
+	if len(bytes.TrimSpace(line)) == 0 && !g.begun {
+		return
+	}
+	if !g.begun {
+		g.begun = true
+		var e goEvent
+		if json.Unmarshal(line, &e) == nil && e.Action != "" {
+			g.golang = newGoTest()
+		} else {
+			g.tap = ktap.New(ktap.Options{}, g.event)
+		}
+	}
+	g.tail = keepTail(append(append(g.tail, line...), '\n'))
+	if g.golang != nil {
+		g.golang.line(line)
+		return
+	}
+	_, _ = g.tap.Write(append(line, '\n'))
+}
+
+// keepTail keeps the last bytes of an output.
+func keepTail(b []byte) []byte {
+	if len(b) > 2*MaxOutput {
+		b = append(b[:0], b[len(b)-MaxOutput:]...)
+	}
+	return b
+}
+
+// event takes a case of TAP.
+func (g *guest) event(e ktap.Event) {
+	if e.Kind != ktap.Ended || len(g.cases) >= MaxCases {
+		return
+	}
+	c := Case{Name: e.Case.Name, Class: g.name, Time: Seconds(0)}
+	text := strings.Join(e.Case.Diagnostics, "\n")
+	if e.Case.Name == ktap.Whole { // whose status means other things to the kernel's tests than to programs
+		g.plain = true
+		return
+	}
+	why := e.Case.Reason
+	if why == "" {
+		why = string(e.Case.Result)
+	}
+	switch e.Case.Result {
+	case ktap.Pass:
+		c.SystemOut = text
+	case ktap.Fail:
+		c.Failure = &Message{Message: why, Text: text}
+	case ktap.Timeout, ktap.Error:
+		c.Error = &Message{Message: why, Type: string(e.Case.Result), Text: text}
+	default:
+		c.Skipped, c.SystemOut = &Message{Message: why}, text
+	}
+	g.cases = append(g.cases, c)
+}
+
+// suites gives what has come of it.
+func (g *guest) suites(status int) []Suite {
+	if g.golang != nil {
+		return g.golang.suites(g)
+	}
+	if g.tap == nil {
+		return nil
+	}
+	end := g.tap.End(ktap.Exit{Status: status})
+	s := Suite{Name: g.name, Time: Seconds(0), Cases: g.cases, SystemOut: strings.Join(end.Diagnostics, "\n")}
+	if g.plain {
+		s.Cases, s.SystemOut = []Case{whole(g.name, status, string(g.tail))}, ""
+	}
+	for _, n := range end.NotRun {
+		s.Cases = append(s.Cases, Case{Name: n.Name, Class: g.name, Time: Seconds(0),
+			Error: &Message{Message: "it was announced and did not run"}})
+	}
+	return []Suite{s}
+}
