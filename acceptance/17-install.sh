@@ -44,7 +44,7 @@ complete() {
     share/man/man1/vnic-stat.1 share/man/man1/vnic-cache-rm.1 share/man/man1/vnic-image-build.1 \
     share/bash-completion/completions/vnic share/zsh/site-functions/_vnic share/fish/vendor_completions.d/vnic.fish \
     share/qemu/vhost-user/50-vnic.json lib/systemd/system/vnic@.service share/doc/vnic/README.md \
-      share/doc/vnic/LICENSE share/doc/vnic/examples/devmem.c; do
+      share/doc/vnic/LICENSE share/doc/vnic/examples/devmem.c share/doc/vnic/examples/devmem.h; do
     [ -s "$at/$f" ] || fail "no $f"
   done
   (ldd "$at/bin/vnic" 2>&1 || true) | grep -q 'not a dynamic executable' || fail "bin/vnic needs libraries"

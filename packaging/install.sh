@@ -14,4 +14,4 @@ mkdir -p "$dest/lib/systemd/system"
 sed "s|@bindir@|$prefix/bin|g" "$here/vnic@.service" > "$dest/lib/systemd/system/vnic@.service"
 for f in README.md LICENSE; do install -D -m 644 $f "$dest/share/doc/vnic/$f"; done
 install -D -m 644 "$here/INSTALL.md" "$dest/share/doc/vnic/INSTALL.md"
-install -D -m 644 guest/docs/devmem.c "$dest/share/doc/vnic/examples/devmem.c"
+install -D -m 644 -t "$dest/share/doc/vnic/examples" guest/docs/devmem.c guest/docs/devmem.h
