@@ -58,7 +58,7 @@ func TestNothingIsLost(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(1, 2))
 			var want Counts
 			last := map[splitter.Flow]uint64{}
-			for range 20_000 {
+			for range 10_000 {
 				n := uint32(rnd.IntN(100) * rnd.IntN(4)) // few that are frequent, many that are not
 				s := tb.Shard(int(n) % shards)
 				a := s.At(flow(n))
@@ -99,9 +99,12 @@ func TestFlood(t *testing.T) {
 	tb := New(DefaultRows, 8)
 	s := tb.Shard(3)
 	big := flow(1 << 30)
-	n := uint32(0)
+	n, many := uint32(0), 1_000_000
+	if testing.Short() {
+		many = 50_000
+	}
 	allocs := testing.AllocsPerRun(1, func() {
-		for range 1_000_000 {
+		for range many {
 			n++
 			s.At(flow(n)).Packets++
 			if n%256 == 0 {
@@ -192,7 +195,7 @@ func TestReadersAndOwners(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 2 {
 		wg.Go(func() {
-			for n := range uint32(20_000) {
+			for n := range uint32(5_000) {
 				tb.Shard(i).At(flow(n%50)).Packets++
 				if n%10 == 9 {
 					tb.Shard(i).Flush()
@@ -223,7 +226,7 @@ func TestReadersAndOwners(t *testing.T) {
 		for _, r := range list {
 			n += r.Packets
 		}
-		testkit.Equal(t, "packets", n, uint64(20_000))
+		testkit.Equal(t, "packets", n, uint64(5_000))
 	}
 }
 
