@@ -197,6 +197,7 @@ Memory TCP.`,
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each GPU, a power of two")
 	gpuDriverFlag(f, &o.GPUDriver)
 	iommuFlag(f, &o.IOMMU)
+	timeoutFlag(f, &o.Timeout)
 	sourceFlags(f, &o.Fetch)
 	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
 	f.BoolVar(&o.Keep, "keep", false, "keep the guests' consoles and the NICs' counters, in ./vnic-run-SEED")
