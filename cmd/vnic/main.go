@@ -106,7 +106,7 @@ steering, and a GPU whose memory the NIC can reach. Both are emulated; the paylo
 		{"Use", []*cobra.Command{allreduceCommand(), loadCommand(), blockCommand(), rdmaCommand()}},
 		{"Judge", []*cobra.Command{selftestCommand(), benchCommand()}},
 		{"Look", []*cobra.Command{labCommand(), statCommand(), doctorCommand()}},
-		{"Rest", []*cobra.Command{imageCommand(), gpuFDCommand(), cacheCommand(), versionCommand()}},
+		{"Rest", []*cobra.Command{imageCommand(), qemuCommand(), gpuFDCommand(), cacheCommand(), versionCommand()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.name, Title: g.name + ":"})
 		for _, c := range g.commands {
