@@ -40,7 +40,8 @@ func bootCommand() *cobra.Command {
 machine with its libraries, to the same place in the guest; its streams are the command's, and so is its
 exit status (128 and more: a signal). When stdin, stdout and stderr are a terminal, it has one too: Ctrl-] q
 leaves, also while the guest boots or hangs, Ctrl-] Ctrl-] sends one Ctrl-], and Ctrl-] ? says so.
-Without a command there is a shell, with these tools of this machine, as far as it has them:
+A script comes with its interpreter; python and perl with their own library, but nothing that is installed
+beside it (--copy). Without a command there is a shell, with these tools of this machine, as far as it has them:
 ` + indented(boot.Tools) + `
 In the guest, eth0 is the kernel's. guest0, guest1, ... are names of the guests; gateway leads to this
 machine: its address is this machine's loopback, as far as --host-ports says, and TCP and UDP to anywhere

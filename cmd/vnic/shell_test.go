@@ -275,3 +275,28 @@ func TestTimeLimit(t *testing.T) {
 		}
 	})
 }
+
+// Scripts in languages of this machine run in a guest, with the library of their interpreter.
+func TestScriptsBringTheirInterpreters(t *testing.T) {
+	for _, name := range []string{"python3", "/usr/bin/perl"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skip(err)
+		}
+	}
+	cache, dir := cacheWithQEMU(t), t.TempDir()
+	for name, text := range map[string]string{
+		"a.py": "#!/usr/bin/env -S python3 -u\nimport hashlib, json, socket, subprocess\n" +
+			"r = subprocess.run(['/opt/b.pl'], stdout=subprocess.PIPE, check=True)\n" +
+			"print(json.dumps(['python', socket.gethostname(), int(r.stdout), hashlib.sha256(b'').hexdigest()[:8]]))\n",
+		"b.pl": "#!/usr/bin/perl -w\nuse strict; use List::Util qw(sum); print sum(1 .. 9);\n",
+	} {
+		testkit.OK(t, os.WriteFile(dir+"/"+name, []byte(text), 0o755))
+	}
+	c := exec.Command("vnic", "boot", "--offline", "--cache", cache, "--copy", dir+"/b.pl:/opt/", "--", dir+"/a.py")
+	var errs strings.Builder
+	c.Stderr = &errs
+	out, err := c.Output()
+	if err != nil || string(out) != `["python", "guest0", 45, "e3b0c442"]`+"\n" {
+		t.Errorf("%v: %s%s", err, out, errs.String())
+	}
+}
