@@ -173,6 +173,6 @@ func (l *limitFlag) Set(s string) error {
 
 // timeoutFlag bounds how long a command takes.
 func timeoutFlag(f *pflag.FlagSet, limit *time.Duration) {
-	f.Var((*limitFlag)(limit), "timeout", "end everything after this time, as 90s or 10m, counted from the start, downloads "+
-		"included: exit status 124, and a message says which guests still ran (default 0: no limit)")
+	f.Var((*limitFlag)(limit), "timeout", "end everything after this time, as 90s or 10m, counted from the start, "+
+		"downloads included: exit status 124, and a message says which guests still ran (default 0: no limit)")
 }

@@ -18,7 +18,7 @@ import (
 
 // The cache's QEMU runs as one that is installed: its output, its complaints, its exit status.
 //
-// Invariant: vnic qemu: The cache's QEMU runs with its own libraries and firmware, and its exit status is the command's.
+// Invariant: vnic qemu: The cache's QEMU runs with its own libraries and firmware, and has its own exit status.
 func TestQEMUOfTheCacheRuns(t *testing.T) {
 	cache := cacheWithQEMU(t)
 	qemu := func(args ...string) *exec.Cmd {
