@@ -84,8 +84,8 @@ func TestInterpretersComeAlong(t *testing.T) {
 			t.Errorf("%s is missing", name)
 		}
 	}
-	testkit.Equal(t, "notes", strings.Join(o.Notes, "\n"), "the interpreter "+bin+"/mine comes along by itself: what else "+
-		"it needs is to be copied")
+	testkit.Equal(t, "notes", strings.Join(o.Notes, "\n"), "the interpreter "+bin+"/mine comes along by itself: what "+
+		"else it needs is to be copied")
 
 	o = NewOverlay(0)
 	testkit.OK(t, o.Copy(byPath, "/run/it"))

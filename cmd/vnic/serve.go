@@ -133,7 +133,8 @@ QEMU's conventions of backend programs.`,
 			note := func(format string, args ...any) { fmt.Fprintf(stderr, format+"\n", args...) }
 			if boots != nil {
 				o.Boot = boots.Args()
-				note("QEMU is to boot %s (--image none: nothing), by TCG; with KVM: -accel kvm -cpu host", filepath.Dir(boots.Kernel))
+				note("QEMU is to boot %s (--image none: nothing), by TCG; with KVM: -accel kvm -cpu host",
+					filepath.Dir(boots.Kernel))
 			}
 			o.Note = func(port, format string, args ...any) { note(port+": "+format, args...) }
 			o.Ready = func(r *serve.Report) error {

@@ -19,6 +19,7 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab/labtest"
 )
 
 // cacheWithQEMU is a cache with QEMU and a kernel; without one the test is skipped.
@@ -37,6 +38,14 @@ func cacheWithQEMU(t *testing.T) string {
 	}
 	testkit.OK(t, r.Close())
 	return dir
+}
+
+// atNight skips a test that is for make test-all: it boots guests, and others show most of what it does.
+func atNight(t *testing.T) {
+	t.Helper()
+	if !labtest.Long() {
+		t.Skip("make test-all")
+	}
 }
 
 // screenOf is a vnic on a terminal.
@@ -167,6 +176,7 @@ func TestGuestsCanBeLeft(t *testing.T) {
 		}
 	})
 	t.Run("its program has Ctrl-] all the same", func(t *testing.T) {
+		atNight(t)
 		s := startOnTerminal(t, "boot", "--offline", "--", "sh", "-c",
 			"stty raw -echo; echo re''ady; dd bs=1 count=4 2>/dev/null | od -An -tx1")
 		s.until("ready")
@@ -240,6 +250,7 @@ func TestEndOfOneGuestOfSeveral(t *testing.T) {
 		}
 	})
 	t.Run("first-failure", func(t *testing.T) {
+		atNight(t)
 		status, said := runAndSee(t, func(string) {}, "boot", "--offline", "--guests", "2", "--end", "first-failure", "--",
 			"sh", "-c", "[ $VNIC_INDEX = 0 ] || exit 3; sleep 100000")
 		if status != 3 || !strings.HasSuffix(said, first+"--end first-failure ends guest0\n") {
@@ -261,6 +272,9 @@ func TestTimeLimit(t *testing.T) {
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			t.Parallel()
+			if strings.Contains(c.args, "run --offline") {
+				atNight(t)
+			}
 			status, said := runAndSee(t, func(string) {}, strings.Fields(c.args)...)
 			if status != exitTimeout || !regexp.MustCompile("(?m)^"+c.says+`\z`).MatchString(said) {
 				t.Errorf("status %d: %s", status, said)
@@ -278,6 +292,7 @@ func TestTimeLimit(t *testing.T) {
 
 // Scripts in languages of this machine run in a guest, with the library of their interpreter.
 func TestScriptsBringTheirInterpreters(t *testing.T) {
+	atNight(t)
 	for _, name := range []string{"python3", "/usr/bin/perl"} {
 		if _, err := exec.LookPath(name); err != nil {
 			t.Skip(err)

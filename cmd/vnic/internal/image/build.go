@@ -115,7 +115,7 @@ Of the command these flags are the image's:
   %s
 
 With KVM: -accel kvm -cpu host. The guest powers off when its program ends; C-a x ends QEMU at once.
-`, u.NIC, u.Kernel, u.NIC, xdp, u.Dir, oldest, lab.FormatBytes(u.Memory), at(kernelFile), at(initrdFile), at(appendFile),
-		strings.Join(machineArgs, " "))
+`, u.NIC, u.Kernel, u.NIC, xdp, u.Dir, oldest, lab.FormatBytes(u.Memory), at(kernelFile), at(initrdFile),
+		at(appendFile), strings.Join(machineArgs, " "))
 	return err
 }

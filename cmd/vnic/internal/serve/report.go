@@ -198,7 +198,8 @@ func machine(m lab.Model, ramID string, gpus []gpu) []string {
 	total := uint64(guestRAM)
 	ram := []string{"-object", fmt.Sprintf("memory-backend-memfd,id=%s,size=%dM,share=on", ramID, guestRAM>>20)}
 	if !m.Node || len(gpus) == 0 {
-		args := append([]string{"-M", "q35,memory-backend=" + ramID, "-smp", "2", "-m", fmt.Sprintf("%dM", total>>20)}, ram...)
+		args := append([]string{"-M", "q35,memory-backend=" + ramID, "-smp", "2", "-m", fmt.Sprintf("%dM", total>>20)},
+			ram...)
 		for _, g := range gpus {
 			args = append(args, qemu.BARArgs(g.id, g.bytes, g.path, "")...)
 		}

@@ -125,7 +125,8 @@ func TestAllPortsInOneQEMU(t *testing.T) {
 					t.Errorf("%s: not one %s: %s", tt.nic, part, all)
 				}
 			}
-			if node := fmt.Sprintf("-numa node,nodeid=%d,memdev=gpu%d", i+1, i); tt.nic == lab.GVE && !strings.Contains(all, node) {
+			node := fmt.Sprintf("-numa node,nodeid=%d,memdev=gpu%d", i+1, i)
+			if tt.nic == lab.GVE && !strings.Contains(all, node) {
 				t.Errorf("no %s: %s", node, all)
 			}
 		}

@@ -91,7 +91,8 @@ func rawMode(old *unix.Termios) *unix.Termios {
 	return &raw
 }
 
-// hold puts the terminal into a mode, until close puts it back, and follows its size. program is its mode from Start on.
+// hold puts the terminal into a mode, until close puts it back, and follows its size. program is its mode from Start
+// on.
 func (t *Terminal) hold(old, waiting, program *unix.Termios) bool {
 	t.TTY = program != old
 	if !t.set(waiting) {

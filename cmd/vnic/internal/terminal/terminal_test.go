@@ -32,8 +32,8 @@ func mode(t *testing.T, f *os.File) unix.Termios {
 	return *testkit.Must(unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS))(t)
 }
 
-// From Take to Start nothing that is typed is echoed or lost, lines begin at the left, and Ctrl-C is a signal; from Start
-// on all keys are the program's; in the end the terminal is as it was.
+// From Take to Start nothing that is typed is echoed or lost, lines begin at the left, and Ctrl-C is a signal; from
+// Start on all keys are the program's; in the end the terminal is as it was.
 func TestTerminalIsTakenBeforeTheProgramStarts(t *testing.T) {
 	screen, tty, err := pty.Open()
 	testkit.OK(t, err)
