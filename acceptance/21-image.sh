@@ -85,7 +85,7 @@ pair() {
   rm -f in serve.out ./*.log; mkfifo in
   "$vnic" serve --nic "$nic" --socket-path "$work/s%d" --ports 2 --gpu-memory 128M "$@" > serve.out \
     2> serve.err & serve=$!
-  waits serve.out 'dev-net0.*\(s1\|:02,\)' 20 $serve
+  waits serve.out 'dev-net1.*\(s1\|:02,\)' 20 $serve
   words=$(sed -n 's/^for devmem TCP.*: //p' serve.out)
   eval "timeout 150 ./qemu $(flags port0) $common -kernel $nic/kernel -initrd bare-$nic" \
     "-append 'console=ttyS0 quiet panic=-1 $words -- recv -f $device -s 10.118.110.101 -p 5201 -L'" < /dev/null \
@@ -145,7 +145,7 @@ received in device memory $rx, in host memory $rxhost"
 image gve program --copy cdevmem:/opt/ -- sh -c 'echo "I am $(hostname) with $VNIC_DEVICE"; /opt/cdevmem && exit 7'
 rm serve.out
 "$vnic" serve --nic gve --socket-path "$work/s%d" --ports 2 --gpu-memory 128M > serve.out 2> serve.err & serve=$!
-waits serve.out 'dev-net0.*s1' 20 $serve
+waits serve.out 'dev-net1.*s1' 20 $serve
 for i in 0 1; do
   eval "timeout 150 ./qemu $(flags \
     port$i) $common -kernel program/kernel -initrd program/initrd -append \"\$(cat program/append)\"" \

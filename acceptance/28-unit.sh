@@ -115,9 +115,9 @@ holds "$work/stat.json" 'sandbox.mode == "on"' 'sandbox.refused == 0'
 echo "ok   user $(there stat -c %u /run/vnic-a), no capabilities, $limit bytes at most"
 
 echo "== QEMUs of the group's users"
-# flags PORT: what the unit's journal says, as words for a shell; the first is vnic, if it is to be begun by that.
+# flags PORT: the command that the unit's journal has, as words for a shell.
 journal > "$work/said"
-flags() { awk -v port="# $1:" '/^#/ {on = index($0, port) == 1; next} on && /^  / {sub(/ \\$/, ""); printf "%s ", $0}' \
+flags() { awk -v port="# $1:" '/^#/ {on = index($0, port) == 1; next} !NF {on = 0} on {sub(/ \\$/, ""); printf "%s ", $0}' \
   "$work/said"; }
 # of GROUP COMMAND...: by nobody, who is in that group besides.
 of() {

@@ -39,6 +39,7 @@ type Options struct {
 	Modules  string // module directory that goes with Kernel; "" = $VNIC_MODULES
 
 	KernelOnly       bool // no QEMU is wanted
+	CachedQEMU       bool // the cache's QEMU is wanted, whatever else there is, and no kernel
 	VFIOUser         bool // QEMU is to have vfio-user-pci
 	IgnoreSystemQEMU bool // do not look in PATH
 	Offline          bool // the cache only
@@ -115,6 +116,16 @@ func (r *Resolved) Close() error {
 	return errors.Join(errs...)
 }
 
+// Leave has a program that takes this process's place hold what r names, as long as it lives.
+func (r *Resolved) Leave() error {
+	for _, fd := range r.held {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
+			return os.NewSyscallError("fcntl", err)
+		}
+	}
+	return nil
+}
+
 // role is one of the things that are fetched.
 type role struct {
 	name    string   // roleQEMU, roleKernel, or a Bundle's: the directory of its trees
@@ -184,14 +195,14 @@ func Fetch(ctx context.Context, o Options) (*Resolved, error) {
 		return nil, err
 	}
 	r := &Resolved{Cache: dir}
-	if !o.KernelOnly {
+	if !o.KernelOnly && !o.CachedQEMU {
 		var note string
 		if r.QEMU, note, err = hostQEMU(ctx, &o); note != "" {
 			r.Notes = append(r.Notes, note)
 			o.Log.Warn("QEMU passed over", "why", note)
 		}
 	}
-	if err == nil {
+	if err == nil && !o.CachedQEMU {
 		r.Kernel, err = givenKernel(&o)
 	}
 	if err != nil {
@@ -209,7 +220,7 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 	var want []role
 	for _, role := range roles {
 		qemu := role.name == roleQEMU && r.QEMU.Args == nil && !o.KernelOnly
-		if qemu || role.name == roleKernel && r.Kernel.Image == "" {
+		if qemu || role.name == roleKernel && r.Kernel.Image == "" && !o.CachedQEMU {
 			want = append(want, role)
 		}
 	}
@@ -225,7 +236,10 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 		return t == nil || role.name == roleQEMU && older(t.Version, o.oldest())
 	}
 	if slices.ContainsFunc(want, lacks) || (o.Refresh && !o.Offline) {
-		if o.Offline {
+		switch {
+		case o.Offline && o.CachedQEMU:
+			return &Missing{What: "QEMU in " + c.dir, Err: ErrOffline, Fix: "fetch once with the network"}
+		case o.Offline:
 			return &Missing{What: "QEMU or a guest kernel in " + c.dir, Err: ErrOffline,
 				Fix: "fetch once with the network, or give them yourself (--qemu, --kernel, --modules)"}
 		}

@@ -1,7 +1,6 @@
 package guestimages
 
 import (
-	"bufio"
 	"bytes"
 	"debug/elf"
 	"errors"
@@ -10,7 +9,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
@@ -38,6 +36,7 @@ type Overlay struct {
 	recs  map[string]overlayRecord // by path without the first slash
 	bytes uint64
 	find  elfdeps.Finder
+	named []string // files that were copied by name, as the guest has them
 }
 
 type overlayRecord struct {
@@ -104,7 +103,17 @@ func (o *Overlay) Copy(host, guest string) error {
 		return err
 	}
 	if !st.IsDir() {
+		o.named = append(o.named, guest)
 		return o.file(host, guest, st, needAll)
+	}
+	return o.copyTree(host, guest, func(string) bool { return false })
+}
+
+// copyTree adds a directory, without what in it has a name to be skipped.
+func (o *Overlay) copyTree(host, guest string, skip func(name string) bool) error {
+	host, err := filepath.EvalSymlinks(host) // the walk follows no link, this one neither
+	if err != nil {
+		return err
 	}
 	return filepath.WalkDir(host, func(p string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -120,10 +129,11 @@ func (o *Overlay) Copy(host, guest string) error {
 			return err
 		}
 		switch {
-		case p == host: // may be a link to the directory
-			st, err = os.Stat(host)
+		case p == host:
 			o.put(to, cpio.Directory("", uint64(st.Mode().Perm())), host)
-			return err
+		case skip(e.Name()) && e.IsDir():
+			return filepath.SkipDir
+		case skip(e.Name()):
 		case e.IsDir():
 			o.put(to, cpio.Directory("", uint64(st.Mode().Perm())), p)
 		case st.Mode()&fs.ModeSymlink != 0:
@@ -157,19 +167,17 @@ func (o *Overlay) program(host, guest string, depth int) error {
 	case st.Mode()&0o111 == 0:
 		return fmt.Errorf("%s: not executable: chmod +x it", host)
 	}
-	f, err := os.Open(host)
+	if done, err := o.withLibrary(host, guest); done || err != nil {
+		return err
+	}
+	line, err := firstLine(host)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }()
-	line, err := bufio.NewReaderSize(io.LimitReader(f, 256), 256).ReadString('\n')
-	if err != nil && err != io.EOF {
-		return fmt.Errorf("%s: %w", host, err)
-	}
 	switch {
 	case strings.HasPrefix(line, "#!"):
-		if err := o.interpreter(line, depth); err != nil {
-			return fmt.Errorf("%s: %w", host, err)
+		if err := o.interpreter(host, line, depth); err != nil {
+			return err
 		}
 	case strings.HasPrefix(line, elf.ELFMAG):
 		if err := o.runs(host); err != nil {
@@ -190,28 +198,6 @@ func (o *Overlay) runs(host string) error {
 	defer func() { _ = e.Close() }()
 	if e.Machine != elf.EM_X86_64 && e.Machine != elf.EM_386 || e.Type != elf.ET_EXEC && e.Type != elf.ET_DYN {
 		return fmt.Errorf("%s: not a program for the guest, which is x86-64: %v, %v", host, e.Machine, e.Type)
-	}
-	return nil
-}
-
-// interpreter adds what a script's first line names.
-func (o *Overlay) interpreter(line string, depth int) error {
-	words := strings.Fields(strings.TrimPrefix(line, "#!"))
-	if len(words) == 0 || depth >= maxScripts {
-		return errors.New("a script without an interpreter, or too many of them")
-	}
-	list := words[:1]
-	if path.Base(words[0]) == "env" && len(words) > 1 {
-		found, err := exec.LookPath(words[1])
-		if err != nil {
-			return fmt.Errorf("its interpreter: %w", err)
-		}
-		list = append(list, found)
-	}
-	for _, p := range list {
-		if err := o.program(p, p, depth+1); err != nil {
-			return fmt.Errorf("its interpreter: %w", err)
-		}
 	}
 	return nil
 }

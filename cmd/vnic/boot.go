@@ -39,8 +39,10 @@ func bootCommand() *cobra.Command {
 		Short: "Boot a guest of your own, with NIC and GPU memory, and run a program in it",
 		Long: `Boot a guest of your own, with NIC and GPU memory, and run a program in it. The program comes from this
 machine with its libraries, to the same place in the guest; its streams are the command's, and so is its
-exit status (128 and more: a signal). When stdin, stdout and stderr are a terminal, it has one too.
-Without a command there is a shell, with these tools of this machine, as far as it has them:
+exit status (128 and more: a signal). When stdin, stdout and stderr are a terminal, it has one too: Ctrl-] q
+leaves, also while the guest boots or hangs, Ctrl-] Ctrl-] sends one Ctrl-], and Ctrl-] ? says so.
+A script comes with its interpreter; python and perl with their own library, but nothing that is installed
+beside it (--copy). Without a command there is a shell, with these tools of this machine, as far as it has them:
 ` + indented(boot.Tools) + `
 In the guest, eth0 is the kernel's. guest0, guest1, ... are names of the guests; gateway leads to this
 machine: its address is this machine's loopback, as far as --host-ports says, and TCP and UDP to anywhere
@@ -61,10 +63,14 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
   vnic boot --guests 2 -- ./test              two guests on one switch; $VNIC_INDEX is 0 and 1
   vnic boot --lab a3-high -- sh -c env        guests with 4 NICs and 8 GPUs each: vnic lab show a3-high
   vnic boot --kernel bzImage --modules lib    a kernel of your own
-  vnic boot --copy data:/data -- ls -l /data  with files`,
+  vnic boot --copy data:/data -- ls -l /data  with files
+  vnic boot --guests 2 --end first-failure --timeout 10m -- ./test   for CI`,
 		Args: programArgs,
 		RunE: func(c *cobra.Command, args []string) (err error) {
 			o.Command = args
+			if o.End == "" {
+				o.End = "''" // no value either
+			}
 			if labName != "" {
 				l, err := loadLab(c, labName, withRAM, "nic", "guests", "cpus", "memory", "gpu-memory", "mtu", "max-mtu", "xdp",
 					"rsc-usecs", "seed", "uplink")
@@ -161,6 +167,9 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	uplinkFlag(f, &ups)
 	allowMACFlag(f, &o.AllowMAC, "only the NIC's own")
 	sandboxFlag(f, &sandbox)
+	f.StringVar(&o.End, "end", boot.EndAll, "of several guests: "+boot.EndAll+", when all programs have ended; or "+
+		boot.EndFirstFailure+", when one has failed: its status is vnic's")
+	timeoutFlag(f, &o.Timeout)
 	f.StringVar(&o.Append, "append", "", "words for the kernel's command line")
 	f.StringArrayVar(&o.QEMUArgs, "qemu-arg", nil, "an argument for QEMU; once for each")
 	f.IntVar(&o.GDB, "gdb", 0, "port at 127.0.0.1 for gdb, the second guest's is the next (--qemu-arg -S waits for it)")
@@ -207,6 +216,7 @@ func indented(words []string) string {
 func (u *ui) doingNow(what string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	u.given = what == ""
 	switch {
 	case what == "":
 		u.end()

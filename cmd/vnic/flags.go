@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -166,4 +168,25 @@ func (m *macsFlag) Set(s string) error {
 func allowMACFlag(f *pflag.FlagSet, m *lab.AllowedMACs, own string) {
 	f.Var((*macsFlag)(m), "allow-mac", "other MACs that guests may send from, with commas, or any, as for a bridge or "+
 		"macvlan in a guest; never the gateway's or another guest's (default: "+own+")")
+}
+
+// limitFlag is a time that something may take.
+type limitFlag time.Duration
+
+func (l *limitFlag) Type() string   { return "duration" }
+func (l *limitFlag) String() string { return time.Duration(*l).String() }
+
+func (l *limitFlag) Set(s string) error {
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 {
+		return errors.New("a time with its unit, as 90s or 10m, or 0: no limit")
+	}
+	*l = limitFlag(d)
+	return nil
+}
+
+// timeoutFlag bounds how long a command takes.
+func timeoutFlag(f *pflag.FlagSet, limit *time.Duration) {
+	f.Var((*limitFlag)(limit), "timeout", "end everything after this time, as 90s or 10m, counted from the start, "+
+		"downloads included: exit status 124, and a message says which guests still ran (default 0: no limit)")
 }

@@ -343,6 +343,7 @@ var varying = []struct {
 	{regexp.MustCompile(`\d+ KiB of memory for each, \d+ KiB in all`), "<n> KiB of memory for each, <n> KiB in all"},
 	{regexp.MustCompile(`[\d.]+ [KMGT]iB left \([^)]*\)`), "<n> left (<where>)"},
 	{regexp.MustCompile(`\b[0-9a-f]{64}\.cpio`), "<hash>.cpio"},
+	{regexp.MustCompile(`(?m)(qemu-system-x86_64|(\S*/)?vnic qemu --) \\$`), `<QEMU of this machine> \`},
 	{regexp.MustCompile(`\(looked in [^)]*\)`), "(looked in <directories>)"},
 	{regexp.MustCompile(`/rt/\d+\.sock\b`), "/rt/PID.sock"},
 	{regexp.MustCompile(`\bup \d+s`), "up <n>s"},

@@ -50,8 +50,7 @@ The same flags, files and kernel give the same image, byte for byte.`,
   vnic image build --nic gve -o out           for a gVNIC: the kernel's own devmem TCP
   vnic image build --copy data:/data -- ./test /data
   vnic image build --kernel bzImage --modules lib
-  qemu-system-x86_64 FLAGS -kernel guest/kernel -initrd guest/initrd ` +
-			`-append "$(cat guest/append)" -nographic -no-reboot`,
+  vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --image guest     prints the QEMU that boots it`,
 		Args: programArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			g := &o.Guest
@@ -71,7 +70,7 @@ The same flags, files and kernel give the same image, byte for byte.`,
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.StringVarP(&o.Dir, "output", "o", "guest", "directory to make")
+	f.StringVarP(&o.Dir, "output", "o", image.DefaultDir, "directory to make")
 	f.BoolVar(&o.Force, "force", false, "replace it if there is one")
 	f.StringVar(&o.Guest.NIC, "nic", lab.Virtio, "virtio or gve, as of vnic serve")
 	xdpFlag(f, &o.Guest.XDP)

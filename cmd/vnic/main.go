@@ -17,6 +17,7 @@ import (
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/atexit"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/cmd/vnic/internal/limit"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/lab"
@@ -25,8 +26,9 @@ import (
 // Exit codes, besides 0.
 const (
 	exitFailed  = 1
-	exitUsage   = 2 // wrong use
-	exitMissing = 3 // the machine lacks something, which the message names with its fix
+	exitUsage   = 2   // wrong use
+	exitMissing = 3   // the machine lacks something, which the message names with its fix
+	exitTimeout = 124 // --timeout, as of timeout(1)
 
 	exitPipe = 128 + int(syscall.SIGPIPE) // the reader of stdout has gone: as a shell says it
 )
@@ -104,7 +106,7 @@ steering, and a GPU whose memory the NIC can reach. Both are emulated; the paylo
 		{"Use", []*cobra.Command{allreduceCommand(), loadCommand(), blockCommand(), rdmaCommand()}},
 		{"Judge", []*cobra.Command{selftestCommand(), benchCommand(), junitCommand()}},
 		{"Look", []*cobra.Command{labCommand(), statCommand(), doctorCommand()}},
-		{"Rest", []*cobra.Command{imageCommand(), gpuFDCommand(), cacheCommand(), versionCommand()}},
+		{"Rest", []*cobra.Command{imageCommand(), qemuCommand(), gpuFDCommand(), cacheCommand(), versionCommand()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.name, Title: g.name + ":"})
 		for _, c := range g.commands {
@@ -140,10 +142,14 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	var missing *assets.Missing
 	var memory *lab.MemoryError
 	var status exitStatus
+	var late *limit.Error
 	switch {
 	case context.Cause(ctx) != nil: // whatever came of it
 		complain(stderr, errInterrupted)
 		return exitFailed
+	case errors.As(err, &late): // whatever came of it
+		complain(stderr, late)
+		return exitTimeout
 	case errors.As(err, &status):
 		return int(status)
 	case readerGone(err):

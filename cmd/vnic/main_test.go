@@ -130,7 +130,8 @@ func TestInterruptionWinsOverWhatCameOfIt(t *testing.T) {
 
 // Every command's help begins with examples that the command takes, and each flag says something.
 func TestHelpBeginsWithExamplesThatRun(t *testing.T) {
-	for _, command := range []string{"", "run", "serve", "stat", "cache", "cache ls", "cache rm", "doctor", "version"} {
+	for _, command := range []string{"", "run", "serve", "stat", "qemu", "cache", "cache ls", "cache rm", "doctor",
+		"version"} {
 		var out bytes.Buffer
 		args := strings.Fields(command + " --help")
 		if status := realMain(t.Context(), args, &out, &out); status != 0 {

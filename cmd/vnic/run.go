@@ -197,6 +197,7 @@ Memory TCP.`,
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each GPU, a power of two")
 	gpuDriverFlag(f, &o.GPUDriver)
 	iommuFlag(f, &o.IOMMU)
+	timeoutFlag(f, &o.Timeout)
 	sourceFlags(f, &o.Fetch)
 	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
 	f.BoolVar(&o.Keep, "keep", false, "keep the guests' consoles and the NICs' counters, in ./vnic-run-SEED")
@@ -281,6 +282,11 @@ func sourceFlags(f *pflag.FlagSet, o *assets.Options) {
 func kernelFlags(f *pflag.FlagSet, o *assets.Options) {
 	f.StringVar(&o.Kernel, "kernel", "", "guest kernel, a bzImage ($"+assets.EnvKernel+"; else fetched)")
 	f.StringVar(&o.Modules, "modules", "", "directory with the modules of --kernel ($"+assets.EnvModules+")")
+	mirrorFlags(f, o)
+}
+
+// mirrorFlags say where things are fetched from, and where to.
+func mirrorFlags(f *pflag.FlagSet, o *assets.Options) {
 	cacheFlag(f, &o.CacheDir)
 	f.StringVar(&o.Mirror, "mirror", "", "Debian mirror to fetch from ($"+assets.EnvMirror+"; else this machine's)")
 	f.StringVar(&o.Keyring, "keyring", "", "keyring that signs the mirror ($"+assets.EnvKeyring+"; else Debian's)")

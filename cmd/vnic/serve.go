@@ -16,6 +16,7 @@ import (
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
+	"vnic.dev/vnic/cmd/vnic/internal/image"
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/serve"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
@@ -45,7 +46,7 @@ func serveCommand() *cobra.Command {
 	var (
 		paths           []string
 		labName         string
-		p2p             = "on"
+		p2p, imageDir   = "on", ""
 		ports           int
 		asJSON, verbose bool
 		capabilities    bool
@@ -59,7 +60,9 @@ func serveCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve NICs, with their GPUs, to a QEMU of your own",
-		Long: `Serve NICs, with their GPUs, to a QEMU of your own, until interrupted. It prints what QEMU is to be given.
+		Long: `Serve NICs, with their GPUs, to a QEMU of your own, until interrupted. It prints commands to paste: a QEMU
+for each port and, of several, one that has all. They boot what 'vnic image build' has made (--image).
+
 A QEMU that hangs up may be followed by the next, and finds the GPU's memory as it was; a vnic that is
 started anew has new GPUs, so start QEMU anew as well: it warns of a QEMU that has memory of an earlier
 one. A gateway gives guests addresses by DHCP, names, and a way out: port0, port1, ... are guests, gateway
@@ -70,6 +73,7 @@ QEMU's conventions of backend programs.`,
   vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --nic gve              a gVNIC, by vfio-user
   vnic serve --socket-path $XDG_RUNTIME_DIR/vnic%d.sock --ports 64 --gpu-memory 0
   vnic serve --socket-path $XDG_RUNTIME_DIR/%s.sock --lab a3-high            a.nic0.sock, a.nic1.sock, ...
+  vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --image guest          with what vnic image build has made
   vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --client               QEMU listens, with server=on
   vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --forward 2222:22      ssh -p 2222 localhost leads to the guest
   vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --json                 the same as one JSON object, for scripts`,
@@ -116,6 +120,10 @@ QEMU's conventions of backend programs.`,
 				_, err := fmt.Fprintf(c.OutOrStdout(), "MemoryMax=%d\n", o.MemoryMax(guestRAM))
 				return err
 			}
+			boots, err := imageToBoot(c, imageDir, o.NIC.Model)
+			if err != nil {
+				return err
+			}
 			out, err := results(c, &dump, asJSON)
 			if err != nil {
 				return err
@@ -123,6 +131,11 @@ QEMU's conventions of backend programs.`,
 			stderr := &lines{w: c.ErrOrStderr()}
 			o.Log = logTo(stderr, slog.LevelWarn, verbose)
 			note := func(format string, args ...any) { fmt.Fprintf(stderr, format+"\n", args...) }
+			if boots != nil {
+				o.Boot = boots.Args()
+				note("QEMU is to boot %s (--image none: nothing), by TCG; with KVM: -accel kvm -cpu host",
+					filepath.Dir(boots.Kernel))
+			}
 			o.Note = func(port, format string, args ...any) { note(port+": "+format, args...) }
 			o.Ready = func(r *serve.Report) error {
 				if asJSON {
@@ -165,6 +178,8 @@ QEMU's conventions of backend programs.`,
 	f.StringArrayVar(&paths, "socket-path", nil,
 		"socket to listen at; once for each port, or with %d for the port's number, with --lab with %s for the NIC's name")
 	labFlag(f, &labName)
+	f.StringVar(&imageDir, "image", "", "directory of 'vnic image build' that the printed commands boot; none: nothing "+
+		"(default: ./"+image.DefaultDir+", if it is one for such a NIC)")
 	f.IntVar(&ports, "ports", 0, "how many NICs, with %d in --socket-path")
 	f.IntSliceVar(&o.FDs, "fd", nil,
 		"socket that is open already, connected or listening (default: those of systemd's LISTEN_FDS)")
@@ -206,6 +221,31 @@ QEMU's conventions of backend programs.`,
 	metricsFlag(f, &show)
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	return c
+}
+
+// imageToBoot finds the image that the printed commands are to boot; nil: none. The default is taken only where it is
+// sure to be meant.
+func imageToBoot(c *cobra.Command, dir, model string) (*image.Files, error) {
+	given := c.Flags().Changed("image")
+	switch {
+	case dir == "none":
+		return nil, nil
+	case given && dir == "":
+		return nil, usagef(c, "--image '': the directory that 'vnic image build' has made, or none")
+	case !given:
+		dir = image.DefaultDir
+	}
+	f, err := image.Load(dir)
+	switch {
+	case !given && (err != nil || f.NIC != model): // of a lab file's there is no one model
+		return nil, nil
+	case err != nil:
+		return nil, misuse(c, fmt.Errorf("--image: %w", err))
+	case model != "" && f.NIC != model:
+		return nil, usagef(c, "--image %s: it is for a %s NIC: give --nic %s, or build one with --nic %s", dir, f.NIC, f.NIC,
+			model)
+	}
+	return &f, nil
 }
 
 // lines has whole lines of several goroutines written one after the other.

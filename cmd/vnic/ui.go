@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/cmd/vnic/internal/terminal"
 )
 
 // ui is what a user sees on stderr while something runs: on a terminal one line, which goes away,
@@ -18,8 +20,10 @@ type ui struct {
 	w     io.Writer
 	tty   bool
 	quiet bool // nothing but notes and what is logged
+	crlf  bool // w is a terminal
 
 	mu    sync.Mutex // guards what follows, and what is written
+	given bool       // the terminal is a guest's program's: it may be raw
 	doing string     // what the line is about
 	part  uint64     // of it, in quarters
 	bar   *progressbar.ProgressBar
@@ -30,7 +34,7 @@ type ui struct {
 }
 
 func newUI(w io.Writer, quiet bool) *ui {
-	u := &ui{w: w, quiet: quiet, tty: isTerminal(w), stop: make(chan struct{})}
+	u := &ui{w: w, quiet: quiet, tty: isTerminal(w), crlf: terminal.Is(w), stop: make(chan struct{})}
 	if u.tty && !quiet {
 		u.wg.Go(u.tick)
 	}
@@ -69,7 +73,18 @@ func (u *ui) Write(b []byte) (int, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.clear()
-	return u.w.Write(b)
+	if _, err := io.WriteString(u.w, u.lines(string(b))); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// lines has lines begin at the left of a raw terminal, too.
+func (u *ui) lines(s string) string {
+	if u.given && u.crlf {
+		return strings.ReplaceAll(s, "\n", "\r\n")
+	}
+	return s
 }
 
 // note says what a user should know, whatever else is silent.
@@ -77,7 +92,7 @@ func (u *ui) note(format string, args ...any) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.clear()
-	fmt.Fprintf(u.w, yellow(u.w, "note:")+" "+format+"\n", args...)
+	_, _ = io.WriteString(u.w, u.lines(fmt.Sprintf(yellow(u.w, "note:")+" "+format+"\n", args...)))
 }
 
 // doingWhat is what a stage's name means, on a terminal.

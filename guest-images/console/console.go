@@ -70,6 +70,9 @@ func greet(tty *os.File, n *network) {
 			"vnic-guest: %s has %v; devmem programs: device, address and more are in the environment (env | grep VNIC)\n",
 			n.name, n.lease.Addr)
 	}
+	for _, m := range n.more {
+		_, _ = fmt.Fprintln(tty, "vnic-guest:", m)
+	}
 	_, _ = fmt.Fprintln(tty, "vnic-guest: the end of the shell powers off")
 	if size, ok := askSize(tty, patience); ok {
 		_ = unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &size)

@@ -71,6 +71,16 @@ func TestLeaseBecomesNetworkAndIdentity(t *testing.T) {
 	if names["guest0"] != "10.118.110.1" || names["guest15-devmem"] != "10.118.110.116" {
 		t.Errorf("%v", names)
 	}
+	also(&c, 1, dhcp.Lease{Addr: netip.MustParsePrefix("10.118.110.3/24"), Routers: l.Routers, Name: "port2", MTU: 1500})
+	if got := c.Interfaces[1]; got.Addrs[0].String() != "10.118.110.3/24" || got.MTU != 1500 || len(c.Gateways) != 1 ||
+		c.Hosts[len(c.Hosts)-1].Names[0] != "port2" {
+		t.Errorf("a second lease: %+v", c)
+	}
+	root := t.TempDir()
+	testkit.OK(t, os.MkdirAll(filepath.Join(root, "proc/sys/net/ipv4/conf/all"), 0o755))
+	testkit.OK(t, os.WriteFile(filepath.Join(root, "proc/sys/net/ipv4/conf/all/arp_ignore"), nil, 0o600))
+	testkit.OK(t, apart(root))
+	testkit.ErrorSays(t, apart("/no/such/root"), "no such file")
 	other := guestnet.Config{Interfaces: make([]guestnet.Interface, 1)}
 	use(&other, dhcp.Lease{Addr: l.Addr, Name: "somebody"})
 	if len(other.Hosts) != 1 {

@@ -3,12 +3,14 @@ package console
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -24,12 +26,14 @@ type network struct {
 	name  string // of the kernel's interface; "" = none
 	lease dhcp.Lease
 	env   []string // for programs
+	more  []string // what other interfaces have
 }
 
 // appears is how long an interface may take to appear, once its driver is loaded.
 const appears = 5 * time.Second
 
-// connect brings the first interface up, by DHCP. With an error there may be some of a network all the same.
+// connect brings the interfaces up, by DHCP: all but the one that the kernel leaves to devmem programs. With an error
+// there may be some of a network all the same.
 func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 	names, err := interfaces(ctx, "/", a.Driver, appears)
 	if err != nil {
@@ -37,33 +41,53 @@ func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 	}
 	n.name = names[0]
 	var c guestnet.Config
-	for _, name := range names {
-		l, err := netlink.LinkByName(name)
-		if err != nil {
-			return n, fmt.Errorf("%s: %w", name, err)
-		}
-		c.Interfaces = append(c.Interfaces, guestnet.Interface{MAC: l.Attrs().HardwareAddr.String()})
-	}
 	device := names[0]
 	if last := len(names) - 1; a.OwnDriver {
 		device = guestnet.PCIAddress(names[last])
-		c.Interfaces[last].Leave = last > 0
 	}
 	n.env = append(n.env, "VNIC_DEVICE="+device)
-	first, err := netlink.LinkByName(n.name)
-	if err == nil {
-		err = netlink.LinkSetUp(first)
-	}
-	if err != nil {
-		return n, fmt.Errorf("%s: up: %w", n.name, err)
-	}
-	var without error
-	if n.lease, without = dhcp.Ask(ctx, n.name, first.Attrs().HardwareAddr); without == nil {
-		if n.lease.MTU > first.Attrs().MTU { // drivers begin with the largest that the NIC has
-			n.lease.MTU = 0
+	if len(names) > 1 {
+		if err := apart("/"); err != nil {
+			return n, err
 		}
-		n.env = append(n.env, identity(n.lease.Addr)...)
-		use(&c, n.lease)
+	}
+	links := make([]netlink.Link, len(names))
+	for i, name := range names {
+		leave := a.OwnDriver && i > 0 && i == len(names)-1
+		l, err := netlink.LinkByName(name)
+		if err == nil && !leave {
+			err = netlink.LinkSetUp(l)
+		}
+		if err != nil {
+			return n, fmt.Errorf("%s: up: %w", name, err)
+		}
+		links[i] = l
+		c.Interfaces = append(c.Interfaces, guestnet.Interface{MAC: l.Attrs().HardwareAddr.String(), Leave: leave})
+	}
+	leases, errs := make([]dhcp.Lease, len(names)), make([]error, len(names))
+	var wg sync.WaitGroup
+	for i, l := range links {
+		if c.Interfaces[i].Leave {
+			continue
+		}
+		wg.Go(func() { leases[i], errs[i] = dhcp.Ask(ctx, names[i], l.Attrs().HardwareAddr) })
+	}
+	wg.Wait()
+	for i, l := range leases {
+		if errs[i] != nil || c.Interfaces[i].Leave {
+			continue
+		}
+		if l.MTU > links[i].Attrs().MTU { // drivers begin with the largest that the NIC has
+			l.MTU = 0
+		}
+		if i == 0 {
+			n.lease = l
+			n.env = append(n.env, identity(l.Addr)...)
+			use(&c, l)
+			continue
+		}
+		n.more = append(n.more, fmt.Sprintf("%s has %v", names[i], l.Addr))
+		also(&c, i, l)
 	}
 	if _, err := guestnet.Configure(ctx, c); err != nil {
 		return n, err
@@ -73,7 +97,26 @@ func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 			return n, fmt.Errorf("hostname: %w", err)
 		}
 	}
-	return n, without
+	return n, errors.Join(errs...)
+}
+
+// apart has each of several interfaces on one switch answer for its own addresses (Linux:
+// Documentation/networking/ip-sysctl.rst, arp_ignore and arp_announce).
+func apart(root string) error {
+	for name, value := range map[string]string{"arp_ignore": "1", "arp_announce": "2"} {
+		if err := os.WriteFile(filepath.Join(root, "proc/sys/net/ipv4/conf/all", name), []byte(value), 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// also makes a lease the configuration of an interface that is not the first: routes and resolvers are that one's.
+func also(c *guestnet.Config, i int, l dhcp.Lease) {
+	c.Interfaces[i].Addrs, c.Interfaces[i].MTU = []netip.Prefix{l.Addr}, l.MTU
+	if l.Name != "" {
+		c.Hosts = append(c.Hosts, guestnet.Host{Addr: l.Addr.Addr(), Names: []string{l.Name}})
+	}
 }
 
 // gatewayName is what the gateway is called everywhere else, portName with a number what it calls us.

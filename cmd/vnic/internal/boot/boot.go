@@ -15,6 +15,8 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/cmd/vnic/internal/limit"
+	"vnic.dev/vnic/cmd/vnic/internal/terminal"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/devmemtool"
 	"vnic.dev/vnic/lab"
@@ -31,6 +33,9 @@ type runner struct {
 	guests  []*guest
 	logs    []*log       // with LogDir, one a guest
 	gate    *broker.Gate // that QEMUs wait at; nil: none
+	alive   limit.Guests // what the guests do
+
+	terminal *terminal.Terminal // this process's
 }
 
 // images is what guests boot from.
@@ -42,9 +47,13 @@ type images struct {
 
 // Do boots the guests, runs the program in all of them and gives its exit status: of several guests
 // the first one that is not 0. Whatever happens, nothing of the lab is left when it returns. When
-// ctx ends, its cause is returned.
+// ctx ends, its cause is returned; a user who leaves, and Options.Timeout, end it, too.
 func Do(ctx context.Context, o Options) (status int, err error) {
 	l := &runner{opt: &o}
+	ctx, leave := context.WithCancelCause(ctx)
+	defer leave(nil)
+	ctx, end := limit.Context(ctx, o.Timeout, &l.alive)
+	defer end()
 	defer func() {
 		if cerr := l.close(); cerr != nil && err == nil {
 			err = fmt.Errorf("clearing up: %w", cerr)
@@ -53,6 +62,8 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 			err = cause
 		}
 	}()
+	l.takeTerminal(leave)
+	l.alive.Stage("looking for the program's files")
 	if l.program, err = o.prepare(); err != nil {
 		return 0, err
 	}
@@ -90,7 +101,9 @@ func (o *Options) stage(what string) {
 // fetch finds or fetches QEMU and the kernel, and makes what the guests boot from.
 func (l *runner) fetch(ctx context.Context) error {
 	o := l.opt
-	o.stage("looking for QEMU and a kernel")
+	const looking = "looking for QEMU and a kernel"
+	l.alive.Stage(looking)
+	o.stage(looking)
 	im, err := machines.Fetch(ctx, o.Fetch, o.models(), o.Note)
 	if err != nil {
 		return err
@@ -163,6 +176,7 @@ func (l *runner) files() error {
 // boot starts all guests, and their networks. One that fails ends the others.
 func (l *runner) boot(ctx context.Context) error {
 	o := l.opt
+	l.alive.Stage("")
 	o.stage("booting")
 	if o.Confine != nil {
 		l.gate = broker.NewGate(o.Broker, o.Guests, o.Confine)
@@ -171,10 +185,20 @@ func (l *runner) boot(ctx context.Context) error {
 	for _, p := range o.places(l.lab) {
 		g := &guest{place: p, runner: l}
 		l.guests = append(l.guests, g)
+		l.alive.Set(g.name, limit.Boots)
 		eg.Go(func() error { return g.boot(ctx, ready) })
 	}
-	return eg.Wait()
+	err := eg.Wait()
+	if err == nil {
+		for _, g := range l.guests {
+			l.alive.Set(g.name, limit.Runs)
+		}
+	}
+	return err
 }
+
+// errFirstFailure is why the other guests are ended when one has failed, with --end first-failure.
+var errFirstFailure = errors.New("another guest's program has failed")
 
 // run runs the program in all guests. One that has lost its guest ends the others.
 func (l *runner) run(ctx context.Context) (int, error) {
@@ -190,14 +214,26 @@ func (l *runner) run(ctx context.Context) (int, error) {
 		defer wg.Wait()
 		defer stop()
 	}
+	ends := &ends{runner: l}
+	running, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	for i, g := range l.guests {
 		eg.Go(func() (err error) {
-			status[i], err = g.run(ctx, streams[i])
+			status[i], err = g.run(running, streams[i])
+			switch {
+			case err == nil:
+				ends.tell(g, status[i], func() { stop(errFirstFailure) })
+			case errors.Is(err, errFirstFailure):
+				return nil
+			}
 			return err
 		})
 	}
 	if err := eg.Wait(); err != nil {
 		return 0, err
+	}
+	if ends.first != 0 {
+		return ends.first, nil
 	}
 	for _, s := range status {
 		if s != 0 {
@@ -209,6 +245,9 @@ func (l *runner) run(ctx context.Context) (int, error) {
 
 // close ends the guests, all at the same time, then the lab.
 func (l *runner) close() error {
+	if l.terminal != nil {
+		l.terminal.Close()
+	}
 	errs := make([]error, len(l.guests))
 	var wg sync.WaitGroup
 	for i, g := range l.guests {

@@ -46,6 +46,7 @@ func (o *Options) prepare() (*program, error) {
 			return nil, o.explain("--copy "+c, err)
 		}
 	}
+	p.files.Scripts()
 	var err error
 	if len(o.Command) == 0 {
 		err = p.shell()
@@ -67,7 +68,11 @@ func (o *Options) explain(flag string, err error) error {
 	if flag != "" {
 		err = fmt.Errorf("%s: %w", flag, err)
 	}
+	var none *guestimages.NoInterpreterError
 	switch {
+	case errors.As(err, &none):
+		return &assets.Missing{What: "interpreter " + none.Name, Err: err, Fix: fmt.Sprintf("install it here, or bring one "+
+			"to where the guest looks for it: --copy FILE:%s", none.Guest)}
 	case errors.Is(err, elfdeps.ErrMissing):
 		return &assets.Missing{What: "a library for the guest", Err: err,
 			Fix: "install it, name its directory in LD_LIBRARY_PATH, or link statically"}
@@ -104,9 +109,11 @@ func (p *program) command(name string) error {
 		defer p.files.Dir(wd)
 	}
 	switch {
-	case name == devmemtool.Name, p.files.Has(name) && path.IsAbs(name):
+	case name == devmemtool.Name:
 		p.path = name
 		return nil
+	case p.files.Has(name) && path.IsAbs(name):
+		return p.copied(name)
 	case !strings.Contains(name, "/"):
 		found, err := exec.LookPath(name)
 		if err != nil {
@@ -118,10 +125,10 @@ func (p *program) command(name string) error {
 	if err != nil {
 		return err
 	}
-	p.path = abs
-	if p.files.Has(abs) { // a copy has brought it
-		return nil
+	if p.files.Has(abs) {
+		return p.copied(abs)
 	}
+	p.path = abs
 	if _, err := os.Stat(abs); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("command %s: no such file on this machine, and no --copy puts one there", name)
 	}
@@ -129,6 +136,18 @@ func (p *program) command(name string) error {
 		return fmt.Errorf("command %w", err)
 	}
 	if shells[path.Base(abs)] || p.script() {
+		p.tools()
+	}
+	return nil
+}
+
+// copied takes a program that a copy has brought. What runs it comes along, if it is a script.
+func (p *program) copied(path string) error {
+	p.path = path
+	if err := p.files.Script(path); err != nil {
+		return fmt.Errorf("command %w", err)
+	}
+	if p.script() {
 		p.tools()
 	}
 	return nil

@@ -117,7 +117,9 @@ func (g *guest) run(ctx context.Context, s streams) (int, error) {
 	p := g.runner.program
 	status, err := session.Run(ctx, g.machine.Agent(), session.Command{Path: p.path, Args: p.args, Env: g.env(),
 		Dir: p.dir, Stdin: s.in, Stdout: s.out, Stderr: s.err, TTY: s.tty, Size: s.size, Resize: s.resize})
-	s.close()
+	if g.runner.opt.Guests == 1 {
+		g.runner.terminal.Close() // what follows is this process's
+	}
 	if err != nil {
 		return 0, g.blame(err)
 	}

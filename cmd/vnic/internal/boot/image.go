@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"vnic.dev/vnic/assets"
+	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
@@ -67,7 +68,7 @@ var imageTerms = strings.Fields("xterm xterm-256color screen screen-256color tmu
 
 // plainEnv is what any program expects.
 func plainEnv() []string {
-	return []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "USER=root",
+	return []string{"PATH=" + guestimages.Path, "HOME=/root", "USER=root",
 		"LOGNAME=root", "SHELL=/bin/sh", "LANG=C.UTF-8"}
 }
 

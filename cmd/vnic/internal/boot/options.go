@@ -9,9 +9,11 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/cmd/vnic/internal/limit"
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
@@ -48,6 +50,9 @@ type Options struct {
 	LogDir   string // for consoles; "" = none are kept
 
 	Command []string // empty: a shell
+
+	End     string        // EndAll or EndFirstFailure; "": EndAll
+	Timeout time.Duration // after which all is ended, with a *limit.Error; 0: never
 
 	Services []lab.Service // what else is to see the lab: a capture
 
@@ -112,6 +117,8 @@ func (o *Options) Check() error {
 		return fmt.Errorf("--cpus %d: 1 to %d", o.CPUs, lab.MaxCPUs)
 	case o.Memory < lab.MinRAM || o.Memory%(2<<20) != 0:
 		return fmt.Errorf("--memory %s: at least 192M, in steps of 2M", lab.FormatBytes(o.Memory))
+	case o.End != "" && o.End != EndAll && o.End != EndFirstFailure:
+		return fmt.Errorf("--end %s: %s or %s", o.End, EndAll, EndFirstFailure)
 	case o.Fetch.Modules != "" && o.Fetch.Kernel == "":
 		return errors.New("--modules without --kernel: give the kernel that they belong to")
 	case o.GDB < 0 || o.GDB > 65535-o.Guests:
@@ -124,7 +131,7 @@ func (o *Options) Check() error {
 	}
 	d := o.describe()
 	_, err := o.gateway()
-	return errors.Join(d.Check(), o.Impair.Check(), err)
+	return errors.Join(limit.Check(o.Timeout), d.Check(), o.Impair.Check(), err)
 }
 
 // models are those of all NICs, each once.

@@ -1,8 +1,10 @@
 package boot
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"path"
 	"sync"
 
 	"vnic.dev/vnic/cmd/vnic/internal/terminal"
@@ -16,7 +18,6 @@ type streams struct {
 	tty      bool
 	size     session.Size
 	resize   chan session.Size
-	close    func() // sets the terminal back
 	end      func() // after the last Write
 }
 
@@ -25,24 +26,42 @@ type streams struct {
 func (l *runner) streams() []streams {
 	o := l.opt
 	if o.Guests == 1 {
-		return []streams{o.own()}
+		return []streams{l.own()}
 	}
 	var list []streams
 	mu := new(sync.Mutex)
 	for i := range o.Guests {
 		prefix := fmt.Sprintf("[%d] ", i)
 		out, err := &lines{mu: mu, w: o.Stdout, prefix: prefix}, &lines{mu: mu, w: o.Stderr, prefix: prefix}
-		list = append(list, streams{out: out, err: err, close: func() {}, end: func() { out.end(); err.end() }})
+		list = append(list, streams{out: out, err: err, end: func() { out.end(); err.end() }})
 	}
 	return list
 }
 
+// takeTerminal has this process's terminal, if it has one, until close. leave ends the command.
+func (l *runner) takeTerminal(leave context.CancelCauseFunc) {
+	o := l.opt
+	out := any(o.Stdout)
+	if o.Guests > 1 {
+		out = nil // none of their programs reads it
+	}
+	l.terminal = terminal.Take(o.Stdin, out, o.Stderr, terminal.Actions{Leave: func() { leave(terminal.ErrLeft) },
+		Help: func() { o.Note("%s", terminal.Help) }, Lost: func() { o.Note("%s", terminal.Lost) }})
+	if l.terminal.TTY && o.interactive() {
+		o.Note("%s", terminal.Help)
+	}
+}
+
+// interactive says whether the command is a shell.
+func (o *Options) interactive() bool { return len(o.Command) == 0 || shells[path.Base(o.Command[0])] }
+
 // own gives this process's streams.
-func (o *Options) own() streams {
-	t := terminal.Own(o.Stdin, o.Stdout, o.Stderr)
-	s := streams{out: o.Stdout, err: o.Stderr, tty: t.TTY, size: t.Size, resize: t.Resize, close: t.Close, end: func() {}}
-	if t.In != nil {
-		s.in = t.In
+func (l *runner) own() streams {
+	t := l.terminal
+	t.Start()
+	s := streams{in: t.In, out: l.opt.Stdout, err: l.opt.Stderr, tty: t.TTY, end: func() {}}
+	if t.TTY {
+		s.size, s.resize = t.Size(), t.Resize
 	}
 	return s
 }

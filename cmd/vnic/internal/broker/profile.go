@@ -25,6 +25,8 @@ type Calls []confine.Call
 var Terminal = Calls{
 	{Nr: unix.SYS_IOCTL, Name: "ioctl", If: []confine.Arg{confine.IsInt(1, unix.TIOCGWINSZ)}, Why: "its size"},
 	{Nr: unix.SYS_IOCTL, Name: "ioctl", If: []confine.Arg{confine.IsInt(1, unix.TCSETS)}, Why: "raw mode, and back"},
+	{Nr: unix.SYS_IOCTL, Name: "ioctl", If: []confine.Arg{confine.IsInt(1, unix.TIOCGPGRP)},
+		Why: "whether it is another process's now"},
 }
 
 // InProcess are calls for a process that is its own guests. It has no socket that is not connected.

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
@@ -105,14 +106,16 @@ func (u *usage) print(w io.Writer) error {
 	at := func(name string) string { return filepath.Join(u.Dir, name) }
 	_, err := fmt.Fprintf(w, `Guest image for a %s NIC, kernel %s. In one terminal:
 
-  vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --nic %s%s
+  vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --nic %s%s --image %s
 
-In another, QEMU %s or newer, with the flags that it prints for the port and with these. RAM may be any from %s.
+It prints the command for another terminal, for QEMU %s or newer ('vnic qemu' is one). RAM may be any from %s.
+Of the command these flags are the image's:
 
   -kernel %s -initrd %s -append "$(cat %s)" \
-  -nographic -vga none -nic none -no-reboot -accel tcg,thread=multi -cpu max
+  %s
 
 With KVM: -accel kvm -cpu host. The guest powers off when its program ends; C-a x ends QEMU at once.
-`, u.NIC, u.Kernel, u.NIC, xdp, oldest, lab.FormatBytes(u.Memory), at(kernelFile), at(initrdFile), at(appendFile))
+`, u.NIC, u.Kernel, u.NIC, xdp, u.Dir, oldest, lab.FormatBytes(u.Memory), at(kernelFile), at(initrdFile),
+		at(appendFile), strings.Join(machineArgs, " "))
 	return err
 }

@@ -8,6 +8,7 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/cmd/vnic/internal/limit"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
@@ -71,6 +72,9 @@ func (l *runner) boot(ctx context.Context, im *machines.Images) error {
 		if err := l.opt.stage(ctx, Step{Stage: "setup"}); err != nil {
 			return err
 		}
+		for _, e := range l.ends {
+			l.opt.alive.Set(e.title(), limit.Runs)
+		}
 		if err := both(ctx, l.ends[0].inProc, l.ends[1].inProc); err != nil || l.opt.Confine == nil {
 			return err
 		}
@@ -104,6 +108,9 @@ func (l *runner) start(ctx context.Context, im *machines.Images) error {
 	// boot ends the other.
 	mctx, cancel := context.WithCancel(ctx)
 	l.stop = cancel
+	for _, e := range l.here() {
+		l.opt.alive.Set(e.title(), limit.Boots)
+	}
 	boot := func(e *end) func(context.Context) error {
 		return func(context.Context) error {
 			if e.away() {
@@ -153,6 +160,9 @@ func (e *end) open() (*transfer.Node, error) {
 	return node, nil
 }
 
+// title is the guest's, for users.
+func (e *end) title() string { return "guest " + e.hw.Name }
+
 // boot starts a guest under QEMU, which lives as long as ctx, at most until the end is closed.
 func (e *end) boot(ctx context.Context, im *machines.Images, gate *broker.Gate) error {
 	c := guests.BootConfig{Memory: e.ram, CPUs: e.cpus, Gate: gate, Log: e.log}
@@ -169,6 +179,7 @@ func (e *end) boot(ctx context.Context, im *machines.Images, gate *broker.Gate) 
 	if err != nil {
 		return err
 	}
+	e.opt.alive.Set(e.title(), limit.Runs)
 	e.qemu = g
 	e.onClose(g.Close)
 	return nil

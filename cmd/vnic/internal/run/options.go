@@ -11,6 +11,7 @@ import (
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/cmd/vnic/internal/limit"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
@@ -77,6 +78,9 @@ type Options struct {
 	// then does for it what it may not any more. Both or neither may be nil.
 	Confine func() error
 	Broker  *broker.Client
+
+	Timeout time.Duration // ends all, with a *limit.Error; 0: never
+	alive   *limit.Guests // what the guests do
 
 	hook     func(*runner) // tests: the runner, before its guests boot
 	railHook func(*rails)
@@ -210,6 +214,8 @@ func (o *Options) Check() error {
 		return fmt.Errorf("--gpu-memory %s: not a power of two, as a PCI BAR must be", lab.FormatBytes(o.GPUMemory))
 	case o.Memory < lab.MinRAM || o.Memory%(2<<20) != 0:
 		return fmt.Errorf("--memory %s: at least 192M, in steps of 2M", lab.FormatBytes(o.Memory))
+	case limit.Check(o.Timeout) != nil:
+		return limit.Check(o.Timeout)
 	case o.Fetch.Modules != "" && o.Fetch.Kernel == "":
 		return errors.New("--modules without --kernel: give the kernel that they belong to")
 	case o.Digest != DigestPieces && o.Digest != DigestSHA256:
@@ -272,6 +278,7 @@ func (o *Options) note(format string, args ...any) {
 
 // stage begins a stage. It returns an error when the run has been interrupted.
 func (o *Options) stage(ctx context.Context, s Step) error {
+	o.alive.Stage(s.Stage)
 	if o.Stage != nil {
 		o.Stage(s)
 	}

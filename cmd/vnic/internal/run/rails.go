@@ -17,6 +17,7 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/cmd/vnic/internal/limit"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
@@ -580,6 +581,7 @@ func (r *rails) inProc(ctx context.Context) error {
 	}
 	for _, s := range r.streams {
 		for _, e := range s.here() {
+			r.opt.alive.Set(e.title(), limit.Runs)
 			if first := r.nodes[e.nic]; first != nil {
 				e.guest = first.Another()
 				continue

@@ -10,29 +10,41 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/cmd/vnic/internal/limit"
 	"vnic.dev/vnic/lab/machines"
 )
 
 // Do makes the lab, transfers in each mode, and reports. Whatever happens, nothing of the lab is
 // left when it returns. The report is also returned with an ErrProof, so that a user sees what was
-// wrong. When ctx ends, its cause is returned.
+// wrong. When ctx ends, its cause is returned; Options.Timeout ends it, too.
 func Do(ctx context.Context, o Options) (*Report, error) {
+	o.alive = new(limit.Guests)
+	ctx, end := limit.Context(ctx, o.Timeout, o.alive)
+	defer end()
+	rep, err := doWithin(ctx, &o)
+	if late := (*limit.Error)(nil); err != nil && errors.As(context.Cause(ctx), &late) {
+		return nil, late
+	}
+	return rep, err
+}
+
+func doWithin(ctx context.Context, o *Options) (*Report, error) {
 	o.noteSabotage()
 	if o.Rails > 0 {
-		return doRails(ctx, &o)
+		return doRails(ctx, o)
 	}
 	p, err := o.plan()
 	if err != nil {
 		return nil, err
 	}
-	im, err := prepareGuests(ctx, &o) // stage fetch
+	im, err := prepareGuests(ctx, o)  // stage fetch
 	defer func() { _ = im.Close() }() // of directories that were only held
 	if err == nil {
 		err = o.stage(ctx, Step{Stage: "gpu-memory"})
 	}
 	var l *runner
 	if err == nil {
-		l, err = newRunner(&o, p)
+		l, err = newRunner(o, p)
 	}
 	if err != nil {
 		return nil, guests.OrCause(ctx, err)
@@ -53,7 +65,7 @@ func Do(ctx context.Context, o Options) (*Report, error) {
 	case err != nil || kerr != nil:
 		return nil, cmp.Or(err, kerr)
 	}
-	return rep, errors.Join(append([]error{rep.check(&o)}, l.wrong...)...)
+	return rep, errors.Join(append([]error{rep.check(o)}, l.wrong...)...)
 }
 
 // run boots the guests and transfers in each mode.

@@ -280,10 +280,14 @@ func (b *bench) shell(ctx context.Context, dir string, p *program) error {
 	o := b.opt
 	o.Note("a shell in the guest, as it is after %s: ./%s runs it again, exit ends the run", p.name, path.Base(p.name))
 	o.Stage("")
-	t := terminal.Own(o.Stdin, o.Stdout, o.Stderr)
+	ctx, leave := context.WithCancelCause(ctx)
+	defer leave(nil)
+	t := terminal.Take(o.Stdin, o.Stdout, o.Stderr, terminal.Actions{Leave: func() { leave(terminal.ErrLeft) },
+		Help: func() { o.Note("%s", terminal.Help) }, Lost: func() { o.Note("%s", terminal.Lost) }})
 	defer t.Close()
+	t.Start()
 	c := session.Command{Path: "/bin/bash", Args: []string{"bash"}, Dir: dir, Env: b.env(), Stdout: o.Stdout,
-		Stderr: o.Stderr, TTY: t.TTY, Size: t.Size, Resize: t.Resize}
+		Stderr: o.Stderr, TTY: t.TTY, Size: t.Size(), Resize: t.Resize}
 	if t.In != nil {
 		c.Stdin = t.In
 	}

@@ -36,9 +36,10 @@ type Options struct {
 	Client    bool           // QEMU listens at Paths
 	Group     string         // who may connect at Paths besides our user and root; "": nobody
 	AllowMAC  lab.AllowedMACs
-	Poll      int  // threads that poll the NICs' rings; 0: none
-	Hot       bool // they never sleep
-	Flows     int  // lab.Options'
+	Flows     int      // lab.Options'
+	Boot      []string // arguments with which the QEMUs boot something; nil: users have something
+	Poll      int      // threads that poll the NICs' rings; 0: none
+	Hot       bool     // they never sleep
 
 	lab.GatewayFlags
 

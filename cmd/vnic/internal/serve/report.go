@@ -37,12 +37,16 @@ type Report struct {
 	ResidentBytes uint64       `json:"resident_bytes"`       // this process's own memory, without GPUs' and guests'
 	PortBytes     uint64       `json:"port_bytes"`           // what each port added to it
 	Ports         []PortReport `json:"ports"`
+	// AllPorts are arguments of one QEMU that has all ports, where there are 2 to 8.
+	AllPorts []string `json:"all_ports,omitempty"`
+	Boot     []string `json:"boot,omitempty"` // Options.Boot: more arguments of each QEMU
 	// of a lab file: then they have the arguments of QEMU, and the GPUs, and the ports have not
 	Guests []GuestReport `json:"guests,omitempty"`
 
 	mtu     int             // of the network, that its router tells
 	maxMTU  int             // of the first port's NIC
 	program string          // this, as another user may call it
+	qemu    []string        // how QEMU is called
 	gateway gateway.Options // of that gateway
 }
 
@@ -77,6 +81,7 @@ type GPUReport struct {
 
 // addGuests puts the guests of a lab file into the report.
 func (r *Report) addGuests(l *lab.Lab, file *labfile.Lab, client bool) error {
+	r.AllPorts = nil
 	models, ports := []string{}, r.Ports
 	for i, hw := range l.Machines() {
 		c := qemu.Config{RAMSize: file.Machines[i].RAM, CPUs: file.Machines[i].CPUs}
@@ -133,39 +138,81 @@ func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
 	if m.Node && first.GPU() != nil {
 		r.KernelArgs = strings.TrimSpace(noKASLR + " " + r.KernelArgs)
 	}
+	var all []gpu
 	for i, p := range l.Ports() {
 		e := PortReport{Name: p.Name, MAC: net.HardwareAddr(p.MAC[:]).String(), Addr4: p.Addr4.String(),
 			Addr6: p.Addr6.String()}
-		gpuPath := "" // as QEMU has it
 		if path := sources[i].path(); path != "" {
 			e.Socket, _ = filepath.Abs(path)
 		}
-		if g := p.GPU(); g != nil {
-			e.GPUBytes, e.GPUPath = g.Size(), fmt.Sprintf("/proc/%d/fd/%d", r.PID, g.File.Fd())
-			gpuPath = e.GPUPath
+		var own []gpu
+		if m := p.GPU(); m != nil {
+			e.GPUBytes, e.GPUPath = m.Size(), fmt.Sprintf("/proc/%d/fd/%d", r.PID, m.File.Fd())
+			g := gpu{id("gpu", i), e.GPUBytes, e.GPUPath}
 			if shared {
-				e.GPUSocket, gpuPath = e.Socket+gpufd.Suffix, gpufd.Path(0)
+				e.GPUSocket, g.path = e.Socket+gpufd.Suffix, gpufd.Path(0)
 			}
+			own = append(own, g)
+			if shared {
+				g.path = gpufd.Path(i)
+			}
+			all = append(all, g)
 		}
-		e.QEMU = append(machine(m, e.GPUBytes, gpuPath), nicArgs(p, &e, client)...)
+		ram := "ram"
+		if i > 0 { // those of several ports may be given to one QEMU
+			ram = id(ram, i)
+		}
+		e.QEMU = append(machine(m, ram, own), nicArgs(id("net", i), p, &e, client)...)
 		r.Ports = append(r.Ports, e)
+	}
+	r.qemu = []string{qemuName}
+	if _, err := exec.LookPath(qemuName); err != nil {
+		r.qemu = []string{r.program, "qemu", "--"}
+	}
+	named := !slices.ContainsFunc(r.Ports, func(p PortReport) bool { return p.Socket == "" })
+	if n := len(r.Ports); named && n > 1 && n <= maxAllPorts {
+		r.AllPorts = machine(m, "ram", all)
+		for i, p := range l.Ports() {
+			r.AllPorts = append(r.AllPorts, nicArgs(id("net", i), p, &r.Ports[i], client)...)
+		}
 	}
 	return r
 }
 
-// machine is memory that a backend can reach, and the GPU's. Two CPUs, as one under TCG loses kicks (qemu/args.go).
-func machine(m lab.Model, gpuBytes uint64, gpuPath string) []string {
-	ram := []string{"-object", fmt.Sprintf("memory-backend-memfd,id=ram,size=%dM,share=on", guestRAM>>20)}
-	if !m.Node || gpuBytes == 0 {
-		args := append([]string{"-M", "q35,memory-backend=ram", "-smp", "2", "-m", fmt.Sprintf("%dM", guestRAM>>20)}, ram...)
-		if gpuBytes != 0 {
-			args = append(args, qemu.BARArgs("gpu0", gpuBytes, gpuPath, "")...)
+const qemuName = "qemu-system-x86_64"
+
+// maxAllPorts bounds the ports of one QEMU: its machine has some 28 places for NICs and GPUs, and this is a screenful.
+const maxAllPorts = 8
+
+func id(name string, i int) string { return name + strconv.Itoa(i) }
+
+// gpu is GPU memory of a QEMU.
+type gpu struct {
+	id    string
+	bytes uint64
+	path  string // as QEMU has it
+}
+
+// machine is memory that a backend can reach, and the GPUs'. Two CPUs, as one under TCG loses kicks (qemu/args.go).
+func machine(m lab.Model, ramID string, gpus []gpu) []string {
+	total := uint64(guestRAM)
+	ram := []string{"-object", fmt.Sprintf("memory-backend-memfd,id=%s,size=%dM,share=on", ramID, guestRAM>>20)}
+	if !m.Node || len(gpus) == 0 {
+		args := append([]string{"-M", "q35,memory-backend=" + ramID, "-smp", "2", "-m", fmt.Sprintf("%dM", total>>20)},
+			ram...)
+		for _, g := range gpus {
+			args = append(args, qemu.BARArgs(g.id, g.bytes, g.path, "")...)
 		}
 		return args
 	}
-	args := append([]string{"-M", "q35", "-smp", "2", "-m", fmt.Sprintf("%dM", (guestRAM+gpuBytes)>>20)}, ram...)
-	return append(args, "-object", qemu.MemoryFile("gpu0", gpuBytes, gpuPath),
-		"-numa", "node,nodeid=0,cpus=0-1,memdev=ram", "-numa", "node,nodeid=1,memdev=gpu0")
+	objects, nodes := ram, []string{"-numa", "node,nodeid=0,cpus=0-1,memdev=" + ramID}
+	for i, g := range gpus {
+		total += g.bytes
+		objects = append(objects, "-object", qemu.MemoryFile(g.id, g.bytes, g.path))
+		nodes = append(nodes, "-numa", fmt.Sprintf("node,nodeid=%d,memdev=%s", i+1, g.id))
+	}
+	args := append([]string{"-M", "q35", "-smp", "2", "-m", fmt.Sprintf("%dM", total>>20)}, objects...)
+	return append(args, nodes...)
 }
 
 // program is how this program is called: by its name, if that leads to it, else by where it is.
@@ -185,13 +232,13 @@ func program() string {
 	return own
 }
 
-func nicArgs(p *lab.Port, e *PortReport, client bool) []string {
+func nicArgs(id string, p *lab.Port, e *PortReport, client bool) []string {
 	if e.Socket == "" {
 		return nil
 	}
 	n := qemu.Netdev{Path: e.Socket, Listens: client, VFIOUser: p.Model.VFIOUser, Queues: p.QueuePairs,
 		MAC: net.HardwareAddr(p.MAC[:]), MTU: p.MaxMTU, XDP: p.XDP}
-	return n.Args("net0")
+	return n.Args(id)
 }
 
 // resident is the memory that only this process has: no files, nothing shared. Garbage is not counted.
@@ -249,35 +296,68 @@ func (r *Report) Print(w io.Writer) error {
 	if r.GPUModule {
 		fmt.Fprintln(&b, "guests with driver: vnicgpu load vnicgpu.ko (guest-images/vnicgpu/README.md)")
 	}
+	var shared []string
 	for i := range r.Ports {
 		p := &r.Ports[i]
 		fmt.Fprintf(&b, "\n# %s: %s, for %s and %s\n", p.Name, p.MAC, p.Addr4, p.Addr6)
-		if p.Socket == "" {
+		switch {
+		case p.Socket == "":
 			fmt.Fprintln(&b, "# its socket has no name: QEMU has it already")
+			printArgs(&b, nil, p.QEMU)
+		case len(r.Guests) > 0: // they have the arguments
+		case p.GPUSocket != "":
+			shared = append(shared, p.GPUSocket)
+			r.printCommand(&b, []string{p.GPUSocket}, p.QEMU)
+		default:
+			r.printCommand(&b, nil, p.QEMU)
 		}
-		if p.GPUSocket != "" {
-			fmt.Fprintf(&b, "  %s gpu-fd %s -- qemu-system-x86_64 \\\n", quote(r.program), quote(p.GPUSocket))
-		}
-		printArgs(&b, p.QEMU)
+	}
+	if len(r.AllPorts) > 0 && len(r.Guests) == 0 {
+		fmt.Fprintf(&b, "\n# or all %d ports in one guest\n", len(r.Ports))
+		r.printCommand(&b, shared, r.AllPorts)
 	}
 	for i := range r.Guests {
 		g := &r.Guests[i]
 		fmt.Fprintf(&b, "\n# guest %s, with %s\n", g.Name, strings.Join(g.Ports, ", "))
-		printArgs(&b, g.QEMU)
+		r.printCommand(&b, nil, g.QEMU)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// printArgs writes arguments that come in pairs, as a shell reads them.
-func printArgs(w io.Writer, args []string) {
-	for j := 0; j < len(args); j += 2 {
-		end := " \\"
-		if j+2 >= len(args) {
-			end = ""
-		}
-		fmt.Fprintf(w, "  %s %s%s\n", args[j], quote(args[j+1]), end)
+// printCommand writes a command that can be pasted into a shell, of a QEMU that gets GPUs' memory from these sockets.
+func (r *Report) printCommand(w io.Writer, sockets, args []string) {
+	command := r.qemu
+	if len(sockets) > 0 {
+		command = slices.Concat([]string{r.program, "gpu-fd"}, sockets, []string{"--"}, command)
 	}
+	boot := r.Boot
+	if i := slices.Index(boot, "-cpu"); i >= 0 && slices.Contains(args, "-cpu") { // the machine's own
+		boot = slices.Delete(slices.Clone(boot), i, i+2)
+	}
+	printArgs(w, command, slices.Concat(args, boot))
+}
+
+// printArgs writes a command, if there is one, and its arguments as a shell reads them: each flag on a line, with its
+// value if it has one.
+func printArgs(w io.Writer, command, args []string) {
+	var lines []string
+	if len(command) > 0 {
+		words := make([]string, len(command))
+		for i, c := range command {
+			words[i] = quote(c)
+		}
+		lines = append(lines, strings.Join(words, " "))
+	}
+	for len(args) > 0 {
+		line := "  " + args[0]
+		if args = args[1:]; len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+			line += " " + quote(args[0])
+			args = args[1:]
+		}
+		lines = append(lines, line)
+	}
+	fmt.Fprintln(w, strings.Join(lines, " \\\n"))
 }
 
 // quote makes one word of s in a shell.

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,31 +20,114 @@ import (
 	"vnic.dev/vnic/lab"
 )
 
-// What is printed for people is what the report says, when a shell reads it.
+// What is printed for people are commands that a shell reads as the report has them: for each port, and for all.
 //
 // Invariant: vnic serve: Flags that are printed can be pasted.
-func TestPrintedFlagsCanBePasted(t *testing.T) {
+func TestPrintedCommandsCanBePasted(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir() + "/it's, $HOME"
+	boot := []string{"-kernel", dir + "/kernel", "-append", `a "b" $c`, "-nographic", "-no-reboot", "-cpu", "max"}
 	for i, nic := range []string{lab.Virtio, lab.GVE, lab.Virtio, lab.GVE} {
 		for _, gpu := range []uint64{0, 2 << 20} {
 			shared := i > 1
 			w := testkit.Must(lab.Open(lab.Uniform(2, lab.NIC{Model: nic}, gpu), lab.Options{}))(t)
 			r := newReport(w, []source{dialer{name: dir + "/a"}, dialer{name: "/tmp/b"}}, false, shared)
 			testkit.OK(t, w.Close())
+			r.qemu = []string{dir + "/vnic", "qemu", "--"}
+			if shared {
+				r.Boot = boot
+			}
 			var b bytes.Buffer
 			testkit.OK(t, r.Print(&b))
-			_, rest, _ := strings.Cut(b.String(), "# port0")
-			for i, block := range strings.Split(rest, "# port1") {
-				_, flags, _ := strings.Cut(block, "\n")
-				out := testkit.Must(exec.Command("sh", "-c", "printf '%s\\n' "+strings.TrimSpace(flags)).Output())(t)
-				want := r.Ports[i].QEMU
+			blocks := strings.Split(b.String(), "\n\n# ")[1:]
+			if len(blocks) != 3 || !strings.HasPrefix(blocks[2], "or all 2 ports in one guest\n") {
+				t.Fatalf("%d commands: %s", len(blocks), b.String())
+			}
+			ids := map[string]string{}
+			for i, block := range blocks {
+				_, command, _ := strings.Cut(block, "\n")
+				out := testkit.Must(exec.Command("sh", "-c", "printf '%s\\n' "+strings.TrimSpace(command)).Output())(t)
+				args, sockets := r.AllPorts, []string{r.Ports[0].GPUSocket, r.Ports[1].GPUSocket}
+				if i < 2 {
+					args, sockets = r.Ports[i].QEMU, sockets[i:i+1]
+					for _, id := range idsOf(args) {
+						if ids[id] != "" {
+							t.Errorf("two ports have %s", id)
+						}
+						ids[id] = id
+					}
+				}
+				want := slices.Concat(r.qemu, args, r.Boot)
 				if gpu > 0 && shared {
-					want = append([]string{r.program, "gpu-fd", r.Ports[i].Socket + ".gpu", "--", "qemu-system-x86_64"}, want...)
+					want = slices.Concat([]string{r.program, "gpu-fd"}, sockets, []string{"--"}, want)
 				}
 				if d := cmp.Diff(want, strings.Split(strings.TrimSpace(string(out)), "\n")); d != "" {
 					t.Error(d)
 				}
+			}
+		}
+	}
+}
+
+// idsOf are the names that arguments give to devices and their backends.
+func idsOf(args []string) (ids []string) {
+	for _, m := range regexp.MustCompile(`\bid"?[=:]"?([a-z0-9-]+)`).FindAllStringSubmatch(strings.Join(args, " "), -1) {
+		ids = append(ids, m[1])
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids) // net0 is a chardev's name, and a netdev's
+}
+
+// A machine that has a CPU of its own keeps it, and without QEMU in PATH there is that of the cache.
+func TestPrintedCommandIsWhatThisMachineHas(t *testing.T) {
+	testkit.LeavesNothing(t)
+	w := testkit.Must(lab.Open(lab.Uniform(1, lab.NIC{Model: lab.Virtio}, 0), lab.Options{}))(t)
+	defer w.Close()
+	t.Setenv("PATH", t.TempDir())
+	r := newReport(w, []source{dialer{name: "/s"}}, false, false)
+	testkit.Equal(t, "no QEMU", strings.Join(r.qemu[1:], " "), "qemu --")
+	testkit.OK(t, os.WriteFile(os.Getenv("PATH")+"/qemu-system-x86_64", nil, 0o755))
+	r = newReport(w, []source{dialer{name: "/s"}}, false, false)
+	r.Boot = []string{"-no-reboot", "-cpu", "max"}
+	var b strings.Builder
+	r.printCommand(&b, nil, []string{"-cpu", "max,family=23", "-smp", "2"})
+	testkit.Equal(t, "command", b.String(), "qemu-system-x86_64 \\\n  -cpu max,family=23 \\\n  -smp 2 \\\n  -no-reboot\n")
+	if r.AllPorts != nil {
+		t.Errorf("one port is all: %q", r.AllPorts)
+	}
+}
+
+// Several ports in one QEMU: the machine has all GPUs, and all NICs.
+func TestAllPortsInOneQEMU(t *testing.T) {
+	testkit.LeavesNothing(t)
+	for _, tt := range []struct {
+		ports int
+		nic   string
+		says  string
+	}{
+		{9, lab.Virtio, ""},
+		{2, lab.Virtio, "-M q35,memory-backend=ram -smp 2 -m 1024M "},
+		{3, lab.GVE, "-M q35 -smp 2 -m 1030M "},
+	} {
+		w := testkit.Must(lab.Open(lab.Uniform(tt.ports, lab.NIC{Model: tt.nic}, 2<<20), lab.Options{}))(t)
+		r := newReport(w, slices.Repeat([]source{dialer{name: "/s"}}, tt.ports), false, false)
+		testkit.OK(t, w.Close())
+		all := strings.Join(r.AllPorts, " ")
+		if !strings.HasPrefix(all, tt.says) || tt.says == "" && all != "" {
+			t.Errorf("%d of %s: %s", tt.ports, tt.nic, all)
+		}
+		for i := range r.Ports {
+			if all == "" {
+				break
+			}
+			for _, part := range []string{fmt.Sprint("dev-net", i), fmt.Sprint("id=gpu", i)} {
+				if strings.Count(all, part) != 1 {
+					t.Errorf("%s: not one %s: %s", tt.nic, part, all)
+				}
+			}
+			node := fmt.Sprintf("-numa node,nodeid=%d,memdev=gpu%d", i+1, i)
+			if tt.nic == lab.GVE && !strings.Contains(all, node) {
+				t.Errorf("no %s: %s", node, all)
 			}
 		}
 	}

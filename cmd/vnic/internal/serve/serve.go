@@ -61,6 +61,7 @@ func Do(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	rep := newReport(l, sources, o.Client, o.sharesGPUs())
+	rep.Boot = o.Boot
 	if o.Lab != nil {
 		if err := rep.addGuests(l, o.Lab, o.Client); err != nil {
 			return err

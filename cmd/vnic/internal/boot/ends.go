@@ -1,0 +1,55 @@
+package boot
+
+import (
+	"fmt"
+	"sync"
+
+	"vnic.dev/vnic/cmd/vnic/internal/limit"
+)
+
+// The values of --end: when the guests are ended.
+const (
+	EndAll          = "all"           // when the programs of all have ended
+	EndFirstFailure = "first-failure" // when that of one has failed
+)
+
+// ends are the ends of several guests' programs, of which each is said at once.
+type ends struct {
+	runner *runner
+	mu     sync.Mutex
+	first  int // under mu: with EndFirstFailure, the status of the first that failed
+}
+
+// tell says that a guest's program has ended, and calls stop if that ends the others.
+func (e *ends) tell(g *guest, status int, stop func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	alive := &e.runner.alive
+	alive.Set(g.name, "")
+	if e.first != 0 { // an end that was on its way when the others were ended
+		return
+	}
+	others := alive.In(limit.Runs)
+	if e.runner.opt.Guests > 1 && (status != 0 || len(others) > 0) {
+		e.runner.opt.Note("%s has ended: exit status %d%s", g.name, status, e.rest(status, others))
+	}
+	if e.runner.opt.End == EndFirstFailure && status != 0 {
+		e.first = status
+		stop()
+	}
+}
+
+// rest says what the others do.
+func (e *ends) rest(status int, others []string) string {
+	verb := "run"
+	if len(others) == 1 {
+		verb = "runs"
+	}
+	switch {
+	case len(others) == 0:
+		return ""
+	case e.runner.opt.End == EndFirstFailure && status != 0:
+		return fmt.Sprintf("; --end %s ends %s", EndFirstFailure, limit.And(others))
+	}
+	return fmt.Sprintf("; %s still %s", limit.And(others), verb)
+}

@@ -1,0 +1,84 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// DefaultDir is where Build writes unless a user says otherwise.
+const DefaultDir = "guest"
+
+// Files are those of an image that Build has written.
+type Files struct {
+	NIC            string // the device model that it is for
+	Kernel, Initrd string // absolute paths
+	Append         string // the kernel's command line
+}
+
+// ErrNoImage says that a directory is not one that Build has written.
+var ErrNoImage = errors.New("no guest image: 'vnic image build' makes one")
+
+var readmeLine = regexp.MustCompile(`^Guest image for a (\S+) NIC, `)
+
+// maxText bounds what is read of the files that are text.
+const maxText = 64 << 10
+
+// Load finds the files of an image in a directory.
+func Load(dir string) (f Files, err error) {
+	if dir, err = filepath.Abs(dir); err != nil {
+		return f, err
+	}
+	f.Kernel, f.Initrd = filepath.Join(dir, kernelFile), filepath.Join(dir, initrdFile)
+	for _, name := range []string{f.Kernel, f.Initrd} {
+		if st, err := os.Stat(name); err != nil || !st.Mode().IsRegular() {
+			return f, noImage(dir, name, err)
+		}
+	}
+	line, err := readText(filepath.Join(dir, appendFile))
+	if err != nil {
+		return f, noImage(dir, appendFile, err)
+	}
+	f.Append = strings.TrimSpace(line)
+	readme, err := readText(filepath.Join(dir, readmeFile))
+	if err != nil {
+		return f, noImage(dir, readmeFile, err)
+	}
+	m := readmeLine.FindStringSubmatch(readme)
+	if m == nil || strings.ContainsAny(f.Append, "\n\x00") {
+		return f, fmt.Errorf("%s: %w: what is there is none", dir, ErrNoImage)
+	}
+	f.NIC = m[1]
+	return f, nil
+}
+
+func noImage(dir, name string, err error) error {
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: %w: it has no file %s", dir, ErrNoImage, filepath.Base(name))
+	}
+	return err
+}
+
+func readText(name string) (string, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }()
+	b, err := io.ReadAll(io.LimitReader(f, maxText))
+	return string(b), err
+}
+
+// Args are the arguments of a QEMU that boots the image with a shell, or a program, on its serial line.
+func (f *Files) Args() []string {
+	return append([]string{"-kernel", f.Kernel, "-initrd", f.Initrd, "-append", f.Append}, machineArgs...)
+}
+
+// machineArgs are for any image. Not every machine that has KVM can run a guest by it, and QEMU finds out too late to
+// take TCG instead.
+var machineArgs = strings.Fields("-nographic -vga none -nic none -no-reboot -accel tcg,thread=multi -cpu max")

@@ -1,0 +1,46 @@
+package image
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+func TestImagesAreFoundAgain(t *testing.T) {
+	o := options(t)
+	testkit.OK(t, Build(t.Context(), o, new(strings.Builder)))
+	f := testkit.Must(Load(o.Dir))(t)
+	testkit.Equal(t, "model", f.NIC, o.Guest.NIC)
+	testkit.Equal(t, "append", f.Append+"\n", read(t, filepath.Join(o.Dir, "append")))
+	args := strings.Join(f.Args(), " ")
+	for _, want := range []string{"-kernel " + o.Dir + "/kernel -initrd " + o.Dir + "/initrd -append console=ttyS0 ",
+		" -nographic "} {
+		if !strings.Contains(args, want) {
+			t.Errorf("%s, without %q", args, want)
+		}
+	}
+	for _, tt := range []struct {
+		change func(dir string) error
+		says   string
+	}{
+		{func(dir string) error { return os.Remove(dir + "/initrd") }, "it has no file initrd"},
+		{func(dir string) error { return errors.Join(os.Remove(dir+"/kernel"), os.Mkdir(dir+"/kernel", 0o755)) },
+			"it has no file kernel"},
+		{func(dir string) error { return os.Remove(dir + "/append") }, "it has no file append"},
+		{func(dir string) error { return os.Remove(dir + "/README") }, "it has no file README"},
+		{func(dir string) error { return os.WriteFile(dir+"/README", []byte("# Mine\n"), 0o600) }, "what is there is none"},
+		{func(dir string) error { return os.WriteFile(dir+"/append", []byte("a\nb"), 0o600) }, "what is there is none"},
+		{os.RemoveAll, "it has no file kernel"},
+	} {
+		dir := filepath.Join(t.TempDir(), "copy")
+		testkit.OK(t, os.CopyFS(dir, os.DirFS(o.Dir)))
+		testkit.OK(t, tt.change(dir))
+		_, err := Load(dir)
+		testkit.ErrorIs(t, err, ErrNoImage)
+		testkit.ErrorSays(t, err, dir, "'vnic image build' makes one", tt.says)
+	}
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
+)
+
+// printed is a vnic serve, and the commands that it has printed, by the lines above them.
+type printed struct {
+	*exec.Cmd
+	commands map[string]string
+}
+
+// serveAndRead starts one for some ports; env is that of whoever pastes, too.
+func serveAndRead(t *testing.T, dir string, env []string, ports int, args ...string) *printed {
+	t.Helper()
+	args = append([]string{"serve", "--socket-path", dir + "/s%d", "--ports", fmt.Sprint(ports)}, args...)
+	p := &printed{exec.Command("vnic", args...), map[string]string{}}
+	p.Env = env
+	out := bufio.NewScanner(testkit.Must(p.StdoutPipe())(t))
+	testkit.OK(t, p.Start())
+	t.Cleanup(func() { _ = p.Process.Kill() })
+	title := ""
+	for out.Scan() {
+		line := out.Text()
+		if rest, ok := strings.CutPrefix(line, "# "); ok {
+			title, _, _ = strings.Cut(rest, ":")
+			continue
+		}
+		if title == "" || line == "" {
+			continue
+		}
+		p.commands[title] += line + "\n"
+		if strings.HasPrefix(title, "or all ") && !strings.HasSuffix(line, "\\") {
+			return p
+		}
+	}
+	t.Fatalf("it ends without a command for all ports: %v", p.commands)
+	return nil
+}
+
+// What vnic serve prints is pasted, with an image that vnic image has written, on a machine without QEMU: one port's
+// command, and that of all ports in one guest, which has all its NICs up.
+//
+// Invariant: vnic serve: Flags that are printed can be pasted.
+func TestPrintedCommandsBoot(t *testing.T) {
+	cache := cacheWithQEMU(t)
+	vnic := testkit.Must(exec.LookPath("vnic"))(t)
+	for _, tt := range []struct {
+		nic   string
+		ports int // of virtio the last NIC is for devmem programs
+		up    string
+	}{
+		{lab.GVE, 2, "10.118.110.1/24 10.118.110.2/24"},
+		{lab.Virtio, 3, "10.118.110.1/24 10.118.110.2/24"},
+	} {
+		t.Run(tt.nic, func(t *testing.T) {
+			if tt.nic == lab.Virtio {
+				atNight(t)
+			}
+			dir := t.TempDir()
+			testkit.OK(t, os.Chmod(dir, 0o700))
+			bin := filepath.Join(dir, "bin") // PATH: no QEMU is there
+			testkit.OK(t, errors.Join(os.Mkdir(bin, 0o755), os.Symlink(vnic, filepath.Join(bin, "vnic"))))
+			env := []string{"PATH=" + bin, "HOME=" + dir, assets.EnvCache + "=" + cache, "VNIC_RUNTIME_DIR=" + dir}
+			build := exec.Command("vnic", "image", "build", "--offline", "--cache", cache, "--nic", tt.nic, "-o", dir+"/image",
+				"--append", "tsc=unstable", "--", "sh", "-c", "echo up $(ip -4 -o addr show scope global | "+
+					"while read n name inet addr rest; do echo $addr; done); exit 7")
+			said, err := build.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %s", err, said)
+			}
+			s := serveAndRead(t, dir, env, tt.ports, "--nic", tt.nic, "--gpu-memory", "64M", "--image", dir+"/image")
+			for title, up := range map[string]string{"port1": "10.118.110.2/24",
+				fmt.Sprintf("or all %d ports in one guest", tt.ports): tt.up} {
+				if title == "port1" && !labtest.Long() {
+					continue
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+				defer cancel()
+				c := exec.CommandContext(ctx, "/bin/sh", "-c", "exec "+s.commands[title])
+				c.Env, c.WaitDelay = env, time.Second
+				out, err := c.CombinedOutput()
+				text := strings.ReplaceAll(string(out), "\r", "")
+				for _, want := range []string{"up " + up + "\n", "\nvnic-guest: sh: exit status 7\n"} {
+					if err != nil || !strings.Contains(text, want) {
+						t.Errorf("%s: %v, without %q: %s", title, err, want, text)
+						break
+					}
+				}
+			}
+			testkit.OK(t, s.Process.Signal(unix.SIGTERM))
+			testkit.OK(t, s.Wait())
+		})
+	}
+}

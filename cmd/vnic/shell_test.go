@@ -1,0 +1,317 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab/labtest"
+)
+
+// cacheWithQEMU is a cache with QEMU and a kernel; without one the test is skipped.
+func cacheWithQEMU(t *testing.T) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("QEMU in -short")
+	}
+	dir, err := assets.CacheDir(assets.Options{})
+	var r *assets.Resolved
+	if err == nil {
+		r, err = assets.Fetch(t.Context(), assets.Options{CacheDir: dir, Offline: true, VFIOUser: true})
+	}
+	if err != nil {
+		t.Skipf("no QEMU or kernel without the network: %v", err)
+	}
+	testkit.OK(t, r.Close())
+	return dir
+}
+
+// atNight skips a test that is for make test-all: it boots guests, and others show most of what it does.
+func atNight(t *testing.T) {
+	t.Helper()
+	if !labtest.Long() {
+		t.Skip("make test-all")
+	}
+}
+
+// screenOf is a vnic on a terminal.
+type screenOf struct {
+	*exec.Cmd
+	t      *testing.T
+	keys   *os.File // and what the terminal shows
+	tty    *os.File
+	before unix.Termios
+	seen   []byte
+}
+
+func startOnTerminal(t *testing.T, args ...string) *screenOf {
+	t.Helper()
+	s := &screenOf{Cmd: exec.Command("vnic", args...), t: t}
+	s.Env = append(os.Environ(), assets.EnvCache+"="+cacheWithQEMU(t), "TERM=xterm")
+	var err error
+	s.keys, s.tty, err = pty.Open()
+	testkit.OK(t, err)
+	t.Cleanup(func() { _, _ = s.keys.Close(), s.tty.Close() })
+	s.before = *testkit.Must(unix.IoctlGetTermios(int(s.tty.Fd()), unix.TCGETS))(t)
+	s.Stdin, s.Stdout, s.Stderr = s.tty, s.tty, s.tty
+	s.SysProcAttr = &unix.SysProcAttr{Setsid: true, Setctty: true}
+	testkit.OK(t, s.Start())
+	t.Cleanup(func() { _ = s.Process.Kill() })
+	return s
+}
+
+// until reads the screen until it shows these words.
+func (s *screenOf) until(words string) {
+	s.t.Helper()
+	b := make([]byte, 4096)
+	for !bytes.Contains(s.seen, []byte(words)) {
+		n, err := s.keys.Read(b)
+		if s.seen = append(s.seen, b[:n]...); err != nil {
+			s.t.Fatalf("%v without %q, after %q", err, words, s.seen)
+		}
+	}
+}
+
+func (s *screenOf) types(keys string) {
+	s.t.Helper()
+	testkit.Must(s.keys.WriteString(keys))(s.t)
+}
+
+// ends waits for the end, and gives the exit status. The terminal is as it was.
+func (s *screenOf) ends() int {
+	s.t.Helper()
+	shown := make(chan []byte)
+	go func() {
+		b, _ := io.ReadAll(s.keys)
+		shown <- b
+	}()
+	err := s.Wait()
+	if after := *testkit.Must(unix.IoctlGetTermios(int(s.tty.Fd()), unix.TCGETS))(s.t); after != s.before {
+		s.t.Errorf("the terminal is %+v, and was %+v", after, s.before)
+	}
+	testkit.OK(s.t, s.tty.Close()) // ReadAll ends
+	s.seen = append(s.seen, <-shown...)
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		s.t.Fatal(err)
+	}
+	return s.ProcessState.ExitCode()
+}
+
+// shows says how often the screen has shown something.
+func (s *screenOf) shows(words string, times int) {
+	s.t.Helper()
+	if n := bytes.Count(s.seen, []byte(words)); n != times {
+		s.t.Errorf("%q is shown %d times, not %d: %q", words, n, times, s.seen)
+	}
+}
+
+const left = "\x1b[31mvnic:\x1b[0m left by Ctrl-] q\r\n"
+
+// What is typed while a guest boots is not shown with its progress, and reaches its shell.
+//
+// Invariant: vnic boot: Keys that are typed while a guest boots reach its program.
+func TestKeysTypedAheadReachTheShell(t *testing.T) {
+	s := startOnTerminal(t, "boot", "--offline")
+	s.until("Ctrl-] q leaves")
+	s.types("echo ty''ped a''head\nexit 7\n")
+	s.until("booting")
+	s.until("guest0:")
+	before, _, _ := strings.Cut(string(s.seen), "guest0:")
+	progress := before[:strings.LastIndex(before, "booting")]
+	if strings.Contains(progress, "ty''ped") {
+		t.Errorf("keys are in the progress line: %q", progress)
+	}
+	testkit.Equal(t, "status", s.ends(), 7)
+	s.shows("typed ahead\r\n", 1)
+}
+
+// Invariant: vnic boot: Ctrl-] q leaves a guest that does not answer, and no other key is lost.
+func TestGuestsCanBeLeft(t *testing.T) {
+	t.Run("while it boots", func(t *testing.T) {
+		s := startOnTerminal(t, "boot", "--offline")
+		s.until("booting")
+		started := children(t, s.Process.Pid)
+		s.types("\x1d?\x1dq")
+		testkit.Equal(t, "status", s.ends(), exitFailed)
+		s.shows("Ctrl-] ? shows this", 2)
+		s.shows(left, 1)
+		for fd, cmd := range started {
+			if !ends(t, fd) {
+				t.Errorf("still there: %s", cmd)
+			}
+		}
+	})
+	t.Run("while QEMU hangs", func(t *testing.T) {
+		s := startOnTerminal(t, "boot", "--offline", "--", "sh", "-c", "echo re''ady; exec cat")
+		s.until("ready\r\n")
+		started := children(t, s.Process.Pid)
+		for fd, cmd := range started {
+			if strings.Contains(cmd, "qemu-system") {
+				testkit.OK(t, unix.PidfdSendSignal(fd, unix.SIGSTOP, nil, 0))
+			}
+		}
+		s.types(strings.Repeat("nobody takes this\n", 1<<12)) // more than fits what is under way to the guest
+		s.types("\x1dq")
+		testkit.Equal(t, "status", s.ends(), exitFailed)
+		s.shows(left, 1)
+		for fd, cmd := range started {
+			if !ends(t, fd) {
+				t.Errorf("still there: %s", cmd)
+			}
+		}
+	})
+	t.Run("its program has Ctrl-] all the same", func(t *testing.T) {
+		atNight(t)
+		s := startOnTerminal(t, "boot", "--offline", "--", "sh", "-c",
+			"stty raw -echo; echo re''ady; dd bs=1 count=4 2>/dev/null | od -An -tx1")
+		s.until("ready")
+		s.types("\x1d\x1dx\x1dy")
+		testkit.Equal(t, "status", s.ends(), 0)
+		s.shows("1d 78 1d 79", 1)
+		s.shows("Ctrl-] ? shows this", 1)
+	})
+}
+
+// run runs a vnic to its end, and calls saw with all that it has said on stderr, whenever it says something.
+func runAndSee(t *testing.T, saw func(said string), args ...string) (status int, said string) {
+	t.Helper()
+	c := exec.Command("vnic", args...)
+	c.Env = append(os.Environ(), assets.EnvCache+"="+cacheWithQEMU(t))
+	w := &seen{saw: saw}
+	c.Stderr = w
+	status, err := exitOf(c, c.Run())
+	testkit.OK(t, err)
+	return status, w.said.String()
+}
+
+type seen struct {
+	said strings.Builder
+	saw  func(string)
+}
+
+func (s *seen) Write(b []byte) (int, error) {
+	s.said.Write(b)
+	s.saw(s.said.String())
+	return len(b), nil
+}
+
+func exitOf(c *exec.Cmd, err error) (int, error) {
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return 0, err
+	}
+	return c.ProcessState.ExitCode(), nil
+}
+
+// Of several guests each end is said when it comes, and what becomes of the others is as --end says.
+//
+// Invariant: vnic boot: The end of one guest of several is said at once.
+func TestEndOfOneGuestOfSeveral(t *testing.T) {
+	const first = "note: guest1 has ended: exit status 3; "
+	t.Run("all", func(t *testing.T) {
+		ln := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+		defer ln.Close()
+		_, port, _ := net.SplitHostPort(ln.Addr().String())
+		held := make(chan net.Conn, 1)
+		go func() {
+			if c, err := ln.Accept(); err == nil {
+				held <- c
+			}
+			close(held)
+		}()
+		var once sync.Once
+		status, said := runAndSee(t, func(said string) { // guest0 goes on when guest1's end has been said
+			if strings.Contains(said, first+"guest0 still runs\n") {
+				once.Do(func() {
+					if c := <-held; c != nil {
+						_ = c.Close()
+					}
+				})
+			}
+		}, "boot", "--offline", "--guests", "2", "--timeout", "3m", "--", "bash", "-c",
+			"[ $VNIC_INDEX = 0 ] || exit 3; cat < /dev/tcp/gateway/"+port+"; exit 5")
+		if status != 5 || !strings.HasSuffix(said, "note: guest0 has ended: exit status 5\n") {
+			t.Errorf("status %d: %s", status, said)
+		}
+	})
+	t.Run("first-failure", func(t *testing.T) {
+		atNight(t)
+		status, said := runAndSee(t, func(string) {}, "boot", "--offline", "--guests", "2", "--end", "first-failure", "--",
+			"sh", "-c", "[ $VNIC_INDEX = 0 ] || exit 3; sleep 100000")
+		if status != 3 || !strings.HasSuffix(said, first+"--end first-failure ends guest0\n") {
+			t.Errorf("status %d: %s", status, said)
+		}
+	})
+}
+
+// Invariant: vnic boot: --timeout ends the guests, and says which still ran.
+func TestTimeLimit(t *testing.T) {
+	for _, c := range []struct{ args, says string }{
+		{"boot --offline --guests 2 --timeout 10s -- sleep 100000",
+			"vnic: --timeout 10s: guest0 and guest1 still (ran|booted)\n"},
+		{"boot --offline --timeout 1ms -- sleep 100000", `vnic: --timeout 1ms: (no guest ran.*|guest0 still booted)` + "\n"},
+		{"run --offline --timeout 10s --size 1M --pause-at transfer",
+			`vnic: --timeout 10s: guest .* still (ran|booted) \(stage: \w+\)` + "\n"},
+		{"run --guest inproc --timeout 2s --size 1M --pause-at transfer",
+			`vnic: --timeout 2s: (guest A and guest B still ran|no guest ran) \(stage: .*\)` + "\n"},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			t.Parallel()
+			if strings.Contains(c.args, "run --offline") {
+				atNight(t)
+			}
+			status, said := runAndSee(t, func(string) {}, strings.Fields(c.args)...)
+			if status != exitTimeout || !regexp.MustCompile("(?m)^"+c.says+`\z`).MatchString(said) {
+				t.Errorf("status %d: %s", status, said)
+			}
+		})
+	}
+	t.Run("not reached", func(t *testing.T) {
+		status, said := runAndSee(t, func(string) {}, "run", "--guest", "inproc", "--size", "1M", "--timeout",
+			fmt.Sprint(time.Hour))
+		if status != 0 {
+			t.Errorf("status %d: %s", status, said)
+		}
+	})
+}
+
+// Scripts in languages of this machine run in a guest, with the library of their interpreter.
+func TestScriptsBringTheirInterpreters(t *testing.T) {
+	atNight(t)
+	for _, name := range []string{"python3", "/usr/bin/perl"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skip(err)
+		}
+	}
+	cache, dir := cacheWithQEMU(t), t.TempDir()
+	for name, text := range map[string]string{
+		"a.py": "#!/usr/bin/env -S python3 -u\nimport hashlib, json, socket, subprocess\n" +
+			"r = subprocess.run(['/opt/b.pl'], stdout=subprocess.PIPE, check=True)\n" +
+			"print(json.dumps(['python', socket.gethostname(), int(r.stdout), hashlib.sha256(b'').hexdigest()[:8]]))\n",
+		"b.pl": "#!/usr/bin/perl -w\nuse strict; use List::Util qw(sum); print sum(1 .. 9);\n",
+	} {
+		testkit.OK(t, os.WriteFile(dir+"/"+name, []byte(text), 0o755))
+	}
+	c := exec.Command("vnic", "boot", "--offline", "--cache", cache, "--copy", dir+"/b.pl:/opt/", "--", dir+"/a.py")
+	var errs strings.Builder
+	c.Stderr = &errs
+	out, err := c.Output()
+	if err != nil || string(out) != `["python", "guest0", 45, "e3b0c442"]`+"\n" {
+		t.Errorf("%v: %s%s", err, out, errs.String())
+	}
+}

@@ -1,0 +1,255 @@
+package guestimages
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Path is $PATH of programs in a guest.
+const Path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// maxFirstLine is how much of a script the kernel looks at (BINPRM_BUF_SIZE).
+const maxFirstLine = 256
+
+// firstLine reads the first line of a file, or as much of it as the kernel does.
+func firstLine(host string) (string, error) {
+	f, err := os.Open(host)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }()
+	line, err := bufio.NewReaderSize(io.LimitReader(f, maxFirstLine), maxFirstLine).ReadString('\n')
+	if err != nil && err != io.EOF {
+		return "", fmt.Errorf("%s: %w", host, err)
+	}
+	return line, nil
+}
+
+// Script adds what runs a file that is in the guest already, if that is a script.
+func (o *Overlay) Script(guest string) error {
+	host := o.recs[strings.TrimPrefix(path.Clean(guest), "/")].from
+	if host == "" {
+		return nil
+	}
+	if st, err := os.Stat(host); err != nil || !st.Mode().IsRegular() {
+		return err
+	}
+	line, err := firstLine(host)
+	if err != nil || !strings.HasPrefix(line, "#!") {
+		return err
+	}
+	return o.interpreter(host, line, 0)
+}
+
+// Scripts adds what runs the files that were copied by name, where they are executable scripts. One that nothing here
+// can run is no error, as nobody may run it: Notes say so. It is for when all copies have been made, which may have
+// brought interpreters.
+func (o *Overlay) Scripts() {
+	named := o.named
+	for _, guest := range named {
+		st, err := os.Stat(o.recs[strings.TrimPrefix(guest, "/")].from)
+		if err != nil || st.Mode()&0o111 == 0 {
+			continue
+		}
+		if err := o.Script(guest); err != nil {
+			o.Notes = append(o.Notes, err.Error()+": the guest cannot run it")
+		}
+	}
+}
+
+// interpreter adds what a script's first line names, unless the guest has it already.
+func (o *Overlay) interpreter(script, line string, depth int) error {
+	if depth >= maxScripts {
+		return fmt.Errorf("%s: a script of too many interpreters that are scripts", script)
+	}
+	s, err := parseShebang(line)
+	if err != nil {
+		return fmt.Errorf("%s: %w", script, err)
+	}
+	if err := o.runner(script, s.interpreter, s.interpreter, depth); err != nil {
+		return err
+	}
+	switch {
+	case s.looksFor == "":
+		return nil
+	case strings.Contains(s.looksFor, "/"):
+		return o.runner(script, s.looksFor, s.looksFor, depth)
+	}
+	return o.fromPath(script, s.looksFor, depth)
+}
+
+// fromPath adds the program of a name that a script's env looks for in the guest's PATH.
+func (o *Overlay) fromPath(script, name string, depth int) error {
+	dirs := filepath.SplitList(Path)
+	if slices.ContainsFunc(dirs, func(dir string) bool { return o.Has(path.Join(dir, name)) }) {
+		return nil
+	}
+	at := path.Join("/usr/local/bin", name)
+	found, err := exec.LookPath(name)
+	if err == nil {
+		found, err = filepath.Abs(found)
+	}
+	if err != nil {
+		return &NoInterpreterError{script, name, at}
+	}
+	if slices.Contains(dirs, filepath.Dir(found)) {
+		at = found
+	}
+	return o.runner(script, found, at, depth)
+}
+
+// runner adds a program that runs scripts, from host to guest.
+func (o *Overlay) runner(script, host, guest string, depth int) error {
+	if o.Has(guest) {
+		return nil
+	}
+	err := o.program(host, guest, depth+1)
+	switch {
+	case err == nil:
+		o.noteLibrary(host)
+	case errors.Is(err, fs.ErrNotExist) && !exists(host):
+		return &NoInterpreterError{script, host, guest}
+	default:
+		err = fmt.Errorf("%s: its interpreter: %w", script, err)
+	}
+	return err
+}
+
+func exists(host string) bool {
+	_, err := os.Stat(host)
+	return err == nil
+}
+
+// alone are interpreters that need nothing beside themselves.
+var alone = regexp.MustCompile(`^(env|sh|[bdkz]?a?sh|busybox|[gmn]?awk|sed|make|bc|expect|jq)$`)
+
+// noteLibrary tells of an interpreter whose library may be missing.
+func (o *Overlay) noteLibrary(host string) {
+	name := filepath.Base(host)
+	if alone.MatchString(name) || runtimeOf(name) != nil {
+		return
+	}
+	o.Notes = append(o.Notes, fmt.Sprintf("the interpreter %s comes along by itself: what else it needs is to be copied",
+		host))
+}
+
+// A runtime is an interpreter that needs a library, and can say where it is.
+type runtime struct {
+	name *regexp.Regexp
+	// ask are arguments with which it prints its own path, and directories of its library, each on a line.
+	ask  []string
+	skip *regexp.Regexp // names of files and directories of the library that no script of a test needs
+}
+
+// What users have installed beside the library (site-packages and the like) does not come along: it may be gigabytes.
+// Neither do compiled files of Python's: they go by the times of the others, which an image has not.
+var runtimes = []runtime{
+	{regexp.MustCompile(`^python([23](\.\d+)?)?$`),
+		[]string{"-I", "-c", "import os, sys, sysconfig; p = sysconfig.get_paths(); " +
+			"print(os.path.realpath(getattr(sys, '_base_executable', '') or sys.executable), p['stdlib'], " +
+			"p['platstdlib'], sep='\\n')"},
+		regexp.MustCompile(`^(__pycache__|test|tests|idlelib|turtledemo|tkinter|lib2to3|ensurepip|pydoc_data|` +
+			`(site|dist)-packages|config-.*|_tkinter\..*|_test.*\.so|.*\.a)$`)},
+	{regexp.MustCompile(`^perl(5[.0-9]*)?$`),
+		[]string{"-MConfig", "-e", `print "$^X\n$Config{privlibexp}\n$Config{archlibexp}\n", ` +
+			`map {"$_\n"} grep {m{/perl-base$}} @INC`},
+		regexp.MustCompile(`^(pod|CORE|.*\.pod|.*\.a)$`)},
+}
+
+func runtimeOf(name string) *runtime {
+	i := slices.IndexFunc(runtimes, func(r runtime) bool { return r.name.MatchString(name) })
+	if i < 0 {
+		return nil
+	}
+	return &runtimes[i]
+}
+
+// answerTime and maxAnswer bound what an interpreter of this machine may take to say where its library is.
+const (
+	answerTime = 20 * time.Second
+	maxAnswer  = 64 << 10
+)
+
+// paths asks an interpreter. What is not as it should be is none: the file has a runtime's name, and may be anything.
+func (r *runtime) paths(host string) (program string, library []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+	defer cancel()
+	c := exec.CommandContext(ctx, host, r.ask...)
+	answer := limited{full: cancel}
+	c.Stdout, c.WaitDelay = &answer, time.Second
+	if c.Run() != nil {
+		return "", nil
+	}
+	for line := range strings.Lines(answer.buf.String()) {
+		line = strings.TrimSpace(line)
+		st, err := os.Stat(line)
+		switch {
+		case !filepath.IsAbs(line) || err != nil:
+		case program == "" && st.Mode().IsRegular() && st.Mode()&0o111 != 0:
+			program = line
+		case program != "" && st.IsDir() && filepath.Dir(line) != "/" && !slices.Contains(library, line):
+			library = append(library, line)
+		}
+	}
+	return program, library
+}
+
+// limited keeps the first maxAnswer bytes of what is written, and calls full if there is more.
+type limited struct {
+	buf  bytes.Buffer // no part of the type: io.Copy would find its ReadFrom
+	full func()
+}
+
+func (l *limited) Write(b []byte) (int, error) {
+	if l.buf.Len()+len(b) > maxAnswer {
+		l.full()
+		return 0, errors.New("too long an answer")
+	}
+	return l.buf.Write(b)
+}
+
+// withLibrary adds an interpreter that has a library, if host is one: as itself, whatever script of a version manager
+// led to it. ok: it has.
+func (o *Overlay) withLibrary(host, guest string) (ok bool, err error) {
+	r := runtimeOf(filepath.Base(host))
+	if r == nil {
+		return false, nil
+	}
+	program, library := r.paths(host)
+	if program == "" {
+		return false, nil
+	}
+	if !o.Has(program) {
+		if err := o.Copy(program, program); err != nil {
+			return false, err
+		}
+	}
+	if guest != program {
+		if _, err := guestPath(guest); err != nil {
+			return false, err
+		}
+		o.Link(guest, program)
+	}
+	notes := o.Notes
+	defer func() { o.Notes = notes }() // of parts of the library that nobody has asked for
+	for _, dir := range library {
+		err := o.copyTree(dir, dir, func(name string) bool { return r.skip.MatchString(name) })
+		if err != nil {
+			return false, fmt.Errorf("the library of %s: %w", host, err)
+		}
+	}
+	return true, nil
+}
