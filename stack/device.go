@@ -38,7 +38,7 @@ func (s *Stack) Register(gpu int, off, size uint64) (devmem.Buffer, error) {
 		return fail(syscall.ENODEV, "no such gpu")
 	}
 	if n := s.nic.GPUs()[i].Size; off > n || size > n-off {
-		return fail(syscall.EINVAL, fmt.Sprintf("ends past its %#x bytes: it has %d MiB", n, n>>20))
+		return fail(syscall.EINVAL, diagnosis.PastEnd(n))
 	}
 	s.configMu.Lock()
 	defer s.configMu.Unlock()

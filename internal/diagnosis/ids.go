@@ -104,3 +104,8 @@ func QueueZero(n int) string {
 	}
 	return fmt.Sprintf("queue 0 is for what cannot be split: bind one of 1 to %d", n-1)
 }
+
+// PastEnd says that memory is not all of a GPU's, which has size bytes.
+func PastEnd(size uint64) string {
+	return fmt.Sprintf("ends past its %#x bytes (%d MiB)", size, size>>20)
+}
