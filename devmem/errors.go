@@ -1,6 +1,7 @@
 package devmem
 
 import (
+	"context"
 	"fmt"
 	"syscall"
 	"time"
@@ -31,6 +32,18 @@ func (e *StallError) Timeout() bool { return true }
 
 // Temporary is false: the connection is to be given up.
 func (e *StallError) Temporary() bool { return false }
+
+// Accept is l's AcceptConn until ctx ends: then it closes l, and says that nobody came.
+func Accept(ctx context.Context, l Listener) (Conn, error) {
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	c, err := l.AcceptConn()
+	if err != nil && ctx.Err() != nil {
+		return nil, fmt.Errorf("accept: nobody has connected to %v: is the sender started, and is this its address? %w", l.Addr(),
+			context.Cause(ctx))
+	}
+	return c, err
+}
 
 // Diagnose says why the payload of a connection comes in host memory although its user wants it in device memory: no
 // flow rule, a rule to a queue without a binding. It is for programs that RecvDevmem gave bytes without fragments. "":

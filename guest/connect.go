@@ -86,20 +86,14 @@ func (l *limited) Accept() (net.Conn, error) { return l.AcceptConn() }
 
 // AcceptConn waits for a connection.
 func (l *limited) AcceptConn() (devmem.Conn, error) {
-	var late atomic.Bool
+	ctx := context.Background()
 	if l.peer > 0 {
-		t := time.AfterFunc(l.peer, func() {
-			late.Store(true)
-			_ = l.Close()
-		})
-		defer t.Stop()
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, l.peer, fmt.Errorf("(%v) %w", l.peer, os.ErrDeadlineExceeded))
+		defer cancel()
 	}
-	c, err := l.Listener.AcceptConn()
-	switch {
-	case err != nil && late.Load():
-		return nil, fmt.Errorf("accept: nobody has connected to %v for %v: is the sender started, and is this its address?: %w",
-			l.Addr(), l.peer, os.ErrDeadlineExceeded)
-	case err != nil:
+	c, err := devmem.Accept(ctx, l.Listener)
+	if err != nil {
 		return nil, err
 	}
 	c.SetStallLimit(l.stall)

@@ -8,8 +8,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"sync/atomic"
-	"time"
 
 	"vnic.dev/vnic/devmem"
 )
@@ -31,12 +29,10 @@ func (t *tool) receiveAll(ctx context.Context) error {
 		return err
 	}
 	t.later("close listener", l.Close)
-	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
-	defer stop()
 	t.say("Waiting for connection on %s", local)
 	c, err := t.accept(ctx, l)
 	if err != nil {
-		return fmt.Errorf("accept: %w", err)
+		return err
 	}
 	var whole bool
 	t.using(ctx, c, &whole)
@@ -69,20 +65,10 @@ func (t *tool) receiveAll(ctx context.Context) error {
 
 // accept takes the first connection; of others than -c, if that is given, none. It waits for as long as -w says.
 func (t *tool) accept(ctx context.Context, l devmem.Listener) (devmem.Conn, error) {
-	var late atomic.Bool
-	if t.peer > 0 {
-		timer := time.AfterFunc(t.peer, func() {
-			late.Store(true)
-			_ = l.Close()
-		})
-		defer timer.Stop()
-	}
+	ctx, cancel := t.untilPeer(ctx)
+	defer cancel()
 	for {
-		c, err := l.AcceptConn()
-		if err != nil && late.Load() && ctx.Err() == nil {
-			return nil, fmt.Errorf("nobody has connected to %v for %v: is the sender started, with -s %v -p %d? (-w)", l.Addr(),
-				t.peer, t.server.Addr(), t.port)
-		}
+		c, err := devmem.Accept(ctx, l)
 		if err != nil || !t.client.IsValid() {
 			return c, err
 		}

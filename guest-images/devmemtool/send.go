@@ -31,10 +31,7 @@ func (t *tool) sendAll(ctx context.Context) error {
 	t.bound(b)
 	to := netip.AddrPortFrom(t.server.Addr(), t.port)
 	t.say("Connect to %s (via %s)", to, t.dev.Name)
-	dctx, cancel := ctx, context.CancelFunc(func() {})
-	if t.peer > 0 {
-		dctx, cancel = context.WithTimeout(ctx, t.peer)
-	}
+	dctx, cancel := t.untilPeer(ctx)
 	c, err := t.dev.Dial(dctx, netip.AddrPortFrom(t.client.Addr(), t.port), to)
 	cancel()
 	if err != nil {
