@@ -126,10 +126,7 @@ var List = []Mistake{
 		}
 		return nil
 	}},
-	{Name: "one side never connects", A: func(_ context.Context, s *Side, port uint16) error {
-		_, _, err := s.listen(port, true)
-		return err
-	}},
+	{Name: "one side never connects", A: waits, B: waits}, // both: none is ahead of the other by that
 	{Name: "nobody listens", A: func(ctx context.Context, s *Side, port uint16) error {
 		c, err := s.Connect(ctx, port) // it is there
 		if err != nil {
@@ -165,6 +162,12 @@ var List = []Mistake{
 		finish(c)
 		return err
 	}},
+}
+
+// waits is a receiver to which nobody comes.
+func waits(_ context.Context, s *Side, port uint16) error {
+	_, _, err := s.listen(port, true)
+	return err
 }
 
 func receiver(n int, hold bool) func(context.Context, *Side, uint16) error {
