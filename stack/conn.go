@@ -145,7 +145,9 @@ func (c *Conn) wait(op string, sig <-chan struct{}, d <-chan struct{}) error {
 		case now := <-tick:
 			if p := c.f.progress(); p != last {
 				last, at, start = p, now, c.since()
-			} else if idle := now.Sub(at); idle >= limit {
+			} else if idle := now.Sub(at); idle <= limit/2 {
+				start.half = c.since().heard
+			} else if idle >= limit {
 				return c.stalled(op, idle, start)
 			}
 		}

@@ -35,6 +35,7 @@ func (c *Conn) SetStallLimit(d time.Duration) {
 type since struct {
 	heard       uint32
 	retransmits uint64
+	half        uint32 // heard by the middle of the stall limit
 }
 
 func (c *Conn) since() since {
@@ -44,7 +45,7 @@ func (c *Conn) since() since {
 	}
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
-	return since{c.f.heard, n}
+	return since{c.f.heard, n, c.f.heard}
 }
 
 // stalled is the error of a call that waits for a connection that makes no progress. It takes configMu.
@@ -52,7 +53,8 @@ func (c *Conn) stalled(op string, idle time.Duration, start since) error {
 	now := c.since()
 	x := c.facts()
 	x.Op, x.Idle, x.Asked = op, idle, true
-	x.Heard, x.Unanswered = now.heard != start.heard, int(now.retransmits-start.retransmits)
+	x.Heard, x.Alive = now.heard != start.heard, now.heard != start.half
+	x.Unanswered = int(now.retransmits - start.retransmits)
 	return &devmem.StallError{Op: op, Idle: idle.Round(time.Millisecond), Diagnosis: diagnosis.Stall(x, c.s.facts()),
 		State: c.State()}
 }

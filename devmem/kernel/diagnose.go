@@ -41,8 +41,9 @@ func (c *Conn) stalled(op string, idle time.Duration) error {
 	x.Op, x.Idle = op, idle
 	if info, ok := c.info(); ok {
 		last := min(info.Last_ack_recv, info.Last_data_recv) // ms
-		x.Heard = time.Duration(last)*time.Millisecond < idle
-		x.Asked = probes(time.Duration(c.stall.Load())) || info.Unacked > 0
+		ago := time.Duration(last) * time.Millisecond
+		x.Heard, x.Alive = ago < idle, ago < idle/2
+		x.Asked = probes(time.Duration(c.stall.Load()))
 		x.Unanswered = int(max(info.Retransmits, info.Backoff, info.Probes))
 	}
 	return &devmem.StallError{Op: op, Idle: idle.Round(time.Millisecond), Diagnosis: diagnosis.Stall(x, c.d.facts()),

@@ -23,7 +23,7 @@ func (c *conn) stalled(op string, idle time.Duration) error {
 		if err != nil {
 			return
 		}
-		x.Window, x.Asked = int64(i.Snd_wnd), i.Unacked > 0
+		x.Window = int64(i.Snd_wnd)
 		x.Heard = time.Duration(min(i.Last_ack_recv, i.Last_data_recv))*time.Millisecond < idle
 		x.Unanswered = int(max(i.Retransmits, i.Backoff, i.Probes))
 	})

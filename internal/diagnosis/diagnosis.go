@@ -30,7 +30,8 @@ type Connection struct {
 	Window     int64  // the peer's, in bytes; -1: not known
 	Unanswered int    // retransmissions and probes since it stalled
 	Heard      bool   // anything of the peer since it stalled, acknowledgements too
-	Asked      bool   // the peer was sent something that it has to answer
+	Alive      bool   // likewise, in the later half of that time: a peer may have ended since it stalled
+	Asked      bool   // the peer was probed in that half, if it was sent nothing else
 }
 
 // Device is the configuration that the connection runs with.
@@ -81,9 +82,9 @@ func Stall(c Connection, d Device) string {
 			"not returned (DontNeed), or the link loses them", peer, c.Unacked, times(c.Unanswered, "retransmission"))
 	case !receives && c.Sends > 0:
 		return fmt.Sprintf("all is acknowledged, and our NIC has not let go of the memory of %s", times(c.Sends, "send"))
-	case c.Asked && !c.Heard:
+	case c.Asked && !c.Alive:
 		return fmt.Sprintf("peer %s is gone: it does not answer probes: its program or its guest has ended or is stopped", peer)
-	case c.Heard:
+	case c.Alive:
 		return fmt.Sprintf("peer %s answers, and its program sends nothing: it hangs, or waits for something itself", peer)
 	}
 	return fmt.Sprintf("nothing came from peer %s", peer)
@@ -215,9 +216,9 @@ func (d Device) bound(queue int) bool {
 
 func boundTo(open []Binding) string {
 	if len(open) == 0 {
-		return ": nothing is bound"
+		return "; nothing is bound"
 	}
-	return ": " + boundQueues(open)
+	return "; bound is " + strings.TrimSuffix(strings.TrimSuffix(boundQueues(open), ", which is bound"), ", which are bound")
 }
 
 // boundQueues is "queue 3, which is bound" or "one of queues 2, 3, which are bound".

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -21,7 +22,8 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		fmt.Println("has it")
-		select {}
+		_, _ = io.Copy(io.Discard, os.Stdin) // until it is killed, or the test has ended
+		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }
@@ -36,6 +38,11 @@ func TestSecondProgramIsToldWhoHasTheDevice(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		in, err := first.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = in.Close() }()
 		if err := first.Start(); err != nil {
 			t.Fatal(err)
 		}

@@ -22,6 +22,9 @@ type Mistake struct {
 // Right is the program that makes no mistake.
 var Right = Mistake{Name: "the right program", Peer: true, A: receiver(4<<20, false), B: sender(4 << 20)}
 
+// hang is how many times longer than the other side one waits that hangs: the other is to end first.
+const hang = 10
+
 // List is the eleven mistakes.
 var List = []Mistake{
 	{Name: "queue 0", A: func(_ context.Context, s *Side, _ uint16) error {
@@ -105,7 +108,7 @@ var List = []Mistake{
 		if err := send(c, tx, piece); err != nil {
 			return err
 		}
-		c.SetStallLimit(0)
+		c.SetStallLimit(hang * s.Stall)
 		_, _ = drain(c) // until the other gives up
 		return nil
 	}},
@@ -120,7 +123,7 @@ var List = []Mistake{
 		if err != nil {
 			return err
 		}
-		c.SetStallLimit(0)
+		c.SetStallLimit(hang * s.Stall)
 		for err = nil; err == nil; { // it waits for completions of nothing, until the other gives up
 			_, _, err = c.ReadCompletion(time.Time{})
 		}
@@ -149,7 +152,7 @@ var List = []Mistake{
 		if err != nil {
 			return err
 		}
-		c.SetStallLimit(0)
+		c.SetStallLimit(hang * s.Stall)
 		told, err := s.accept(port + 1) // now a has freed it
 		if err != nil {
 			return err

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 const (
 	gpuSize = 16 << 20
-	limit   = time.Second
+	limit   = 2 * time.Second
 	port    = 5201
 )
 
@@ -104,13 +104,15 @@ func sides(t *testing.T) [2]*Side {
 // make runs both sides of a mistake, each until its end.
 func (m Mistake) make(t *testing.T) (a, b error) {
 	both := sides(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
 	var wg sync.WaitGroup
 	for i, f := range []func(context.Context, *Side, uint16) error{m.A, m.B} {
 		wg.Go(func() {
 			s := both[i]
 			var err error
 			if f != nil {
-				err = f(t.Context(), s, port)
+				err = f(ctx, s, port)
 			}
 			if f != nil || m.B == nil {
 				_ = s.Close() // one that has crashed says so
