@@ -74,9 +74,9 @@ func Stall(c Connection, d Device) string {
 	case !receives && c.Window == 0:
 		return fmt.Sprintf("the window of peer %s is 0: its program does not receive", peer)
 	case c.Unacked > 0 && !c.Heard:
-		return fmt.Sprintf("peer %s is gone: %s of %d bytes, no answer: its program or its guest has ended or is stopped, "+
-			"or its pool is empty as its tokens are not returned (DontNeed)", peer, times(c.Unanswered, "retransmission"),
-			c.Unacked)
+		return fmt.Sprintf("peer %s does not answer: %s of %d bytes in vain: its program or its guest has ended or is "+
+			"stopped, or its pool is empty as its tokens are not returned (DontNeed)", peer,
+			times(c.Unanswered, "retransmission"), c.Unacked)
 	case c.Unacked > 0:
 		return fmt.Sprintf("peer %s answers, and does not acknowledge %d bytes after %s: its pool is empty as its tokens are "+
 			"not returned (DontNeed), or the link loses them", peer, c.Unacked, times(c.Unanswered, "retransmission"))

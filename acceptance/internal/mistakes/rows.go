@@ -9,23 +9,23 @@ import (
 // Table is what docs/mistakes.md says: by mistake, what a program is told, in one of several ways.
 type Table map[string][]string
 
-// Rows reads the table of a page: rows of which the first cell is the name of a mistake, and the second has what is said
-// as `code`.
+// Rows reads a page: below a heading "### NAME" of a mistake, indented lines are what is said.
 func Rows(page string) (Table, error) {
 	b, err := os.ReadFile(page)
 	if err != nil {
 		return nil, err
 	}
 	t := Table{}
-	code := regexp.MustCompile("`([^`]+)`")
+	name := ""
 	for line := range strings.Lines(string(b)) {
-		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), " | ")
-		if !strings.HasPrefix(line, "| ") || len(cells) != 3 || strings.HasPrefix(cells[0], "---") {
-			continue
+		line = strings.TrimRight(line, "\n")
+		if heading, ok := strings.CutPrefix(line, "### "); ok {
+			name = heading
+		} else if strings.HasPrefix(line, "#") {
+			name = ""
 		}
-		for _, m := range code.FindAllStringSubmatch(cells[1], -1) {
-			name := strings.TrimSpace(cells[0])
-			t[name] = append(t[name], m[1])
+		if said, ok := strings.CutPrefix(line, "    "); ok && name != "" {
+			t[name] = append(t[name], said)
 		}
 	}
 	return t, nil
