@@ -193,7 +193,8 @@ type Conn interface {
 
 	// SetStallLimit makes calls that wait for this connection fail with a *StallError once it made no
 	// progress for d: no byte received and none acknowledged. 0 (the default) is off. Set it where
-	// data is known to be pending.
+	// data is known to be pending. While it is set an idle peer may be probed (TCP keepalive), so that the error can say
+	// whether it is gone.
 	SetStallLimit(d time.Duration)
 
 	// State describes the connection's TCP state in one line, for people: the variables of both directions.

@@ -3,6 +3,7 @@ package driver
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"reflect"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/inuse"
 )
 
 // pci is the transport of a guest: a virtio-net PCI device, taken from the kernel (specs: virtio 1.3, 4.1).
@@ -27,6 +29,7 @@ type pci struct {
 	intr   *os.File // /dev/uioN; the sleeper's once there is one
 	sl     *sleeper
 	bars   map[uint8][]byte
+	claim  io.Closer // that no other program takes it meanwhile; nil: none yet
 	common common
 	notify regs
 	factor uint32 // notify_off_multiplier
@@ -46,7 +49,8 @@ type pci struct {
 }
 
 // OpenPCI takes a virtio-net PCI device from the kernel and starts it; GPUs are the BARs of ivshmem devices, numbered
-// by their PCI addresses. It wants root, huge pages and the module uio_pci_generic.
+// by their PCI addresses. It wants root, huge pages and the module uio_pci_generic. A device is one program's: EBUSY
+// names another that has it.
 func OpenPCI(o PCIOptions) (*NIC, error) { return openPCI("/", newHugeMem("/"), o) }
 
 func openPCI(sys sysfs, mem *hugeMem, o PCIOptions) (*NIC, error) {
@@ -103,6 +107,10 @@ const ivshmemBAR = 2 // of ivshmem-plain: its memory (QEMU docs/specs/ivshmem-sp
 
 // take takes the device from the kernel, opens its descriptors and maps its registers.
 func (p *pci) take() error {
+	var err error
+	if p.claim, err = inuse.Claim(p.dev.dir); err != nil {
+		return err
+	}
 	name, err := p.dev.bindUIO()
 	if err != nil {
 		return err
@@ -440,6 +448,10 @@ func (p *pci) close() error {
 	}
 	if p.intr != nil {
 		p.intr.Close()
+	}
+	if p.claim != nil {
+		p.claim.Close()
+		p.claim = nil
 	}
 	return err
 }

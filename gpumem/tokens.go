@@ -94,6 +94,18 @@ func (t *Tokens) Put(ranges []TokenRange, limit uint32) (freed int) {
 	return freed
 }
 
+// Held is how many tokens are out that are of a pool.
+func (t *Tokens) Held(p *Pool) (n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.held {
+		if t.held[i].pool == p {
+			n++
+		}
+	}
+	return n
+}
+
 // Close takes all back; none is given out later.
 func (t *Tokens) Close() {
 	t.mu.Lock()

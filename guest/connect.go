@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -44,7 +45,62 @@ func (d *Device) ListenGPU(port uint16, size uint64) (*Listener, error) {
 	return &Listener{l, m}, nil
 }
 
-// AcceptConn waits for a connection. Its Close is that of DialGuest's.
+// Listen is devmem.Device's. Connections have the device's StallLimit, and AcceptConn its PeerLimit: when nobody came by
+// then it closes the listener and returns an error that is os.ErrDeadlineExceeded.
+func (d *Device) Listen(local netip.AddrPort) (devmem.Listener, error) {
+	l, err := d.Device.Listen(local)
+	if err != nil {
+		return nil, err
+	}
+	return &limited{l, d.PeerLimit, d.StallLimit}, nil
+}
+
+// Dial is devmem.Device's, within PeerLimit. The connection has the device's StallLimit.
+func (d *Device) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem.Conn, error) {
+	ctx, cancel := d.untilPeer(ctx)
+	defer cancel()
+	c, err := d.Device.Dial(ctx, local, remote)
+	if err != nil {
+		return nil, err
+	}
+	c.SetStallLimit(d.StallLimit)
+	return c, nil
+}
+
+// untilPeer is ctx with PeerLimit.
+func (d *Device) untilPeer(ctx context.Context) (context.Context, context.CancelFunc) {
+	if d.PeerLimit == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, d.PeerLimit)
+}
+
+// limited is a listener that waits for a peer for so long.
+type limited struct {
+	devmem.Listener
+	peer, stall time.Duration
+}
+
+// Accept is AcceptConn, for net.Listener.
+func (l *limited) Accept() (net.Conn, error) { return l.AcceptConn() }
+
+// AcceptConn waits for a connection.
+func (l *limited) AcceptConn() (devmem.Conn, error) {
+	ctx := context.Background()
+	if l.peer > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, l.peer, fmt.Errorf("(%v) %w", l.peer, os.ErrDeadlineExceeded))
+		defer cancel()
+	}
+	c, err := devmem.Accept(ctx, l.Listener)
+	if err != nil {
+		return nil, err
+	}
+	c.SetStallLimit(l.stall)
+	return c, nil
+}
+
+// AcceptConn waits for a connection, for the device's PeerLimit as Listen has it. Its Close is that of DialGuest's.
 func (l *Listener) AcceptConn() (devmem.Conn, error) {
 	c, err := l.Listener.AcceptConn()
 	if err != nil {
@@ -56,14 +112,14 @@ func (l *Listener) AcceptConn() (devmem.Conn, error) {
 // Accept is AcceptConn, for net.Listener.
 func (l *Listener) Accept() (net.Conn, error) { return l.AcceptConn() }
 
-// Retries of DialGuest.
 const (
-	dialTime  = time.Minute // a guest boots in seconds, but may share a small machine with much else
-	dialPause = 100 * time.Millisecond
+	stallLimit = 30 * time.Second
+	peerLimit  = time.Minute // a guest boots in seconds, but may share a small machine with much else
+	dialPause  = 100 * time.Millisecond
 )
 
 // DialGuest connects to the device of a guest. Programs of several guests start in no order, so
-// while no program listens there it tries again, for a minute.
+// while no program listens there it tries again, for PeerLimit.
 //
 // The connection's Close ends what we send and waits until the peer has ended too, but not for
 // longer than 5 seconds: once the device is closed nothing sends again what is lost.
@@ -73,19 +129,26 @@ func (d *Device) DialGuest(ctx context.Context, guest int, port uint16) (devmem.
 	if !to.IsValid() {
 		return nil, fmt.Errorf("guest%d: it has no device on this rail: %w", guest, syscall.EADDRNOTAVAIL)
 	}
-	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	ctx, cancel := d.untilPeer(ctx)
 	defer cancel()
+	var last error // that names more than the time that is over
 	for {
 		c, err := d.Dial(ctx, netip.AddrPortFrom(d.Addr, 0), to)
 		if err == nil {
 			return &conn{Conn: c}, nil
 		}
-		if !notYet(err) {
+		if last != nil && ctx.Err() != nil {
+			err = last
+		}
+		switch last = err; {
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("guest%d, again and again: %w (%w)", guest, err, context.Cause(ctx))
+		case !notYet(err):
 			return nil, fmt.Errorf("guest%d: %w", guest, err)
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("guest%d: %w", guest, errors.Join(err, context.Cause(ctx)))
+			return nil, fmt.Errorf("guest%d, again and again: %w (%w)", guest, err, context.Cause(ctx))
 		case <-time.After(dialPause):
 		}
 	}
@@ -97,6 +160,9 @@ func notYet(err error) bool {
 		syscall.EHOSTDOWN,
 		syscall.ENETUNREACH, syscall.ETIMEDOUT}, func(e syscall.Errno) bool { return errors.Is(err, e) })
 }
+
+// Diagnose is for devmem.Diagnose.
+func (c *conn) Diagnose() string { return devmem.Diagnose(c.Conn) }
 
 // closeTime is how long a connection's Close waits for the peer's.
 const closeTime = 5 * time.Second

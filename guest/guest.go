@@ -35,6 +35,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"time"
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/guest-images/devmemtool"
@@ -53,6 +54,13 @@ type Device struct {
 	Queue         int        // a receive queue that can be bound, the one that ListenGPU binds
 	GPU           int        // what Register wants
 	Size          uint64     // how much of the GPU's memory can be used, from 0: a multiple of devmem.PageSize
+
+	// StallLimit is the stall limit of connections (devmem.Conn.SetStallLimit) that are dialed or accepted from now on: 30
+	// seconds when the device is opened, so that a program that waits in vain ends, and says for what. A program whose
+	// connections may be idle for longer sets 0, which is none, or another limit, here or at a connection.
+	StallLimit time.Duration
+	// PeerLimit is how long Dial, DialGuest and AcceptConn wait for a peer: a minute when the device is opened; 0: no limit.
+	PeerLimit time.Duration
 
 	peers *[]netip.Addr // of guests, by their number; nil: they count up
 
@@ -102,6 +110,7 @@ func (d *Device) take(t *devmemtool.Device, addr netip.Addr) error {
 			t.Queues)
 	}
 	d.Device, d.Addr, d.Queue, d.memory = t.Device, addr, t.Queues-1, t.Memory
+	d.StallLimit, d.PeerLimit = stallLimit, peerLimit
 	d.GPU, d.Size = t.GPUs[0].ID, t.GPUs[0].Size/devmem.PageSize*devmem.PageSize
 	if t.Shared {
 		return d.SetRSS(d.Queue)

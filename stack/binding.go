@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/diagnosis"
 )
 
 // commandTimeout bounds a command to the NIC that has no context of its own.
@@ -45,8 +46,7 @@ func (b *Buffer) Close() error {
 		return nil
 	}
 	if b.bound > 0 {
-		return fmt.Errorf("buffer %d: close: bound %d times: close the bindings and wait for Done: %w", b.id, b.bound,
-			syscall.EBUSY)
+		return fmt.Errorf("buffer [%#x, +%#x) of gpu %d: close: %w", b.off, b.size, b.gpu, diagnosis.InUse(b.s.boundTo(b)))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
@@ -56,6 +56,17 @@ func (b *Buffer) Close() error {
 	b.closed = true
 	delete(b.s.buffers, b)
 	return nil
+}
+
+// boundTo are the bindings of a buffer that are not done. Under configMu.
+func (s *Stack) boundTo(b *Buffer) []devmem.BindingStats {
+	return slices.DeleteFunc(s.bindingStats(), func(st devmem.BindingStats) bool {
+		if rb := s.rxBinds[st.ID]; rb != nil {
+			return rb.buf != b
+		}
+		v, ok := s.txBinds.Load(st.ID)
+		return !ok || v.(*txBinding).buf != b
+	})
 }
 
 // rxBinding is a buffer bound for receive: its pages belong to a pool, and each of its queues has a shadow queue.

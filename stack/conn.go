@@ -128,10 +128,11 @@ func (c *Conn) wait(op string, sig <-chan struct{}, d <-chan struct{}) error {
 	limit := time.Duration(c.stall.Load())
 	var at time.Time
 	var last uint64
+	var start since
 	if limit > 0 {
 		t := time.NewTicker(max(limit/8, time.Millisecond))
 		defer t.Stop()
-		tick, at, last = t.C, time.Now(), c.f.progress()
+		tick, at, last, start = t.C, time.Now(), c.f.progress(), c.since()
 	}
 	for {
 		select {
@@ -143,9 +144,11 @@ func (c *Conn) wait(op string, sig <-chan struct{}, d <-chan struct{}) error {
 			return os.ErrDeadlineExceeded
 		case now := <-tick:
 			if p := c.f.progress(); p != last {
-				last, at = p, now
-			} else if idle := now.Sub(at); idle >= limit {
-				return &devmem.StallError{Op: op, Idle: idle.Round(time.Millisecond), State: c.State()}
+				last, at, start = p, now, c.since()
+			} else if idle := now.Sub(at); idle <= limit/2 {
+				start.half = c.since().heard
+			} else if idle >= limit {
+				return c.stalled(op, idle, start)
 			}
 		}
 	}
@@ -290,9 +293,6 @@ func (c *Conn) settable() error {
 	}
 	return nil
 }
-
-// SetStallLimit implements devmem.Conn.
-func (c *Conn) SetStallLimit(d time.Duration) { c.stall.Store(int64(d)) }
 
 // State implements devmem.Conn.
 func (c *Conn) State() string {

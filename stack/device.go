@@ -13,6 +13,7 @@ import (
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/diagnosis"
 	"vnic.dev/vnic/splitter"
 )
 
@@ -37,7 +38,7 @@ func (s *Stack) Register(gpu int, off, size uint64) (devmem.Buffer, error) {
 		return fail(syscall.ENODEV, "no such gpu")
 	}
 	if n := s.nic.GPUs()[i].Size; off > n || size > n-off {
-		return fail(syscall.EINVAL, fmt.Sprintf("ends past its %#x bytes", n))
+		return fail(syscall.EINVAL, diagnosis.PastEnd(n))
 	}
 	s.configMu.Lock()
 	defer s.configMu.Unlock()
@@ -71,9 +72,9 @@ func (s *Stack) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error)
 	for i, q := range queues {
 		switch {
 		case q < 0 || q >= len(s.rx):
-			return fail(syscall.EINVAL, fmt.Sprintf("queue %d of %d", q, len(s.rx)))
+			return fail(syscall.EINVAL, diagnosis.NoQueue(q, len(s.rx)))
 		case q == 0:
-			return fail(syscall.ERANGE, "queue 0 is for what cannot be split")
+			return fail(syscall.ERANGE, diagnosis.QueueZero(len(s.rx)))
 		case s.rx[q].Load() != nil:
 			return fail(syscall.EEXIST, fmt.Sprintf("queue %d is bound", q))
 		}
@@ -209,10 +210,12 @@ func (s *Stack) find(b []byte) (l *shadowQueue, slot uint32, off int) {
 // AddFlow implements devmem.Device.
 func (s *Stack) AddFlow(f devmem.Flow) (devmem.FlowID, error) {
 	src, dst := f.Src.Addr().Unmap(), f.Dst.Addr().Unmap()
-	if f.Queue < 0 || f.Queue >= len(s.rx) || !src.IsValid() && !dst.IsValid() ||
+	if f.Queue < 0 || f.Queue >= len(s.rx) {
+		return 0, fmt.Errorf("flow %v to %v: %s: %w", f.Src, f.Dst, diagnosis.NoQueue(f.Queue, len(s.rx)), syscall.EINVAL)
+	}
+	if !src.IsValid() && !dst.IsValid() ||
 		src.IsValid() && dst.IsValid() && src.Is4() != dst.Is4() {
-		return 0, fmt.Errorf("flow %v to %v, queue %d of %d: needs an address, of one family: %w", f.Src, f.Dst, f.Queue,
-			len(s.rx), syscall.EINVAL)
+		return 0, fmt.Errorf("flow %v to %v: needs an address, of one family: %w", f.Src, f.Dst, syscall.EINVAL)
 	}
 	if s.control == nil {
 		return 0, syscall.EOPNOTSUPP
@@ -240,7 +243,7 @@ func (s *Stack) DelFlow(id devmem.FlowID) error {
 	defer s.configMu.Unlock()
 	r, ok := s.rules[id]
 	if !ok {
-		return fmt.Errorf("flow %d: %w", id, syscall.ENOENT)
+		return diagnosis.NoFlow(id, slices.Collect(maps.Keys(s.rules)))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
@@ -351,22 +354,6 @@ func (s *Stack) Stats() devmem.Stats {
 		}
 		st.Queues = append(st.Queues, qs)
 	}
-	for _, b := range s.rxBinds {
-		p := b.pool.Stats()
-		st.Bindings = append(st.Bindings, devmem.BindingStats{
-			ID: b.id, Closed: b.closed, Pages: p.Pages, Free: p.Free, Posted: p.Posted, Queued: p.Queued, Held: p.Held,
-		})
-	}
-	s.txBinds.Range(func(_, v any) bool {
-		b := v.(*txBinding)
-		bs := devmem.BindingStats{ID: b.id, TX: true, Closed: b.closed.Load(), Pages: int(b.buf.size / pageSize),
-			Sends: int(b.refs.Load())}
-		if !bs.Closed {
-			bs.Sends--
-		}
-		st.Bindings = append(st.Bindings, bs)
-		return true
-	})
-	slices.SortFunc(st.Bindings, func(a, b devmem.BindingStats) int { return cmp.Compare(a.ID, b.ID) })
+	st.Bindings = s.bindingStats()
 	return st
 }

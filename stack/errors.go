@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+
+	"vnic.dev/vnic/internal/diagnosis"
 )
 
 // errnos are Linux's numbers for netstack's errors; any other is EIO.
@@ -56,5 +58,5 @@ func (c *Conn) opError(op string, err error) error {
 	if e, ok := err.(syscall.Errno); ok {
 		err = os.NewSyscallError(op, e)
 	}
-	return &net.OpError{Op: op, Net: "tcp", Source: c.local, Addr: c.remote, Err: err}
+	return &net.OpError{Op: op, Net: "tcp", Source: c.local, Addr: c.remote, Err: diagnosis.Ended(err, c.remote)}
 }

@@ -20,8 +20,10 @@ type flow struct {
 
 	mu    sync.Mutex
 	conn  *Conn
-	age   int // sweeps that found no endpoint
-	queue int // of the handshake
+	age   int    // sweeps that found no endpoint
+	queue int    // of the handshake
+	last  int    // queue by which payload came last; -1: none came
+	heard uint32 // packets of the peer
 
 	// Transmit. What lies in no part was written by Write, and netstack carries its bytes.
 	issKnown, finSent bool
@@ -35,6 +37,7 @@ type flow struct {
 	tail              tail
 	ended             bool   // netstack sends no more: nothing needs to be acknowledged
 	wnd               uint32 // as the peer advertised it last, not scaled
+	wndKnown          bool
 
 	// Receive.
 	irsKnown   bool
@@ -119,7 +122,7 @@ func (f *flow) acknowledge(ack, wnd uint32) {
 	if off > top || off < int64(f.una) {
 		return
 	}
-	f.wnd = wnd
+	f.wnd, f.wndKnown = wnd, true
 	if uint64(off) >= f.tail.end {
 		f.dropTail()
 	}
@@ -206,6 +209,10 @@ const maxWindow = 64 << 20
 func (f *flow) receive(h *splitter.Headers, wnd uint32, n int, queue int, pages gpumem.Supply) verdict {
 	if f.conn == nil {
 		f.queue = queue
+	}
+	f.heard++
+	if n > 0 {
+		f.last = queue
 	}
 	if h.TCPFlags&splitter.SYN != 0 {
 		if f.issKnown && f.acked == 0 && f.read == 0 && f.ahead == 0 {

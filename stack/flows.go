@@ -46,7 +46,7 @@ func (fs *flows) outgoing(k splitter.Flow, t header.TCP) *flow {
 		return f
 	}
 	old := f
-	f = &flow{key: k, scale: [2]int8{-1, -1}}
+	f = &flow{key: k, last: -1, scale: [2]int8{-1, -1}}
 	f.syn(t.SequenceNumber(), t.Flags().Contains(header.TCPFlagAck), t.AckNumber())
 	fs.mu.Lock()
 	if fs.unowned >= maxUnowned {

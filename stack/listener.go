@@ -13,7 +13,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
+
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/diagnosis"
 	"vnic.dev/vnic/stack/internal/ether"
 )
 
@@ -48,6 +50,11 @@ func fullAddr(a netip.AddrPort) tcpip.FullAddress {
 
 func tcpAddr(a tcpip.FullAddress) *net.TCPAddr {
 	return &net.TCPAddr{IP: net.IP(a.Addr.AsSlice()), Port: int(a.Port)}
+}
+
+func addrPort(a *net.TCPAddr) netip.AddrPort {
+	p := a.AddrPort()
+	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
 }
 
 // keyOf is the flow of what an endpoint receives.
@@ -163,7 +170,8 @@ func (s *Stack) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem.
 		if e, ok := err.(syscall.Errno); ok {
 			err = os.NewSyscallError("connect", e)
 		}
-		return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(remote), Err: err}
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(remote), Err: diagnosis.Dial(err,
+			remote)}
 	}
 	if !remote.IsValid() {
 		return fail(syscall.EINVAL)

@@ -70,7 +70,10 @@ func (c *Conn) put(op string, p tcpip.Payloader) (int, error) {
 // SendDevmem implements devmem.Conn.
 func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err error) {
 	v, ok := c.s.txBinds.Load(binding)
-	if !ok || len(ranges) == 0 {
+	if !ok {
+		return 0, c.opError("send", c.s.noTXBinding(binding))
+	}
+	if len(ranges) == 0 {
 		return 0, c.opError("send", syscall.EINVAL)
 	}
 	for _, r := range ranges {
@@ -80,7 +83,7 @@ func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err err
 	}
 	b := v.(*txBinding)
 	if !b.ref() {
-		return 0, c.opError("send", syscall.EINVAL)
+		return 0, c.opError("send", c.s.noTXBinding(binding))
 	}
 	c.wmu.Lock()
 	defer c.wmu.Unlock()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/diagnosis"
 )
 
 // minPages is how many pages a bound queue needs. Drivers tell the NIC of buffers in batches (gve: of 32), so a queue
@@ -243,9 +244,9 @@ func (d *Device) checkBind(buf *buffer, queues []int) error {
 	for _, q := range queues {
 		switch {
 		case q < 0 || q >= n:
-			return fmt.Errorf("queue %d of %d: %w", q, n, syscall.EINVAL)
+			return fmt.Errorf("%s: %w", diagnosis.NoQueue(q, n), syscall.EINVAL)
 		case q == 0:
-			return fmt.Errorf("queue 0 is for what cannot be split: %w", syscall.ERANGE)
+			return fmt.Errorf("%s: %w", diagnosis.QueueZero(n), syscall.ERANGE)
 		}
 	}
 	for o := range d.bindings() {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/diagnosis"
 )
 
 // dmabuf is an open dma-buf that one binding may use.
@@ -125,8 +126,7 @@ func (b *buffer) Close() error {
 		return nil
 	}
 	if b.bound > 0 {
-		return fmt.Errorf("buffer %#x+%#x of gpu %d: close: bound %d times: close the bindings and wait for Done: %w",
-			b.off, b.size, b.gpu, b.bound, syscall.EBUSY)
+		return fmt.Errorf("buffer [%#x, +%#x) of gpu %d: close: %w", b.off, b.size, b.gpu, diagnosis.InUse(b.d.boundTo(b)))
 	}
 	return b.close()
 }

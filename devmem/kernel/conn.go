@@ -15,6 +15,7 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/deadline"
+	"vnic.dev/vnic/internal/diagnosis"
 )
 
 // Conn is a devmem.Conn: a TCP socket of the kernel.
@@ -94,7 +95,7 @@ func (c *Conn) wait(op string, sig, d <-chan struct{}) error {
 			if p := c.progress(); p != last {
 				last, at = p, now
 			} else if idle := now.Sub(at); idle >= limit {
-				return &devmem.StallError{Op: op, Idle: idle.Round(time.Millisecond), State: c.State()}
+				return c.stalled(op, idle)
 			}
 		}
 	}
@@ -245,9 +246,6 @@ func (c *Conn) setDeadlines(t time.Time, ds ...*deadline.Deadline) error {
 	}))
 }
 
-// SetStallLimit implements devmem.Conn.
-func (c *Conn) SetStallLimit(d time.Duration) { c.stall.Store(int64(d)) }
-
 func (c *Conn) opError(op string, err error) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -255,7 +253,7 @@ func (c *Conn) opError(op string, err error) error {
 	if e, ok := err.(syscall.Errno); ok {
 		err = os.NewSyscallError(op, e)
 	}
-	return &net.OpError{Op: op, Net: "tcp", Source: c.local, Addr: c.remote, Err: err}
+	return &net.OpError{Op: op, Net: "tcp", Source: c.local, Addr: c.remote, Err: diagnosis.Ended(err, c.remote)}
 }
 
 func (c *Conn) String() string { return fmt.Sprintf("%v->%v", c.local, c.remote) }

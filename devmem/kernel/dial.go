@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/diagnosis"
 )
 
 // errDown is what there is no queue for.
@@ -68,7 +69,7 @@ func (d *Device) socket(a netip.AddrPort) (*sock, unix.Sockaddr, error) {
 func (d *Device) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem.Conn, error) {
 	c, err := d.connect(ctx, local, remote)
 	if err != nil {
-		e := &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(remote), Err: err}
+		e := &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(remote), Err: diagnosis.Dial(err, remote)}
 		if local.IsValid() {
 			e.Source = net.TCPAddrFromAddrPort(local)
 		}

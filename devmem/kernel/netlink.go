@@ -30,6 +30,7 @@ const (
 	attrQueueID      = 1 // NETDEV_A_QUEUE_*
 	attrQueueIfindex = 2
 	attrQueueType    = 3
+	attrQueueNAPI    = 4
 	attrQueueDmabuf  = 5
 
 	attrPoolIfindex  = 2 // NETDEV_A_PAGE_POOL_*
@@ -153,6 +154,23 @@ func (g *genl) rxQueues(ifindex int) (qs []devmem.QueueStats, err error) {
 		}
 	})
 	return qs, err
+}
+
+// queueOf is the receive queue that a NAPI instance serves; -1: none is known.
+func (g *genl) queueOf(ifindex int, napi uint32) int {
+	queue := -1
+	err := g.ask(cmdQueueGet, true, attrs{{attrQueueIfindex, uint32(ifindex)}}, func(ad *netlink.AttributeDecoder) {
+		var id, index, by uint32
+		kind := ^uint32(0)
+		fields{attrQueueID: &id, attrQueueIfindex: &index, attrQueueType: &kind, attrQueueNAPI: &by}.decode(ad)
+		if index == uint32(ifindex) && kind == queueTypeRx && by == napi {
+			queue = int(id)
+		}
+	})
+	if err != nil {
+		return -1
+	}
+	return queue
 }
 
 // inflight counts the pages of each binding that its page pools hold: posted, queued, held, or in a cache.

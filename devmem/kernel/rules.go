@@ -4,11 +4,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"syscall"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/diagnosis"
 )
 
 // Flow rules and RSS are set by ioctl: the netlink family has the first not at all, the second since 6.17 only
@@ -176,7 +178,7 @@ func (d *Device) AddFlow(f devmem.Flow) (devmem.FlowID, error) {
 	if n, err := d.queues(); err != nil {
 		return fail(err)
 	} else if f.Queue < 0 || f.Queue >= n {
-		return fail(fmt.Errorf("there are %d queues: %w", n, syscall.EINVAL))
+		return fail(fmt.Errorf("%s: %w", diagnosis.NoQueue(f.Queue, n), syscall.EINVAL))
 	}
 	match := devmem.Flow{Src: f.Src, Dst: f.Dst}
 	for _, o := range d.flows {
@@ -212,7 +214,7 @@ func (d *Device) DelFlow(id devmem.FlowID) error {
 
 func (d *Device) delFlow(id devmem.FlowID) error {
 	if _, ok := d.flows[id]; !ok {
-		return fmt.Errorf("%s: flow %d: %w", d.name, id, syscall.ENOENT)
+		return fmt.Errorf("%s: %w", d.name, diagnosis.NoFlow(id, slices.Collect(maps.Keys(d.flows))))
 	}
 	err := d.ioctl(deleteRule(uint32(id - 1)))
 	if err == nil || errors.Is(err, syscall.ENOENT) { // another process was faster

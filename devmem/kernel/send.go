@@ -20,7 +20,10 @@ const maxPieces = 9
 // SendDevmem implements devmem.Conn.
 func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err error) {
 	b := c.d.txBinding(binding)
-	if b == nil || len(ranges) == 0 {
+	if b == nil {
+		return 0, c.opError("send", c.d.noTXBinding(binding))
+	}
+	if len(ranges) == 0 {
 		return 0, c.opError("send", syscall.EINVAL)
 	}
 	good := len(ranges)

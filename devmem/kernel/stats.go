@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -154,29 +153,13 @@ func (d *Device) Stats() devmem.Stats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var now nicCounters
-	var pages map[uint32]uint64
 	if !d.closing {
 		now = d.nicCounters()
 		st.Queues, _ = d.netdev.rxQueues(d.index) // none while the interface is down
-		if m, err := d.netdev.inflight(d.index); err == nil {
-			pages = m
-		}
 	}
 	n := d.count.since(now)
 	st.RxFrameDrops, st.TxFrameDrops, st.NICDrops = n.rxDrops, n.txDrops, n.nicDrops
-	for b := range d.bindings() {
-		s := devmem.BindingStats{ID: b.id, TX: b.tx, Closed: b.closed.Load(), Pages: int(b.buf.size / devmem.PageSize)}
-		if b.tx {
-			s.Sends = int(b.sends.Load())
-		} else {
-			out := min(int(pages[b.id]), s.Pages)
-			s.Free = s.Pages - out
-			s.Held = min(int(b.held.Load()), out)
-			s.Posted = out - s.Held
-		}
-		st.Bindings = append(st.Bindings, s)
-	}
-	slices.SortFunc(st.Bindings, func(a, b devmem.BindingStats) int { return cmp.Compare(a.ID, b.ID) })
+	st.Bindings = d.bindingStats()
 	return st
 }
 

@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/diagnosis"
 )
 
 // buffer is a devmem.Buffer.
@@ -29,7 +30,8 @@ func (b *buffer) Close() error {
 	b.d.mu.Lock()
 	defer b.d.mu.Unlock()
 	if b.bound > 0 {
-		return fmt.Errorf("buffer [%#x, +%#x) of gpu %d is bound: %w", b.off, b.size, b.gpu, syscall.EBUSY)
+		return fmt.Errorf("buffer [%#x, +%#x) of gpu %d: close: %w", b.off, b.size, b.gpu,
+			diagnosis.InUse(b.d.bindingStats(func(o *binding) bool { return o.buf == b })))
 	}
 	b.closed = true
 	return nil
@@ -51,7 +53,7 @@ func (d *Device) Register(gpu int, off, size uint64) (devmem.Buffer, error) {
 	case size == 0 || size%devmem.PageSize != 0 || off%devmem.PageSize != 0:
 		return fail("not whole pages", syscall.EINVAL)
 	case off > d.gpus[gpu].Size() || size > d.gpus[gpu].Size()-off:
-		return fail(fmt.Sprintf("beyond its %#x bytes", d.gpus[gpu].Size()), syscall.EINVAL)
+		return fail(diagnosis.PastEnd(d.gpus[gpu].Size()), syscall.EINVAL)
 	}
 	return &buffer{d: d, gpu: gpu, off: off, size: size, mem: d.gpus[gpu].Bytes()[off : off+size : off+size]}, nil
 }
@@ -120,9 +122,9 @@ func (d *Device) BindRX(b devmem.Buffer, queues ...int) (devmem.Binding, error) 
 	for _, q := range queues {
 		switch {
 		case q < 0 || q >= len(d.queues):
-			return nil, fmt.Errorf("bind queue %d: there are %d: %w", q, len(d.queues), syscall.EINVAL)
+			return nil, fmt.Errorf("bind: %s: %w", diagnosis.NoQueue(q, len(d.queues)), syscall.EINVAL)
 		case q == 0:
-			return nil, fmt.Errorf("bind queue 0, which is host memory's: %w", syscall.ERANGE)
+			return nil, fmt.Errorf("bind: %s: %w", diagnosis.QueueZero(len(d.queues)), syscall.ERANGE)
 		case d.queues[q] != nil:
 			return nil, fmt.Errorf("bind queue %d, which is bound: %w", q, syscall.EEXIST)
 		}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/diagnosis"
 )
 
 const (
@@ -251,7 +252,8 @@ func (c *conn) wait(news <-chan struct{}, op string) error {
 }
 
 func (c *conn) wrap(op string, err error) error {
-	return &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
+	return &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: diagnosis.Ended(err,
+		c.RemoteAddr())}
 }
 
 // there says what can be received now: nil, or why not, and what to wait for where it is EAGAIN. Under c.mu.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"syscall"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/diagnosis"
 )
 
 // Bounds of a Device.
@@ -81,7 +83,7 @@ func (d *Device) AddFlow(f devmem.Flow) (devmem.FlowID, error) {
 	src, dst := f.Src.Addr(), f.Dst.Addr()
 	switch {
 	case f.Queue < 0 || f.Queue >= len(d.queues):
-		return fail(fmt.Sprintf("queues are 0 to %d", len(d.queues)-1), syscall.EINVAL)
+		return fail(diagnosis.NoQueue(f.Queue, len(d.queues)), syscall.EINVAL)
 	case !src.IsValid() && !dst.IsValid():
 		return fail("it needs an address", syscall.EINVAL)
 	case src.IsValid() && dst.IsValid() && src.Is4() != dst.Is4():
@@ -106,7 +108,7 @@ func (d *Device) DelFlow(id devmem.FlowID) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if _, ok := d.rules[id]; !ok {
-		return fmt.Errorf("flow rule %d: %w", id, syscall.ENOENT)
+		return diagnosis.NoFlow(id, slices.Collect(maps.Keys(d.rules)))
 	}
 	delete(d.rules, id)
 	return nil
@@ -125,6 +127,11 @@ func (d *Device) SetRSS(n int) error {
 func (d *Device) steered(src, dst netip.AddrPort) *binding {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	return d.queues[d.queueOf(src, dst)] // nobody is bound to 0
+}
+
+// queueOf is the queue that a flow comes by; 0, if no rule matches. Under d.mu.
+func (d *Device) queueOf(src, dst netip.AddrPort) int {
 	var best devmem.FlowID
 	most, queue := -1, 0
 	for id, r := range d.rules {
@@ -133,10 +140,7 @@ func (d *Device) steered(src, dst netip.AddrPort) *binding {
 			best, most, queue = id, n, r.Queue
 		}
 	}
-	if most < 0 {
-		return nil
-	}
-	return d.queues[queue]
+	return queue
 }
 
 // matches says whether a rule matches, and how many of its fields.
@@ -184,7 +188,7 @@ func (d *Device) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem
 	}
 	c, err := dialer.DialContext(ctx, "tcp", remote.String())
 	if err != nil {
-		return nil, err
+		return nil, diagnosis.Dial(err, remote)
 	}
 	return d.open(c.(*net.TCPConn))
 }

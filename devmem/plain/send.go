@@ -82,7 +82,7 @@ func (c *conn) SendDevmem(id uint32, ranges []devmem.Range) (n int, err error) {
 		return fail("no range, or an empty one", syscall.EINVAL)
 	}
 	if b == nil || !b.tx || !b.begin() {
-		return fail("no binding for transmit", syscall.EINVAL)
+		return 0, fmt.Errorf("send: %w", c.d.noTXBinding(id))
 	}
 	defer b.end()
 	var parts net.Buffers

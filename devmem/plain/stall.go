@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"vnic.dev/vnic/devmem"
 )
 
 // progress changes with each byte received and each byte acknowledged.
@@ -53,7 +51,7 @@ func (s *stall) look(op string) error {
 	if time.Since(s.at) < s.limit {
 		return nil
 	}
-	return &devmem.StallError{Op: op, Idle: s.limit, State: s.c.State()}
+	return s.c.stalled(op, s.limit)
 }
 
 // send calls write, which gives bytes to the socket and waits for room: until the write deadline, or a stall.

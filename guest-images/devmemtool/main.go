@@ -145,6 +145,14 @@ func (t *tool) bound(b devmem.Binding) {
 	})
 }
 
+// untilPeer is ctx for as long as the peer may take to come.
+func (t *tool) untilPeer(ctx context.Context) (context.Context, context.CancelFunc) {
+	if t.peer == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, t.peer, fmt.Errorf("(-w %v) %w", t.peer, os.ErrDeadlineExceeded))
+}
+
 // using has a connection closed at the end, or when ctx ends; whole says whether what is not acknowledged may go on.
 func (t *tool) using(ctx context.Context, c devmem.Conn, whole *bool) {
 	c.SetStallLimit(t.stall)

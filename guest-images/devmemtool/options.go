@@ -35,13 +35,14 @@ type options struct {
 	pattern  int // -v; 0: none
 	first    int // receive queue; -1: the last
 	queues   int
-	chunk    uint64 // -z; 0: a piece at a time
-	bytes    uint64 // -b; 0: stdin
-	gpu      int    // -1: the first
-	stall    time.Duration
-	linear   bool // -L: fails
-	hold     bool // -H
-	describe bool // -d
+	chunk    uint64        // -z; 0: a piece at a time
+	bytes    uint64        // -b; 0: stdin
+	gpu      int           // -1: the first
+	stall    time.Duration // without progress; 0: for ever
+	peer     time.Duration // until there is one; likewise
+	linear   bool          // -L: fails
+	hold     bool          // -H
+	describe bool          // -d
 }
 
 var errHelp = errors.New("help")
@@ -66,7 +67,8 @@ func parse(args []string, out io.Writer) (*options, error) {
 	fs.Func("v", "recv: compare with `N`'s pattern, the bytes 1 to N-1 and a newline, again and again; send: send it (-b)",
 		number(&o.pattern, 2, 256))
 	fs.IntVar(&o.gpu, "g", -1, "`GPU` whose memory is used; the first if not given")
-	stall := fs.Int("w", -1, "fail after so many `seconds` without progress; 0: never. 60 if not given, recv: never")
+	wait := fs.Int("w", 30, "fail after so many `seconds` without progress, or without a peer; 0: never. If not given, "+
+		"60 for the peer")
 	fs.BoolVar(&o.describe, "d", false, "describe every call and fragment")
 	if o.send {
 		fs.Func("z", "at most so many `bytes` in one range of a send, of at most 1024", bytesFlag(&o.chunk))
@@ -87,13 +89,13 @@ func parse(args []string, out io.Writer) (*options, error) {
 	if err := o.ourselves(); err != nil {
 		return nil, err
 	}
-	o.stall = time.Duration(*stall) * time.Second
-	if *stall < 0 {
-		o.stall = 0
-		if o.send {
-			o.stall = time.Minute
+	o.stall, o.peer = 30*time.Second, time.Minute
+	fs.Visit(func(f *flag.Flag) {
+		if f.Name == "w" {
+			o.stall = time.Duration(max(*wait, 0)) * time.Second
+			o.peer = o.stall
 		}
-	}
+	})
 	return o, o.check(fs.Args())
 }
 

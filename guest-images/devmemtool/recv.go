@@ -1,6 +1,7 @@
 package devmemtool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,12 +29,10 @@ func (t *tool) receiveAll(ctx context.Context) error {
 		return err
 	}
 	t.later("close listener", l.Close)
-	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
-	defer stop()
 	t.say("Waiting for connection on %s", local)
-	c, err := t.accept(l)
+	c, err := t.accept(ctx, l)
 	if err != nil {
-		return fmt.Errorf("accept: %w", err)
+		return err
 	}
 	var whole bool
 	t.using(ctx, c, &whole)
@@ -64,10 +63,12 @@ func (t *tool) receiveAll(ctx context.Context) error {
 	return err
 }
 
-// accept takes the first connection; of others than -c, if that is given, none.
-func (t *tool) accept(l devmem.Listener) (devmem.Conn, error) {
+// accept takes the first connection; of others than -c, if that is given, none. It waits for as long as -w says.
+func (t *tool) accept(ctx context.Context, l devmem.Listener) (devmem.Conn, error) {
+	ctx, cancel := t.untilPeer(ctx)
+	defer cancel()
 	for {
-		c, err := l.AcceptConn()
+		c, err := devmem.Accept(ctx, l)
 		if err != nil || !t.client.IsValid() {
 			return c, err
 		}
@@ -89,8 +90,12 @@ func (t *tool) bindQueues(local netip.AddrPort) (devmem.Buffer, error) {
 		t.first, t.queues = t.dev.Queues-1, 1
 	}
 	if t.first < 1 || t.queues > t.dev.Queues-t.first {
-		return nil, usageError{fmt.Errorf("-t %d -q %d: %s has receive queues 1 to %d to bind", t.first, t.queues, t.dev.Name,
-			t.dev.Queues-1)}
+		why := ""
+		if t.first == 0 {
+			why = "queue 0 is for what cannot be split: "
+		}
+		return nil, usageError{fmt.Errorf("-t %d -q %d: %s%s has receive queues 1 to %d to bind", t.first, t.queues, why,
+			t.dev.Name, t.dev.Queues-1)}
 	}
 	var queues []int
 	for i := range t.queues {
@@ -152,7 +157,8 @@ func (r *receiver) loop(ctx context.Context) error {
 			return err
 		}
 		if nf == 0 {
-			return fmt.Errorf("flow steering error: %d bytes came in host memory, on no queue that is bound", nl)
+			why := cmp.Or(devmem.Diagnose(r.conn), "no queue that it came by is bound")
+			return fmt.Errorf("flow steering error: %d bytes came in host memory: %s", nl, why)
 		}
 		if err := r.take(ctx, r.frags[:nf], r.linear[:nl]); err != nil {
 			return err

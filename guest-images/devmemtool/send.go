@@ -31,7 +31,9 @@ func (t *tool) sendAll(ctx context.Context) error {
 	t.bound(b)
 	to := netip.AddrPortFrom(t.server.Addr(), t.port)
 	t.say("Connect to %s (via %s)", to, t.dev.Name)
-	c, err := t.dev.Dial(ctx, netip.AddrPortFrom(t.client.Addr(), t.port), to)
+	dctx, cancel := t.untilPeer(ctx)
+	c, err := t.dev.Dial(dctx, netip.AddrPortFrom(t.client.Addr(), t.port), to)
+	cancel()
 	if err != nil {
 		return err
 	}

@@ -197,6 +197,31 @@ func TestFailures(t *testing.T) {
 		(<-w.send(t.Context(), "x", fromClient)).want(t, "send", 0, "")
 		(<-recv).want(t, "recv", 0, "x")
 	})
+	t.Run("nobody comes", func(t *testing.T) {
+		w := newWorld(t, 2)
+		(<-w.recv(t.Context(), toServer+" -w 1")).want(t, "recv", 1, "",
+			"accept: nobody has connected to 10.0.0.2:5201: is the sender started, and is this its address? (-w 1s)")
+	})
+	t.Run("all tokens held", func(t *testing.T) {
+		w := newWorld(t, 2)
+		recv := w.recv(t.Context(), toServer+" -v 7 -H -w 3")
+		<-w.send(t.Context(), "", fromClient+" -v 7 -b 64M -w 5")
+		(<-recv).want(t, "recv", 1, "", "recv: no progress for 3", "are held by tokens that were not returned (DontNeed)",
+			"; tokens of this connection: ")
+	})
+	t.Run("a sender that hangs", func(t *testing.T) {
+		w := newWorld(t, 2)
+		recv := w.recv(t.Context(), toServer+" -w 3")
+		hangs, in := newHanging()
+		sent := make(chan int, 1)
+		go func() {
+			sent <- Main(t.Context(), strings.Fields("send "+fromClient), Stdio{In: hangs, Out: io.Discard, Err: io.Discard},
+				w.guests[0].open)
+		}()
+		(<-recv).want(t, "recv", 1, "", "its program sends nothing: it hangs, or waits for something itself")
+		in()
+		<-sent
+	})
 	t.Run("a stranger", func(t *testing.T) {
 		w := newWorld(t, 2)
 		recv := w.recv(t.Context(), fromClient)
@@ -242,6 +267,12 @@ func TestFailures(t *testing.T) {
 		cancel() // it may not have seen the connection before that was reset
 		(<-recv).want(t, "recv", 1, "")
 	})
+}
+
+// newHanging is a stdin that gives nothing until it is let go.
+func newHanging() (io.Reader, func()) {
+	r, w := io.Pipe()
+	return r, func() { _ = w.Close() }
 }
 
 type brokenPipe struct{}

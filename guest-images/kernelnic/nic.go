@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -16,6 +17,7 @@ import (
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/devmem/kernel"
+	"vnic.dev/vnic/internal/inuse"
 )
 
 // Modules are the kernel modules of a guest, those that are not part of its kernel.
@@ -61,10 +63,12 @@ type NIC struct {
 	memory  *Memory
 	engine  *Engine
 	device  *kernel.Device
-	guard   *guard // nil: none
+	guard   *guard    // nil: none
+	claim   io.Closer // nil: none
 }
 
-// Open brings the interface up, takes GPU memory and opens the device.
+// Open brings the interface up, takes GPU memory and opens the device, which is this process's alone: EBUSY names another
+// that has it.
 func Open(ctx context.Context, o Options) (n *NIC, err error) {
 	n = &NIC{name: o.Interface, memory: new(Memory)}
 	defer func() {
@@ -76,6 +80,11 @@ func Open(ctx context.Context, o Options) (n *NIC, err error) {
 	if n.name == "" {
 		if n.name, err = findInterface("/sys", driverName); err != nil {
 			return n, err
+		}
+	}
+	if !o.MemoryOnly {
+		if n.claim, err = inuse.Claim(n.name); err != nil {
+			return n, fmt.Errorf("%s: %w", n.name, err)
 		}
 	}
 	var index int
@@ -239,5 +248,9 @@ func (n *NIC) Close() error {
 		n.addrs = nil
 	}
 	errs = append(errs, n.memory.Close())
+	if n.claim != nil {
+		errs = append(errs, n.claim.Close())
+		n.claim = nil
+	}
 	return errors.Join(errs...)
 }

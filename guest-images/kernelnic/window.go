@@ -238,7 +238,8 @@ func (w *Window) Extents() []Extent { return slices.Clone(w.extents) }
 // pieces gives the parts of [off, off+size) of the window in GPU memory.
 func (w *Window) pieces(off, size uint64) ([]Extent, error) {
 	if off > w.Size() || size > w.Size()-off {
-		return nil, fmt.Errorf("[%#x, +%#x) is outside the window of %d bytes: %w", off, size, w.Size(), unix.EINVAL)
+		return nil, fmt.Errorf("[%#x, +%#x) ends past the %#x bytes (%d MiB) that there are: %w", off, size, w.Size(),
+			w.Size()>>20, unix.EINVAL)
 	}
 	var list []Extent
 	for _, e := range w.extents {

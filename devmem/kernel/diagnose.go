@@ -1,0 +1,166 @@
+package kernel
+
+import (
+	"cmp"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/diagnosis"
+)
+
+// keepalives is how many probes the peer is sent within a stall limit: whether it answers says whether it is gone.
+const keepalives = 4
+
+// SetStallLimit implements devmem.Conn. While there is a limit of two seconds or more an idle peer is probed: Linux
+// counts in seconds.
+func (c *Conn) SetStallLimit(d time.Duration) {
+	c.stall.Store(int64(d))
+	_ = c.s.on(func(fd int) error {
+		if !probes(d) {
+			return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
+		}
+		every := min(max(int(d/time.Second)/keepalives, 1), 32767) // MAX_TCP_KEEPIDLE, net/tcp.h
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, every)
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, every)
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 127) // the limit ends a call, not the connection
+		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
+	})
+}
+
+func probes(limit time.Duration) bool { return limit >= 2*time.Second }
+
+// stalled is the error of a call that waits for a connection that makes no progress. It takes d.mu.
+func (c *Conn) stalled(op string, idle time.Duration) error {
+	x := c.facts()
+	x.Op, x.Idle = op, idle
+	if info, ok := c.info(); ok {
+		last := min(info.Last_ack_recv, info.Last_data_recv) // ms
+		ago := time.Duration(last) * time.Millisecond
+		x.Heard, x.Alive = ago < idle, ago < idle/2
+		x.Asked = probes(time.Duration(c.stall.Load()))
+		x.Unanswered = int(max(info.Retransmits, info.Backoff, info.Probes))
+	}
+	return &devmem.StallError{Op: op, Idle: idle.Round(time.Millisecond), Diagnosis: diagnosis.Stall(x, c.d.facts()),
+		State: c.State()}
+}
+
+// Diagnose says why payload comes in host memory, for devmem.Diagnose.
+func (c *Conn) Diagnose() string { return c.d.facts().Steering(c.facts()) }
+
+func (c *Conn) facts() diagnosis.Connection {
+	x := diagnosis.Connection{Local: addrPort(c.local), Remote: addrPort(c.remote), Queue: c.queue(),
+		Sends: c.sends.underWay(), Window: -1}
+	if info, ok := c.info(); ok {
+		x.Received = info.Bytes_received
+		x.Window = int64(info.Snd_wnd)
+	}
+	_ = c.s.on(func(fd int) error {
+		queued, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ) // not acknowledged, or not sent
+		x.Unacked = uint64(max(queued, 0))
+		return err
+	})
+	return x
+}
+
+// queue is the receive queue by which packets of the connection came last, by its NAPI instance; -1: not known.
+func (c *Conn) queue() int {
+	napi := 0
+	err := c.s.on(func(fd int) (err error) {
+		napi, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_INCOMING_NAPI_ID)
+		return err
+	})
+	if err != nil || napi == 0 {
+		return -1
+	}
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	if c.d.closing {
+		return -1
+	}
+	return c.d.netdev.queueOf(c.d.index, uint32(napi))
+}
+
+// facts is the configuration, and who holds tokens.
+func (d *Device) facts() (f diagnosis.Device) {
+	d.mu.Lock()
+	f.Rules = slices.Collect(maps.Values(d.flows))
+	for _, st := range d.bindingStats() {
+		b := diagnosis.Binding{BindingStats: st}
+		if v, ok := d.binds.Load(st.ID); ok {
+			b.Queues = v.(*binding).queues
+		}
+		f.Bindings = append(f.Bindings, b)
+	}
+	d.mu.Unlock()
+	d.connMu.Lock()
+	conns := slices.Collect(maps.Keys(d.conns))
+	d.connMu.Unlock()
+	for _, c := range conns {
+		for id, n := range c.tokens.count() {
+			f.Holders = append(f.Holders, diagnosis.Holder{Binding: id, Local: addrPort(c.local), Remote: addrPort(c.remote),
+				Tokens: n})
+		}
+	}
+	return f
+}
+
+// bindingStats are of all bindings that are not done. Under mu.
+func (d *Device) bindingStats() (all []devmem.BindingStats) {
+	var pages map[uint32]uint64
+	if !d.closing {
+		pages, _ = d.netdev.inflight(d.index)
+	}
+	for b := range d.bindings() {
+		s := devmem.BindingStats{ID: b.id, TX: b.tx, Closed: b.closed.Load(), Pages: int(b.buf.size / devmem.PageSize)}
+		if b.tx {
+			s.Sends = int(b.sends.Load())
+		} else {
+			out := min(int(pages[b.id]), s.Pages)
+			s.Free = s.Pages - out
+			s.Held = min(int(b.held.Load()), out)
+			s.Posted = out - s.Held
+		}
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(a, b devmem.BindingStats) int { return cmp.Compare(a.ID, b.ID) })
+	return all
+}
+
+// boundTo are the bindings of a buffer that are not done. Under mu.
+func (d *Device) boundTo(buf *buffer) []devmem.BindingStats {
+	return slices.DeleteFunc(d.bindingStats(), func(st devmem.BindingStats) bool {
+		v, ok := d.binds.Load(st.ID)
+		return !ok || v.(*binding).buf != buf
+	})
+}
+
+// noTXBinding is the error of a send from a binding that there is not.
+func (d *Device) noTXBinding(id uint32) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return diagnosis.NoTXBinding(id, d.bindingStats())
+}
+
+// count is how many tokens the connection has given out, by binding.
+func (t *tokens) count() map[uint32]int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := map[uint32]int{}
+	for _, b := range t.held {
+		if b != nil {
+			n[b.id]++
+		}
+	}
+	return n
+}
+
+func addrPort(a *net.TCPAddr) netip.AddrPort {
+	p := a.AddrPort()
+	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
+}

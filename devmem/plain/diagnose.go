@@ -1,0 +1,93 @@
+package plain
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/diagnosis"
+)
+
+// stalled is the error of a call that waits for a connection that makes no progress.
+func (c *conn) stalled(op string, idle time.Duration) error {
+	x := c.facts()
+	x.Op, x.Idle = op, idle
+	if op == "read completion" {
+		x.Op = "completion"
+	}
+	_ = c.raw.Control(func(fd uintptr) {
+		i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err != nil {
+			return
+		}
+		x.Window = int64(i.Snd_wnd)
+		x.Heard = time.Duration(min(i.Last_ack_recv, i.Last_data_recv))*time.Millisecond < idle
+		x.Unanswered = int(max(i.Retransmits, i.Backoff, i.Probes))
+	})
+	return &devmem.StallError{Op: op, Idle: idle, Diagnosis: diagnosis.Stall(x, c.d.facts()), State: c.State()}
+}
+
+// Diagnose says why payload comes in host memory, for devmem.Diagnose.
+func (c *conn) Diagnose() string { return c.d.facts().Steering(c.facts()) }
+
+func (c *conn) facts() diagnosis.Connection {
+	x := diagnosis.Connection{Local: c.dst, Remote: c.src, Received: c.progress(), Queue: 0, Window: -1,
+		Unacked: uint64(max(c.unacknowledged(), 0))}
+	c.d.mu.Lock()
+	x.Queue = c.d.queueOf(c.src, c.dst)
+	c.d.mu.Unlock()
+	c.sends.mu.Lock()
+	defer c.sends.mu.Unlock()
+	x.Sends = len(c.sends.ends)
+	return x
+}
+
+// facts is the configuration, and who holds tokens.
+func (d *Device) facts() (f diagnosis.Device) {
+	var conns []*conn
+	d.mu.Lock()
+	f.Rules = slices.Collect(maps.Values(d.rules))
+	for _, b := range d.bindings {
+		f.Bindings = append(f.Bindings, diagnosis.Binding{BindingStats: b.stats(), Queues: b.queues})
+	}
+	for end := range d.ends {
+		if c, ok := end.(*conn); ok {
+			conns = append(conns, c)
+		}
+	}
+	d.mu.Unlock()
+	for _, c := range conns { // their locks are above the device's
+		n := map[uint32]int{}
+		c.mu.Lock()
+		for _, t := range c.tokens {
+			if t.b != nil {
+				n[t.b.id]++
+			}
+		}
+		c.mu.Unlock()
+		for id, k := range n {
+			f.Holders = append(f.Holders, diagnosis.Holder{Binding: id, Local: c.dst, Remote: c.src, Tokens: k})
+		}
+	}
+	return f
+}
+
+// bindingStats are of all bindings that are not done. Under d.mu.
+func (d *Device) bindingStats(of func(b *binding) bool) (all []devmem.BindingStats) {
+	for _, id := range slices.Sorted(maps.Keys(d.bindings)) {
+		if b := d.bindings[id]; of(b) {
+			all = append(all, b.stats())
+		}
+	}
+	return all
+}
+
+// noTXBinding is the error of a send from a binding that there is not.
+func (d *Device) noTXBinding(id uint32) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return diagnosis.NoTXBinding(id, d.bindingStats(func(*binding) bool { return true }))
+}

@@ -1,0 +1,111 @@
+package diagnosis
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// maxNamed is how many bindings or rules a message lists.
+const maxNamed = 16
+
+// NoTXBinding is the error of a send from a binding that there is not, given all that there are: EINVAL, and what the
+// id was.
+func NoTXBinding(id uint32, all []devmem.BindingStats) error {
+	for _, b := range all {
+		switch {
+		case b.ID != id:
+			continue
+		case b.Closed && b.TX:
+			return fmt.Errorf("binding %d is closed%s: %w", id, underWay(b.Sends), syscall.EINVAL)
+		case !b.TX:
+			return fmt.Errorf("binding %d is for receive, and SendDevmem wants one of BindTX%s: %w", id, list(all),
+				syscall.EINVAL)
+		}
+	}
+	return fmt.Errorf("binding %d: there is no such TX binding%s: %w", id, list(all), syscall.EINVAL)
+}
+
+// InUse says why a buffer that is bound cannot be closed: EBUSY. bound are its bindings that are not done.
+func InUse(bound []devmem.BindingStats) error {
+	var words []string
+	for _, b := range bound {
+		state := "open"
+		switch {
+		case b.Sends > 0:
+			state = times(b.Sends, "send") + " under way"
+		case b.Held > 0:
+			state = fmt.Sprintf("%d pages held by tokens", b.Held)
+		case b.Closed:
+			state = "closed, and not done"
+		}
+		words = append(words, fmt.Sprintf("binding %d (%s)", b.ID, state))
+	}
+	if len(words) > maxNamed {
+		words = append(words[:maxNamed], fmt.Sprintf("%d more", len(words)-maxNamed))
+	}
+	return fmt.Errorf("in use by %s: close its bindings and wait for Done: %w", strings.Join(words, ", "), syscall.EBUSY)
+}
+
+func underWay(sends int) string {
+	if sends == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", with %s under way: its memory is in use until Done", times(sends, "send"))
+}
+
+// list names the bindings that are open.
+func list(all []devmem.BindingStats) string {
+	var words []string
+	for _, b := range all {
+		kind := "rx"
+		if b.TX {
+			kind = "tx"
+		}
+		if !b.Closed {
+			words = append(words, fmt.Sprintf("%d (%s)", b.ID, kind))
+		}
+	}
+	if len(words) == 0 {
+		return "; none is open"
+	}
+	if len(words) > maxNamed {
+		words = append(words[:maxNamed], fmt.Sprintf("%d more", len(words)-maxNamed))
+	}
+	return "; open ones: " + strings.Join(words, ", ")
+}
+
+// NoFlow is the error of a rule that there is not, given the ids that there are: ENOENT.
+func NoFlow(id devmem.FlowID, all []devmem.FlowID) error {
+	slices.Sort(all)
+	words := make([]string, 0, len(all))
+	for _, a := range all[:min(len(all), maxNamed)] {
+		words = append(words, fmt.Sprint(a))
+	}
+	there := "there is none"
+	if len(words) > 0 {
+		there = "there are " + strings.Join(words, ", ")
+	}
+	return fmt.Errorf("flow %d: there is no such rule; %s: %w", id, there, syscall.ENOENT)
+}
+
+// NoQueue says that a queue is out of range, of n.
+func NoQueue(queue, n int) string {
+	return fmt.Sprintf("there is no queue %d: the device has %d, 0 to %d", queue, n, n-1)
+}
+
+// QueueZero says why queue 0 cannot be bound, of n.
+func QueueZero(n int) string {
+	if n < 2 {
+		return "queue 0 is for what cannot be split, and the device has no other"
+	}
+	return fmt.Sprintf("queue 0 is for what cannot be split: bind one of 1 to %d", n-1)
+}
+
+// PastEnd says that memory is not all of a GPU's, which has size bytes.
+func PastEnd(size uint64) string {
+	return fmt.Sprintf("ends past its %#x bytes (%d MiB)", size, size>>20)
+}

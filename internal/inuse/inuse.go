@@ -1,0 +1,96 @@
+// Package inuse sees to it that a device has one program, and tells a second one who has it.
+//
+// A program that has a device listens at an abstract Unix socket of the device's name (unix(7)): the kernel takes the
+// name back when the process ends, in whatever way, and tells who it is (SO_PEERCRED). Names are of a network namespace,
+// as interfaces are. A kernel without Unix sockets lets everybody have the device.
+package inuse
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// nameLen is how long an abstract name can be (sockaddr_un.sun_path, less its leading zero byte).
+const nameLen = 107
+
+// Claim takes a device for this process until the claim is closed. If a process has it, this one or another, the error is
+// EBUSY and names that.
+func Claim(device string) (io.Closer, error) {
+	name := "vnic-device:" + device
+	if len(name) > nameLen {
+		name = fmt.Sprintf("vnic-device:%x", sha256.Sum256([]byte(device)))
+	}
+	addr := &unix.SockaddrUnix{Name: "@" + name}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return claim(-1), nil //nolint:nilerr // the kernel has no such sockets
+	}
+	err = unix.Bind(fd, addr)
+	if err == nil {
+		err = unix.Listen(fd, 16)
+	}
+	if err == nil {
+		return claim(fd), nil
+	}
+	_ = unix.Close(fd)
+	if !errors.Is(err, unix.EADDRINUSE) {
+		return nil, fmt.Errorf("%s: %w", device, os.NewSyscallError("bind", err))
+	}
+	return nil, fmt.Errorf("in use: %s has it, and a device is one program's: end it, or wait for its end: %w",
+		holder(addr), unix.EBUSY)
+}
+
+// holder asks who listens.
+func holder(addr unix.Sockaddr) string {
+	const unknown = "another process"
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return unknown
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := unix.Connect(fd, addr); err != nil { // so many have asked that its backlog is full, or it ends just now
+		return unknown
+	}
+	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil || cred.Pid <= 0 {
+		return unknown
+	}
+	who := fmt.Sprintf("process %d", cred.Pid)
+	if int(cred.Pid) == os.Getpid() {
+		who = "this " + who
+	}
+	if name := program(int(cred.Pid)); name != "" {
+		who += " (" + name + ")"
+	}
+	return who
+}
+
+// program is the name of a process's program, as it was started.
+func program(pid int) string {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return ""
+	}
+	first, _, _ := bytes.Cut(b, []byte{0})
+	if len(first) == 0 {
+		return ""
+	}
+	return filepath.Base(string(first))
+}
+
+// claim is the socket.
+type claim int
+
+func (c claim) Close() error {
+	if c < 0 {
+		return nil
+	}
+	return os.NewSyscallError("close", unix.Close(int(c)))
+}

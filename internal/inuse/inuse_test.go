@@ -1,0 +1,81 @@
+package inuse
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// asked is set in the process that a test starts to have a device.
+const asked = "VNIC_INUSE_TEST_DEVICE"
+
+func TestMain(m *testing.M) {
+	if device := os.Getenv(asked); device != "" {
+		if _, err := Claim(device); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		fmt.Println("has it")
+		_, _ = io.Copy(io.Discard, os.Stdin) // until it is killed, or the test has ended
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// Invariant: inuse: A device is one program's: a second one is told who has it, and gets it once that has ended, in
+// whatever way.
+func TestSecondProgramIsToldWhoHasTheDevice(t *testing.T) {
+	for _, device := range []string{t.TempDir() + "/eth0", t.TempDir() + "/" + strings.Repeat("x", 200)} {
+		first := exec.Command(os.Args[0])
+		first.Env = append(os.Environ(), asked+"="+device)
+		out, err := first.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, err := first.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = in.Close() }()
+		if err := first.Start(); err != nil {
+			t.Fatal(err)
+		}
+		line, _ := bufio.NewReader(out).ReadString('\n')
+		if line != "has it\n" {
+			t.Fatalf("%q", line)
+		}
+		_, err = Claim(device)
+		want := fmt.Sprintf("in use: process %d (inuse.test) has it", first.Process.Pid)
+		if !errors.Is(err, syscall.EBUSY) || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v, and not: %s", err, want)
+		}
+		_ = first.Process.Kill()
+		_ = first.Wait()
+		c, err := Claim(device)
+		if err != nil {
+			t.Fatalf("after its end: %v", err)
+		}
+		if _, err := Claim(device); err == nil || !strings.Contains(err.Error(), "this process") {
+			t.Errorf("ours, once more: %v", err)
+		}
+		other, err := Claim(device + "1")
+		if err != nil {
+			t.Errorf("another device: %v", err)
+		}
+		for range 20 { // more than its backlog
+			_, err = Claim(device)
+		}
+		if !errors.Is(err, syscall.EBUSY) {
+			t.Errorf("asked by many: %v", err)
+		}
+		if err := errors.Join(c.Close(), other.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}

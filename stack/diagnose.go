@@ -1,0 +1,137 @@
+package stack
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/diagnosis"
+)
+
+// keepalives is how many probes the peer is sent within a stall limit: whether it answers says whether it is gone.
+const keepalives = 4
+
+// SetStallLimit implements devmem.Conn. While there is a limit an idle peer is probed.
+func (c *Conn) SetStallLimit(d time.Duration) {
+	c.stall.Store(int64(d))
+	if d > 0 {
+		idle := tcpip.KeepaliveIdleOption(max(d/keepalives, time.Millisecond))
+		every := tcpip.KeepaliveIntervalOption(idle)
+		_ = c.ep.SetSockOpt(&idle)
+		_ = c.ep.SetSockOpt(&every)
+		_ = c.ep.SetSockOptInt(tcpip.KeepaliveCountOption, 1<<10) // the limit ends a call, and nothing the connection
+	}
+	c.ep.SocketOptions().SetKeepAlive(d > 0)
+}
+
+// since is what a connection had heard and sent when it last made progress.
+type since struct {
+	heard       uint32
+	retransmits uint64
+	half        uint32 // heard by the middle of the stall limit
+}
+
+func (c *Conn) since() since {
+	var n uint64
+	if st, ok := c.ep.Stats().(*tcp.Stats); ok {
+		n = st.SendErrors.Retransmits.Value()
+	}
+	c.f.mu.Lock()
+	defer c.f.mu.Unlock()
+	return since{c.f.heard, n, c.f.heard}
+}
+
+// stalled is the error of a call that waits for a connection that makes no progress. It takes configMu.
+func (c *Conn) stalled(op string, idle time.Duration, start since) error {
+	now := c.since()
+	x := c.facts()
+	x.Op, x.Idle, x.Asked = op, idle, true
+	x.Heard, x.Alive = now.heard != start.heard, now.heard != start.half
+	x.Unanswered = int(now.retransmits - start.retransmits)
+	return &devmem.StallError{Op: op, Idle: idle.Round(time.Millisecond), Diagnosis: diagnosis.Stall(x, c.s.facts()),
+		State: c.State()}
+}
+
+// Diagnose says why payload comes in host memory, for devmem.Diagnose.
+func (c *Conn) Diagnose() string { return c.s.facts().Steering(c.facts()) }
+
+func (c *Conn) facts() diagnosis.Connection {
+	f := c.f
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	x := diagnosis.Connection{Local: addrPort(c.local), Remote: addrPort(c.remote), Received: f.ahead, Queue: f.last,
+		Unacked: f.nxt - f.una, Sends: f.sends.len(), Window: -1}
+	if f.wndKnown {
+		x.Window = int64(f.wnd)
+	}
+	return x
+}
+
+// facts is the configuration, and who holds tokens.
+func (s *Stack) facts() (d diagnosis.Device) {
+	s.configMu.Lock()
+	for _, r := range s.rules {
+		d.Rules = append(d.Rules, flowOf(r))
+	}
+	pools := slices.Collect(maps.Values(s.rxBinds))
+	for _, st := range s.bindingStats() {
+		b := diagnosis.Binding{BindingStats: st}
+		if rb := s.rxBinds[st.ID]; rb != nil {
+			for _, l := range rb.shadowQueues {
+				b.Queues = append(b.Queues, l.queue)
+			}
+		}
+		d.Bindings = append(d.Bindings, b)
+	}
+	s.configMu.Unlock()
+	for _, c := range s.allConns() {
+		for _, b := range pools {
+			if n := c.tokens.Held(b.pool); n > 0 {
+				d.Holders = append(d.Holders, diagnosis.Holder{Binding: b.id, Local: addrPort(c.local),
+					Remote: addrPort(c.remote), Tokens: n})
+			}
+		}
+	}
+	return d
+}
+
+func flowOf(r control.FlowRule) devmem.Flow {
+	return devmem.Flow{Src: netip.AddrPortFrom(r.Src, r.SrcPort), Dst: netip.AddrPortFrom(r.Dst, r.DstPort),
+		Queue: int(r.Queue)}
+}
+
+// bindingStats are of all bindings that are not done. Under configMu.
+func (s *Stack) bindingStats() (all []devmem.BindingStats) {
+	for _, b := range s.rxBinds {
+		p := b.pool.Stats()
+		all = append(all, devmem.BindingStats{
+			ID: b.id, Closed: b.closed, Pages: p.Pages, Free: p.Free, Posted: p.Posted, Queued: p.Queued, Held: p.Held,
+		})
+	}
+	s.txBinds.Range(func(_, v any) bool {
+		b := v.(*txBinding)
+		bs := devmem.BindingStats{ID: b.id, TX: true, Closed: b.closed.Load(), Pages: int(b.buf.size / pageSize),
+			Sends: int(b.refs.Load())}
+		if !bs.Closed {
+			bs.Sends--
+		}
+		all = append(all, bs)
+		return true
+	})
+	slices.SortFunc(all, func(a, b devmem.BindingStats) int { return cmp.Compare(a.ID, b.ID) })
+	return all
+}
+
+// noTXBinding is the error of a send from a binding that there is not.
+func (s *Stack) noTXBinding(id uint32) error {
+	s.configMu.Lock()
+	defer s.configMu.Unlock()
+	return diagnosis.NoTXBinding(id, s.bindingStats())
+}
