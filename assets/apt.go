@@ -180,7 +180,9 @@ func aptError(what string, err error) error {
 			Fix: "install a newer debian-archive-keyring, or name one (--keyring, " + EnvKeyring + ")"}
 	case has("is expired", "not valid yet"):
 		return fmt.Errorf("%s: %w (%s)", what, errExpired, te.Words())
-	case has("does not have a Release file", "404  Not Found", "Unable to locate package"):
+	case has("Unable to locate package", "has no installation candidate"):
+		return fmt.Errorf("%s: %w (%s)", what, ErrNoPackage, te.Words())
+	case has("does not have a Release file", "404  Not Found"):
 		return fmt.Errorf("%s: %w", what, err)
 	case has("Hash Sum mismatch", "unexpected size", "Mirror sync in progress", "File not found"):
 		return fmt.Errorf("%s: %w (%s)", what, errTorn, te.Words())

@@ -119,6 +119,7 @@ func (r *Resolved) Close() error {
 type role struct {
 	name    string   // roleQEMU, roleKernel, or a Bundle's: the directory of its trees
 	key     string   // among the trees of the cache that the next run takes
+	title   string   // for people; "": name
 	install []string // the packages whose closure is computed
 	want    string   // the version that is looked for; "": that of versions.lock
 	pick    func(closure []Package) []Package
@@ -126,6 +127,8 @@ type role struct {
 	// what is made of a tree's files; nil = nothing
 	build func(ctx context.Context, root string) error
 	check func(ctx context.Context, root string) error
+
+	downloading func(bytes int64) // hears of a download before it begins; nil: nobody
 }
 
 var kernelPackage = regexp.MustCompile(`^linux-(binary|image|modules)-\d`)
@@ -322,7 +325,7 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have reso
 	for _, role := range want {
 		t, err := f.fetch(ctx, role)
 		if err != nil {
-			return nil, nil, fmt.Errorf("fetch %s: %w", role.name, err)
+			return nil, nil, fmt.Errorf("fetch %s: %w", cmp.Or(role.title, role.name), err)
 		}
 		have[role.key] = t
 		if err := c.save(have); err != nil {
@@ -429,6 +432,11 @@ func (f *fetcher) offer(ctx context.Context, r role, suite string) (*candidate, 
 	if err != nil {
 		return nil, err
 	}
+	for _, name := range r.install { // of a name that is none apt-get may take the packages that provide it, or are like it
+		if !slices.ContainsFunc(closure, func(p Package) bool { return p.Name == name }) {
+			return nil, fmt.Errorf("suite %s: %w %s", suite, ErrNoPackage, name)
+		}
+	}
 	c := &candidate{apt: t, list: r.pick(closure)}
 	i := slices.IndexFunc(c.list, r.own)
 	if i < 0 {
@@ -484,6 +492,9 @@ func (f *fetcher) install(ctx context.Context, r role, c *candidate) (t *tree, e
 	}
 	if err := f.cache.checkSpace(download * 6); err != nil { // unpacked it is 4 to 5 times as big
 		return nil, err
+	}
+	if r.downloading != nil {
+		r.downloading(download)
 	}
 	debs, root := filepath.Join(f.work, r.name+"-debs"), filepath.Join(f.work, r.name)
 	for _, d := range []string{debs, root, filepath.Dir(final)} {
