@@ -17,6 +17,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/devmemtool"
+	"vnic.dev/vnic/guest-images/guesttools"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
@@ -27,6 +28,7 @@ type runner struct {
 	opt     *Options
 	program *program
 	images  *images
+	tools   *packages // nil: none
 	lab     *lab.Lab
 	guests  []*guest
 	logs    []*log       // with LogDir, one a guest
@@ -53,7 +55,10 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 			err = cause
 		}
 	}()
-	if l.program, err = o.prepare(); err != nil {
+	if err := l.fetchTools(ctx); err != nil {
+		return 0, err
+	}
+	if l.program, err = o.prepare(l.tools); err != nil {
 		return 0, err
 	}
 	if err := errors.Join(o.checkGDB(), l.openLogs()); err != nil {
@@ -87,8 +92,11 @@ func (o *Options) stage(what string) {
 	}
 }
 
-// fetch finds or fetches QEMU and the kernel, and makes what the guests boot from.
-func (l *runner) fetch(ctx context.Context) error {
+// find finds or fetches QEMU and the kernel.
+func (l *runner) find(ctx context.Context) error {
+	if l.images != nil {
+		return nil
+	}
 	o := l.opt
 	o.stage("looking for QEMU and a kernel")
 	im, err := machines.Fetch(ctx, o.Fetch, o.models(), o.Note)
@@ -96,6 +104,14 @@ func (l *runner) fetch(ctx context.Context) error {
 		return err
 	}
 	l.images = &images{Images: im}
+	return nil
+}
+
+// fetch finds or fetches QEMU and the kernel, and makes what the guests boot from.
+func (l *runner) fetch(ctx context.Context) error {
+	if err := l.find(ctx); err != nil {
+		return err
+	}
 	if err := l.initrd(ctx); err != nil {
 		return err
 	}
@@ -115,8 +131,16 @@ func (o *Options) drivers(between string) string {
 // that comes without any has what it needs built in, or else the guest will say so.
 func (l *runner) initrd(ctx context.Context) error {
 	o, im := l.opt, l.images
-	build := func(modules []string) error { return im.Build(ctx, modules, devmemtool.Name) }
+	build := func(modules []string) error {
+		return im.BuildImage(ctx, guestimages.Options{Modules: modules, Userland: true,
+			Applets: []string{devmemtool.Name, guesttools.AppletName}})
+	}
 	all := machines.DriverModules(o.describe().Guests)
+	fix := "give its own modules by --modules, with " + o.drivers(" and ") + " among them; or no --kernel, and one is fetched"
+	if l.tools != nil {
+		all = append(all, guesttools.Modules...)
+		fix += "; --tools needs " + strings.Join(guesttools.Modules, ", ")
+	}
 	if im.Kernel.Modules == "" {
 		return build(all)
 	}
@@ -140,8 +164,7 @@ func (l *runner) initrd(ctx context.Context) error {
 		}
 	}
 	if machines.LacksModules(err) {
-		return &assets.Missing{What: "kernel " + im.Kernel.Version, Err: err,
-			Fix: "give its own modules by --modules, with " + o.drivers(" and ") + " among them; or no --kernel, and one is fetched"}
+		return &assets.Missing{What: "kernel " + im.Kernel.Version, Err: err, Fix: fix}
 	}
 	return err
 }
@@ -224,6 +247,7 @@ func (l *runner) close() error {
 		}
 		errs = append(errs, l.images.Close())
 	}
+	errs = append(errs, l.tools.close())
 	for _, f := range l.logs {
 		errs = append(errs, f.Close())
 	}

@@ -7,7 +7,9 @@ import (
 	"strings"
 
 	"vnic.dev/vnic/assets"
+	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/guest-images/guesttools"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
@@ -28,7 +30,7 @@ type Image struct {
 func NewImage(ctx context.Context, o Options) (i *Image, err error) {
 	l := &runner{opt: &o}
 	o.image, o.Fetch.KernelOnly = true, true
-	if l.program, err = o.prepare(); err != nil {
+	if l.program, err = o.prepare(nil); err != nil {
 		return nil, err
 	}
 	if err := l.fetch(ctx); err != nil {
@@ -55,7 +57,7 @@ func NewImage(ctx context.Context, o Options) (i *Image, err error) {
 // there is in it only where its libraries were found, and what the user asks for: the same flags
 // are to give the same image.
 func (o *Options) imageEnv() []string {
-	env := append(plainEnv(), `PS1=\h:\w\$ `, "TERM="+imageTerms[0], "VNIC_NIC="+o.NIC)
+	env := append(plainEnv(nil), `PS1=\h:\w\$ `, "TERM="+imageTerms[0], "VNIC_NIC="+o.NIC)
 	if v, ok := os.LookupEnv("LD_LIBRARY_PATH"); ok {
 		env = append(env, "LD_LIBRARY_PATH="+v)
 	}
@@ -65,9 +67,13 @@ func (o *Options) imageEnv() []string {
 // imageTerms are terminals that may be at the other end of an image's console. Most are like the first one.
 var imageTerms = strings.Fields("xterm xterm-256color screen screen-256color tmux-256color linux vt100 vt220")
 
-// plainEnv is what any program expects.
-func plainEnv() []string {
-	return []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "USER=root",
+// plainEnv is what any program expects. In PATH the packages of --tools come first, u-root's commands last.
+func plainEnv(t *packages) []string {
+	path := "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:" + guestimages.UserlandDir
+	if t != nil {
+		path = guesttools.BinDir + ":" + path
+	}
+	return []string{"PATH=" + path, "HOME=/root", "USER=root",
 		"LOGNAME=root", "SHELL=/bin/sh", "LANG=C.UTF-8"}
 }
 
