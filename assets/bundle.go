@@ -79,7 +79,8 @@ func FetchBundle(ctx context.Context, o Options, b Bundle) (*Tree, []string, err
 	}
 	if have[r.key] == nil || o.Refresh && !o.Offline {
 		if o.Offline {
-			return nil, nil, &Missing{What: cmp.Or(b.Title, b.Name) + " in " + dir, Err: ErrOffline, Fix: "fetch once with the network"}
+			return nil, nil, &Missing{What: cmp.Or(b.Title, b.Name) + " in " + dir, Err: ErrOffline,
+				Fix: "fetch once with the network"}
 		}
 		if have, notes, err = fetchInto(ctx, c, &o, []role{r}); err != nil {
 			return nil, nil, CacheError(dir, err)

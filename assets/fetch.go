@@ -432,7 +432,8 @@ func (f *fetcher) offer(ctx context.Context, r role, suite string) (*candidate, 
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range r.install { // of a name that is none apt-get may take the packages that provide it, or are like it
+	// Of a name that is none apt-get may take packages that provide it, or are like it.
+	for _, name := range r.install {
 		if !slices.ContainsFunc(closure, func(p Package) bool { return p.Name == name }) {
 			return nil, fmt.Errorf("suite %s: %w %s", suite, ErrNoPackage, name)
 		}

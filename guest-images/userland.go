@@ -15,6 +15,8 @@ const UserlandDir = "/bbin"
 const (
 	userlandFile  = "bin/u-root.gz"
 	userlandNames = "bin/u-root.txt"
+	// Of all modules that it is made of; the guest has them beside it.
+	userlandLicences = "bin/u-root-licences.gz"
 )
 
 // Userland gives the names of the commands of UserlandDir, in their order; none where this program was built without
@@ -50,6 +52,13 @@ func userlandRecords(packed []byte) ([]cpio.Record, error) {
 	}
 	dir := strings.TrimPrefix(UserlandDir, "/")
 	recs := []cpio.Record{cpio.Directory(dir, 0o755), cpio.StaticFile(path.Join(dir, "bb"), string(content), 0o755)}
+	if packed, err := bin.ReadFile(userlandLicences); err == nil {
+		text, err := program{content: packed, gzipped: true}.unpack()
+		if err != nil {
+			return nil, err
+		}
+		recs = append(recs, cpio.StaticFile(path.Join(dir, "LICENCES"), string(text), 0o644))
+	}
 	for _, name := range Userland() {
 		recs = append(recs, cpio.Symlink(path.Join(dir, name), "bb"))
 	}

@@ -74,7 +74,7 @@ func (s Set) bundle(kernel string) assets.Bundle {
 		want = kernel
 		series = generation.FindString(kernel) + " " + series
 	}
-	return assets.Bundle{Name: assets.BundleGuestTools, Title: "the tools " + s.String(),
+	return assets.Bundle{Name: assets.BundleGuestTools, Title: "--tools " + s.String(),
 		Series: series, Packages: append(slices.Clone(packages), squash), Want: want, Leave: forScripts,
 		Build: func(ctx context.Context, root string) error { return build(ctx, root, packages) },
 		Needs: []string{imageFile, programsFile}}

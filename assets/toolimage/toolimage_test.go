@@ -51,8 +51,8 @@ func TestProgramsOfATree(t *testing.T) {
 		testkit.OK(t, os.MkdirAll(filepath.Join(root, filepath.Dir(name)), 0o755))
 		testkit.OK(t, os.WriteFile(filepath.Join(root, name), nil, mode))
 	}
-	for link, to := range map[string]string{"usr/bin/link": "b", "usr/bin/dir": "../lib", "usr/bin/none": "/etc/alternatives/x",
-		"usr/bin/out": "../../../../../../bin/sh"} {
+	for link, to := range map[string]string{"usr/bin/link": "b", "usr/bin/dir": "../lib",
+		"usr/bin/none": "/etc/alternatives/x", "usr/bin/out": "../../../../../../bin/sh"} {
 		testkit.OK(t, os.Symlink(to, filepath.Join(root, link)))
 	}
 	list := testkit.Must(programs(root))(t)
@@ -64,7 +64,8 @@ func TestProgramsOfATree(t *testing.T) {
 
 func TestListsOfProgramsAreRead(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "programs")
-	for text, n := range map[string]int{"": 0, "a /usr/bin/a\nb /usr/bin/b\n": 2, "a\n": -1, "../a /x\n": -1, "a x\n": -1} {
+	for text, n := range map[string]int{"": 0, "a /usr/bin/a\nb /usr/bin/b\n": 2, "a\n": -1, "../a /x\n": -1,
+		"a x\n": -1} {
 		testkit.OK(t, os.WriteFile(file, []byte(text), 0o644))
 		if list, err := readPrograms(file); (err != nil) != (n < 0) || len(list) != max(n, 0) {
 			t.Errorf("%q: %v, %v", text, list, err)

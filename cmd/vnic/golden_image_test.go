@@ -36,7 +36,7 @@ func (tr *transcript) initrd(args []string) {
 			if "/"+rec.Name == filepath.Dir(tr.Getenv("WORK")) { // is there only for what is below it
 				continue
 			}
-			if rec.Mode&cpio.S_IFMT == cpio.S_IFLNK && strings.HasPrefix(rec.Name, "bbin/") { // held in guest-images
+			if strings.HasPrefix(rec.Name, "bbin/") { // held in guest-images
 				continue
 			}
 			content := make([]byte, rec.FileSize)

@@ -4,9 +4,9 @@
 //
 // The packages are an image on a read-only disk. Their programs run below a second root (Root), which has the image's
 // /usr over the guest's, and all else of the guest's: its other directories are bound there, with what is mounted in
-// them now and later. So a program finds its loader, libraries and data where it was built to find them, and works on the
-// guest's files; the guest's own programs do not see any of it. In BinDir is a script for each program, which has the
-// applet run it there.
+// them now and later. So a program finds its loader, libraries and data where it was built to find them, and works on
+// the guest's files; the guest's own programs do not see any of it. In BinDir is a script for each program, which has
+// the applet run it there.
 //
 // The image is read as far as it is used; of the guest's memory nothing is taken but what the kernel caches. Names of
 // programs come from the host. What the guest's root may be changed to does not matter to anybody else.
@@ -131,8 +131,8 @@ func bind(from, at string) error { return mountAt(from, at, "", unix.MS_BIND|uni
 // usr are the directories below /usr that a system with a merged /usr has at the root, too.
 var usr = []string{"bin", "sbin", "lib", "lib64"}
 
-// system makes what of Root is the packages': /usr, with the guest's below it, /etc and /var, which are the guest's, with
-// what these lack of the packages'.
+// system makes what of Root is the packages': /usr, with the guest's below it, /etc and /var, which are the guest's,
+// with what these lack of the packages'.
 func system(image string) error {
 	if err := overlay(filepath.Join(Root, "usr"), filepath.Join(image, "usr"), "/usr"); err != nil {
 		return err

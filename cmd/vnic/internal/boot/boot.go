@@ -136,7 +136,8 @@ func (l *runner) initrd(ctx context.Context) error {
 			Applets: []string{devmemtool.Name, guesttools.AppletName}})
 	}
 	all := machines.DriverModules(o.describe().Guests)
-	fix := "give its own modules by --modules, with " + o.drivers(" and ") + " among them; or no --kernel, and one is fetched"
+	fix := "give its own modules by --modules, with " + o.drivers(" and ") +
+		" among them; or no --kernel, and one is fetched"
 	if l.tools != nil {
 		all = append(all, guesttools.Modules...)
 		fix += "; --tools needs " + strings.Join(guesttools.Modules, ", ")

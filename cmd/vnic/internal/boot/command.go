@@ -130,7 +130,8 @@ func (p *program) command(name string, tools *packages) error {
 		return nil
 	}
 	if _, err := os.Stat(abs); errors.Is(err, fs.ErrNotExist) {
-		return p.userland(name, abs, fmt.Errorf("command %s: no such file on this machine, and no --copy puts one there", name))
+		return p.userland(name, abs, fmt.Errorf("command %s: no such file on this machine, and no --copy "+
+			"puts one there", name))
 	}
 	if err := p.files.Program(abs, abs); err != nil {
 		return fmt.Errorf("command %w", err)

@@ -70,7 +70,8 @@ func (g *guest) boot(ctx, ready context.Context) (err error) {
 		return im.BlameKernel(g.blame(err), fix)
 	}
 	if err := g.runner.tools.mount(ready, m.Agent()); err != nil {
-		return im.BlameKernel(g.blame(err), "--tools needs its modules "+strings.Join(guesttools.Modules, ", ")+", or these built in")
+		return im.BlameKernel(g.blame(err), "--tools needs its modules "+strings.Join(guesttools.Modules, ", ")+
+			", or these built in")
 	}
 	if err := g.compareTrees(ready); err != nil {
 		return g.blame(err)

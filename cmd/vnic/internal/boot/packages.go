@@ -44,7 +44,7 @@ func (l *runner) fetchTools(ctx context.Context) error {
 		o.Note("--tools %v: %d MB are downloaded, this once", set, (bytes+1<<20-1)>>20)
 	})
 	if errors.Is(err, assets.ErrNoPackage) {
-		return &UseError{fmt.Errorf("--tools %v: %w", set, err)}
+		return &UseError{fmt.Errorf("%w: name packages as Debian does, or none, net, python, ncdevmem", err)}
 	}
 	if err != nil {
 		return err

@@ -23,8 +23,8 @@ var Tools = strings.Fields(`
 var toolDirs = []string{"/usr/sbin", "/sbin"}
 
 // notFound has bash say where a command may come from (bash(1), COMMAND EXECUTION; exported functions).
-const notFound = `BASH_FUNC_command_not_found_handle%%=() { echo "bash: $1: command not found: if a Debian package has ` +
-	`it, vnic boot --tools PACKAGE brings it along" >&2; return 127; }`
+const notFound = `BASH_FUNC_command_not_found_handle%%=() { echo "bash: $1: command not found: if a Debian package ` +
+	`has it, vnic boot --tools PACKAGE brings it along" >&2; return 127; }`
 
 // shell has a shell of this machine run: bash, for its line editing, or sh; where there is none, u-root's.
 func (p *program) shell() error {
