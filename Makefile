@@ -42,7 +42,7 @@ $(GUEST): $(SRC)
 	@gzip -9nc bin/vnic-guest > $@.new && mv $@.new $@
 
 # The commands of guests' userland, beside it: u-root's own builder makes one program of them.
-$(UROOT): tools/uroot/build tools/uroot/go.mod tools/uroot/go.sum
+$(UROOT): tools/uroot/build tools/uroot/go.mod tools/uroot/go.sum tools/uroot/sh/main.go
 	$(WITH) tools/uroot/build $@
 
 $(GPU): tools/vnicgpu $(wildcard guest-images/vnicgpu/*.[ch]) guest-images/vnicgpu/Kbuild

@@ -22,6 +22,7 @@ echo "== u-root alone"
 cat > uroot.sh <<'SH'
 set -e
 cd /root
+[ "$# $1" = '2 first' ]
 x=0; until [ $x = 3 ]; do x=$((x + 1)); done
 if [ $x = 3 ] && [ -n "$VNIC_INDEX" ]; then echo "loops $x"; fi
 ls / > list; grep -c bbin list; ps > /dev/null; lsmod | grep virtio_net | wc -l
@@ -34,7 +35,7 @@ ping -c 1 gateway
 if ping -c 1 8.8.8.8 2> said; then exit 1; fi
 cat said
 SH
-within 90 env PATH=/nowhere "$vnic" boot --copy uroot.sh:/root/uroot.sh -- sh /root/uroot.sh > out 2>&1 ||
+within 90 env PATH=/nowhere "$vnic" boot --copy uroot.sh:/root/uroot.sh -- sh /root/uroot.sh first second > out 2>&1 ||
   fail "status $?: $(cat out)"
 has out "loops 3" hello "proc /proc proc" "10.118.110.1/24" "64 bytes from gateway" "destination unreachable Code:13"
 within 90 env PATH=/nowhere "$vnic" boot -- ls /bbin > out 2>&1 || fail "ls: $(cat out)"
@@ -90,6 +91,16 @@ within 400 "$vnic" boot --nic gve --copy program.py:/root/program.py --copy all.
   sh /root/all.sh > out 2>&1 || fail "status $?: $(cat out)"
 has out "in /new" "driver: gve" "by python" "ICMP echo request" "lo: <LOOPBACK>" end
 [[ $tools != *ncdevmem ]] || has out "ncdevmem.real: invalid option"
+
+echo "== vnic image build --tools: a file in the initrd, under a QEMU of somebody else's"
+"$vnic" image build --offline --tools net -o image -- sh -c 'ethtool --version && ping -c1 127.0.0.1' > /dev/null
+tree=$(find -L "$cache/qemu" -path '*/usr/bin/qemu-system-x86_64' | head -n 1); tree=${tree%/usr/bin/*}
+within 120 env QEMU_MODULE_DIR="$tree/usr/lib/x86_64-linux-gnu/qemu" "$tree/usr/lib64/ld-linux-x86-64.so.2" \
+  --library-path "$tree/usr/lib/x86_64-linux-gnu" "$tree/usr/bin/qemu-system-x86_64" -L "$tree/usr/share/qemu" \
+  -L "$tree/usr/share/seabios" -nographic -vga none -nic none -no-reboot -accel tcg,thread=multi -cpu max -m 512M \
+  -kernel image/kernel -initrd image/initrd -append "$(cat image/append)" < /dev/null > out 2>&1 ||
+  fail "image: $(cat out)"
+has out "ethtool version" "1 received, 0% packet loss" "sh: exit status 0"
 
 echo "== what no program is"
 status=0; "$vnic" boot -- no-such-program > out 2>&1 || status=$?

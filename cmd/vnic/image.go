@@ -79,6 +79,7 @@ The same flags, files and kernel give the same image, byte for byte.`,
 	f.StringArrayVar(&o.Guest.Copies, "copy", nil,
 		"HOST:GUEST, a file or directory for the guest, libraries included; HOST alone: to the same place")
 	f.StringArrayVar(&o.Guest.Env, "env", nil, "NAME=VALUE for the program's environment; NAME alone: its value here")
+	toolsFlag(f, &o.Guest.Tools)
 	f.Var((*bytesFlag)(&o.Guest.Memory), "memory",
 		"RAM that the guest will have at least: files may take up a third of it")
 	f.StringVar(&o.Guest.Append, "append", "", "words for the kernel's command line")

@@ -2,11 +2,11 @@
 // beside the guest's own, which may be of another machine with another libc. It is both ends: Ops registers the
 // operation and the applet with package agent, Mount is the host's call.
 //
-// The packages are an image on a read-only disk. Their programs run below a second root (Root), which has the image's
-// /usr over the guest's, and all else of the guest's: its other directories are bound there, with what is mounted in
-// them now and later. So a program finds its loader, libraries and data where it was built to find them, and works on
-// the guest's files; the guest's own programs do not see any of it. In BinDir is a script for each program, which has
-// the applet run it there.
+// The packages are an image on a read-only disk, or in a file of a guest under somebody else's QEMU. Their programs run
+// below a second root (Root), which has the image's /usr over the guest's, and all else of the guest's: its other
+// directories are bound there, with what is mounted in them now and later. So a program finds its loader, libraries and
+// data where it was built to find them, and works on the guest's files; the guest's own programs do not see any of it.
+// In BinDir is a script for each program, which has the applet run it there.
 //
 // The image is read as far as it is used; of the guest's memory nothing is taken but what the kernel caches. Names of
 // programs come from the host. What the guest's root may be changed to does not matter to anybody else.
@@ -17,6 +17,7 @@ package guesttools
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -27,14 +28,19 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/u-root/u-root/pkg/mount/loop"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/guestroot"
 )
 
-// Modules are the kernel modules that a guest needs, those that are not part of its kernel.
-var Modules = guestroot.Modules
+// Modules are the kernel modules that a guest needs, those that are not part of its kernel; FileModules are those of a
+// guest that has its images as files.
+var (
+	Modules     = guestroot.Modules
+	FileModules = []string{"loop", "squashfs", "overlay"}
+)
 
 const dir = "/vnic/tools"
 
@@ -43,6 +49,9 @@ const (
 	BinDir = dir + "/bin"
 	Root   = dir + "/root"
 )
+
+// ConfigPath is where a guest without a host at a results channel has its Config, if it is to have tools.
+const ConfigPath = "/vnic/tools.json"
 
 // AppletName is the name of the applet that scripts of BinDir are for, which the guest's image has to have.
 const AppletName = "vnic-tool"
@@ -53,9 +62,10 @@ type Config struct {
 	Programs []Program `json:"programs"`
 }
 
-// Image is a squashfs on a disk of the guest.
+// Image is a squashfs on a disk of the guest, or in a file of its own.
 type Image struct {
-	Serial string `json:"serial"` // of the disk
+	Serial string `json:"serial,omitempty"` // of the disk
+	File   string `json:"file,omitempty"`
 	// At is where it is, below Root: "/ks". The first one's is "": the packages.
 	At string `json:"at"`
 }
@@ -77,13 +87,44 @@ func Ops() {
 // Mount has a guest mount images and make BinDir. It is called once, after the guest's network is there.
 func Mount(ctx context.Context, a *agent.Client, c Config) error { return a.Call(ctx, opName, c, nil) }
 
+// MountAlone does as Mount, in a guest that has its configuration and the images in files; without, it does nothing.
+func MountAlone() error {
+	b, err := os.ReadFile(ConfigPath)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	var c Config
+	if err == nil {
+		err = json.Unmarshal(b, &c)
+	}
+	if err == nil {
+		err = mount(context.Background(), c)
+	}
+	if err != nil {
+		return fmt.Errorf("tools: %w", err)
+	}
+	return nil
+}
+
+// device gives the block device of an image.
+func (im *Image) device(ctx context.Context) (string, error) {
+	if im.File == "" {
+		return guestroot.WaitDisk(ctx, im.Serial)
+	}
+	dev, err := loop.FindDevice()
+	if err != nil {
+		return "", fmt.Errorf("a loop device for %s: %w", im.File, err)
+	}
+	return dev, loop.SetFile(dev, im.File)
+}
+
 func mount(ctx context.Context, c Config) error {
 	if len(c.Images) == 0 || c.Images[0].At != "" {
 		return errors.New("the first image has to be that of packages")
 	}
 	images := make([]string, len(c.Images))
 	for i, im := range c.Images {
-		disk, err := guestroot.WaitDisk(ctx, im.Serial)
+		disk, err := im.device(ctx)
 		if err != nil {
 			return err
 		}

@@ -139,8 +139,8 @@ func (l *runner) initrd(ctx context.Context) error {
 	fix := "give its own modules by --modules, with " + o.drivers(" and ") +
 		" among them; or no --kernel, and one is fetched"
 	if l.tools != nil {
-		all = append(all, guesttools.Modules...)
-		fix += "; --tools needs " + strings.Join(guesttools.Modules, ", ")
+		all = append(all, o.toolModules()...)
+		fix += "; --tools needs " + strings.Join(o.toolModules(), ", ")
 	}
 	if im.Kernel.Modules == "" {
 		return build(all)

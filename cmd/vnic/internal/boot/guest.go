@@ -13,7 +13,6 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/gpusocket"
 	"vnic.dev/vnic/guest-images/guestnet"
-	"vnic.dev/vnic/guest-images/guesttools"
 	"vnic.dev/vnic/guest-images/session"
 	"vnic.dev/vnic/lab/machines"
 )
@@ -70,7 +69,7 @@ func (g *guest) boot(ctx, ready context.Context) (err error) {
 		return im.BlameKernel(g.blame(err), fix)
 	}
 	if err := g.runner.tools.mount(ready, m.Agent()); err != nil {
-		return im.BlameKernel(g.blame(err), "--tools needs its modules "+strings.Join(guesttools.Modules, ", ")+
+		return im.BlameKernel(g.blame(err), "--tools needs its modules "+strings.Join(o.toolModules(), ", ")+
 			", or these built in")
 	}
 	if err := g.compareTrees(ready); err != nil {

@@ -2,6 +2,7 @@ package boot
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/assets/selftests"
 	"vnic.dev/vnic/assets/toolimage"
+	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/guesttools"
 	"vnic.dev/vnic/qemu"
@@ -94,6 +96,33 @@ func (t *packages) files() (list []string) {
 }
 
 func serial(i int) string { return fmt.Sprintf("vnic-tools-%d", i) }
+
+// toolModules are the kernel's modules that --tools needs.
+func (o *Options) toolModules() []string {
+	if o.image {
+		return guesttools.FileModules
+	}
+	return guesttools.Modules
+}
+
+// bring has the images come along as files, for a guest that has no disk of ours.
+func (t *packages) bring(files *guestimages.Overlay) error {
+	if t == nil {
+		return nil
+	}
+	c := t.config()
+	for i, path := range t.files() {
+		c.Images[i] = guesttools.Image{File: fmt.Sprintf("/vnic/tools-%d.squashfs", i), At: c.Images[i].At}
+		if err := files.Ours(path, c.Images[i].File); err != nil {
+			return err
+		}
+	}
+	b, err := json.MarshalIndent(c, "", "\t")
+	if err == nil {
+		files.Text(guesttools.ConfigPath, string(b))
+	}
+	return err
+}
 
 // disks open the images for a guest. The caller closes them, by closeDisks.
 func (t *packages) disks() (list []qemu.Disk, err error) {
