@@ -17,6 +17,7 @@
 
 WITH  := tools/with-tools
 GUEST := guest-images/bin/vnic-guest.gz
+UROOT := guest-images/bin/u-root.gz
 # The driver of guests' GPUs, for the kernel that is fetched: in vnic as well.
 KERNEL := $(shell sed -n 's/.*"name": "linux-binary-\(.*\)",/\1/p' assets/versions.lock)
 GPU    := guest-images/bin/vnicgpu-$(KERNEL).ko.gz
@@ -40,11 +41,15 @@ $(GUEST): $(SRC)
 	$(WITH) go build -trimpath -buildvcs=false -ldflags='-s -w -buildid=' -o bin/vnic-guest ./guest-images/cmd/vnic-guest
 	@gzip -9nc bin/vnic-guest > $@.new && mv $@.new $@
 
+# The commands of guests' userland, beside it: u-root's own builder makes one program of them.
+$(UROOT): tools/uroot/build tools/uroot/go.mod tools/uroot/go.sum tools/uroot/sh/main.go
+	$(WITH) tools/uroot/build $@
+
 $(GPU): tools/vnicgpu $(wildcard guest-images/vnicgpu/*.[ch]) guest-images/vnicgpu/Kbuild
 	@$(WITH) --cc tools/vnicgpu $(KERNEL) $@ || \
 	  { [ $$? = 3 ] && echo "make: note: this vnic has no driver for guests' GPUs (--gpu-driver vnicgpu)" >&2; }
 
-bin/vnic: $(SRC) $(GUEST) $(GPU)
+bin/vnic: $(SRC) $(GUEST) $(UROOT) $(GPU)
 	$(WITH) go build -trimpath -buildvcs=false -ldflags='-X main.stamped=$(VERSION)' -o $@ ./cmd/vnic
 
 # The same with a command that writes man pages and completions: cmd/vnic/docs.go.
@@ -88,22 +93,22 @@ lint:
 GOTEST := tools/gotest -vet=off -ldflags='-s -w'
 
 # What boots nothing.
-short: $(GUEST) $(GPU)
+short: $(GUEST) $(UROOT) $(GPU)
 	$(WITH) $(GOTEST) -short ./...
 
 # Without -race as well: the tests that count allocations mean nothing under it.
-unit: $(GUEST) $(GPU)
+unit: $(GUEST) $(UROOT) $(GPU)
 	$(WITH) $(GOTEST) -timeout 15m ./...
 	$(WITH) go test -C tools -vet=off ./...
 
 # Golden files and bounds of memory are the same with -race, or mean nothing.
 # No goroutine outlives a test (testkit.Main): programs need not wait at their end, a second each, for races of such.
 race: export GORACE := atexit_sleep_ms=10
-race: $(GUEST) $(GPU)
+race: $(GUEST) $(UROOT) $(GPU)
 	$(WITH) --cc $(GOTEST) -race -short -timeout 15m -skip '^(TestGolden|TestMemoryIsBounded)$$' ./...
 
 # All that race compiles goes into Go's cache: this is go list's way to say so, and it links nothing.
-race-compiled: $(GUEST) $(GPU)
+race-compiled: $(GUEST) $(UROOT) $(GPU)
 	$(HASTE) $(WITH) --cc go list -race -export -test ./... > /dev/null
 
 # Each fuzz target for so many inputs, on top of its corpus, which `unit` has run. FUZZ=10m hunts.
@@ -122,4 +127,4 @@ selftest: build
 	tools/selftests $(SELFTESTS)
 
 clean:
-	rm -rf bin dist $(GUEST) $(GPU)
+	rm -rf bin dist $(GUEST) $(UROOT) $(GPU)

@@ -157,6 +157,9 @@ var (
 	errTorn    = errors.New("the mirror's copy is not whole")   // its files are of different days, or gone
 )
 
+// noPackage is what apt-get says of a package that it does not find, or finds as a name alone.
+var noPackage = regexp.MustCompile(`Unable to locate package (\S+)|Package '(\S+)' has no installation candidate`)
+
 // aptError finds out from apt's words what is wrong.
 func aptError(what string, err error) error {
 	var te *proc.ToolError
@@ -180,7 +183,9 @@ func aptError(what string, err error) error {
 			Fix: "install a newer debian-archive-keyring, or name one (--keyring, " + EnvKeyring + ")"}
 	case has("is expired", "not valid yet"):
 		return fmt.Errorf("%s: %w (%s)", what, errExpired, te.Words())
-	case has("does not have a Release file", "404  Not Found", "Unable to locate package"):
+	case noPackage.MatchString(te.Stderr):
+		return fmt.Errorf("%s: %w %s", what, ErrNoPackage, strings.Join(noPackage.FindStringSubmatch(te.Stderr)[1:], ""))
+	case has("does not have a Release file", "404  Not Found"):
 		return fmt.Errorf("%s: %w", what, err)
 	case has("Hash Sum mismatch", "unexpected size", "Mirror sync in progress", "File not found"):
 		return fmt.Errorf("%s: %w (%s)", what, errTorn, te.Words())

@@ -1,31 +1,38 @@
 package assets
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
 
 // The names of bundles: the directories of the cache that have their trees.
 const (
-	BundleTests = "selftests-root"  // what the kernel's driver selftests run on
-	BundleTools = "selftests-tools" // what they are built with, and their source
+	BundleTests      = "selftests-root"  // what the kernel's driver selftests run on
+	BundleTools      = "selftests-tools" // what they are built with, and their source
+	BundleGuestTools = "guest-tools"     // what --tools puts into guests
 )
 
 // Bundle is packages, with all that they need, which are fetched as QEMU and the kernel are, into a tree of their own.
 type Bundle struct {
 	Name     string
+	Title    string   // for people; "": Name
 	Series   string   // trees of the same name, of which each has its use: of the kernel's series, say
 	Packages []string // that are named; the first one's version counts
+	Leave    []string // that are not taken where others need them
 	Want     string   // the version of it that is looked for: the nearest is taken
 	// Build makes something of the tree before it is kept; nil: nothing.
 	Build func(ctx context.Context, root string) error
-	Needs []string // files that the tree has to have
+	// Downloading hears how many bytes will be downloaded, before they are; nil: nobody.
+	Downloading func(bytes int64)
+	Needs       []string // files that the tree has to have
 }
 
 // Tree is a bundle's tree of the cache.
@@ -72,7 +79,8 @@ func FetchBundle(ctx context.Context, o Options, b Bundle) (*Tree, []string, err
 	}
 	if have[r.key] == nil || o.Refresh && !o.Offline {
 		if o.Offline {
-			return nil, nil, &Missing{What: b.Name + " in " + dir, Err: ErrOffline, Fix: "fetch once with the network"}
+			return nil, nil, &Missing{What: cmp.Or(b.Title, b.Name) + " in " + dir, Err: ErrOffline,
+				Fix: "fetch once with the network"}
 		}
 		if have, notes, err = fetchInto(ctx, c, &o, []role{r}); err != nil {
 			return nil, nil, CacheError(dir, err)
@@ -101,8 +109,13 @@ func HasBundle(o Options, b Bundle) bool {
 
 func (b *Bundle) role() role {
 	return role{name: b.Name, key: b.Name + " " + b.Series, install: b.Packages, want: b.Want, build: b.Build,
-		pick: func(c []Package) []Package { return c },
-		own:  func(p Package) bool { return p.Name == b.Packages[0] },
+		title: cmp.Or(b.Title, b.Name), downloading: b.Downloading,
+		pick: func(c []Package) []Package {
+			return slices.DeleteFunc(c, func(p Package) bool {
+				return slices.Contains(b.Leave, p.Name) && !slices.Contains(b.Packages, p.Name)
+			})
+		},
+		own: func(p Package) bool { return p.Name == b.Packages[0] },
 		check: func(_ context.Context, root string) error {
 			for _, f := range b.Needs {
 				if _, err := os.Stat(filepath.Join(root, f)); err != nil {

@@ -42,6 +42,7 @@ var kinds = []struct {
 	{roleKernel, named(`-[0-9a-f]{12}$`)},
 	{BundleTests, named(`-[0-9a-f]{12}$`)},
 	{BundleTools, named(`-[0-9a-f]{12}$`)},
+	{BundleGuestTools, named(`-[0-9a-f]{12}$`)},
 	{"selftests", named(`^([a-z]+-[0-9a-f]{32}\.squashfs(\.list)?|[a-z]+\.log|\.new-.*)$`)}, // assets/selftests
 	{"images", named(`^([0-9a-f]{64}\.cpio|\.new-.*)$`)},                                    // guest-images
 	{"programs", named(`^(vnic-guest-[0-9a-f]{64}|\.new-.*)$`)},                             // guest-images

@@ -23,6 +23,9 @@ var (
 	ErrOffline   = errors.New("not in the cache, and only that was asked for")
 )
 
+// ErrNoPackage says that a suite has no package of a name.
+var ErrNoPackage = errors.New("no package")
+
 // What can be done, as several errors say.
 const (
 	fixSpace = "free some, or set " + EnvCache + " to a directory elsewhere"

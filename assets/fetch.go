@@ -130,6 +130,7 @@ func (r *Resolved) Leave() error {
 type role struct {
 	name    string   // roleQEMU, roleKernel, or a Bundle's: the directory of its trees
 	key     string   // among the trees of the cache that the next run takes
+	title   string   // for people; "": name
 	install []string // the packages whose closure is computed
 	want    string   // the version that is looked for; "": that of versions.lock
 	pick    func(closure []Package) []Package
@@ -137,6 +138,8 @@ type role struct {
 	// what is made of a tree's files; nil = nothing
 	build func(ctx context.Context, root string) error
 	check func(ctx context.Context, root string) error
+
+	downloading func(bytes int64) // hears of a download before it begins; nil: nobody
 }
 
 var kernelPackage = regexp.MustCompile(`^linux-(binary|image|modules)-\d`)
@@ -336,7 +339,7 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have reso
 	for _, role := range want {
 		t, err := f.fetch(ctx, role)
 		if err != nil {
-			return nil, nil, fmt.Errorf("fetch %s: %w", role.name, err)
+			return nil, nil, fmt.Errorf("fetch %s: %w", cmp.Or(role.title, role.name), err)
 		}
 		have[role.key] = t
 		if err := c.save(have); err != nil {
@@ -443,6 +446,12 @@ func (f *fetcher) offer(ctx context.Context, r role, suite string) (*candidate, 
 	if err != nil {
 		return nil, err
 	}
+	// Of a name that is none apt-get may take packages that provide it, or are like it.
+	for _, name := range r.install {
+		if !slices.ContainsFunc(closure, func(p Package) bool { return p.Name == name }) {
+			return nil, fmt.Errorf("suite %s: %w %s", suite, ErrNoPackage, name)
+		}
+	}
 	c := &candidate{apt: t, list: r.pick(closure)}
 	i := slices.IndexFunc(c.list, r.own)
 	if i < 0 {
@@ -498,6 +507,9 @@ func (f *fetcher) install(ctx context.Context, r role, c *candidate) (t *tree, e
 	}
 	if err := f.cache.checkSpace(download * 6); err != nil { // unpacked it is 4 to 5 times as big
 		return nil, err
+	}
+	if r.downloading != nil {
+		r.downloading(download)
 	}
 	debs, root := filepath.Join(f.work, r.name+"-debs"), filepath.Join(f.work, r.name)
 	for _, d := range []string{debs, root, filepath.Dir(final)} {

@@ -126,7 +126,7 @@ func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 		"out of date": {func(m *mirror) { m.kernel(newest, tested, lastYear) }, other, "suite " + newest + expired},
 		"gone":        {func(m *mirror) { m.remove("dists/" + newest) }, other, "does not have a Release file"},
 		"without it": {func(m *mirror) { m.suite(newest, unrelated, time.Time{}) }, other,
-			"Unable to locate package linux-image-cloud-amd64"},
+			"no package linux-image-cloud-amd64"},
 		"half copied": {func(m *mirror) {
 			write(m.t, filepath.Join(m.dir, index), "Package: x\n")
 		}, other,

@@ -48,6 +48,7 @@ type Options struct {
 	ModulesDir string            // the kernel's modules; may be empty when no module is named
 	Modules    []string          // names as modprobe knows them; what they need comes along
 	Applets    []string          // links /bin/NAME to the program
+	Userland   bool              // u-root's commands, in UserlandDir, if this program carries them
 	Files      map[string]string // more files: path in the guest to path here; their modes are kept
 	Program    string            // guest program; "" = $VNIC_GUEST, else the embedded one, else built with the go tool
 }
@@ -83,6 +84,11 @@ func Build(ctx context.Context, o Options) (*Image, error) {
 		part(fmt.Sprintf("file %#o %s", f.mode, f.name), f.content)
 	}
 	_, _ = fmt.Fprintf(h, "applets %q\n", applets)
+	var commands []byte
+	if o.Userland {
+		commands = userland()
+		part("userland", commands)
+	}
 	key := hex.EncodeToString(h.Sum(nil))
 
 	dir := filepath.Join(o.CacheDir, "images")
@@ -96,6 +102,13 @@ func Build(ctx context.Context, o Options) (*Image, error) {
 	recs, err := records(program, mods, files, applets)
 	if err != nil {
 		return nil, err
+	}
+	if commands != nil {
+		more, err := userlandRecords(commands)
+		if err != nil {
+			return nil, err
+		}
+		recs = append(recs, more...)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("guest image: %w", err)

@@ -19,7 +19,7 @@ import (
 )
 
 // Path is $PATH of programs in a guest.
-const Path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+const Path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:" + UserlandDir
 
 // maxFirstLine is how much of a script the kernel looks at (BINPRM_BUF_SIZE).
 const maxFirstLine = 256

@@ -151,6 +151,15 @@ func (o *Overlay) copyTree(host, guest string, skip func(name string) bool) erro
 	})
 }
 
+// Ours adds a file of ours, below /vnic say, where a user's are refused.
+func (o *Overlay) Ours(host, guest string) error {
+	st, err := os.Stat(host)
+	if err != nil {
+		return err
+	}
+	return o.file(host, path.Clean(guest), st, needNone)
+}
+
 // Program adds a program that is to be run, with what it needs: ELF for a processor that the guest
 // has, or a script, with its interpreter.
 func (o *Overlay) Program(host, guest string) error { return o.program(host, guest, 0) }

@@ -2,14 +2,12 @@ package selftests
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"vnic.dev/vnic/assets"
-	"vnic.dev/vnic/internal/proc"
 )
 
 // rootMark says by which version of this package a root was made.
@@ -28,48 +26,15 @@ func rootBundle(kernel string) assets.Bundle {
 }
 
 // finishRoot does what dpkg and maintainer scripts would have done to the files of a root: the links of a merged /usr
-// where the packages have none, and Python's compiled modules, without which each test compiles what it imports: on an
-// emulated processor that takes longer than the test.
+// where the packages have none, and Python's compiled modules.
 func finishRoot(ctx context.Context, root string) error {
-	if err := mergeUsr(root); err != nil {
+	if err := assets.MergeUsr(root); err != nil {
 		return err
 	}
-	python := filepath.Join(root, "usr/bin/python3")
-	args := []string{"--library-path", filepath.Join(root, assets.Libraries), python, "-m", "compileall", "-q",
-		"--invalidation-mode", "unchecked-hash", "-s", root, "-x", `/(test|idlelib|ensurepip)/`}
-	for _, dir := range []string{"usr/lib/python3"} {
-		args = append(args, filepath.Join(root, dir))
-	}
-	std, err := filepath.Glob(filepath.Join(root, "usr/lib/python3.*"))
-	if err != nil {
+	if err := assets.CompilePython(ctx, root); err != nil {
 		return err
-	}
-	args = append(args, std...)
-	c := proc.Command{Dir: root, Env: []string{"PYTHONHOME=" + filepath.Join(root, "usr")}}
-	if _, err := c.Run(ctx, filepath.Join(root, assets.Loader), args...); err != nil {
-		return fmt.Errorf("compile Python's modules: %w", err)
 	}
 	return os.WriteFile(filepath.Join(root, rootMark), nil, 0o644)
-}
-
-// mergeUsr links /bin and the like to /usr's, as Debian's systems have them.
-func mergeUsr(root string) error {
-	for _, dir := range []string{"bin", "sbin", "lib", "lib64"} {
-		if err := os.MkdirAll(filepath.Join(root, "usr", dir), 0o755); err != nil {
-			return err
-		}
-		st, err := os.Lstat(filepath.Join(root, dir))
-		switch {
-		case errors.Is(err, os.ErrNotExist):
-			err = os.Symlink("usr/"+dir, filepath.Join(root, dir))
-		case err == nil && st.IsDir():
-			err = fmt.Errorf("packages with files in /%s: their suite has no merged /usr: name a newer one's mirror", dir)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // rootFiles are what maintainer scripts and an administrator would have made, in the words of mksquashfs's pseudo files

@@ -84,15 +84,15 @@ func TestToolsWithoutProgramsAreRefused(t *testing.T) {
 
 func TestRootHasAMergedUsr(t *testing.T) {
 	root := t.TempDir()
-	testkit.OK(t, mergeUsr(root))
+	testkit.OK(t, assets.MergeUsr(root))
 	write(t, filepath.Join(root, "usr/bin/x"), "", 0o644)
 	if _, err := os.Stat(filepath.Join(root, "bin/x")); err != nil {
 		t.Error(err)
 	}
-	testkit.OK(t, mergeUsr(root)) // as it is
+	testkit.OK(t, assets.MergeUsr(root)) // as it is
 	old := t.TempDir()
 	write(t, filepath.Join(old, "bin/x"), "", 0o644)
-	if err := mergeUsr(old); err == nil || !strings.Contains(err.Error(), "/bin") {
+	if err := assets.MergeUsr(old); err == nil || !strings.Contains(err.Error(), "/bin") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -29,7 +29,7 @@ func toolsBundle(kernel string) assets.Bundle {
 // finishTools has all programs of a tree run by its own loader and libraries: each becomes a script that says so,
 // beside the program. Compilers call other programs of their own by path, so the scripts are where these were.
 func finishTools(_ context.Context, root string) error {
-	if err := mergeUsr(root); err != nil {
+	if err := assets.MergeUsr(root); err != nil {
 		return err
 	}
 	var programs []string

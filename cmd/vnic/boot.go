@@ -8,8 +8,10 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/assets/toolimage"
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
@@ -44,6 +46,13 @@ leaves, also while the guest boots or hangs, Ctrl-] Ctrl-] sends one Ctrl-], and
 A script comes with its interpreter; python and perl with their own library, but nothing that is installed
 beside it (--copy). Without a command there is a shell, with these tools of this machine, as far as it has them:
 ` + indented(boot.Tools) + `
+Behind these, in /bbin, every guest has u-root's commands, and its sh where this machine's has not come.
+
+--tools brings Debian packages along: net is ethtool of the kernel's generation, tcpdump, iperf3 and ping;
+python is python3-minimal (python3 has all modules); ncdevmem is built of the kernel's source (400 MB to
+download); any other name is a package. They are fetched once, and have their own libraries; in PATH they
+come before this machine's programs.
+
 In the guest, eth0 is the kernel's. guest0, guest1, ... are names of the guests; gateway leads to this
 machine: its address is this machine's loopback, as far as --host-ports says, and TCP and UDP to anywhere
 else goes out by this machine's sockets, but to link-local addresses and clouds' metadata (--allow).
@@ -62,6 +71,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
   vnic boot --nic gve -- ip address           on the kernel's own devmem TCP
   vnic boot --guests 2 -- ./test              two guests on one switch; $VNIC_INDEX is 0 and 1
   vnic boot --lab a3-high -- sh -c env        guests with 4 NICs and 8 GPUs each: vnic lab show a3-high
+  vnic boot --tools net,strace -- ethtool -i eth0
   vnic boot --kernel bzImage --modules lib    a kernel of your own
   vnic boot --copy data:/data -- ls -l /data  with files
   vnic boot --guests 2 --end first-failure --timeout 10m -- ./test   for CI`,
@@ -148,6 +158,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	f.StringArrayVar(&o.Copies, "copy", nil,
 		"HOST:GUEST, a file or directory for the guests, libraries included; HOST alone: to the same place")
 	f.StringArrayVar(&o.Env, "env", nil, "NAME=VALUE for the program's environment; NAME alone: its value here")
+	toolsFlag(f, &o.Tools)
 	f.IntVar(&o.CPUs, "cpus", 1, "CPUs of each guest")
 	f.Var((*bytesFlag)(&o.Memory), "memory", "RAM of each guest")
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each GPU, a power of two; 0: no GPUs")
@@ -210,6 +221,12 @@ func indented(words []string) string {
 		line += " " + w
 	}
 	return b.String() + line + "\n"
+}
+
+// toolsFlag is the flag for Debian packages in guests.
+func toolsFlag(f *pflag.FlagSet, list *string) {
+	f.StringVar(list, "tools", toolimage.None,
+		"none; or Debian packages for the guests: net (ethtool, tcpdump, iperf3, ping), python, ncdevmem, PACKAGE,...")
 }
 
 // doingNow shows what is being done; "": nothing any more.

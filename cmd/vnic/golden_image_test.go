@@ -14,6 +14,9 @@ import (
 	"github.com/u-root/u-root/pkg/cpio"
 )
 
+// trailer is the end of a cpio archive, with the end of its header: programs may have the name alone.
+const trailer = "0000000B00000000TRAILER!!!"
+
 // initrd FILE: what each of its archives has, in order; a text's content, but not the bytes of
 // programs.
 func (tr *transcript) initrd(args []string) {
@@ -31,6 +34,9 @@ func (tr *transcript) initrd(args []string) {
 			}
 			tr.Check(err)
 			if "/"+rec.Name == filepath.Dir(tr.Getenv("WORK")) { // is there only for what is below it
+				continue
+			}
+			if strings.HasPrefix(rec.Name, "bbin/") { // held in guest-images
 				continue
 			}
 			content := make([]byte, rec.FileSize)
@@ -56,8 +62,8 @@ func (tr *transcript) initrd(args []string) {
 				}
 			}
 		}
-		end := bytes.Index(rest, []byte("TRAILER!!!"))
-		rest = bytes.TrimLeft(rest[end+len("TRAILER!!!"):], "\x00")
+		end := bytes.Index(rest, []byte(trailer))
+		rest = bytes.TrimLeft(rest[end+len(trailer):], "\x00")
 	}
 	tr.append(b.String() + "\n")
 }

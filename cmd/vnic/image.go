@@ -37,7 +37,8 @@ func imageBuildCommand() *cobra.Command {
 		Long: `Write a guest image for a QEMU of your own, on a NIC of 'vnic serve': a directory with kernel, initrd,
 append (the kernel's command line) and a README with the flags for QEMU. The guest is that of 'vnic boot':
 the kernel drives eth0, and the program comes from this machine with its libraries. It runs on the serial
-line, and with its end the guest powers off; without a command there is a shell. eth0 gets its address by
+line, and with its end the guest powers off; without a command there is a shell. Besides there are u-root's
+commands, in /bbin. eth0 gets its address by
 DHCP from vnic serve's gateway; the guest at port0 is guest0, and so on.
 
 Programs for guests of vnic boot run as they are: devmem, those that use the Go package
@@ -77,6 +78,7 @@ The same flags, files and kernel give the same image, byte for byte.`,
 	f.StringArrayVar(&o.Guest.Copies, "copy", nil,
 		"HOST:GUEST, a file or directory for the guest, libraries included; HOST alone: to the same place")
 	f.StringArrayVar(&o.Guest.Env, "env", nil, "NAME=VALUE for the program's environment; NAME alone: its value here")
+	toolsFlag(f, &o.Guest.Tools)
 	f.Var((*bytesFlag)(&o.Guest.Memory), "memory",
 		"RAM that the guest will have at least: files may take up a third of it")
 	f.StringVar(&o.Guest.Append, "append", "", "words for the kernel's command line")

@@ -16,6 +16,7 @@ import (
 
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/gpusocket"
+	"vnic.dev/vnic/guest-images/guesttools"
 	"vnic.dev/vnic/guest-images/session"
 )
 
@@ -31,6 +32,9 @@ func Applet([]string) int {
 	}
 	n, err := connect(context.Background(), c.Alone)
 	if err != nil {
+		say(os.Stderr, err)
+	}
+	if err := guesttools.MountAlone(); err != nil {
 		say(os.Stderr, err)
 	}
 	tty, err := open("/")

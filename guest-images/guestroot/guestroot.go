@@ -64,7 +64,7 @@ func mountAll(ctx context.Context, images []Image) error {
 	lower := map[string][]string{} // at each place, the last one first
 	var places []string
 	for i, im := range images {
-		disk, err := waitDisk(ctx, im.Serial)
+		disk, err := WaitDisk(ctx, im.Serial)
 		if err != nil {
 			return err
 		}
@@ -130,8 +130,8 @@ func layer(lower []string, upper, at string) error {
 	return nil
 }
 
-// waitDisk gives the device of a disk by its serial number, once the kernel has it.
-func waitDisk(ctx context.Context, serial string) (string, error) {
+// WaitDisk gives the device of a disk of this guest by its serial number, once the kernel has it: within 20 s.
+func WaitDisk(ctx context.Context, serial string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, diskTime)
 	defer cancel()
 	for {

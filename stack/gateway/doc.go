@@ -7,6 +7,7 @@
 // offers, at addresses of its own:
 //
 //   - ARP, neighbor discovery and router advertisements (RFC 4861), ICMP echo of its own addresses;
+//     a ping of any other gets ICMP's "administratively prohibited", or without NAT "unreachable";
 //   - DHCPv4 (RFC 2131): the address of each Host by its MAC, and a pool for all others;
 //   - DNS over UDP and TCP: the Hosts' names and its own; with NAT, everything else goes to the host's resolvers;
 //   - NAT, if asked: TCP connections and UDP flows of guests end here, and go on as sockets of the
@@ -42,7 +43,7 @@
 // tables. Under them nothing is called but wakers, a quota, what makes a socket in netstack, and,
 // under the leases', the switch's register of addresses.
 //
-// It does not know: DHCPv6; ICMP beyond its own addresses (guests cannot ping the world); IP
+// It does not know: DHCPv6; ICMP beyond its own addresses (guests cannot ping the world, and are told so); IP
 // multicast, and protocols other than TCP and UDP; VLANs; guests' addresses outside its prefixes;
 // two gateways with the same addresses on a switch. Where guests' links have no wire.Identity, one
 // that takes another's address or MAC is not found out. Guests may send router advertisements and

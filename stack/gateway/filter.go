@@ -22,6 +22,7 @@ const (
 )
 
 const (
+	protoICMP        = 1
 	protoICMPv6      = 58
 	ndRouterSolicit  = 133 // RFC 4861, 4.1
 	ndNeighborAdvert = 136 // 4.4

@@ -110,7 +110,7 @@ func (g *Gateway) start() error {
 	g.port = &port{
 		name: g.o.Name, mac: g.o.MAC, limits: portLimits(g.o.MaxMTU), count: &g.count, in: newInbox(), ep: ep,
 		filter:    filter{prefix4: g.o.Prefix4, prefix6: g.o.Prefix6, local6: g.local6(), nat: g.o.NAT},
-		solicited: make(chan struct{}, 1), done: make(chan struct{}), stats: g.Stats,
+		solicited: make(chan struct{}, 1), done: make(chan struct{}), stats: g.Stats, unreachable: g.unreachable,
 	}
 	g.ns = ether.New(udp.NewProtocol)
 	err = g.configure(ep)

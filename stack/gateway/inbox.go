@@ -21,6 +21,7 @@ type arrived struct {
 	proto     uint16       // EtherType
 	group     bool         // its link address was a group's
 	solicited bool         // it is a router solicitation
+	beyond    bool         // netstack does not get it: filter.pingBeyond
 }
 
 // size is how much of the inbox's space it takes.

@@ -112,7 +112,7 @@ func TestRouterAdvertisements(t *testing.T) {
 	testkit.Equal(t, "address", a, netip.MustParseAddr("fd76:6e69::5054:ff:fe01:203"))
 }
 
-// The gateway answers pings of its own addresses only.
+// The gateway answers pings of its own addresses only. Of others it says that they lead nowhere, in its own name.
 func TestPing(t *testing.T) {
 	r := newRig(t, nil).raw(1)
 	ping4 := func(dst netip.Addr, seq byte) {
@@ -131,7 +131,8 @@ func TestPing(t *testing.T) {
 	ping6(netip.MustParseAddr("2001:db8::1"), 3)
 	ping6(prefix6.Addr(), 4)
 	got := map[byte]bool{}
-	r.await("pongs", func(b []byte) bool {
+	refused4, refused6 := false, false
+	r.await("pongs, and refusals", func(b []byte) bool {
 		r.answerARP(b)
 		switch {
 		case b[12] == 8 && b[13] == 0 && b[23] == 1 && b[34] == 0:
@@ -143,10 +144,43 @@ func TestPing(t *testing.T) {
 			r.send(r.icmp6(gatewayMAC, addr6Of(1), netip.AddrFrom16([16]byte(b[22:38])), msg))
 		case b[20] == protoICMPv6 && b[54] == 129:
 			got[b[61]] = true
+		case b[12] == 8 && b[13] == 0 && b[23] == 1 && b[34] == 3:
+			refused4 = b[35] == 13 && netip.AddrFrom4([4]byte(b[26:30])) == prefix4.Addr() && b[69] == 1 // of the first
+		case b[20] == protoICMPv6 && b[54] == 1:
+			refused6 = b[55] == 1 && netip.AddrFrom16([16]byte(b[22:38])) == prefix6.Addr() && b[109] == 3
 		}
-		return got[2] && got[4]
+		return got[2] && got[4] && refused4 && refused6
 	})
 	if got[1] || got[3] {
 		t.Error("it answers for others")
 	}
+}
+
+// Without NAT there is no route to elsewhere. ICMP errors, and pings of what is no host, are answered by nothing.
+func TestPingWithoutNAT(t *testing.T) {
+	w := newRig(t, func(o *Options) { o.NAT = false })
+	r := w.raw(1)
+	send := func(kind byte, dst string, seq byte) {
+		msg := make([]byte, 64)
+		msg[0], msg[7] = kind, seq
+		header.ICMPv4(msg).SetChecksum(^splitter.Sum(msg, 0))
+		r.send(r.ip4(gatewayMAC, addr4Of(1), netip.MustParseAddr(dst), 1, msg))
+	}
+	send(3, "8.8.8.8", 1)
+	send(11, "8.8.8.8", 2)
+	send(8, "224.0.0.1", 3)
+	send(8, "127.0.0.1", 4)
+	send(8, "255.255.255.255", 5)
+	send(8, "0.0.0.0", 6)
+	send(8, "8.8.8.8", 7)
+	r.await("a refusal", func(b []byte) bool {
+		r.answerARP(b)
+		if b[12] != 8 || b[13] != 0 || b[23] != 1 {
+			return false
+		}
+		if b[34] != 3 || b[35] != 0 || b[69] != 7 {
+			t.Errorf("type %d code %d answers packet %d", b[34], b[35], b[69])
+		}
+		return b[69] == 7
+	})
 }

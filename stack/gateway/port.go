@@ -26,6 +26,9 @@ type port struct {
 	done      chan struct{} // closed when run is done
 	stats     func() Stats
 
+	// unreachable answers a ping of an address that is elsewhere. Set before run.
+	unreachable func(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer)
+
 	// from is the link of the frame that netstack has now. It is for what netstack calls on run's
 	// goroutine: handlers of segments and datagrams that no endpoint wants, and an endpoint's
 	// waiters. Of a reassembled packet it is that of the fragment that came last.
@@ -59,7 +62,8 @@ func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	var buf [splitter.MaxHeader]byte
 	for i, pkt := range batch {
 		judged, ok := p.wants(w, pkt, &buf)
-		if !ok {
+		beyond := !ok && p.filter.pingBeyond(&pkt.Meta.Headers, judged)
+		if !ok && !beyond {
 			p.count.filtered.Add(1)
 			pkt.Verdict = wire.Drop(wire.DropUnknownDst)
 			continue
@@ -89,6 +93,7 @@ func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 			pkt.Verdict = wire.Drop(wire.DropMAC)
 			continue
 		}
+		a.beyond = beyond
 		p.in.put(a)
 		pkt.Verdict = wire.Verdict{Kind: wire.Taken, Queue: p.in}
 	}
@@ -194,6 +199,10 @@ func (p *port) inject(a *arrived, closed bool) {
 	if a.group {
 		pkt.PktType = tcpip.PacketBroadcast
 	}
+	defer pkt.DecRef()
+	if a.beyond {
+		p.unreachable(tcpip.NetworkProtocolNumber(a.proto), pkt)
+		return
+	}
 	d.DeliverNetworkPacket(tcpip.NetworkProtocolNumber(a.proto), pkt)
-	pkt.DecRef()
 }

@@ -12,6 +12,7 @@ import (
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/guest-images/guestnvme"
 	"vnic.dev/vnic/guest-images/guestroot"
+	"vnic.dev/vnic/guest-images/guesttools"
 	"vnic.dev/vnic/guest-images/guesttree"
 	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/guest-images/session"
@@ -24,6 +25,7 @@ func main() {
 	guestnet.Ops()
 	guestnvme.Ops()
 	guestroot.Ops()
+	guesttools.Ops()
 	guesttree.Ops()
 	gpusocket.Ops()
 	agent.RegisterApplet(agent.ConsoleApplet, console.Applet)

@@ -19,6 +19,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/terminal"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/devmemtool"
+	"vnic.dev/vnic/guest-images/guesttools"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
@@ -29,6 +30,7 @@ type runner struct {
 	opt     *Options
 	program *program
 	images  *images
+	tools   *packages // nil: none
 	lab     *lab.Lab
 	guests  []*guest
 	logs    []*log       // with LogDir, one a guest
@@ -63,8 +65,11 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 		}
 	}()
 	l.takeTerminal(leave)
+	if err := l.fetchTools(ctx); err != nil {
+		return 0, err
+	}
 	l.alive.Stage("looking for the program's files")
-	if l.program, err = o.prepare(); err != nil {
+	if l.program, err = o.prepare(l.tools); err != nil {
 		return 0, err
 	}
 	if err := errors.Join(o.checkGDB(), l.openLogs()); err != nil {
@@ -98,8 +103,11 @@ func (o *Options) stage(what string) {
 	}
 }
 
-// fetch finds or fetches QEMU and the kernel, and makes what the guests boot from.
-func (l *runner) fetch(ctx context.Context) error {
+// find finds or fetches QEMU and the kernel.
+func (l *runner) find(ctx context.Context) error {
+	if l.images != nil {
+		return nil
+	}
 	o := l.opt
 	const looking = "looking for QEMU and a kernel"
 	l.alive.Stage(looking)
@@ -109,6 +117,14 @@ func (l *runner) fetch(ctx context.Context) error {
 		return err
 	}
 	l.images = &images{Images: im}
+	return nil
+}
+
+// fetch finds or fetches QEMU and the kernel, and makes what the guests boot from.
+func (l *runner) fetch(ctx context.Context) error {
+	if err := l.find(ctx); err != nil {
+		return err
+	}
 	if err := l.initrd(ctx); err != nil {
 		return err
 	}
@@ -128,8 +144,17 @@ func (o *Options) drivers(between string) string {
 // that comes without any has what it needs built in, or else the guest will say so.
 func (l *runner) initrd(ctx context.Context) error {
 	o, im := l.opt, l.images
-	build := func(modules []string) error { return im.Build(ctx, modules, devmemtool.Name) }
+	build := func(modules []string) error {
+		return im.BuildImage(ctx, guestimages.Options{Modules: modules, Userland: true,
+			Applets: []string{devmemtool.Name, guesttools.AppletName}})
+	}
 	all := machines.DriverModules(o.describe().Guests)
+	fix := "give its own modules by --modules, with " + o.drivers(" and ") +
+		" among them; or no --kernel, and one is fetched"
+	if l.tools != nil {
+		all = append(all, o.toolModules()...)
+		fix += "; --tools needs " + strings.Join(o.toolModules(), ", ")
+	}
 	if im.Kernel.Modules == "" {
 		return build(all)
 	}
@@ -153,8 +178,7 @@ func (l *runner) initrd(ctx context.Context) error {
 		}
 	}
 	if machines.LacksModules(err) {
-		return &assets.Missing{What: "kernel " + im.Kernel.Version, Err: err,
-			Fix: "give its own modules by --modules, with " + o.drivers(" and ") + " among them; or no --kernel, and one is fetched"}
+		return &assets.Missing{What: "kernel " + im.Kernel.Version, Err: err, Fix: fix}
 	}
 	return err
 }
@@ -263,6 +287,7 @@ func (l *runner) close() error {
 		}
 		errs = append(errs, l.images.Close())
 	}
+	errs = append(errs, l.tools.close())
 	for _, f := range l.logs {
 		errs = append(errs, f.Close())
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -11,8 +12,11 @@ import (
 
 	"go.uber.org/goleak"
 
+	"vnic.dev/vnic/assets/toolimage"
+	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/gpusocket"
 	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/guest-images/guesttools"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
@@ -112,7 +116,7 @@ func TestEnvironmentSaysWhatThereIs(t *testing.T) {
 		o := good()
 		o.NIC, o.GPUMemory, o.Guests = c.nic, c.memory, 2
 		w := testkit.Must(lab.Open(o.describe(), lab.Options{}))(t)
-		g := &guest{runner: &runner{opt: &o}, place: o.places(w)[1],
+		g := &guest{runner: &runner{opt: &o, program: &program{}}, place: o.places(w)[1],
 			network: guestnet.Result{Interfaces: []guestnet.Found{{Name: "eth0", PCI: "0000:00:03.0"},
 				{Name: "eth1", PCI: "0000:00:04.0"}}}}
 		if c.nic == lab.GVE {
@@ -151,7 +155,7 @@ func TestCommandsAreFoundOrRefused(t *testing.T) {
 		"same place":     {[]string{"./plain"}, []string{"plain"}, dir + "/plain", ""},
 		"shell":          {nil, nil, "sh", ""},
 		"none":           {[]string{"./none"}, nil, "", "command ./none: no such file on this machine, and no --copy"},
-		"none in PATH":   {[]string{"no-such-program"}, nil, "", "not found on this machine, in PATH"},
+		"none in PATH":   {[]string{"no-such-program"}, nil, "", "give that by --tools PACKAGE"},
 		"not executable": {[]string{"./plain"}, nil, "", "not executable: chmod +x"},
 		"directory":      {[]string{"./"}, nil, "", "not a program"},
 		"bad copy":       {[]string{"sh"}, []string{"none:/x"}, "", "--copy none:/x: "},
@@ -160,7 +164,7 @@ func TestCommandsAreFoundOrRefused(t *testing.T) {
 	} {
 		o := good()
 		o.Command, o.Copies = c.command, c.copies
-		p, err := o.prepare()
+		p, err := o.prepare(nil)
 		var use *UseError
 		switch {
 		case c.says != "" && (!errors.As(err, &use) || !strings.Contains(err.Error(), c.says)):
@@ -170,6 +174,57 @@ func TestCommandsAreFoundOrRefused(t *testing.T) {
 		case c.says == "" && !strings.HasSuffix(p.path, c.path):
 			t.Errorf("%s: %q", name, p.path)
 		}
+	}
+}
+
+// Programs are the packages' before this machine's, and this machine's before u-root's.
+func TestCommandsAreThePackagesFirst(t *testing.T) {
+	if guestimages.Userland() == nil {
+		t.Skip("this build carries no userland: make build")
+	}
+	set := testkit.Must(toolimage.Parse("net"))(t)
+	tools := &packages{set: set, image: &toolimage.Image{Programs: []toolimage.Program{
+		{Name: "iperf3", Path: "/usr/bin/iperf3"}, {Name: "here", Path: "/usr/bin/here"}}}}
+	dir := t.TempDir()
+	t.Setenv("PATH", dir)
+	testkit.OK(t, os.WriteFile(filepath.Join(dir, "here"), []byte("#!/bin/sh\n"), 0o755))
+	for _, c := range []struct {
+		name  string
+		tools *packages
+		path  string // ends with it
+		says  string
+	}{
+		{"iperf3", tools, guesttools.BinDir + "/iperf3", ""}, {"here", tools, guesttools.BinDir + "/here", ""},
+		{"here", nil, dir + "/here", ""}, {"ls", tools, guestimages.UserlandDir + "/ls", ""},
+		{"sh", nil, guestimages.UserlandDir + "/sh", ""}, {"/bbin/ls", nil, "/bbin/ls", ""},
+		{"ethtool", tools, "", "nor in --tools net: "}, {"iperf3", nil, "", "--tools PACKAGE"},
+		{"/bbin/none", nil, "", "no such file"},
+	} {
+		o := good()
+		o.Command = []string{c.name}
+		p, err := o.prepare(c.tools)
+		switch {
+		case c.says != "":
+			if err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%s: %v, want %q", c.name, err, c.says)
+			}
+		case err != nil || p.path != c.path:
+			t.Errorf("%s: %v, %v; want %s", c.name, p, err, c.path)
+		}
+	}
+}
+
+// What is not to be had of --tools is wrong use, before anything is fetched.
+func TestBadToolsAreRefused(t *testing.T) {
+	for _, text := range []string{"NET", "net,", "none,net", "a b", "../x", "x;y"} {
+		o := good()
+		if o.Tools = text; o.Check() == nil {
+			t.Errorf("--tools %q is taken", text)
+		}
+	}
+	o := good()
+	for _, o.Tools = range []string{"", "none", "net", "net,python3-yaml"} {
+		testkit.NoError(t, o.Check())
 	}
 }
 

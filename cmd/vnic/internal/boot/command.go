@@ -14,6 +14,7 @@ import (
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/devmemtool"
 	"vnic.dev/vnic/guest-images/elfdeps"
+	"vnic.dev/vnic/guest-images/guesttools"
 )
 
 // program is what runs in the guests, and the files that it needs there.
@@ -23,6 +24,7 @@ type program struct {
 	dir   string
 	files *guestimages.Overlay
 	terms []string // terminals that it may be run on
+	env   []string // that it gets besides
 }
 
 // fileShare is the part of a guest's memory that files may take up: until they are unpacked they are there twice.
@@ -34,8 +36,8 @@ type UseError struct{ Err error }
 func (e *UseError) Error() string { return e.Err.Error() }
 func (e *UseError) Unwrap() error { return e.Err }
 
-// prepare finds the command and all files on this machine, before anything boots.
-func (o *Options) prepare() (*program, error) {
+// prepare finds the command and all files on this machine, before anything boots. What the packages have is theirs.
+func (o *Options) prepare(tools *packages) (*program, error) {
 	p := &program{args: o.Command, files: guestimages.NewOverlay(o.Memory / fileShare), dir: "/",
 		terms: []string{os.Getenv("TERM")}}
 	if o.image {
@@ -51,7 +53,7 @@ func (o *Options) prepare() (*program, error) {
 	if len(o.Command) == 0 {
 		err = p.shell()
 	} else {
-		err = p.command(o.Command[0])
+		err = p.command(o.Command[0], tools)
 	}
 	if err != nil {
 		return nil, o.explain("", err)
@@ -101,9 +103,9 @@ func (p *program) copy(arg string) error {
 	return p.files.Copy(abs, guest)
 }
 
-// command finds the program: of the guest when its name is that of one there, else of this machine,
-// from where it comes along, and the guest has it at the same place.
-func (p *program) command(name string) error {
+// command finds the program: of the guest when its name is that of one there; of the packages that come along; of this
+// machine, from where it comes along, and the guest has it at the same place; of u-root's commands.
+func (p *program) command(name string, tools *packages) error {
 	if wd, err := os.Getwd(); err == nil && usable(wd) {
 		p.dir = wd
 		defer p.files.Dir(wd)
@@ -114,10 +116,15 @@ func (p *program) command(name string) error {
 		return nil
 	case p.files.Has(name) && path.IsAbs(name):
 		return p.copied(name)
+	case tools.has(name):
+		p.path = path.Join(guesttools.BinDir, name)
+		return nil
 	case !strings.Contains(name, "/"):
 		found, err := exec.LookPath(name)
 		if err != nil {
-			return fmt.Errorf("command %s: not found on this machine, in PATH: if it is a file, give its path", name)
+			return p.userland(name, path.Join(guestimages.UserlandDir, name), fmt.Errorf(
+				"command %s: not found on this machine, in PATH, nor among u-root's commands%s: if it is a file, give its path; "+
+					"if a Debian package has it, give that by --tools PACKAGE", name, tools.nor()))
 		}
 		name = found
 	}
@@ -130,7 +137,8 @@ func (p *program) command(name string) error {
 	}
 	p.path = abs
 	if _, err := os.Stat(abs); errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("command %s: no such file on this machine, and no --copy puts one there", name)
+		return p.userland(name, abs, fmt.Errorf("command %s: no such file on this machine, and no --copy "+
+			"puts one there", name))
 	}
 	if err := p.files.Program(abs, abs); err != nil {
 		return fmt.Errorf("command %w", err)
@@ -148,6 +156,19 @@ func (p *program) copied(path string) error {
 		return fmt.Errorf("command %w", err)
 	}
 	if p.script() {
+		p.tools()
+	}
+	return nil
+}
+
+// userland takes a command of u-root's at a place of the guest, if that is where there is one; else it is an error.
+func (p *program) userland(name, at string, otherwise error) error {
+	base := path.Base(at)
+	if !guestimages.HasCommand(base) || path.Dir(at) != guestimages.UserlandDir && at != "/bin/sh" {
+		return otherwise
+	}
+	p.path = at
+	if shells[base] {
 		p.tools()
 	}
 	return nil
@@ -179,8 +200,10 @@ func (p *program) system() {
 		p.files.Dir(dir)
 	}
 	for name, text := range map[string]string{
-		"passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
-		"group":  "root:x:0:\nnogroup:x:65534:\n", "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+		"passwd": "root:x:0:0:root:/root:/bin/sh\n" +
+			"tcpdump:x:0:0::/root:/usr/sbin/nologin\n" + // it takes this user's rights, and with root's it may write its files
+			"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+		"group": "root:x:0:\nnogroup:x:65534:\n", "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 	} {
 		p.files.Text("/etc/"+name, text)
 	}

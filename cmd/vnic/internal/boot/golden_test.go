@@ -49,7 +49,7 @@ func TestGoldenEnvironment(t *testing.T) {
 			for i := range n.Interfaces {
 				found = append(found, guestnet.Found{Name: fmt.Sprint("eth", i), PCI: fmt.Sprintf("0000:00:%02x.0", 3+i)})
 			}
-			g := &guest{runner: &runner{opt: &o}, place: p, network: guestnet.Result{Interfaces: found}}
+			g := &guest{runner: &runner{opt: &o, program: &program{}}, place: p, network: guestnet.Result{Interfaces: found}}
 			conf := testkit.Must(json.MarshalIndent(n, "", "  "))(t)
 			fmt.Fprintf(&b, "== %s: %s\n%s\n%s\n\n", c.name, p.name, strings.Join(g.env(), "\n"), conf)
 		}

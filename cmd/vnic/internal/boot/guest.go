@@ -28,7 +28,7 @@ type guest struct {
 const forever = 365 * 24 * time.Hour // the program says when it is done
 
 // boot starts the guest, which lives as long as ctx, and its network. When ready ends first, the guest is ended.
-func (g *guest) boot(ctx, ready context.Context) error {
+func (g *guest) boot(ctx, ready context.Context) (err error) {
 	o, im := g.runner.opt, g.runner.images
 	c := machines.Config{Name: g.name, Agent: agent.Config{Hostname: g.name, Port: true},
 		Files: io.NewSectionReader(im.files, 0, im.size), RAMSize: o.ram(g.index), CPUs: o.cpus(g.index),
@@ -46,6 +46,10 @@ func (g *guest) boot(ctx, ready context.Context) error {
 	if o.LogDir != "" {
 		c.Console = g.runner.logs[g.index]
 	}
+	if c.Disks, err = g.runner.tools.disks(); err != nil {
+		return err
+	}
+	defer closeDisks(c.Disks) // QEMU has them then
 	starting, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(ready, cancel)
 	m, err := im.Boot(starting, g.hw, c)
@@ -63,6 +67,10 @@ func (g *guest) boot(ctx, ready context.Context) error {
 			fix = "it came without modules: give them by --modules, or build " + o.drivers(" and ") + " in"
 		}
 		return im.BlameKernel(g.blame(err), fix)
+	}
+	if err := g.runner.tools.mount(ready, m.Agent()); err != nil {
+		return im.BlameKernel(g.blame(err), "--tools needs its modules "+strings.Join(o.toolModules(), ", ")+
+			", or these built in")
 	}
 	if err := g.compareTrees(ready); err != nil {
 		return g.blame(err)
@@ -87,7 +95,7 @@ func (g *guest) boot(ctx, ready context.Context) error {
 // env is the program's environment.
 func (g *guest) env() []string {
 	o := g.runner.opt
-	env := append(plainEnv(), "PS1="+g.name+`:\w\$ `, "VNIC_INDEX="+strconv.Itoa(g.index),
+	env := append(plainEnv(g.runner.tools), "PS1="+g.name+`:\w\$ `, "VNIC_INDEX="+strconv.Itoa(g.index),
 		"VNIC_GUESTS="+strconv.Itoa(o.Guests), "VNIC_NIC="+g.devmem[0].Model.Name)
 	devices := g.devices()
 	var all []string
@@ -109,6 +117,7 @@ func (g *guest) env() []string {
 			env = append(env, e+"="+v)
 		}
 	}
+	env = append(env, g.runner.program.env...)
 	return append(env, o.given()...)
 }
 

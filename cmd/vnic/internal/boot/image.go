@@ -9,6 +9,7 @@ import (
 	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/guest-images/guesttools"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
@@ -29,11 +30,21 @@ type Image struct {
 func NewImage(ctx context.Context, o Options) (i *Image, err error) {
 	l := &runner{opt: &o}
 	o.image, o.Fetch.KernelOnly = true, true
-	if l.program, err = o.prepare(); err != nil {
+	defer func() {
+		if err != nil {
+			_ = l.close()
+		}
+	}()
+	if err := l.fetchTools(ctx); err != nil {
 		return nil, err
 	}
+	if l.program, err = o.prepare(l.tools); err != nil {
+		return nil, err
+	}
+	if err := l.tools.bring(l.program.files); err != nil {
+		return nil, o.explain("--tools "+o.Tools, err)
+	}
 	if err := l.fetch(ctx); err != nil {
-		_ = l.close()
 		return nil, err
 	}
 	model, _ := lab.LookupModel(o.NIC)
@@ -47,16 +58,16 @@ func NewImage(ctx context.Context, o Options) (i *Image, err error) {
 		Append: qemu.KernelArgs(model.Node, strings.TrimSpace(software.KernelArgs+" "+o.Append)), runner: l}
 	i.config = agent.Config{Modules: l.images.Modules, HugePages: software.HugePages, Node0: model.Node,
 		Alone: &agent.Alone{
-			Path: p.path, Args: p.args, Env: o.imageEnv(), Dir: p.dir, Shell: len(o.Command) == 0, Driver: software.Driver,
-			OwnDriver: !model.Kernel}}
+			Path: p.path, Args: p.args, Env: append(o.imageEnv(l.tools), p.env...), Dir: p.dir,
+			Shell: len(o.Command) == 0, Driver: software.Driver, OwnDriver: !model.Kernel}}
 	return i, nil
 }
 
 // imageEnv is what is known of a program's environment before its guest boots. Of this process's
 // there is in it only where its libraries were found, and what the user asks for: the same flags
 // are to give the same image.
-func (o *Options) imageEnv() []string {
-	env := append(plainEnv(), `PS1=\h:\w\$ `, "TERM="+imageTerms[0], "VNIC_NIC="+o.NIC)
+func (o *Options) imageEnv(tools *packages) []string {
+	env := append(plainEnv(tools), `PS1=\h:\w\$ `, "TERM="+imageTerms[0], "VNIC_NIC="+o.NIC)
 	if v, ok := os.LookupEnv("LD_LIBRARY_PATH"); ok {
 		env = append(env, "LD_LIBRARY_PATH="+v)
 	}
@@ -66,9 +77,13 @@ func (o *Options) imageEnv() []string {
 // imageTerms are terminals that may be at the other end of an image's console. Most are like the first one.
 var imageTerms = strings.Fields("xterm xterm-256color screen screen-256color tmux-256color linux vt100 vt220")
 
-// plainEnv is what any program expects.
-func plainEnv() []string {
-	return []string{"PATH=" + guestimages.Path, "HOME=/root", "USER=root",
+// plainEnv is what any program expects. In PATH the packages of --tools come first, u-root's commands last.
+func plainEnv(t *packages) []string {
+	path := guestimages.Path
+	if t != nil {
+		path = guesttools.BinDir + ":" + path
+	}
+	return []string{"PATH=" + path, "HOME=/root", "USER=root",
 		"LOGNAME=root", "SHELL=/bin/sh", "LANG=C.UTF-8"}
 }
 

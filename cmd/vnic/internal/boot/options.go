@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/assets/toolimage"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/limit"
 	"vnic.dev/vnic/guest-images/guestnet"
@@ -44,6 +45,7 @@ type Options struct {
 
 	Copies   []string // HOST:GUEST, or HOST for the same place
 	Env      []string // NAME=VALUE, or NAME for its value here
+	Tools    string   // Debian packages for the guests, as toolimage.Parse has it
 	Append   string   // to the kernel's command line
 	QEMUArgs []string
 	GDB      int    // port of the first guest's, 0 = none
@@ -128,6 +130,9 @@ func (o *Options) Check() error {
 		if name, _, _ := strings.Cut(e, "="); name == "" {
 			return fmt.Errorf("--env %q: NAME=VALUE, or NAME for its value here", e)
 		}
+	}
+	if _, err := toolimage.Parse(o.Tools); err != nil {
+		return err
 	}
 	d := o.describe()
 	_, err := o.gateway()

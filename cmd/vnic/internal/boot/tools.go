@@ -3,8 +3,11 @@ package boot
 import (
 	"errors"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
+
+	guestimages "vnic.dev/vnic/guest-images"
 )
 
 // shells are programs beside which one expects tools.
@@ -19,17 +22,26 @@ var Tools = strings.Fields(`
 // toolDirs are where tools of an administrator may be that PATH does not lead to.
 var toolDirs = []string{"/usr/sbin", "/sbin"}
 
-// shell has a shell of this machine run: bash, for its line editing, or sh.
+// notFound has bash say where a command may come from (bash(1), COMMAND EXECUTION; exported functions).
+const notFound = `BASH_FUNC_command_not_found_handle%%=() { echo "bash: $1: command not found: if a Debian package ` +
+	`has it, vnic boot --tools PACKAGE brings it along" >&2; return 127; }`
+
+// shell has a shell of this machine run: bash, for its line editing, or sh; where there is none, u-root's.
 func (p *program) shell() error {
 	p.dir = "/root"
 	for _, s := range []struct{ path, args string }{{"/bin/bash", "bash --noprofile --norc"}, {"/bin/sh", "sh"}} {
 		if p.files.Program(s.path, s.path) == nil {
 			p.path, p.args = s.path, strings.Fields(s.args)
+			if s.path == "/bin/bash" {
+				p.env = []string{notFound}
+			}
 			p.tools()
 			return nil
 		}
 	}
-	return errors.New("no shell on this machine: no /bin/bash and no /bin/sh: name a command, after --")
+	p.args = []string{"sh"}
+	return p.userland("sh", path.Join(guestimages.UserlandDir, "sh"), errors.New(
+		"no shell on this machine, no /bin/bash and no /bin/sh, nor in this vnic: name a command, after --"))
 }
 
 // tools adds the tools that this machine has. One that cannot be had is no error.

@@ -20,6 +20,9 @@ import (
 	"vnic.dev/vnic/lab"
 )
 
+// trailer is the end of a cpio archive, with the end of its header: programs may have the name alone.
+const trailer = "0000000B00000000TRAILER!!!"
+
 // options build an image of a kernel without modules, and a program.
 func options(t *testing.T) BuildOptions {
 	t.Helper()
@@ -62,8 +65,8 @@ func files(t *testing.T, initrd []byte) map[string]string {
 			}
 			all[rec.Name] = content.String()
 		}
-		end := bytes.Index(initrd, []byte("TRAILER!!!"))
-		initrd = bytes.TrimLeft(initrd[end+len("TRAILER!!!"):], "\x00")
+		end := bytes.Index(initrd, []byte(trailer))
+		initrd = bytes.TrimLeft(initrd[end+len(trailer):], "\x00")
 	}
 	return all
 }

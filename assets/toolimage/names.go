@@ -1,0 +1,84 @@
+package toolimage
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Words of --tools that are no names of packages.
+const (
+	None     = "none"
+	Net      = "net"
+	Python   = "python"
+	NCDevmem = "ncdevmem"
+)
+
+// Bounds of what a user names.
+const (
+	MaxNames = 32
+	MaxName  = 64
+)
+
+// groups are the packages that a word stands for. The first of net is of the kernel's generation.
+var groups = map[string][]string{
+	// u-root's ping does not take -c1.
+	Net:    {"ethtool", "tcpdump", "iperf3", "iputils-ping"},
+	Python: {"python3-minimal"},
+	// It is not a package: it is built of the kernel's source. These are the libraries that it is linked with.
+	NCDevmem: {"libc6", "libmnl0"},
+}
+
+// packageName is Debian Policy's, 5.6.7, but that it does not end with what apt-get takes for a verb.
+var packageName = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]*[a-z0-9+]$`)
+
+// Set is what a user wants.
+type Set struct {
+	Words    []string // as they were given, each once, in their order; empty: none
+	Packages []string // that they stand for
+	NCDevmem bool     // it is among them
+}
+
+// Parse reads the value of --tools.
+func Parse(text string) (s Set, err error) {
+	words := strings.Split(text, ",")
+	if len(words) == 1 && (words[0] == None || words[0] == "") {
+		return s, nil
+	}
+	if len(words) > MaxNames {
+		return s, fmt.Errorf("--tools: %d names: %d at most", len(words), MaxNames)
+	}
+	for _, w := range words {
+		switch {
+		case w == None:
+			return s, fmt.Errorf("--tools %s: %s stands alone", text, None)
+		case len(w) > MaxName || !packageName.MatchString(w):
+			return s, fmt.Errorf("--tools: %q is no name of a package: %s, or of %s, %s, %s and Debian packages, with "+
+				"commas between them", shorten(w), None, Net, Python, NCDevmem)
+		case slices.Contains(s.Words, w):
+			continue
+		}
+		s.Words = append(s.Words, w)
+		packages := groups[w]
+		if packages == nil {
+			packages = []string{w}
+		}
+		for _, p := range packages {
+			if !slices.Contains(s.Packages, p) {
+				s.Packages = append(s.Packages, p)
+			}
+		}
+		s.NCDevmem = s.NCDevmem || w == NCDevmem
+	}
+	return s, nil
+}
+
+func shorten(w string) string {
+	if len(w) > MaxName {
+		return w[:MaxName] + "..."
+	}
+	return w
+}
+
+func (s Set) String() string { return strings.Join(s.Words, ",") }

@@ -1,0 +1,178 @@
+package boot
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/assets/selftests"
+	"vnic.dev/vnic/assets/toolimage"
+	guestimages "vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/guest-images/guesttools"
+	"vnic.dev/vnic/qemu"
+)
+
+// packages are what --tools brings along.
+type packages struct {
+	set   toolimage.Set
+	image *toolimage.Image
+	tests *selftests.Images // that have ncdevmem; nil: it is not wanted
+}
+
+// ncdevmem is where the kernel's tests have it, whose image is mounted at testsDir.
+const (
+	testsDir = "/ks"
+	ncdevmem = testsDir + "/drivers/net/hw/ncdevmem"
+)
+
+// fetchTools finds or fetches what --tools names, of the kernel's generation. That comes before all else, as commands
+// may be of it.
+func (l *runner) fetchTools(ctx context.Context) error {
+	o := l.opt
+	set, err := toolimage.Parse(o.Tools)
+	if err != nil || len(set.Words) == 0 {
+		return err
+	}
+	if err := l.find(ctx); err != nil {
+		return err
+	}
+	o.stage("looking for tools")
+	t := &packages{set: set}
+	t.image, err = toolimage.Fetch(ctx, o.Fetch, set, l.images.Kernel.Version, func(bytes int64) {
+		o.Note("--tools %v: %d MB are downloaded, this once", set, (bytes+1<<20-1)>>20)
+	})
+	if errors.Is(err, assets.ErrNoPackage) {
+		return &UseError{fmt.Errorf("%w: name packages as Debian does, or none, net, python, ncdevmem", err)}
+	}
+	if err != nil {
+		return err
+	}
+	l.tools = t
+	for _, n := range t.image.Notes {
+		o.Note("%s", n)
+	}
+	if !set.NCDevmem {
+		return nil
+	}
+	so := selftests.Options{Options: o.Fetch, Kernel: l.images.Kernel}
+	if n := selftests.Megabytes(so); n > 0 && !o.Fetch.Offline {
+		o.Note("--tools ncdevmem: it is built of the kernel's source, for which some %d MB are downloaded, this once", n)
+	}
+	if t.tests, err = selftests.Make(ctx, so); err != nil {
+		return fmt.Errorf("--tools ncdevmem: %w", err)
+	}
+	for _, n := range t.tests.Notes {
+		o.Note("%s", n)
+	}
+	return nil
+}
+
+// has says whether there is a program of this name among them; nil: none is.
+func (t *packages) has(name string) bool {
+	return t != nil && (t.image.Has(name) || t.tests != nil && name == "ncdevmem")
+}
+
+// nor is the part of a sentence that says where a program is not, either.
+func (t *packages) nor() string {
+	if t == nil {
+		return ""
+	}
+	return fmt.Sprintf(", nor in --tools %v", t.set)
+}
+
+// files are the images, in the order of config's.
+func (t *packages) files() (list []string) {
+	if t != nil {
+		list = append(list, t.image.Path)
+		if t.tests != nil {
+			list = append(list, t.tests.Tests)
+		}
+	}
+	return list
+}
+
+func serial(i int) string { return fmt.Sprintf("vnic-tools-%d", i) }
+
+// toolModules are the kernel's modules that --tools needs.
+func (o *Options) toolModules() []string {
+	if o.image {
+		return guesttools.FileModules
+	}
+	return guesttools.Modules
+}
+
+// bring has the images come along as files, for a guest that has no disk of ours.
+func (t *packages) bring(files *guestimages.Overlay) error {
+	if t == nil {
+		return nil
+	}
+	c := t.config()
+	for i, path := range t.files() {
+		c.Images[i] = guesttools.Image{File: fmt.Sprintf("/vnic/tools-%d.squashfs", i), At: c.Images[i].At}
+		if err := files.Ours(path, c.Images[i].File); err != nil {
+			return err
+		}
+	}
+	b, err := json.MarshalIndent(c, "", "\t")
+	if err == nil {
+		files.Text(guesttools.ConfigPath, string(b))
+	}
+	return err
+}
+
+// disks open the images for a guest. The caller closes them, by closeDisks.
+func (t *packages) disks() (list []qemu.Disk, err error) {
+	for i, path := range t.files() {
+		f, err := os.Open(path)
+		if err != nil {
+			closeDisks(list)
+			return nil, err
+		}
+		list = append(list, qemu.Disk{File: f, Serial: serial(i), ReadOnly: true})
+	}
+	return list, nil
+}
+
+func closeDisks(list []qemu.Disk) {
+	for _, d := range list {
+		_ = d.File.Close()
+	}
+}
+
+// config is what a guest is told of them.
+func (t *packages) config() (c guesttools.Config) {
+	for i := range t.files() {
+		c.Images = append(c.Images, guesttools.Image{Serial: serial(i)})
+	}
+	for _, p := range t.image.Programs {
+		c.Programs = append(c.Programs, guesttools.Program{Name: p.Name, Path: p.Path})
+	}
+	if t.tests != nil {
+		c.Images[1].At = testsDir
+		c.Programs = append(c.Programs, guesttools.Program{Name: "ncdevmem", Path: ncdevmem})
+	}
+	return c
+}
+
+// mount has a guest mount them.
+func (t *packages) mount(ctx context.Context, a *agent.Client) error {
+	if t == nil {
+		return nil
+	}
+	return guesttools.Mount(ctx, a, t.config())
+}
+
+func (t *packages) close() error {
+	if t == nil {
+		return nil
+	}
+	err := t.image.Close()
+	if t.tests != nil {
+		err = errors.Join(err, t.tests.Close())
+	}
+	return err
+}

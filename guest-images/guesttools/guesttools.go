@@ -1,0 +1,392 @@
+// Package guesttools gives a guest programs of Debian packages, with the libraries and files that they came with,
+// beside the guest's own, which may be of another machine with another libc. It is both ends: Ops registers the
+// operation and the applet with package agent, Mount is the host's call.
+//
+// The packages are an image on a read-only disk, or in a file of a guest under somebody else's QEMU. Their programs run
+// below a second root (Root), which has the image's /usr over the guest's, and all else of the guest's: its other
+// directories are bound there, with what is mounted in them now and later. So a program finds its loader, libraries and
+// data where it was built to find them, and works on the guest's files; the guest's own programs do not see any of it.
+// In BinDir is a script for each program, which has the applet run it there.
+//
+// The image is read as far as it is used; of the guest's memory nothing is taken but what the kernel caches. Names of
+// programs come from the host. What the guest's root may be changed to does not matter to anybody else.
+//
+// The package is not API (README, Stability).
+package guesttools
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/u-root/u-root/pkg/mount/loop"
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/guest-images/guestroot"
+)
+
+// Modules are the kernel modules that a guest needs, those that are not part of its kernel; FileModules are those of a
+// guest that has its images as files.
+var (
+	Modules     = guestroot.Modules
+	FileModules = []string{"loop", "squashfs", "overlay"}
+)
+
+const dir = "/vnic/tools"
+
+// Places in the guest.
+const (
+	BinDir = dir + "/bin"
+	Root   = dir + "/root"
+)
+
+// ConfigPath is where a guest without a host at a results channel has its Config, if it is to have tools.
+const ConfigPath = "/vnic/tools.json"
+
+// AppletName is the name of the applet that scripts of BinDir are for, which the guest's image has to have.
+const AppletName = "vnic-tool"
+
+// Config says what a guest gets.
+type Config struct {
+	Images   []Image   `json:"images"`
+	Programs []Program `json:"programs"`
+}
+
+// Image is a squashfs on a disk of the guest, or in a file of its own.
+type Image struct {
+	Serial string `json:"serial,omitempty"` // of the disk
+	File   string `json:"file,omitempty"`
+	// At is where it is, below Root: "/ks". The first one's is "": the packages.
+	At string `json:"at"`
+}
+
+// Program is one of BinDir.
+type Program struct {
+	Name string `json:"name"`
+	Path string `json:"path"` // below Root
+}
+
+const opName = "guesttools"
+
+// Ops registers the operation and the applet.
+func Ops() {
+	agent.Register(opName, func(ctx context.Context, c Config) (any, error) { return nil, mount(ctx, c) })
+	agent.RegisterApplet(AppletName, applet)
+}
+
+// Mount has a guest mount images and make BinDir. It is called once, after the guest's network is there.
+func Mount(ctx context.Context, a *agent.Client, c Config) error { return a.Call(ctx, opName, c, nil) }
+
+// MountAlone does as Mount, in a guest that has its configuration and the images in files; without, it does nothing.
+func MountAlone() error {
+	b, err := os.ReadFile(ConfigPath)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	var c Config
+	if err == nil {
+		err = json.Unmarshal(b, &c)
+	}
+	if err == nil {
+		err = mount(context.Background(), c)
+	}
+	if err != nil {
+		return fmt.Errorf("tools: %w", err)
+	}
+	return nil
+}
+
+// device gives the block device of an image.
+func (im *Image) device(ctx context.Context) (string, error) {
+	if im.File == "" {
+		return guestroot.WaitDisk(ctx, im.Serial)
+	}
+	dev, err := loop.FindDevice()
+	if err != nil {
+		return "", fmt.Errorf("a loop device for %s: %w", im.File, err)
+	}
+	return dev, loop.SetFile(dev, im.File)
+}
+
+func mount(ctx context.Context, c Config) error {
+	if len(c.Images) == 0 || c.Images[0].At != "" {
+		return errors.New("the first image has to be that of packages")
+	}
+	images := make([]string, len(c.Images))
+	for i, im := range c.Images {
+		disk, err := im.device(ctx)
+		if err != nil {
+			return err
+		}
+		images[i] = fmt.Sprintf("%s/images/%d", dir, i)
+		if err := mountAt(disk, images[i], "squashfs", unix.MS_RDONLY, ""); err != nil {
+			return err
+		}
+	}
+	// What is mounted in the guest's directories from now on is seen below Root, too.
+	if err := unix.Mount("", "/", "", unix.MS_SHARED|unix.MS_REC, ""); err != nil {
+		return &os.PathError{Op: "mount --make-rshared", Path: "/", Err: err}
+	}
+	if err := mountAt("tmpfs", Root, "tmpfs", 0, "mode=755,size=1m"); err != nil {
+		return err
+	}
+	if err := system(images[0]); err != nil {
+		return err
+	}
+	if err := bindAll("/", Root); err != nil {
+		return err
+	}
+	if err := bindAll(images[0], Root); err != nil { // what the guest has not: /opt, say
+		return err
+	}
+	for i, im := range c.Images[1:] {
+		if err := bind(images[i+1], filepath.Join(Root, im.At)); err != nil {
+			return err
+		}
+	}
+	return scripts(c.Programs)
+}
+
+func mountAt(what, at, kind string, flags uintptr, options string) error {
+	if err := os.MkdirAll(at, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(what, at, kind, flags, options); err != nil {
+		return &os.PathError{Op: "mount " + kind, Path: at, Err: err}
+	}
+	return nil
+}
+
+func bind(from, at string) error { return mountAt(from, at, "", unix.MS_BIND|unix.MS_REC, "") }
+
+// usr are the directories below /usr that a system with a merged /usr has at the root, too.
+var usr = []string{"bin", "sbin", "lib", "lib64"}
+
+// system makes what of Root is the packages': /usr, with the guest's below it, /etc and /var, which are the guest's,
+// with what these lack of the packages'.
+func system(image string) error {
+	if err := overlay(filepath.Join(Root, "usr"), filepath.Join(image, "usr"), "/usr"); err != nil {
+		return err
+	}
+	for _, d := range usr {
+		at := filepath.Join(Root, "usr", d)
+		if _, err := os.Stat(at); err != nil {
+			continue
+		}
+		if err := overlay(at, filepath.Join(image, "usr", d), filepath.Join("/usr", d), filepath.Join("/", d)); err != nil {
+			return err
+		}
+		if err := os.Symlink(filepath.Join("usr", d), filepath.Join(Root, d)); err != nil {
+			return err
+		}
+	}
+	for _, d := range []string{"/etc", "/var"} {
+		if err := fill(filepath.Join(image, d), d); err != nil {
+			return err
+		}
+	}
+	// The guest's ld.so.cache is of the machine that its programs are from.
+	etc := filepath.Join(Root, "etc")
+	if err := bind("/etc", etc); err != nil {
+		return err
+	}
+	if err := unix.Mount("", etc, "", unix.MS_PRIVATE, ""); err != nil { // else the mount to come were the guest's, too
+		return &os.PathError{Op: "mount --make-private", Path: etc, Err: err}
+	}
+	if cache := filepath.Join(etc, "ld.so.cache"); exists(cache) {
+		empty := filepath.Join(dir, "ld.so.cache")
+		if err := os.WriteFile(empty, nil, 0o644); err != nil {
+			return err
+		}
+		if err := unix.Mount(empty, cache, "", unix.MS_BIND, ""); err != nil {
+			return &os.PathError{Op: "mount --bind", Path: cache, Err: err}
+		}
+	}
+	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// overlay shows directories in one, read-only, those that come first over the others. The first has to be there.
+func overlay(at string, lower ...string) error {
+	lower = slices.DeleteFunc(lower, func(d string) bool {
+		st, err := os.Lstat(d)
+		return err != nil || !st.IsDir()
+	})
+	if len(lower) == 1 {
+		return bind(lower[0], at)
+	}
+	return mountAt("overlay", at, "overlay", unix.MS_RDONLY, "lowerdir="+strings.Join(lower, ":"))
+}
+
+// Bounds of what fill copies into the guest's memory, of one directory.
+const (
+	fillBytes = 8 << 20
+	fillFiles = 2_000
+)
+
+// fill copies to a directory what it lacks of another.
+func fill(from, to string) error {
+	if !exists(from) {
+		return os.MkdirAll(to, 0o755)
+	}
+	bytes, files := int64(0), 0
+	return filepath.WalkDir(from, func(p string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, p)
+		if err != nil {
+			return err
+		}
+		at := filepath.Join(to, rel)
+		st, err := e.Info()
+		switch {
+		case err != nil:
+			return err
+		case e.IsDir():
+			return os.MkdirAll(at, st.Mode().Perm()|0o700)
+		case exists(at):
+			return nil
+		case e.Type()&fs.ModeSymlink != 0:
+			target, err := os.Readlink(p)
+			if err != nil {
+				return err
+			}
+			return os.Symlink(target, at)
+		case !e.Type().IsRegular():
+			return nil
+		}
+		if bytes, files = bytes+st.Size(), files+1; bytes > fillBytes || files > fillFiles {
+			return fmt.Errorf("%s of the packages: more than %d MB or %d files", to, fillBytes>>20, fillFiles)
+		}
+		return copyFile(p, at, st.Mode().Perm())
+	})
+}
+
+func copyFile(from, to string, mode fs.FileMode) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }()
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
+
+// bindAll binds the directories of a root below another one that has no such name yet: what a system has at its root,
+// and ours, stays.
+func bindAll(from, to string) error {
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		at := filepath.Join(to, e.Name())
+		if e.Name() == "vnic" || slices.Contains(usr, e.Name()) || exists(at) {
+			continue
+		}
+		switch {
+		case e.IsDir():
+			err = bind(filepath.Join(from, e.Name()), at)
+		case e.Type()&fs.ModeSymlink != 0:
+			var target string
+			if target, err = os.Readlink(filepath.Join(from, e.Name())); err == nil {
+				err = os.Symlink(target, at)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scripts makes BinDir.
+func scripts(programs []Program) error {
+	if err := os.MkdirAll(BinDir, 0o755); err != nil {
+		return err
+	}
+	for _, p := range programs {
+		if p.Name != filepath.Base(p.Name) || !filepath.IsAbs(p.Path) || strings.ContainsAny(p.Path, "\n") {
+			return fmt.Errorf("%q, %q: no program", p.Name, p.Path)
+		}
+		text := fmt.Sprintf("#!/bin/%s\n%s\n", AppletName, p.Path)
+		if err := os.WriteFile(filepath.Join(BinDir, p.Name), []byte(text), 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// applet runs the program that a script names, the first argument, with the others.
+func applet(args []string) int {
+	if len(args) == 0 {
+		_, _ = fmt.Fprintf(os.Stderr, "%s: not to be started by hand: it runs the programs of %s\n", AppletName, BinDir)
+		return 2
+	}
+	err := run(args)
+	_, _ = fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(args[0]), err)
+	return 126
+}
+
+// run does not return, but for an error.
+func run(args []string) error {
+	f, err := os.Open(args[0])
+	if err != nil {
+		return err
+	}
+	lines := bufio.NewScanner(f)
+	lines.Scan()
+	lines.Scan()
+	program := lines.Text()
+	if !filepath.IsAbs(program) {
+		return fmt.Errorf("%s: names no program", args[0])
+	}
+	_ = f.Close()
+	if err := catchUp(); err != nil {
+		return err
+	}
+	wd, _ := os.Getwd()
+	if err := unix.Chroot(Root); err != nil {
+		return &os.PathError{Op: "chroot", Path: Root, Err: err}
+	}
+	if wd == "" || unix.Chdir(wd) != nil {
+		if err := unix.Chdir("/"); err != nil {
+			return err
+		}
+	}
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "LD_LIBRARY_PATH=") })
+	err = syscall.Exec(program, append([]string{filepath.Base(args[0])}, args[1:]...), env)
+	return &os.PathError{Op: "exec", Path: program, Err: err}
+}
+
+// catchUp binds directories that the guest's root has got since.
+func catchUp() error {
+	lock, err := os.OpenFile(dir+"/lock", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Close() }()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return err
+	}
+	return bindAll("/", Root)
+}

@@ -1,0 +1,1 @@
+echo "$0 $1 $#"; shift; echo $1; exit 4
