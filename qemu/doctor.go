@@ -3,6 +3,7 @@ package qemu
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -32,6 +33,7 @@ func Doctor(ctx context.Context, o assets.Options) *Report {
 	d := &doctor{Report: Report{
 		Facts: s.Found, MemoryBytes: needMemory, DownloadBytes: s.DownloadBytes, DiskBytes: s.DiskBytes,
 	}}
+	d.kernel(s)
 	program := d.program(s.Cache)
 	d.kvm(s)
 	d.Facts = append(d.Facts, s.Means...)
@@ -46,6 +48,33 @@ type doctor struct{ Report }
 
 func (d *doctor) add(name string, s assets.State, value, fix string) {
 	d.Facts = append(d.Facts, assets.NewFact(name, s, value, fix))
+}
+
+// kernel looks at what the guests' kernel is good for, where QEMU and a kernel are there.
+func (d *doctor) kernel(s *assets.Survey) {
+	for i := range d.Facts {
+		f := &d.Facts[i]
+		nic, ok := strings.CutPrefix(f.Name, "nic ")
+		if !ok || s.Kernel.Image == "" {
+			continue
+		}
+		fit := FitOf(s.Kernel, nic)
+		what, err := "", fit.Err(false)
+		devmem := fit.Err(true)
+		switch {
+		case err == nil && devmem == nil:
+			continue
+		case err == nil:
+			what, err = "an ordinary NIC only: ", devmem
+		case devmem == nil:
+			what = "for vnic's driver only, without an interface of the kernel's: "
+		}
+		state := assets.Lacking
+		if what != "" {
+			state = assets.Worse
+		}
+		*f = assets.NewFact(f.Name, state, what+"kernel "+s.Kernel.Version+": "+err.Error(), FixKernel(err))
+	}
 }
 
 func (d *doctor) kvm(s *assets.Survey) {

@@ -96,6 +96,12 @@ func (l *runner) fetch(ctx context.Context) error {
 		return err
 	}
 	l.images = &images{Images: im}
+	if err := im.CheckKernel(o.models(), false); err != nil {
+		return err
+	}
+	if err := im.CheckKernel(o.kernelModels(), true); err != nil {
+		o.Note("no device memory TCP: %v", err)
+	}
 	if err := l.initrd(ctx); err != nil {
 		return err
 	}

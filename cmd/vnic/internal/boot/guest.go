@@ -15,6 +15,7 @@ import (
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/guest-images/session"
 	"vnic.dev/vnic/lab/machines"
+	"vnic.dev/vnic/qemu"
 )
 
 // guest is one of them.
@@ -58,7 +59,7 @@ func (g *guest) boot(ctx, ready context.Context) error {
 		return context.Cause(ready)
 	}
 	if g.network, err = guestnet.Apply(ready, m.Agent(), o.network(g.place)); err != nil {
-		fix := machines.NewerKernel
+		fix := qemu.NewerKernel
 		if im.Modules == nil {
 			fix = "it came without modules: give them by --modules, or build " + o.drivers(" and ") + " in"
 		}
