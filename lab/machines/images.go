@@ -113,6 +113,9 @@ func (im *Images) Drivers(model string) []string {
 	return drivers
 }
 
+// Size is how large the initramfs is, in bytes.
+func (im *Images) Size() int64 { return im.initrd.Size }
+
 // Initrd is the initramfs with a configuration of the guest's agent. The caller closes it.
 func (im *Images) Initrd(c agent.Config) (io.ReadCloser, error) { return im.initrd.Initrd(c) }
 

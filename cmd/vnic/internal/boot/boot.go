@@ -154,6 +154,9 @@ func (l *runner) initrd(ctx context.Context) error {
 
 // files writes the user's files into one archive, which all guests read.
 func (l *runner) files() error {
+	if err := l.opt.checkFits(l.program.files.Bytes(), uint64(l.images.Size())); err != nil {
+		return err
+	}
 	fd, err := unix.MemfdCreate("vnic-files", unix.MFD_CLOEXEC)
 	if err != nil {
 		return os.NewSyscallError("memfd_create", err)

@@ -25,9 +25,6 @@ type program struct {
 	terms []string // terminals that it may be run on
 }
 
-// fileShare is the part of a guest's memory that files may take up: until they are unpacked they are there twice.
-const fileShare = 3
-
 // UseError is a mistake of the user's that only looking at files reveals.
 type UseError struct{ Err error }
 
@@ -36,7 +33,7 @@ func (e *UseError) Unwrap() error { return e.Err }
 
 // prepare finds the command and all files on this machine, before anything boots.
 func (o *Options) prepare() (*program, error) {
-	p := &program{args: o.Command, files: guestimages.NewOverlay(o.Memory / fileShare), dir: "/",
+	p := &program{args: o.Command, files: guestimages.NewOverlay(), dir: "/",
 		terms: []string{os.Getenv("TERM")}}
 	if o.image {
 		p.terms = imageTerms
@@ -56,6 +53,9 @@ func (o *Options) prepare() (*program, error) {
 		return nil, o.explain("", err)
 	}
 	p.system()
+	if err := o.checkFits(p.files.Bytes(), 0); err != nil {
+		return nil, err
+	}
 	for _, n := range p.files.Notes {
 		o.Note("%s", n)
 	}
@@ -71,8 +71,6 @@ func (o *Options) explain(flag string, err error) error {
 	case errors.Is(err, elfdeps.ErrMissing):
 		return &assets.Missing{What: "a library for the guest", Err: err,
 			Fix: "install it, name its directory in LD_LIBRARY_PATH, or link statically"}
-	case errors.Is(err, guestimages.ErrTooMuch):
-		return &UseError{fmt.Errorf("%w: give the guest more memory (--memory), or copy less", err)}
 	}
 	return &UseError{err}
 }
