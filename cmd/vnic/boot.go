@@ -157,7 +157,8 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	f.IntVar(&o.GDB, "gdb", 0, "port at 127.0.0.1 for gdb, the second guest's is the next (--qemu-arg -S waits for it)")
 	dump.Flags(f)
 	metricsFlag(f, &show)
-	f.StringVar(&o.LogDir, "log-dir", "", "directory for the guests' consoles")
+	f.StringVar(&o.LogDir, "log-dir", "", "directory for the guests' consoles, with their kernels' logs: "+
+		"console-guest0.log, ... (--append loglevel=4: its errors alone, which is sooner)")
 	sourceFlags(f, &o.Fetch)
 	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
