@@ -90,6 +90,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 				return misuse(c, err)
 			}
 			ui := newUI(c.ErrOrStderr(), false)
+			ui.times = verbose
 			defer ui.done()
 			o.Log = logTo(ui, slog.LevelError, verbose)
 			o.Fetch.Log, o.Fetch.Progress = o.Log, ui.fetch

@@ -123,7 +123,9 @@ QEMU's conventions of backend programs.`,
 			stderr := &lines{w: c.ErrOrStderr()}
 			o.Log = logTo(stderr, slog.LevelWarn, verbose)
 			note := func(format string, args ...any) { fmt.Fprintf(stderr, format+"\n", args...) }
-			o.Note = func(port, format string, args ...any) { note(port+": "+format, args...) }
+			o.Note = func(port, format string, args ...any) {
+				note(timeOfDay()+" "+port+": "+format, args...)
+			}
 			o.Ready = func(r *serve.Report) error {
 				if asJSON {
 					return printJSON(out, r)
