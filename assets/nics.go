@@ -20,7 +20,7 @@ func (s *Survey) nics(have resolved) {
 		name := "nic " + p.nic
 		switch {
 		case version == "" || s.Kernel.Image == "":
-			s.found(name, Worse, "QEMU or a guest kernel is missing", "the first run fetches both; see above")
+			s.found(name, Worse, "not known before there are a QEMU and a guest kernel", "see above")
 		case older(version, p.oldest):
 			s.found(name, Worse, fmt.Sprintf("QEMU %s is older than %s", version, p.oldest),
 				"the first run with --nic "+p.nic+" fetches a newer one")

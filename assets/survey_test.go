@@ -25,6 +25,17 @@ func TestSurveySaysWhatIsToBeFetched(t *testing.T) {
 	}
 }
 
+// What is given and cannot be used is fetched no substitute for.
+func TestSurveyIsNotReadyWithWhatCannotBeUsed(t *testing.T) {
+	fakeQEMU(t, "11.1.2")
+	for name, o := range map[string]Options{"QEMU": {QEMU: "/nonexistent"}, "kernel": {Kernel: "/nonexistent"}} {
+		o.CacheDir = t.TempDir()
+		if s := Look(t.Context(), o); s.Ready || s.CanFetch {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+}
+
 func TestSurveySaysWhichNICsAGuestCanHave(t *testing.T) {
 	for name, c := range map[string]struct {
 		qemu        string

@@ -130,6 +130,9 @@ func TestDoctorJudgesAKernel(t *testing.T) {
 	d := &doctor{Report{Facts: []assets.Fact{{Name: "qemu"}, {Name: "nic virtio"}, {Name: "nic gve"}}}}
 	d.kernel(&assets.Survey{Kernel: kernelWith(t, map[string][]byte{"lib/gve.ko": moduleFile(t, release, "dma_pool_alloc"),
 		"lib/other.ko": nil})})
+	if d.Facts[0].State != "" {
+		t.Errorf("%+v", d.Facts[0])
+	}
 	if v, g := d.Facts[1], d.Facts[2]; v.State != assets.Lacking || g.State != assets.Worse ||
 		!strings.HasPrefix(g.Value, "an ordinary NIC only: kernel "+release+": its gve is too old for device memory TCP") {
 		t.Errorf("%+v\n%+v", v, g)
