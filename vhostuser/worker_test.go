@@ -27,7 +27,10 @@ func (k *kicked) MaxQueues() int { return 1 }
 
 func (k *kicked) StartQueue(v Vring) (err error) {
 	k.worker, err = StartWorker(v, k.enabled, func(w *Worker) bool {
-		k.took <- true
+		select {
+		case k.took <- true:
+		default: // the endless ones are not counted
+		}
 		w.Call()
 		return k.more.Add(-1) >= 0
 	})
@@ -84,14 +87,9 @@ func TestWorkerCallsItsFunctionForEachKick(t *testing.T) {
 	q.waitCall(other)
 	dev.more.Store(1 << 30) // a function that is never done does not keep the queue from its end
 	q.signal(q.kick)
-	go func() {
-		for range dev.took {
-		}
-	}()
 	if base, err := q.GetVringBase(0); err != nil || base != 7 {
 		t.Errorf("base %d, %v", base, err)
 	}
-	close(dev.took)
 	q.must(q.ResetDevice())
 	q.must(q.HangUp())
 }
