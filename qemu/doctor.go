@@ -136,7 +136,8 @@ func (d *doctor) memory() bool {
 		d.add("shm", assets.Worse, "/dev/shm: "+err.Error(),
 			"needed only by other programs that share memory there; vnic uses memfds")
 	} else {
-		d.add("shm", assets.Good, fmt.Sprintf("%d MB free in /dev/shm, of which vnic needs none", int64(st.Bavail)*st.Bsize>>20), "")
+		d.add("shm", assets.Good, fmt.Sprintf("%d MB free in /dev/shm, of which vnic needs none",
+			int64(st.Bavail)*st.Bsize>>20), "")
 	}
 	return ok
 }

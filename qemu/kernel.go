@@ -16,8 +16,8 @@ import (
 )
 
 // NewerKernel is the advice to a user whose kernel is too old.
-const NewerKernel = "take a newer one (gve: 6.12 for an ordinary NIC, 7.2 for device memory TCP; 6.12, 7.2 and 7.3 are " +
-	"tested), or none, and one is fetched"
+const NewerKernel = "take a newer one (gve: 6.12 for an ordinary NIC, 7.2 for device memory TCP; 6.12, 7.2 and 7.3 " +
+	"are tested), or none, and one is fetched"
 
 // KernelFit is what a kernel is good for, as far as its files tell before it boots; nil: for all.
 type KernelFit struct {
@@ -41,7 +41,8 @@ type driverOf struct {
 
 // What gve names was read from the modules of Linux 6.1, 6.12, 7.2 and 7.3 (docs/specs/gve.md).
 var drivers = map[string]driverOf{
-	"virtio": {module: "virtio_net", option: "VIRTIO_NET", text: "Fail to set guest offload.", programs: "uio_pci_generic"},
+	"virtio": {module: "virtio_net", option: "VIRTIO_NET", text: "Fail to set guest offload.",
+		programs: "uio_pci_generic"},
 	"gve": {module: "gve", option: "GVE", text: "Could not get device information: err=%d",
 		needs:       "dma_pool_alloc",
 		old:         "it has neither this gVNIC's way to set up the admin queue, nor header split, nor flow steering",
@@ -52,8 +53,8 @@ var drivers = map[string]driverOf{
 }
 
 // bootOptions are what a kernel must have built in for a guest of ours to come up.
-var bootOptions = []string{"BLK_DEV_INITRD", "BINFMT_ELF", "PROC_FS", "SYSFS", "DEVTMPFS", "PCI", "NET", "INET", "FUTEX",
-	"EPOLL"}
+var bootOptions = []string{"BLK_DEV_INITRD", "BINFMT_ELF", "PROC_FS", "SYSFS", "DEVTMPFS", "PCI", "NET", "INET",
+	"FUTEX", "EPOLL"}
 
 // FitOf judges a kernel for guests with NICs of a model, "virtio" or "gve", by its modules, by its configuration where
 // that lies beside it, and, without modules, by what its image has. It reads some 100 files' names and at most 600 MB.

@@ -7,9 +7,9 @@ import (
 )
 
 // BaseDevice answers what devices of all types answer the same way, for a Device that embeds it: VIRTIO_F_VERSION_1
-// alone, the device status, no configuration space, no MTU, no error eventfds, nothing to do when the memory has changed.
-// What is left to the type is MaxQueues, StartQueue, SetCall, EnableQueue and StopQueue, for which a Worker serves; it
-// replaces of these methods what it has more of. The zero value is ready.
+// alone, the device status, no configuration space, no MTU, no error eventfds, nothing to do when the memory has
+// changed. What is left to the type is MaxQueues, StartQueue, SetCall, EnableQueue and StopQueue, for which a Worker
+// serves; it replaces of these methods what it has more of. The zero value is ready.
 type BaseDevice struct {
 	status uint8
 }

@@ -11,9 +11,9 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// Worker calls a function for each kick of a started queue, on a goroutine of its own, on which a fault in mapped memory
-// is a panic (for dma.Recover). It owns the queue's eventfds. Its methods but Call are for the goroutine of Serve, as
-// those of a Device are, and may be called while the function runs.
+// Worker calls a function for each kick of a started queue, on a goroutine of its own, on which a fault in mapped
+// memory is a panic (for dma.Recover). It owns the queue's eventfds. Its methods but Call are for the goroutine of
+// Serve, as those of a Device are, and may be called while the function runs.
 //
 // A frontend that never reads its calls holds up its own queue alone, and not Stop.
 type Worker struct {
@@ -22,8 +22,8 @@ type Worker struct {
 
 // StartWorker begins with a queue that StartQueue was given; enabled says whether it is. kicked is called at the first
 // kick, or at once if v.Running, and then for each kick that has come since, several at once as one; while the queue is
-// disabled, not before it is enabled again. What stops the queue waits for it, so it is to look at a bounded part of the
-// ring, and returns true if it has left something: then it is called again.
+// disabled, not before it is enabled again. What stops the queue waits for it, so it is to look at a bounded part of
+// the ring, and returns true if it has left something: then it is called again.
 //
 // v's descriptors are the Worker's, with an error too: a queue without a kick eventfd is to be polled, which is not
 // supported.
@@ -39,8 +39,8 @@ func StartWorker(v Vring, enabled bool, kicked func(w *Worker) (more bool)) (*Wo
 // Call calls the driver, if it wants calls. It is for the function that is called for kicks.
 func (w *Worker) Call() { w.fire() }
 
-// SetCall has the worker use another call eventfd, -1 for none, and fire it once, as a call that was due may have gone to
-// the old one.
+// SetCall has the worker use another call eventfd, -1 for none, and fire it once, as a call that was due may have gone
+// to the old one.
 func (w *Worker) SetCall(fd int) error { return w.setCall(fd) }
 
 // Enable lets the worker go on, or has it wait.

@@ -141,7 +141,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each GPU, a power of two; 0: no GPUs")
 	gpuDriverFlag(f, &o.GPUDriver)
 	iommuFlag(f, &o.IOMMU)
-	f.IntVar(&o.MTU, "mtu", 1500, "MTU of the link, which is also the largest that the NICs take, unless --max-mtu says more")
+	f.IntVar(&o.MTU, "mtu", 1500, mtuHelp)
 	maxMTUFlag(f, &o.MaxMTU)
 	xdpFlag(f, &o.XDP)
 	rscFlag(f, &o.RSCUsecs)

@@ -64,10 +64,12 @@ func printDoctor(w io.Writer, rep *qemu.Report) error {
 	var err error
 	switch {
 	case rep.Ready:
-		_, err = fmt.Fprintf(w, "\nready: 'vnic run' has all it needs, and takes %d MB of memory while it runs\n", rep.MemoryBytes>>20)
+		_, err = fmt.Fprintf(w, "\nready: 'vnic run' has all it needs, and takes %d MB of memory while it runs\n",
+			rep.MemoryBytes>>20)
 	case rep.CanFetch && rep.DownloadBytes > 0:
 		_, err = fmt.Fprintf(w,
-			"\nready: the first 'vnic run' downloads %d MB and keeps %d MB in the cache; it takes %d MB of memory while it runs\n",
+			"\nready: the first 'vnic run' downloads %d MB and keeps %d MB in the cache; "+
+				"it takes %d MB of memory while it runs\n",
 			rep.DownloadBytes>>20, rep.DiskBytes>>20, rep.MemoryBytes>>20)
 	default:
 		_, err = fmt.Fprintln(w,

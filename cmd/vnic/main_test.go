@@ -207,7 +207,7 @@ func TestDoctorSaysWhatARunNeeds(t *testing.T) {
 		{Name: "space", State: assets.Lacking, Value: "1 MB", Fix: "free some"}}
 	for want, rep := range map[string]qemu.Report{
 		"ready: 'vnic run' has all it needs, and takes 1024 MB of memory while it runs": {Ready: true, MemoryBytes: 1 << 30},
-		"ready: the first 'vnic run' downloads 60 MB and keeps 200 MB in the cache; it takes 1024 MB of memory while it runs": {
+		"ready: the first 'vnic run' downloads 60 MB and keeps 200 MB in the cache; it takes 1024 MB of memory": {
 			CanFetch: true, DownloadBytes: 60 << 20, DiskBytes: 200 << 20, MemoryBytes: 1 << 30},
 		"not ready for guests in QEMU": {},
 	} {

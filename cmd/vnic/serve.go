@@ -183,8 +183,7 @@ QEMU's conventions of backend programs.`,
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each NIC's GPU, a power of two; 0: no GPUs")
 	f.IntVar(&o.NIC.QueuePairs, "queues", 0,
 		"queue pairs of each NIC; of gve its driver may have twice as many, as for XDP (default: virtio 2, gve 4)")
-	f.IntVar(&o.NIC.MTU, "mtu", 1500, "MTU of the link, which is also the largest that the NICs take, unless --max-mtu says "+
-		"more")
+	f.IntVar(&o.NIC.MTU, "mtu", 1500, mtuHelp)
 	maxMTUFlag(f, &o.NIC.MaxMTU)
 	xdpFlag(f, &o.NIC.XDP)
 	rscFlag(f, &o.NIC.RSCUsecs)

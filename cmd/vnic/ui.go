@@ -198,8 +198,8 @@ func (u *ui) advance(what string, done, total uint64) {
 	_ = u.bar.Set64(int64(min(done, total)))
 }
 
-// completed says of what had a known end that it has come to it, where lines have told of parts of it. Of a failure it is
-// not called.
+// completed says of what had a known end that it has come to it, where lines have told of parts of it. Of a failure it
+// is not called.
 func (u *ui) completed() {
 	if !u.tty && !u.quiet && u.part > 0 && u.part < 4 {
 		u.part = 4

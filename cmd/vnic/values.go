@@ -17,8 +17,8 @@ import (
 	"vnic.dev/vnic/nic/sabotage"
 )
 
-// flagValues are the words that a flag takes, whichever command it is of, for shells and for "did you mean": what a value
-// may be says the command's own check.
+// flagValues are the words that a flag takes, whichever command it is of, for shells and for "did you mean": what a
+// value may be says the command's own check.
 var flagValues = map[string][]string{
 	"nic":        {lab.Virtio, lab.GVE},
 	"device":     {"virtio-net-pci", "vmxnet3", "e1000e"},

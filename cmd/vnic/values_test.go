@@ -84,7 +84,8 @@ func TestShellsCompleteValuesOfFlags(t *testing.T) {
 		}
 	}
 	for line, want := range map[string]string{
-		"run --nic gve,": "gve,virtio\ngve,gve\n:4\n", "run --mtu ": ":4\n", "boot --log-dir ": ":16\n", "run --pcap ": ":0\n",
+		"run --nic gve,": "gve,virtio\ngve,gve\n:4\n", "run --mtu ": ":4\n",
+		"boot --log-dir ": ":16\n", "run --pcap ": ":0\n",
 	} {
 		args := strings.Split("__complete "+line, " ")
 		_, out, _ := ran(args...)

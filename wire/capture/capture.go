@@ -28,8 +28,8 @@ type Options struct {
 	Payload int    // bytes of payload of each packet, 0 to MaxPayload; 0: headers only
 	Records int    // packets that may wait to be written; 0: as many as fit 32 MiB, 256 to 8192
 	Comment string // of the whole file
-	// Once has a frame be in the file once where one captured port sends it and others take it at once: as it was sent, with
-	// what became of it at each. What a link delays is still there as it comes.
+	// Once has a frame be in the file once where one captured port sends it and others take it at once: as it was sent,
+	// with what became of it at each. What a link delays is still there as it comes.
 	Once   bool
 	Failed func(err error) // called once, on a goroutine of Capture's, when a write has failed; nil: Close tells
 

@@ -27,8 +27,8 @@ type guest struct {
 	ran     bool // the program, to its end
 }
 
-// kernelLog has the kernel's log on a console that is kept: all but what is for debugging, which costs a boot 2 s of its
-// slow serial line under TCG. The user's own words come behind it.
+// kernelLog has the kernel's log on a console that is kept: all but what is for debugging, which costs a boot 2 s of
+// its slow serial line under TCG. The user's own words come behind it.
 const kernelLog = "loglevel=7"
 
 // lastWords is how long a guest whose console is kept may take to switch itself off.

@@ -26,8 +26,8 @@ type Options struct {
 
 // Flags adds the flags to a command's.
 func (o *Options) Flags(f *pflag.FlagSet) {
-	f.StringVar(&o.File, "pcap", "", "write what passes the ports to this file, as pcapng (-: to stdout): each frame once, with "+
-		"comments of where its payload lay and where it came to")
+	f.StringVar(&o.File, "pcap", "", "write what passes the ports to this file, as pcapng (-: to stdout): each frame "+
+		"once, with comments of where its payload lay and where it came to")
 	f.BoolVar(&o.Ends, "pcap-ends", false, "have --pcap write each frame at both ends: as it was sent, and as it came")
 	f.IntVar(&o.Payload, "pcap-payload", 0,
 		"bytes of payload of each packet that --pcap writes, read from where it lies (default: headers only)")
@@ -65,8 +65,8 @@ func Start(o Options, note func(format string, args ...any)) (*Pcap, error) {
 	if o.File == "" {
 		return nil, nil
 	}
-	comment := "-tx is what a port's guest sent, with what became of it; -rx what came for a port later, as links delay it, " +
-		"or from elsewhere: a frame between two ports is here once"
+	comment := "-tx is what a port's guest sent, with what became of it; -rx what came for a port later, as links delay " +
+		"it, or from elsewhere: a frame between two ports is here once"
 	if o.Ends {
 		comment = "-tx is what a port's guest sent, -rx what came for it: a frame between two ports is here twice"
 	}

@@ -363,8 +363,8 @@ func TestPagesAtOnceAreBounded(t *testing.T) {
 }
 
 func TestBitRateHasThreeDigits(t *testing.T) {
-	for n, want := range map[float64]string{0: "0 bit/s", 999: "999 bit/s", 1000: "1.00 kbit/s", 16.777216e6: "16.8 Mbit/s",
-		123456e6: "123 Gbit/s"} {
+	for n, want := range map[float64]string{0: "0 bit/s", 999: "999 bit/s", 1000: "1.00 kbit/s",
+		16.777216e6: "16.8 Mbit/s", 123456e6: "123 Gbit/s"} {
 		testkit.Equal(t, "rate", bitRate(n), want)
 	}
 }
