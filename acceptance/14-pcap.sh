@@ -2,8 +2,9 @@
 # "tshark reads the pcapng of a lossy run: no malformed packet, retransmissions there, comments
 # there; with 8 ports under load capture never blocks traffic (drops are counted)."
 #
-# The judge is tshark (of this machine, else of Debian's packages: tools/tshark). A frame between
-# two ports is in the file twice, so TCP is looked at from one end: the interfaces of one port.
+# The judge is tshark (of this machine, else of Debian's packages: tools/tshark). A frame between two ports is in the
+# file once, with what became of it at both; with --pcap-ends twice, so TCP is looked at from one end: the interfaces
+# of one port.
 . "$(dirname "$0")/lib.sh"
 size=${SIZE:-16M}
 
@@ -41,7 +42,8 @@ tshark --version | awk 'NR == 1'
 # lossy ARGUMENT...: a run over a lossy link, and what tshark makes of it.
 lossy() {
   echo "== vnic run $* --loss 1%"
-  "$vnic" run "$@" --loss 1% --seed 3 --size "$size" --json --pcap "$work/run.pcapng" > "$work/run.json"
+  "$vnic" run "$@" --loss 1% --seed 3 --size "$size" --json --pcap "$work/run.pcapng" --pcap-ends \
+    > "$work/run.json"
   holds "$work/run.json" "$(devmem_proof_loss 0)" 'runs.0.retransmitted_bytes > 0' 'pcap.packets > 100' \
     'pcap.missed == 0'
   read_file "$work/run.pcapng"
@@ -68,6 +70,18 @@ lossy() {
 lossy --guest inproc --mode devmem
 lossy --guest inproc --mode devmem --family 6 --mtu 9000 --reorder 1%
 for nic in ${NICS-virtio gve}; do lossy --nic "$nic" --mode devmem; done
+
+echo "== each frame once, with both ends: nothing is sent again, and every byte has two places"
+for nic in inproc ${NICS-virtio gve}; do
+  how=(--nic "$nic"); [ $nic != inproc ] || how=(--guest inproc)
+  "$vnic" run "${how[@]}" --mode devmem --size 4M --seed 3 --json --pcap "$work/run.pcapng" > "$work/run.json"
+  holds "$work/run.json" "$(devmem_proof 0)" 'pcap.missed == 0'
+  read_file "$work/run.pcapng"
+  none 'malformed != ""'
+  none 'again != "" || unseen != ""'
+  none 'len > 0 && port == 5201 && comment !~ /from GPU 0, frag 0x.*; to B.* of payload to GPU 1, frag 0x/'
+  some 'len > 0 && port == 5201'
+done
 
 echo "== without loss there is nothing of that: the negative control. Payload as far as asked for"
 "$vnic" run --guest inproc --mode both --size 4M --seed 3 --json --pcap "$work/run.pcapng" --pcap-payload 65536 \

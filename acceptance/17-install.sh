@@ -56,6 +56,12 @@ complete() {
   LC_ALL=C.UTF-8 groff -man -Tutf8 -P-c "$at/share/man/man1/vnic-run.1" | tr -s '[:space:]' ' ' > "$work/page"
   grep -q 'prove where its bytes went.* RAM of each guest .*vnic run --nic gve' "$work/page" || \
     { cat "$work/page" >&2; fail "the page of run says nothing"; }
+  for f in "$at"/share/man/man1/vnic*.1; do
+    for section in 'EXIT STATUS' ENVIRONMENT FILES; do
+      grep -qx ".SH $section" "$f" || fail "$f has no section $section"
+    done
+  done
+  grep -qx '.SH EXAMPLES' "$at/share/man/man1/vnic-run.1" || fail "the page of run has no examples"
   echo "ok   $(ls "$at/share/man/man1" | wc -l) man pages"
   bash -n "$at/share/bash-completion/completions/vnic" || fail "completion for bash"
   # What it completes the program says itself: sourced, and asked as a shell would.

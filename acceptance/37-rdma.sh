@@ -157,7 +157,7 @@ for line in open(sys.argv[2]):
 PY
   python3 "$work/packets.py" "$work/json" "$1" "$work/frames" ${2:-} || fail "what tshark finds of $1"
 }
-capture=(--pcap "$work/rdma.pcapng")
+capture=(--pcap-ends --pcap "$work/rdma.pcapng")
 for op in put get; do
   moves $op "${quick[@]}" --size 1M --block 100K "${capture[@]}"
   dissect $op headers

@@ -53,6 +53,8 @@ type Survey struct {
 	CanFetch      bool   // what is missing can be downloaded, if the mirror can be reached
 	DownloadBytes int64  // what the first run will download
 	DiskBytes     int64  // what that takes up in the cache
+
+	unusable bool // what the user gave is; nothing is fetched in its place
 }
 
 // Look looks at this machine. It changes nothing, and uses no network.
@@ -78,7 +80,7 @@ func Look(ctx context.Context, o Options) *Survey {
 	}
 	fits := s.space(err)
 	s.Ready = haveQEMU && haveKernel
-	s.CanFetch = packages && fits
+	s.CanFetch = packages && fits && !s.unusable
 	return s
 }
 
@@ -102,7 +104,7 @@ func lacking(name string, err error) Fact {
 func (s *Survey) findQEMU(ctx context.Context, o Options, have resolved) bool {
 	b, note, err := hostQEMU(ctx, &o)
 	if err != nil {
-		s.Found, s.QEMU = append(s.Found, lacking("qemu", err)), b
+		s.Found, s.QEMU, s.unusable = append(s.Found, lacking("qemu", err)), b, true
 		return false
 	}
 	if note != "" {
@@ -136,7 +138,7 @@ func (s *Survey) findQEMU(ctx context.Context, o Options, have resolved) bool {
 func (s *Survey) findKernel(o Options, have resolved) bool {
 	k, err := givenKernel(&o)
 	if err != nil {
-		s.Found, s.Kernel = append(s.Found, lacking("kernel", err)), k
+		s.Found, s.Kernel, s.unusable = append(s.Found, lacking("kernel", err)), k, true
 		return false
 	}
 	where := "given: " + cmp.Or(o.Kernel, os.Getenv(EnvKernel))

@@ -2,6 +2,7 @@ package assets
 
 import (
 	"bytes"
+	"compress/gzip"
 	"debug/elf"
 	"encoding/binary"
 	"errors"
@@ -45,10 +46,28 @@ func unpackKernel(root string) error {
 	if err != nil {
 		return err
 	}
-	if b, err = vmlinux(b); err != nil {
+	if b, err = vmlinux(b); err == nil {
+		err = bootsByPVH(b)
+	}
+	if err != nil {
 		b = nil
 	}
 	return saveFile(root, vmlinuxName, b)
+}
+
+// Unpacked gives what the kernel's image unpacks to, at most 256 MB.
+func (k *Kernel) Unpacked() ([]byte, error) {
+	if k.ELF != "" {
+		return os.ReadFile(k.ELF)
+	}
+	b, err := os.ReadFile(k.Image)
+	if err != nil {
+		return nil, err
+	}
+	if b, err = vmlinux(b); err != nil {
+		return nil, fmt.Errorf("%s: %w", k.Image, err)
+	}
+	return b, nil
 }
 
 // vmlinux gives the ELF file in a bzImage (Linux Documentation/arch/x86/boot.rst: payload_offset and payload_length,
@@ -68,7 +87,7 @@ func vmlinux(image []byte) ([]byte, error) {
 	if want > maxKernel {
 		return nil, fmt.Errorf("a kernel of %d bytes", want)
 	}
-	r, err := decompressor(payload[:size-4])
+	r, err := decompressor(payload)
 	if err != nil {
 		return nil, err
 	}
@@ -77,12 +96,15 @@ func vmlinux(image []byte) ([]byte, error) {
 	if n, err := io.CopyN(&out, r, int64(want)); err != nil {
 		return nil, fmt.Errorf("a kernel that does not unpack: %d bytes of %d: %w", n, want, err)
 	}
-	return out.Bytes(), bootsByPVH(out.Bytes())
+	return out.Bytes(), nil
 }
 
-// decompressor reads what Debian's kernels are packed with: zstd, and xz before.
+// decompressor reads what Debian's kernels are packed with, zstd, and xz before; and gzip, which is the default. Gzip's
+// own last word is the unpacked size.
 func decompressor(packed []byte) (io.Reader, error) {
-	switch r := bytes.NewReader(packed); {
+	switch r := bytes.NewReader(packed[:len(packed)-4]); {
+	case bytes.HasPrefix(packed, []byte{0x1f, 0x8b}):
+		return gzip.NewReader(bytes.NewReader(packed))
 	case bytes.HasPrefix(packed, []byte{0x28, 0xb5, 0x2f, 0xfd}):
 		return zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true))
 	case bytes.HasPrefix(packed, []byte{0xfd, '7', 'z', 'X', 'Z', 0}):

@@ -2,6 +2,7 @@ package assets
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/binary"
 	"os"
 	"path/filepath"
@@ -72,6 +73,15 @@ func TestKernelIsUnpacked(t *testing.T) {
 			t.Errorf("%s: %d bytes of %d, %v", name, len(got), len(want), err)
 		}
 	}
+	var gz bytes.Buffer // its last word is the size
+	w := gzip.NewWriter(&gz)
+	testkit.Must(w.Write(want))(t)
+	testkit.OK(t, w.Close())
+	image := filepath.Join(t.TempDir(), "vmlinuz")
+	testkit.OK(t, os.WriteFile(image, packedIn(gz.Bytes()[:gz.Len()-4], len(want)), 0o600))
+	if got, err := (&Kernel{Image: image}).Unpacked(); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("gzip: %d bytes of %d, %v", len(got), len(want), err)
+	}
 }
 
 func TestKernelThatCannotBeUnpackedIsSaid(t *testing.T) {
@@ -86,11 +96,15 @@ func TestKernelThatCannotBeUnpackedIsSaid(t *testing.T) {
 		"lies outside":                  whole[:len(whole)-1],
 		"a kernel of":                   packedIn(packed, maxKernel+1),
 		"does not unpack":               packedIn(packed, len(kernel)+1),
-		"packed in an unknown way":      packedIn([]byte("\x1f\x8b, gzip"), 100),
+		"packed in an unknown way":      packedIn([]byte("\x02\x21, lz4"), 100),
 		"without CONFIG_PVH":            packedIn(zstdOf(t, elfKernel(17)), len(kernel)),
 		"bad magic number":              packedIn(zstdOf(t, make([]byte, 100)), 100),
 	} {
-		if _, err := vmlinux(image); err == nil || !strings.Contains(err.Error(), want) {
+		b, err := vmlinux(image)
+		if err == nil {
+			err = bootsByPVH(b)
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q: %v", want, err)
 		}
 	}
@@ -104,7 +118,7 @@ func TestTreeHasItsKernelUnpacked(t *testing.T) {
 		elf   string
 	}{
 		{packedIn(zstdOf(t, kernel), len(kernel)), vmlinuxName},
-		{packedIn([]byte("\x1f\x8b, gzip"), 100), ""},
+		{packedIn([]byte("\x02\x21, lz4"), 100), ""},
 	} {
 		root := t.TempDir()
 		dir := filepath.Join(root, "usr/lib/modules/6.1")

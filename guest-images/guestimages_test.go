@@ -97,7 +97,7 @@ func TestModulesComeWithWhatTheyNeed(t *testing.T) {
 	}
 	testkit.Equal(t, "modules", strings.Join(names, " "), "low mid built_in top_module")
 	mods, err = resolve(dir, "", []string{"packed"})
-	if err != nil || len(mods) != 3 || mods[2].ext != zstd || strings.Join(mods[2].needs, " ") != "mid low" ||
+	if err != nil || len(mods) != 3 || mods[2].ext != zstdModule || strings.Join(mods[2].needs, " ") != "mid low" ||
 		string(mods[2].content) != "as it is" {
 		t.Errorf("a module that the kernel unpacks: %+v, %v", mods, err)
 	}

@@ -77,7 +77,7 @@ func TestInterpretersComeAlong(t *testing.T) {
 	put(t, byEnv, []byte("#!/usr/bin/env -S X=y mine -v\n"))
 	put(t, byPath, []byte("#!"+bin+"/mine\n"))
 
-	o := NewOverlay(0)
+	o := NewOverlay()
 	testkit.OK(t, o.Program(byEnv, "/run/it"))
 	for _, name := range []string{"/run/it", "/usr/bin/env", "/usr/local/bin/mine", "/bin/sh"} {
 		if !o.Has(name) { // PATH of this test is not the guest's
@@ -87,7 +87,7 @@ func TestInterpretersComeAlong(t *testing.T) {
 	testkit.Equal(t, "notes", strings.Join(o.Notes, "\n"), "the interpreter "+bin+"/mine comes along by itself: what "+
 		"else it needs is to be copied")
 
-	o = NewOverlay(0)
+	o = NewOverlay()
 	testkit.OK(t, o.Copy(byPath, "/run/it"))
 	testkit.OK(t, o.Copy(byEnv, bin+"/mine")) // another, for the guest
 	o.Scripts()
@@ -95,7 +95,7 @@ func TestInterpretersComeAlong(t *testing.T) {
 		t.Errorf("the interpreter is %q", m[strings.TrimPrefix(bin, "/")+"/mine"])
 	}
 
-	o = NewOverlay(0)
+	o = NewOverlay()
 	for guest, host := range map[string]string{"/usr/bin/env": byEnv, "/sbin/nowhere": byEnv} {
 		testkit.OK(t, o.Copy(host, guest))
 	}
@@ -115,17 +115,17 @@ func TestInterpreterThatIsNotHereIsNamed(t *testing.T) {
 	} {
 		put(t, script, []byte(line))
 		var none *NoInterpreterError
-		if err := NewOverlay(0).Program(script, "/p"); !errors.As(err, &none) || *none != want {
+		if err := NewOverlay().Program(script, "/p"); !errors.As(err, &none) || *none != want {
 			t.Errorf("%q: %v", line, err)
 		}
-		o := NewOverlay(0) // one that is copied, and perhaps not run
+		o := NewOverlay() // one that is copied, and perhaps not run
 		testkit.OK(t, o.Copy(script, "/p"))
 		o.Scripts()
 		if n := strings.Join(o.Notes, "\n"); n != want.Error()+": the guest cannot run it" {
 			t.Errorf("%q: notes %s", line, n)
 		}
 		testkit.OK(t, os.Chmod(script, 0o644)) // text
-		o = NewOverlay(0)
+		o = NewOverlay()
 		testkit.OK(t, o.Copy(script, "/p"))
 		if o.Scripts(); o.Notes != nil {
 			t.Errorf("%q: notes %q", line, o.Notes)
@@ -147,7 +147,7 @@ func TestLibraryOfAnInterpreterComesAlong(t *testing.T) {
 		"/bin/python3.99 "+root+"/lib/python3.99 "+root+"/lib/python3.99 "+root+"/linked "+root+"/none relative /\n"))
 	script := filepath.Join(root, "script")
 	put(t, script, []byte("#!/usr/bin/env python3\n"))
-	o := NewOverlay(0)
+	o := NewOverlay()
 	testkit.OK(t, o.Program(script, "/run/it"))
 	m := unpacked(t, o)
 	at := strings.TrimPrefix(root, "/") + "/"
@@ -165,7 +165,7 @@ func TestLibraryOfAnInterpreterComesAlong(t *testing.T) {
 	// One that only has such a name is taken as it is.
 	for _, body := range []string{"exit 1", "echo nonsense", "while :; do echo " + strings.Repeat("x", 1000) + "; done"} {
 		put(t, filepath.Join(bin, "perl"), []byte("#!/bin/sh\n"+body+"\n"))
-		o := NewOverlay(0)
+		o := NewOverlay()
 		testkit.OK(t, o.Program(filepath.Join(bin, "perl"), "/usr/bin/perl"))
 		testkit.Equal(t, body, unpacked(t, o)["usr/bin/perl"], "755 #!/bin/sh\n"+body+"\n")
 	}
@@ -176,7 +176,7 @@ func TestLinkToADirectoryIsCopied(t *testing.T) {
 	dir := t.TempDir()
 	put(t, filepath.Join(dir, "real/sub/f"), []byte("f"))
 	testkit.OK(t, os.Symlink("real", filepath.Join(dir, "link")))
-	o := NewOverlay(0)
+	o := NewOverlay()
 	testkit.OK(t, o.Copy(filepath.Join(dir, "link"), "/d"))
 	testkit.Equal(t, "file", unpacked(t, o)["d/sub/f"], "755 f")
 }

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/klauspost/compress/zstd"
 	"github.com/ulikunitz/xz"
 )
 
@@ -33,12 +34,12 @@ type module struct {
 	release string   // of the kernel that it was made for; "" = not known
 	packed  []byte   // the file as found
 	content []byte   // what goes into the image; nil = built into the kernel
-	ext     string   // ".ko", or zstd
+	ext     string   // ".ko", or zstdModule
 	file    string   // of ours: where it is from; "" = the kernel's directory
 }
 
-// zstd is the end of names of modules that are left to the kernel to unpack.
-const zstd = ".ko.zst"
+// zstdModule is the end of names of modules that are left to the kernel to unpack.
+const zstdModule = ".ko.zst"
 
 // resolve finds modules by name in a kernel's module directory, with all that they need. Packages that no maintainer
 // script has finished have no modules.dep, so what a module needs is read from itself.
@@ -85,7 +86,7 @@ func resolve(dir, release string, names []string) ([]module, error) {
 		if err != nil {
 			return fmt.Errorf("module %s: %s: %w: %w", name, path, ErrBadModule, err)
 		}
-		if m.ext == zstd { // not read here
+		if m.ext == zstdModule { // not read here
 			m.needs = dep[name]
 		}
 		for _, n := range m.needs {
@@ -186,7 +187,7 @@ func readModule(name, path string) (module, error) {
 		return m, err
 	}
 	if strings.HasSuffix(path, ".zst") {
-		m.content, m.ext = m.packed, zstd
+		m.content, m.ext = m.packed, zstdModule
 		return m, nil
 	}
 	if m.content, err = decompress(m.packed); err != nil {
@@ -221,6 +222,12 @@ func decompress(b []byte) ([]byte, error) {
 		r, err = xz.NewReader(bytes.NewReader(b))
 	case bytes.HasPrefix(b, []byte{0x1f, 0x8b}):
 		r, err = gzip.NewReader(bytes.NewReader(b))
+	case bytes.HasPrefix(b, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		var z *zstd.Decoder
+		if z, err = zstd.NewReader(bytes.NewReader(b), zstd.WithDecoderConcurrency(1)); err == nil {
+			defer z.Close()
+		}
+		r = z
 	default:
 		return b, nil
 	}

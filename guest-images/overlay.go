@@ -30,7 +30,6 @@ const maxFiles = 100_000
 // program come its interpreter and its libraries, at the places that they have on this machine.
 // Files are read when the archive is written. One goroutine may use an Overlay.
 type Overlay struct {
-	Limit uint64   // of all files together, in bytes; 0 = none
 	Notes []string // what a user should know
 
 	recs  map[string]overlayRecord // by path without the first slash
@@ -45,10 +44,13 @@ type overlayRecord struct {
 }
 
 // NewOverlay makes one that looks for libraries where this process would find them.
-func NewOverlay(limit uint64) *Overlay {
-	return &Overlay{Limit: limit, recs: map[string]overlayRecord{},
+func NewOverlay() *Overlay {
+	return &Overlay{recs: map[string]overlayRecord{},
 		find: elfdeps.Finder{LibraryPath: filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))}}
 }
+
+// Bytes is how much all files have, together.
+func (o *Overlay) Bytes() uint64 { return o.bytes }
 
 // hidden are places of the guest where other file systems are mounted, or that are ours.
 var hidden = []string{"/proc", "/sys", "/dev", "/init", "/vnic"}
@@ -235,10 +237,11 @@ func (o *Overlay) file(host, guest string, st fs.FileInfo, n needs) error {
 		}
 		return fmt.Errorf("%s and %s: both would be %s in the guest", old.from, host, guest)
 	}
-	if o.bytes += uint64(st.Size()); o.Limit > 0 && o.bytes > o.Limit || len(o.recs) >= maxFiles {
-		return fmt.Errorf("%s: %w: with it there are %d MB in %d files, and %d MB is the most", host, ErrTooMuch, o.bytes>>20,
-			len(o.recs)+1, o.Limit>>20)
+	if len(o.recs) >= maxFiles {
+		return fmt.Errorf("%s: %w: with it there are %d files, and %d is the most", host, ErrTooMuch, len(o.recs)+1,
+			maxFiles)
 	}
+	o.bytes = min(o.bytes+uint64(st.Size()), 1<<62) // sparse files can say anything
 	mode := uint64(st.Mode().Perm())
 	for bit, m := range map[fs.FileMode]uint64{fs.ModeSetuid: 0o4000, fs.ModeSetgid: 0o2000, fs.ModeSticky: 0o1000} {
 		if st.Mode()&bit != 0 {

@@ -3,6 +3,8 @@ package qemu
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -32,13 +34,17 @@ func Doctor(ctx context.Context, o assets.Options) *Report {
 	d := &doctor{Report: Report{
 		Facts: s.Found, MemoryBytes: needMemory, DownloadBytes: s.DownloadBytes, DiskBytes: s.DiskBytes,
 	}}
+	d.kernel(s)
 	program := d.program(s.Cache)
 	d.kvm(s)
 	d.Facts = append(d.Facts, s.Means...)
 	memory := d.memory()
 	d.sandbox()
-	d.Ready = s.Ready && program && memory
-	d.CanFetch = s.CanFetch && program
+	runs := !slices.ContainsFunc(d.Facts, func(f assets.Fact) bool {
+		return f.Name == "nic virtio" && f.State == assets.Lacking // what a run has unless told otherwise
+	})
+	d.Ready = s.Ready && program && memory && runs
+	d.CanFetch = s.CanFetch && program && runs
 	return &d.Report
 }
 
@@ -48,20 +54,50 @@ func (d *doctor) add(name string, s assets.State, value, fix string) {
 	d.Facts = append(d.Facts, assets.NewFact(name, s, value, fix))
 }
 
+// kernel looks at what the guests' kernel is good for, where QEMU and a kernel are there.
+func (d *doctor) kernel(s *assets.Survey) {
+	for i := range d.Facts {
+		f := &d.Facts[i]
+		nic, ok := strings.CutPrefix(f.Name, "nic ")
+		if !ok || s.Kernel.Image == "" {
+			continue
+		}
+		fit := FitOf(s.Kernel, nic)
+		what, err := "", fit.Err(false)
+		devmem := fit.Err(true)
+		switch {
+		case err == nil && devmem == nil:
+			continue
+		case err == nil:
+			what, err = "an ordinary NIC only: ", devmem
+		case devmem == nil:
+			what = "for vnic's driver only, without an interface of the kernel's: "
+		}
+		state := assets.Lacking
+		if what != "" {
+			state = assets.Worse
+		}
+		*f = assets.NewFact(f.Name, state, what+"kernel "+s.Kernel.Version+": "+err.Error(), FixKernel(err))
+	}
+}
+
 func (d *doctor) kvm(s *assets.Survey) {
 	if why := kvmMissing(); why != "" {
-		d.add("kvm", assets.Worse, why, "guests run by TCG, which needs no more but is slower")
+		d.add("kvm", assets.Worse, why, slower)
 		return
 	}
 	switch p := readProbes(s.Cache).find(keyOf(s.QEMU, s.Kernel)); {
 	case p == nil:
-		d.add("kvm", assets.Worse, "/dev/kvm is there, not tried yet", "the first run tries it")
+		d.add("kvm", assets.Worse, "/dev/kvm is there, and was not tried yet", "the first run tries it")
 	case p.OK:
 		d.add("kvm", assets.Good, "works (tried since this boot)", "")
 	default:
-		d.add("kvm", assets.Worse, "does not work: "+p.Why, "guests run by TCG, which needs no more but is slower")
+		d.add("kvm", assets.Worse, "a guest was tried with it, and did not work: "+p.Why, slower)
 	}
 }
+
+// slower is what a machine without KVM has instead.
+const slower = "QEMU emulates the guests' CPUs instead (TCG): slower, and nothing else is needed"
 
 // sandbox is of vnic itself, and in nobody's way.
 func (d *doctor) sandbox() {
@@ -100,7 +136,8 @@ func (d *doctor) memory() bool {
 		d.add("shm", assets.Worse, "/dev/shm: "+err.Error(),
 			"needed only by other programs that share memory there; vnic uses memfds")
 	} else {
-		d.add("shm", assets.Good, fmt.Sprintf("%d MB free in /dev/shm; vnic uses memfds", int64(st.Bavail)*st.Bsize>>20), "")
+		d.add("shm", assets.Good, fmt.Sprintf("%d MB free in /dev/shm, of which vnic needs none",
+			int64(st.Bavail)*st.Bsize>>20), "")
 	}
 	return ok
 }

@@ -7,7 +7,6 @@ import (
 	"log"
 	"net"
 	"os"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -18,27 +17,18 @@ import (
 // bell is a device with one queue and 8 bytes of configuration. It answers each kick with a call and
 // never looks into the ring: package virtq does that, with the addresses of the Vring.
 type bell struct {
-	status uint8
-	config [8]byte
-	kick   *os.File      // of the started queue, as what follows
-	kicks  uint32        // so many were taken: of the goroutine
-	ended  chan struct{} // closed by the goroutine
-	mu     sync.Mutex
-	call   *os.File // under mu, nil: none; the frontend may change it at any time
+	vhostuser.BaseDevice
+	config  [8]byte
+	enabled bool
+	worker  *vhostuser.Worker // of the started queue
+	kicks   uint32            // so many were taken: the worker's
 }
 
 const bellFeatures = vhostuser.FeatureVersion1 | 1<<3 // the lower bits are the device type's own
 
 func (b *bell) Features() uint64         { return bellFeatures }
 func (b *bell) ProtocolFeatures() uint64 { return uint64(vhostuser.SupportedProtocol) }
-func (b *bell) SetFeatures(uint64) error { return nil }
 func (b *bell) MaxQueues() int           { return 1 }
-func (b *bell) MTU(uint16) error         { return nil } // of a network device
-func (b *bell) Status() uint8            { return b.status }
-func (b *bell) SetStatus(s uint8) error  { b.status = s; return nil }
-func (b *bell) Reset() error             { b.status = 0; return nil }
-func (b *bell) MemoryChanged() error     { return nil }
-func (b *bell) Disconnected()            {}
 
 func (b *bell) GetConfig(off uint32, p []byte) error {
 	copy(p, b.config[min(int(off), len(b.config)):])
@@ -50,64 +40,30 @@ func (b *bell) SetConfig(off uint32, p []byte) error {
 	return nil
 }
 
-// StartQueue starts the queue's goroutine. Eventfds are non-blocking, so Close ends a Read that waits.
-func (b *bell) StartQueue(v vhostuser.Vring) error {
+func (b *bell) StartQueue(v vhostuser.Vring) (err error) {
 	fmt.Printf("device: queue %d has %d descriptors at %#x\n", v.Index, v.Size, v.Desc)
-	b.kick, b.kicks, b.ended = os.NewFile(uintptr(v.Kick), "kick"), v.Base, make(chan struct{})
-	b.setCall(v.Call)
-	go func() {
-		defer close(b.ended)
-		for count := make([]byte, 8); ; {
-			if _, err := b.kick.Read(count); err != nil {
-				return
-			}
-			b.kicks++
-			b.ring()
-		}
-	}()
-	return b.SetErr(v.Index, v.Err)
+	b.kicks = v.Base
+	b.worker, err = vhostuser.StartWorker(v, b.enabled, func(w *vhostuser.Worker) (more bool) {
+		b.kicks++
+		w.Call()
+		return false
+	})
+	return err
 }
 
-// ring calls the driver.
-func (b *bell) ring() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.call != nil {
-		_ = binary.Write(b.call, binary.NativeEndian, uint64(1))
-	}
-}
+// SetCall is called while the queue runs: a frontend may change its call eventfd at any time.
+func (b *bell) SetCall(_, fd int) error { return b.worker.SetCall(fd) }
 
-// setCall has the queue call by another eventfd; -1 is none.
-func (b *bell) setCall(fd int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.call != nil {
-		b.call.Close()
-	}
-	if b.call = nil; fd >= 0 {
-		b.call = os.NewFile(uintptr(fd), "call")
-	}
-}
-
-func (b *bell) SetCall(_, fd int) error {
-	b.setCall(fd)
-	b.ring() // a call that was due may have gone to the old one
-	return nil
-}
-
-func (b *bell) SetErr(_, fd int) error { // the descriptor is ours, and not used
-	if fd >= 0 {
-		return unix.Close(fd)
+func (b *bell) EnableQueue(_ int, on bool) error {
+	if b.enabled = on; b.worker != nil {
+		return b.worker.Enable(on)
 	}
 	return nil
 }
-
-func (b *bell) EnableQueue(int, bool) error { return nil }
 
 func (b *bell) StopQueue(int) (base uint32, err error) {
-	b.kick.Close()
-	<-b.ended // from here on nothing of the device touches the ring
-	b.setCall(-1)
+	b.worker.Stop() // from here on nothing of the device touches the ring
+	b.worker = nil
 	return b.kicks, nil
 }
 
@@ -136,7 +92,7 @@ func socketpair() (a, b *net.UnixConn) {
 // A backend serves a device of our own, and a frontend uses it, in one process. To serve a QEMU, listen
 // on a Unix socket and give Serve what connects; the machine's memory must be shared:
 //
-//	-chardev socket,id=bell,path=/run/bell.sock
+//	-chardev socket,id=bell,path=$XDG_RUNTIME_DIR/bell.sock
 //	-object memory-backend-memfd,id=ram,size=1G,share=on -machine q35,memory-backend=ram
 func Example() {
 	ours, theirs := socketpair()
@@ -173,6 +129,13 @@ func Example() {
 		var calls uint64
 		check(binary.Read(call, binary.NativeEndian, &calls))
 	}
+	// The guest's driver has its interrupt elsewhere now: the running queue calls there, and once at once.
+	other := event()
+	defer other.Close()
+	check(front.SetVringCall(0, int(other.Fd())))
+	var calls uint64
+	check(binary.Read(other, binary.NativeEndian, &calls))
+	fmt.Println("called elsewhere:", calls)
 	base, err := front.GetVringBase(0) // stops the queue
 	check(err)
 	fmt.Println("kicks:", base)
@@ -182,6 +145,7 @@ func Example() {
 	// both have: bit3|PROTOCOL_FEATURES|VERSION_1 and REPLY_ACK|CONFIG
 	// configuration: "ding"
 	// device: queue 0 has 256 descriptors at 0x100000
+	// called elsewhere: 1
 	// kicks: 3
 	// served: <nil>
 }

@@ -77,6 +77,7 @@ func (x *piece) describe(p *Packet, from *cursor, n uint32) (ok bool) {
 	x.Payload, ok = from.take(x.Payload[:0], n)
 	x.PayloadLen, x.Meta = n, p.Meta
 	x.Src, x.Dst, x.Tag, x.From = p.Src, p.Dst, p.Tag, p.From
+	x.origin, _ = p.Origin()
 	x.Verdict, x.Progress, x.fault = Verdict{}, p.Progress, p.fault
 	return ok
 }

@@ -39,6 +39,7 @@ type Packet struct {
 	reason DropReason // flood: why the last one that has not
 	fault  fault      // what an impaired link does to it behind forwarding
 	mark   uint64     // of the sender's tap
+	origin *Packet    // of a piece: what it was cut from
 
 	// Progress is how much of it was disposed of before it met a busy port. It is last, as most packets have none, and
 	// what is before it is in four lines of the processor's cache.

@@ -106,6 +106,16 @@ func (l *Link) arrived(w *Worker, run []*Packet) {
 	}
 }
 
+// Origin gives the packet that a packet was cut from, itself if it was not, with the mark that the tap of that one's
+// sender had returned. That tap may have been taken away since, and another packet may have the mark. It is for taps,
+// while they are told that the packet was received.
+func (p *Packet) Origin() (o *Packet, mark uint64) {
+	if p.origin != nil {
+		p = p.origin
+	}
+	return p, p.mark
+}
+
 // Held says how many segments of a packet the link held back as the port sent them; they come
 // later. It is for taps, as Lost is.
 func (p *Packet) Held() int { return int(p.Progress.level[levelUp].held) }

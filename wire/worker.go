@@ -152,5 +152,6 @@ func (x *piece) cut(s *splitter.Segmenter, p *Packet, at *cursor, off, n uint32)
 	x.PayloadLen = n
 	x.Src, x.Dst, x.Tag, x.From = p.Src, p.Dst, p.Tag, p.From
 	x.Verdict, x.Progress, x.fault = Verdict{}, Progress{}, fault{}
+	x.origin, _ = p.Origin()
 	return DropNone
 }

@@ -107,6 +107,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 				return misuse(c, err)
 			}
 			ui := newUI(c.ErrOrStderr(), false)
+			ui.times = verbose
 			defer ui.done()
 			o.Log = logTo(ui, slog.LevelError, verbose)
 			o.Fetch.Log, o.Fetch.Progress = o.Log, ui.fetch
@@ -164,7 +165,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each GPU, a power of two; 0: no GPUs")
 	gpuDriverFlag(f, &o.GPUDriver)
 	iommuFlag(f, &o.IOMMU)
-	f.IntVar(&o.MTU, "mtu", 1500, "MTU of the link")
+	f.IntVar(&o.MTU, "mtu", 1500, mtuHelp)
 	maxMTUFlag(f, &o.MaxMTU)
 	xdpFlag(f, &o.XDP)
 	rscFlag(f, &o.RSCUsecs)
@@ -186,7 +187,8 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	f.IntVar(&o.GDB, "gdb", 0, "port at 127.0.0.1 for gdb, the second guest's is the next (--qemu-arg -S waits for it)")
 	dump.Flags(f)
 	metricsFlag(f, &show)
-	f.StringVar(&o.LogDir, "log-dir", "", "directory for the guests' consoles")
+	f.StringVar(&o.LogDir, "log-dir", "", "directory for the guests' consoles, with their kernels' logs: "+
+		"console-guest0.log, ... (--append loglevel=4: its errors alone, which is sooner)")
 	sourceFlags(f, &o.Fetch)
 	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")

@@ -3,10 +3,12 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -46,7 +48,7 @@ func docsCommand() *cobra.Command {
 				return err
 			}
 			return errors.Join(
-				doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "vnic", Manual: "vnic", Date: &date}, in("man/man1")),
+				manTree(root, &doc.GenManHeader{Section: "1", Source: "vnic", Manual: "vnic", Date: &date}, in("man/man1")),
 				root.GenBashCompletionFileV2(in("bash-completion/completions/vnic"), true),
 				root.GenZshCompletionFile(in("zsh/site-functions/_vnic")),
 				root.GenFishCompletionFile(in("fish/vendor_completions.d/vnic.fish"), true),
@@ -56,4 +58,22 @@ func docsCommand() *cobra.Command {
 	c.Flags().StringVar(&dir, "dir", "", "where: what PREFIX/share is to have")
 	c.Flags().StringVar(&backend, "backend", "", "where the backend's program will be")
 	return c
+}
+
+// manTree writes a page for a command and each that it has, as doc.GenManTree does, with sections besides.
+func manTree(c *cobra.Command, h *doc.GenManHeader, dir string) error {
+	for _, sub := range c.Commands() {
+		if sub.IsAvailableCommand() && !sub.IsAdditionalHelpTopicCommand() {
+			if err := manTree(sub, h, dir); err != nil {
+				return err
+			}
+		}
+	}
+	var page bytes.Buffer
+	header := *h // which is completed by the first that has it
+	if err := doc.GenMan(c, &header, &page); err != nil {
+		return err
+	}
+	name := strings.ReplaceAll(c.CommandPath(), " ", "-") + "." + h.Section
+	return os.WriteFile(filepath.Join(dir, name), []byte(finishPage(c, page.String())), 0o644)
 }

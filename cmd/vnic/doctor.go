@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -42,12 +43,14 @@ func printDoctor(w io.Writer, rep *qemu.Report) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, f := range rep.Facts {
 		mark := string(f.State)
-		switch f.State {
-		case assets.Good:
+		switch {
+		case f.State == assets.Good:
 			mark = green(w, mark)
-		case assets.Worse:
-			mark = yellow(w, mark)
-		case assets.Lacking:
+		case f.State == assets.Worse:
+			mark = yellow(w, "note")
+		case rep.CanFetch && strings.HasPrefix(f.Fix, "the first run fetches"):
+			mark = yellow(w, "to fetch")
+		default:
 			mark = red(w, mark)
 		}
 		fmt.Fprintf(tw, "%s\t%s\t%s\n", f.Name, mark, f.Value)
@@ -61,14 +64,16 @@ func printDoctor(w io.Writer, rep *qemu.Report) error {
 	var err error
 	switch {
 	case rep.Ready:
-		_, err = fmt.Fprintf(w, "\nready: 'vnic run' needs no download, and %d MB of memory\n", rep.MemoryBytes>>20)
+		_, err = fmt.Fprintf(w, "\nready: 'vnic run' has all it needs, and takes %d MB of memory while it runs\n",
+			rep.MemoryBytes>>20)
 	case rep.CanFetch && rep.DownloadBytes > 0:
 		_, err = fmt.Fprintf(w,
-			"\nready: the first 'vnic run' downloads %d MB, keeps %d MB in the cache, and needs %d MB of memory\n",
+			"\nready: the first 'vnic run' downloads %d MB and keeps %d MB in the cache; "+
+				"it takes %d MB of memory while it runs\n",
 			rep.DownloadBytes>>20, rep.DiskBytes>>20, rep.MemoryBytes>>20)
 	default:
 		_, err = fmt.Fprintln(w,
-			"\nnot ready for QEMU guests: see above for what to do. 'vnic run --guest inproc' needs none of it.")
+			"\nnot ready for guests in QEMU: each 'missing' above says what to do. 'vnic run --guest inproc' needs no QEMU.")
 	}
 	return err
 }

@@ -101,6 +101,9 @@ func seeded(f *pflag.FlagSet, i *lab.Impairment, note func(format string, args .
 	}
 }
 
+// mtuHelp is the help of --mtu where there is --max-mtu.
+const mtuHelp = "MTU of the link, which is also the largest that the NICs take, unless --max-mtu says more"
+
 // maxMTUFlag says to which MTU guests may raise theirs.
 func maxMTUFlag(f *pflag.FlagSet, mtu *int) {
 	f.IntVar(mtu, "max-mtu", 0, "MTU to which a guest can raise its own with 'ip link set eth0 mtu N' (default: --mtu); "+

@@ -19,7 +19,7 @@ for each GPU, beside its port's, with ` + gpufd.Suffix +
 			` at its end. From each SOCKET this gets a descriptor of the GPU's memory;
 then COMMAND takes its place, and has them as descriptors 3, 4, and so on. In QEMU's arguments the first is
 mem-path=/proc/self/fd/3, as vnic serve prints them.`,
-		Example: `  vnic gpu-fd /run/vnic-a/net.sock.gpu -- qemu-system-x86_64 ...  what vnic serve prints
+		Example: `  vnic gpu-fd /run/vnic-a/net.sock.gpu -- qemu-system-x86_64 ...  what vnic serve of a group prints
   vnic gpu-fd a.gpu b.gpu -- ./start-qemu                         a script, for two GPUs: descriptors 3 and 4`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {

@@ -80,6 +80,7 @@ var more []func() *cobra.Command
 
 // newRoot makes the command with all its subcommands.
 func newRoot() *cobra.Command {
+	var version bool
 	root := &cobra.Command{
 		Use:   "vnic",
 		Short: "Device Memory TCP without the hardware",
@@ -92,8 +93,14 @@ steering, and a GPU whose memory the NIC can reach. Both are emulated; the paylo
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
-		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+		RunE: func(c *cobra.Command, _ []string) error {
+			if version {
+				return printVersion(c.OutOrStdout())
+			}
+			return c.Help()
+		},
 	}
+	root.Flags().BoolVar(&version, "version", false, "print the version, as the command of that name")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usageError{c.CommandPath(), err} })
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetUsageTemplate(usageTemplate)
@@ -118,6 +125,7 @@ steering, and a GPU whose memory the NIC can reach. Both are emulated; the paylo
 	for _, c := range more {
 		root.AddCommand(c())
 	}
+	completeValues(root)
 	return root
 }
 
@@ -155,10 +163,10 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	case readerGone(err):
 		return exitPipe
 	case errors.As(err, &usage):
-		complain(stderr, fmt.Errorf("%w\nsee '%s --help'", err, usage.command))
+		complain(stderr, fmt.Errorf("%w%s\nsee '%s --help'", err, meant(c, err), usage.command))
 		return exitUsage
 	case isCobraUsage(err):
-		complain(stderr, fmt.Errorf("%w\nsee '%s --help'", err, c.CommandPath()))
+		complain(stderr, fmt.Errorf("%w%s\nsee '%s --help'", err, meant(c, err), c.CommandPath()))
 		return exitUsage
 	case errors.As(err, &missing), errors.As(err, &memory), errors.Is(err, guestimages.ErrNoProgram):
 		complain(stderr, err)

@@ -207,15 +207,15 @@ func TestDoctorSaysWhatARunNeeds(t *testing.T) {
 		{Name: "kvm", State: assets.Worse, Value: "none", Fix: "slower"},
 		{Name: "space", State: assets.Lacking, Value: "1 MB", Fix: "free some"}}
 	for want, rep := range map[string]qemu.Report{
-		"ready: 'vnic run' needs no download, and 1024 MB of memory": {Ready: true, MemoryBytes: 1 << 30},
-		"ready: the first 'vnic run' downloads 60 MB, keeps 200 MB in the cache, and needs 1024 MB of memory": {
+		"ready: 'vnic run' has all it needs, and takes 1024 MB of memory while it runs": {Ready: true, MemoryBytes: 1 << 30},
+		"ready: the first 'vnic run' downloads 60 MB and keeps 200 MB in the cache; it takes 1024 MB of memory": {
 			CanFetch: true, DownloadBytes: 60 << 20, DiskBytes: 200 << 20, MemoryBytes: 1 << 30},
-		"not ready for QEMU guests": {},
+		"not ready for guests in QEMU": {},
 	} {
 		rep.Facts = facts
 		var b strings.Builder
 		testkit.OK(t, printDoctor(&b, &rep))
-		const table = "qemu   ok       11.1.2\nkvm    worse    none\n                slower\nspace  missing  1 MB\n     " +
+		const table = "qemu   ok       11.1.2\nkvm    note     none\n                slower\nspace  missing  1 MB\n     " +
 			"           free some\n\n"
 		if !strings.HasPrefix(b.String(), table+want) {
 			t.Errorf("%s", b.String())

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -59,6 +60,9 @@ func logTo(w io.Writer, level slog.Level, verbose bool) *slog.Logger {
 	}
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
 }
+
+// timeOfDay is how messages of commands that run for long begin.
+func timeOfDay() string { return time.Now().Format(time.TimeOnly) }
 
 // printJSON prints one object, for programs.
 func printJSON(w io.Writer, v any) error {

@@ -176,7 +176,7 @@ Memory TCP.`,
 	f.StringVar(&o.Scale, "scale", "",
 		"how many times slower than the lab file says its links are, or auto: so that they are what limits the transfer")
 	f.BoolVar(&o.MustShare, "check", false, "with --scale: fail where something else than links was the limit")
-	f.IntVar(&o.MTU, "mtu", o.MTU, "MTU of the link")
+	f.IntVar(&o.MTU, "mtu", o.MTU, mtuHelp)
 	maxMTUFlag(f, &o.MaxMTU)
 	xdpFlag(f, &o.XDP)
 	rscFlag(f, &o.RSCUsecs)

@@ -136,7 +136,9 @@ QEMU's conventions of backend programs.`,
 				note("QEMU is to boot %s (--image none: nothing), by TCG; with KVM: -accel kvm -cpu host",
 					filepath.Dir(boots.Kernel))
 			}
-			o.Note = func(port, format string, args ...any) { note(port+": "+format, args...) }
+			o.Note = func(port, format string, args ...any) {
+				note(timeOfDay()+" "+port+": "+format, args...)
+			}
 			o.Ready = func(r *serve.Report) error {
 				if asJSON {
 					return printJSON(out, r)
@@ -196,7 +198,7 @@ QEMU's conventions of backend programs.`,
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each NIC's GPU, a power of two; 0: no GPUs")
 	f.IntVar(&o.NIC.QueuePairs, "queues", 0,
 		"queue pairs of each NIC; of gve its driver may have twice as many, as for XDP (default: virtio 2, gve 4)")
-	f.IntVar(&o.NIC.MTU, "mtu", 1500, "MTU of the link")
+	f.IntVar(&o.NIC.MTU, "mtu", 1500, mtuHelp)
 	maxMTUFlag(f, &o.NIC.MaxMTU)
 	xdpFlag(f, &o.NIC.XDP)
 	rscFlag(f, &o.NIC.RSCUsecs)

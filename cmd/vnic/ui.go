@@ -21,6 +21,7 @@ type ui struct {
 	tty   bool
 	quiet bool // nothing but notes and what is logged
 	crlf  bool // w is a terminal
+	times bool // notes have the time of day, as what is logged
 
 	mu    sync.Mutex // guards what follows, and what is written
 	given bool       // the terminal is a guest's program's: it may be raw
@@ -92,6 +93,9 @@ func (u *ui) note(format string, args ...any) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.clear()
+	if u.times {
+		format = timeOfDay() + " " + format
+	}
 	_, _ = io.WriteString(u.w, u.lines(fmt.Sprintf(yellow(u.w, "note:")+" "+format+"\n", args...)))
 }
 
@@ -106,6 +110,9 @@ var doingWhat = map[string]string{
 func (u *ui) stage(s guests.Step) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if s.Stage != "verify" && s.Round <= 1 || s.Stage == "verify" && s.Round == s.Rounds {
+		u.completed()
+	}
 	what := doingWhat[s.Stage]
 	if s.Mode != "" {
 		what = s.Mode + ": " + what
@@ -185,6 +192,7 @@ func (u *ui) clearLine() {
 func (u *ui) advance(what string, done, total uint64) {
 	if !u.tty {
 		if what != u.doing {
+			u.completed()
 			u.doing, u.part = what, 0
 		}
 		if part := done * 4 / max(total, 1); part > u.part {
@@ -203,6 +211,15 @@ func (u *ui) advance(what string, done, total uint64) {
 		_ = u.bar.RenderBlank() // its clock starts
 	}
 	_ = u.bar.Set64(int64(min(done, total)))
+}
+
+// completed says of what had a known end that it has come to it, where lines have told of parts of it. Of a failure it
+// is not called.
+func (u *ui) completed() {
+	if !u.tty && !u.quiet && u.part > 0 && u.part < 4 {
+		u.part = 4
+		fmt.Fprintf(u.w, "  %s: 100%%\n", u.doing)
+	}
 }
 
 // spin shows that something of unknown length is under way, and since when.

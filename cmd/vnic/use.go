@@ -52,7 +52,7 @@ func (u *use) flags(c *cobra.Command) {
 		"needs QEMU "+assets.MinVFIOUser+"; with commas between, one for each guest, the last one for all that follow")
 	f.StringVar(&u.how, "guest", u.how, "qemu, or inproc: guests in this process, over the same vhost-user socket")
 	labFlag(f, &u.lab)
-	f.IntVar(&o.MTU, "mtu", o.MTU, "MTU of the links")
+	f.IntVar(&o.MTU, "mtu", o.MTU, "MTU of the links, which is also the largest that the NICs take")
 	impairFlags(f, &o.Impairment)
 	f.IntVar(&o.Family, "family", o.Family, "IP version, 4 or 6")
 	f.Var(&o.P2P, "p2p", "on, or off: the NICs cannot reach the GPUs, payload goes through host memory; or off=1,3 for "+

@@ -82,7 +82,9 @@ func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 		}
 		if i == 0 {
 			n.lease = l
-			n.env = append(n.env, identity(l.Addr)...)
+			if ofVNIC(l) {
+				n.env = append(n.env, identity(l.Addr)...)
+			}
 			use(&c, l)
 			continue
 		}
@@ -139,8 +141,8 @@ func use(c *guestnet.Config, l dhcp.Lease) {
 	for _, r := range l.Routers {
 		c.Hosts = append(c.Hosts, guestnet.Host{Addr: r, Names: []string{gatewayName}})
 	}
-	if l.Name != portName+strconv.Itoa(int(l.Addr.Addr().As4()[3])-1) {
-		return // not a vnic's network
+	if !ofVNIC(l) {
+		return
 	}
 	for i := range peers {
 		a := l.Addr.Addr().As4()
@@ -151,6 +153,9 @@ func use(c *guestnet.Config, l dhcp.Lease) {
 			guestnet.Host{Addr: netip.AddrFrom4(a), Names: []string{guestnet.DevmemName(i)}})
 	}
 }
+
+// ofVNIC says whether a lease is of a vnic's network, which names its guests by their addresses.
+func ofVNIC(l dhcp.Lease) bool { return l.Name == portName+strconv.Itoa(int(l.Addr.Addr().As4()[3])-1) }
 
 // identity says which guest of a `vnic serve` this is, by its address. How many guests there are is not known here.
 func identity(p netip.Prefix) []string {

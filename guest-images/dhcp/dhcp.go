@@ -41,15 +41,15 @@ const (
 const minMTU = 68
 
 // Ask asks on an interface, which must be up and needs no address.
+//
+// Some servers answer to the address that they give, though they are asked to broadcast (passt before 2024): the kernel
+// gives no UDP socket such a packet before the address is ours, so a packet socket is what listens (RFC 2131, 4.1). A
+// kernel without those gets what is broadcast.
 func Ask(ctx context.Context, name string, mac net.HardwareAddr) (Lease, error) {
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
-		cerr := c.Control(func(fd uintptr) {
-			err = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1),
-				unix.BindToDevice(int(fd), name))
-		})
-		return errors.Join(err, cerr)
-	}}
-	pc, err := lc.ListenPacket(ctx, "udp4", ":68")
+	pc, err := nclient4.NewRawUDPConn(name, dhcpv4.ClientPort)
+	if errors.Is(err, unix.EAFNOSUPPORT) {
+		pc, err = listenUDP(ctx, name)
+	}
 	if err != nil {
 		return Lease{}, fmt.Errorf("DHCP on %s: %w", name, err)
 	}
@@ -58,6 +58,18 @@ func Ask(ctx context.Context, name string, mac net.HardwareAddr) (Lease, error) 
 		return l, fmt.Errorf("DHCP on %s: %w", name, err)
 	}
 	return l, nil
+}
+
+// listenUDP gives a UDP socket of an interface without an address.
+func listenUDP(ctx context.Context, name string) (net.PacketConn, error) {
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		cerr := c.Control(func(fd uintptr) {
+			err = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1),
+				unix.BindToDevice(int(fd), name))
+		})
+		return errors.Join(err, cerr)
+	}}
+	return lc.ListenPacket(ctx, "udp4", ":68")
 }
 
 // ask is DISCOVER, OFFER, REQUEST, ACK; it closes pc. Answers are asked to be broadcast, as we have

@@ -91,6 +91,26 @@ func TestInterfacesGetAddressesRoutesAndNames(t *testing.T) {
 	}
 }
 
+// A lease of one address, with a gateway elsewhere, is what passt gives where its host has such an address.
+func TestGatewayOutsideTheSubnetIsOnTheLink(t *testing.T) {
+	alone(t)
+	dummy(t, "d0", "02:00:00:00:00:01")
+	for addr, gw := range map[string]string{"10.1.2.3/32": "192.0.2.1", "fd00:1::7/128": "fd00:2::1"} {
+		c := Config{
+			Interfaces: []Interface{{MAC: "02:00:00:00:00:01", Addrs: []netip.Prefix{netip.MustParsePrefix(addr)}}},
+			Gateways:   []netip.Addr{netip.MustParseAddr(gw)},
+		}
+		for range 2 {
+			testkit.Must(c.apply(t.Context(), t.TempDir()))(t)
+		}
+		routes := testkit.Must(netlink.RouteGet(net.ParseIP(map[bool]string{true: "198.51.100.1",
+			false: "2001:db8::1"}[c.Gateways[0].Is4()])))(t)
+		if len(routes) != 1 || !routes[0].Gw.Equal(net.ParseIP(gw)) {
+			t.Errorf("%s by %s: %v", addr, gw, routes)
+		}
+	}
+}
+
 // Without IPv6, by the kernel's command line or a user's setting, the rest is as it is to be.
 func TestNetworkWithoutIPv6(t *testing.T) {
 	alone(t)

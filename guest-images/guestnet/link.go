@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -100,11 +102,21 @@ func (c *Config) routes(l netlink.Link) error {
 			continue
 		}
 		r := &netlink.Route{LinkIndex: l.Attrs().Index, Gw: gw.AsSlice()}
+		if !c.Interfaces[0].reaches(gw) {
+			r.Flags = int(netlink.FLAG_ONLINK)
+		}
 		if err := netlink.RouteAdd(r); err != nil && !errors.Is(err, unix.EEXIST) && !without6(gw.Is6(), err) {
 			return fmt.Errorf("route by %v: %w", gw, err)
 		}
 	}
 	return nil
+}
+
+// reaches says whether a gateway is on a network of the interface's addresses. A lease may be of a network of one
+// address, or have a gateway elsewhere, as clouds do it and passt after them: that one is on the link all the same.
+func (i *Interface) reaches(gw netip.Addr) bool {
+	return gw.IsLinkLocalUnicast() && gw.Is6() ||
+		slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Contains(gw) })
 }
 
 var pciName = regexp.MustCompile(`[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b`)

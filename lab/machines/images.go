@@ -12,6 +12,7 @@ import (
 	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/qemu"
 )
 
 // Software is what a guest of ours needs, besides its programs, for a NIC of some model.
@@ -65,6 +66,21 @@ func Fetch(ctx context.Context, o assets.Options, models []string, note func(for
 	return &Images{Resolved: res}, nil
 }
 
+// CheckKernel says whether a kernel of the user's own will do for guests with NICs of these models, before it boots in
+// vain: with devmem for device memory TCP, without for an interface.
+func (im *Images) CheckKernel(models []string, devmem bool) error {
+	if im.Kernel.Source != assets.SourceGiven {
+		return nil
+	}
+	for _, m := range models {
+		fit := qemu.FitOf(im.Kernel, m)
+		if err := fit.Err(devmem); err != nil {
+			return &assets.Missing{What: "kernel " + im.Kernel.Version, Err: err, Fix: qemu.FixKernel(err)}
+		}
+	}
+	return nil
+}
+
 // Build makes the initramfs, with these modules and applets.
 func (im *Images) Build(ctx context.Context, modules []string, applets ...string) error {
 	return im.BuildImage(ctx, guestimages.Options{Modules: modules, Applets: applets})
@@ -97,6 +113,9 @@ func (im *Images) Drivers(model string) []string {
 	return drivers
 }
 
+// Size is how large the initramfs is, in bytes.
+func (im *Images) Size() int64 { return im.initrd.Size }
+
 // Initrd is the initramfs with a configuration of the guest's agent. The caller closes it.
 func (im *Images) Initrd(c agent.Config) (io.ReadCloser, error) { return im.initrd.Initrd(c) }
 
@@ -125,6 +144,3 @@ func (im *Images) BlameKernel(err error, fix string) error {
 	}
 	return err
 }
-
-// NewerKernel is the advice to a user whose kernel is too old.
-const NewerKernel = "take a newer one (6.12 and 7.2 are tested), or none, and one is fetched"

@@ -7,6 +7,7 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/qemu"
 )
 
 func TestUsersKernelIsBlamedForItsDriver(t *testing.T) {
@@ -22,7 +23,7 @@ func TestUsersKernelIsBlamedForItsDriver(t *testing.T) {
 		{assets.SourceGiven, errors.New("guest A: agent ended"), false},
 	} {
 		im := &Images{Resolved: &assets.Resolved{Kernel: assets.Kernel{Version: "6.1.0", Source: c.source}}}
-		err := im.BlameKernel(c.err, NewerKernel)
+		err := im.BlameKernel(c.err, qemu.NewerKernel)
 		missing := (*assets.Missing)(nil)
 		if errors.As(err, &missing) != c.blamed || !errors.Is(err, c.err) || c.blamed && missing.What != "kernel 6.1.0" {
 			t.Errorf("%s kernel, %v: got %v", c.source, c.err, err)

@@ -25,10 +25,13 @@ const unblocked = 20 * time.Second
 
 // Options say what is captured.
 type Options struct {
-	Payload int             // bytes of payload of each packet, 0 to MaxPayload; 0: headers only
-	Records int             // packets that may wait to be written; 0: as many as fit 32 MiB, 256 to 8192
-	Comment string          // of the whole file
-	Failed  func(err error) // called once, on a goroutine of Capture's, when a write has failed; nil: Close tells
+	Payload int    // bytes of payload of each packet, 0 to MaxPayload; 0: headers only
+	Records int    // packets that may wait to be written; 0: as many as fit 32 MiB, 256 to 8192
+	Comment string // of the whole file
+	// Once has a frame be in the file once where one captured port sends it and others take it at once: as it was sent,
+	// with what became of it at each. What a link delays is still there as it comes.
+	Once   bool
+	Failed func(err error) // called once, on a goroutine of Capture's, when a write has failed; nil: Close tells
 
 	patience time.Duration // tests: of Close
 }
@@ -38,6 +41,7 @@ type Capture struct {
 	ring    *ring
 	payload int
 	comment string
+	once    bool
 	failed  func(error)
 	limit   time.Duration
 
@@ -95,7 +99,7 @@ func New(w io.Writer, o Options) (*Capture, error) {
 		n *= 2
 	}
 	c := &Capture{
-		ring: newRing(n, recordSize(o.Payload)), payload: o.Payload, comment: o.Comment, failed: o.Failed,
+		ring: newRing(n, recordSize(o.Payload)), payload: o.Payload, comment: o.Comment, once: o.Once, failed: o.Failed,
 		limit: cmp.Or(o.patience, 2*time.Second), out: w, start: time.Now(),
 		kick: make(chan struct{}, 1), done: make(chan struct{}),
 	}
@@ -112,11 +116,14 @@ func (c *Capture) Attach(l *wire.Link) {
 	}
 	t := &tap{c: c, link: l}
 	t.tx = c.add(l.Name()+"-tx", "what the guest of port "+l.Name()+" sends", false)
-	t.rx = c.add(l.Name()+"-rx", "what comes for port "+l.Name(), true)
+	t.rx = c.add(l.Name()+rxSuffix, "what comes for port "+l.Name(), true)
 	c.links = append(c.links, l)
 	l.SetTap(t)
 	c.wake() // the file's header, and so perhaps the first error, comes before traffic
 }
+
+// rxSuffix ends the names of interfaces of what comes for a port.
+const rxSuffix = "-rx"
 
 func (c *Capture) add(name, about string, rx bool) *iface {
 	i := &iface{id: len(c.ifaces), name: name, about: about, rx: rx}

@@ -84,7 +84,57 @@ func (r *record) comment(t *text) {
 		}
 		t.add("held back on the link")
 	}
+	if r.nEnds > 0 && r.verdict == wire.Taken {
+		r.endsText(t)
+		return
+	}
 	r.fate(t)
+}
+
+// endsText says what became of a frame at those who have received it.
+func (r *record) endsText(t *text) {
+	for i := range r.ends[:r.nEnds] {
+		e := &r.ends[i]
+		t.part("to ", e.iface.name[:len(e.iface.name)-len(rxSuffix)])
+		if e.frames > 1 {
+			t.add(" as ", e.frames, " frames")
+		}
+		if e.queue >= 0 && e.dropped < e.frames {
+			t.add(": queue ", e.queue)
+			switch {
+			case e.split:
+				t.add(", split: ", e.header, " bytes in the header buffer")
+			case e.unsplit:
+				t.add(", whole, as it cannot be split")
+			default:
+				t.add(", whole")
+			}
+			if e.merged {
+				t.add(", merged with others of its flow")
+			}
+		}
+		if i == 0 && r.taken.n > 0 && e.payload > 0 {
+			t.add(", ", e.payload, " bytes of payload to ")
+			r.taken.text(t)
+			if e.bounced {
+				t.add(", bounced through host memory")
+			}
+		}
+		switch {
+		case e.dropped == 0:
+			continue
+		case e.dropped < e.frames:
+			t.add(", ", e.dropped, " of the frames")
+		}
+		if e.reason == wire.DropLinkLoss {
+			t.add(" lost on its link")
+		} else {
+			t.add(" dropped: ", e.reason.String())
+		}
+	}
+	if r.more > 0 {
+		t.part("and to others")
+	}
 }
 
 // fate says what became of the frame, as far as it was not lost in part.

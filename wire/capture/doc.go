@@ -3,7 +3,8 @@
 //
 // Each port is two interfaces, NAME-tx and NAME-rx as its guest sees them: what it sent, whatever
 // became of it, and what came for it. So a frame between two ports is there twice, on its way up
-// and on its way down: to see one side of a connection, filter by one port. Headers are
+// and on its way down: to see one side of a connection, filter by one port. With Options.Once it is there once, as it
+// was sent, and its comment says what became of it at each port that had it in that moment. Headers are
 // always there, payload as far as asked for, read from where it lies, GPU memory included. A
 // comment on each packet says where its payload lay or went to, and what became of it.
 //

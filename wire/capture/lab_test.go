@@ -36,7 +36,9 @@ type host struct {
 	ram  *dma.Region
 	came atomic.Int64
 	busy bool // it has no buffers
-	seg  [1]dma.Segment
+	// noGSO: it takes no GSO packets.
+	noGSO bool
+	seg   [1]dma.Segment
 	// place, if set, says what becomes of a packet that comes, in the place of what Deliver does otherwise.
 	place func(p *wire.Packet) (wire.Verdict, wire.Placement)
 }
@@ -77,6 +79,9 @@ func newHost(t testing.TB, sw *wire.Switch, n int, o wire.LinkOptions) *host {
 func (h *host) Name() string      { return h.name }
 func (h *host) ReportsPlacement() {}
 func (h *host) Limits() wire.Limits {
+	if h.noGSO {
+		return wire.Limits{}
+	}
 	return wire.Limits{Csum: true, GSO: wire.GSO(splitter.GSOTCPv4)}
 }
 

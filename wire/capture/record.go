@@ -40,6 +40,58 @@ type record struct {
 	losses   int          // how many there are in lost
 	lostMore bool
 	held     int // segments that the link held back
+
+	// With Options.Once: the packet that is being sent, for its receivers, nil when it is nobody's; and what became of it
+	// there. Only the first one's payload is located.
+	of    atomic.Pointer[wire.Packet]
+	ends  [maxEnds]end
+	nEnds int // of ends
+	more  int // receivers that did not fit
+	taken locations
+}
+
+// maxEnds is of how many receivers a frame's comment tells.
+const maxEnds = 4
+
+// end is what became of a frame at one receiver.
+type end struct {
+	iface   *iface
+	frames  int // as which it came: pieces; those that were dropped included
+	dropped int
+	payload uint32 // bytes that were taken
+	reason  wire.DropReason
+	queue   int
+	split   bool
+	header  uint32
+	unsplit bool
+	merged  bool
+	bounced bool
+}
+
+// arrived notes that a receiver has taken or dropped a piece of the packet, or all of it.
+func (r *record) arrived(i *iface, p *wire.Packet, at *wire.Placement) {
+	k := r.nEnds - 1
+	if k < 0 || r.ends[k].iface != i {
+		if r.nEnds == maxEnds {
+			r.more++
+			return
+		}
+		k, r.nEnds = r.nEnds, r.nEnds+1
+		r.ends[k] = end{iface: i, queue: -1}
+	}
+	e := &r.ends[k]
+	e.frames++
+	if p.Verdict.Kind != wire.Taken {
+		e.dropped, e.reason = e.dropped+1, p.Verdict.Reason
+		return
+	}
+	e.queue, e.split, e.unsplit, e.bounced = at.Queue, at.Split, at.Unsplit, e.bounced || at.Bounced
+	e.merged = e.merged || at.Merged
+	e.header = max(e.header, at.HeaderLen)
+	e.payload += p.PayloadLen
+	if k == 0 && at.Payload != nil {
+		r.taken.append(at.Payload, p.PayloadLen)
+	}
 }
 
 // run is segments [first, first+n) of a packet.
@@ -100,6 +152,11 @@ type frag struct {
 // set finds the places of the first n bytes of segs.
 func (ps *locations) set(segs []dma.Segment, n uint32) {
 	ps.n, ps.more = 0, 0
+	ps.append(segs, n)
+}
+
+// append adds the places of the first n bytes of segs.
+func (ps *locations) append(segs []dma.Segment, n uint32) {
 	for _, s := range segs {
 		s.Len = min(s.Len, n)
 		n -= s.Len

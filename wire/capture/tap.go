@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -26,12 +27,18 @@ type tap struct {
 }
 
 // Sending implements wire.Tap.
-func (t *tap) Sending(*wire.Packet) (mark uint64) {
+func (t *tap) Sending(p *wire.Packet) (mark uint64) {
 	if r := t.c.reserve(); r != nil {
+		if t.c.once {
+			r.of.Store(p)
+		}
 		return r.at + 1
 	}
-	return 0
+	return notCaptured
 }
+
+// notCaptured is the mark of a packet for which there was no record: with Options.Once it is missed once, too.
+const notCaptured = math.MaxUint64
 
 // Sent implements wire.Tap.
 func (t *tap) Sent(w *wire.Worker, p *wire.Packet, mark uint64) {
@@ -39,13 +46,14 @@ func (t *tap) Sent(w *wire.Worker, p *wire.Packet, mark uint64) {
 	if !busy {
 		t.tx.seen.Add(1)
 	}
-	if mark == 0 {
+	if mark == notCaptured {
 		if !busy {
 			t.tx.missed.Add(1)
 		}
 		return
 	}
 	r := t.c.ring.at(mark - 1)
+	r.of.Store(nil)
 	if r.iface = nil; !busy {
 		r.iface = t.tx
 		r.frame(w, p, p.Payload, t.c.payload)
@@ -56,6 +64,19 @@ func (t *tap) Sent(w *wire.Worker, p *wire.Packet, mark uint64) {
 
 // Received implements wire.Tap.
 func (t *tap) Received(w *wire.Worker, p *wire.Packet, at wire.Placement) {
+	if t.c.once {
+		// A record that says it is of this packet is this goroutine's until Sent, whatever else had the mark before.
+		switch o, mark := p.Origin(); mark {
+		case 0: // a link has had it, or nobody of ours has sent it
+		case notCaptured:
+			return
+		default:
+			if r := t.c.ring.at(mark - 1); r.of.Load() == o {
+				r.arrived(t.rx, p, &at)
+				return
+			}
+		}
+	}
 	t.rx.seen.Add(1)
 	r := t.c.reserve()
 	if r == nil {
@@ -84,6 +105,7 @@ func (c *Capture) reserve() *record {
 	r := c.ring.reserve()
 	if r != nil {
 		r.when = time.Now().UnixNano()
+		r.nEnds, r.more, r.taken.n, r.taken.more = 0, 0, 0, 0
 	}
 	return r
 }

@@ -7,6 +7,21 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
+// The program is small: what a device of another type costs is seen by it.
+func TestProgramIsSmall(t *testing.T) {
+	program := string(testkit.Must(os.ReadFile("main.go"))(t))
+	_, own, _ := strings.Cut(program, "\n)\n") // behind the imports
+	n := 0
+	for line := range strings.Lines(own) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "//") {
+			n++
+		}
+	}
+	if n > 60 {
+		t.Errorf("%d lines of its own", n)
+	}
+}
+
 // The tutorial shows the program as it is: its blocks of Go, one after the other, are main.go.
 func TestTutorialShowsThisProgram(t *testing.T) {
 	const tutorial = "../../tutorial-vhost-user-device.md"

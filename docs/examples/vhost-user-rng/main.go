@@ -8,7 +8,6 @@ import (
 	"io"
 	"log"
 	"log/slog"
-	"net"
 	"os/signal"
 	"syscall"
 
@@ -35,8 +34,7 @@ func (q *queue) Process() error {
 	if ok, err := q.Peek(&chain); !ok {
 		return err
 	}
-	var buf [4096]byte
-	b := buf[:min(len(buf), int(chain.InLen))]
+	b := make([]byte, min(4096, chain.InLen))
 	if _, err := io.ReadFull(q.source, b); err != nil {
 		return err
 	}
@@ -66,25 +64,14 @@ func main() {
 	}
 	space := dma.NewSpace("guest", dma.NewFiles())
 	open := func(v vhostuser.Vring) (vhostuser.Queue, error) {
-		ring := virtq.Config{Size: v.Size, Desc: v.Desc, Avail: v.Avail, Used: v.Used,
-			Base: virtq.BaseOf(v.Base)}
+		ring := virtq.Config{Size: v.Size, Desc: v.Desc, Avail: v.Avail, Used: v.Used, Base: virtq.BaseOf(v.Base)}
 		q, err := virtq.NewDevice(space, ring)
 		return &queue{q, space, dma.NewCopier(), source}, err
 	}
 	device := &vhostuser.QueueDevice{Queues: 1, Log: slog.Default(), Open: open}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	syscall.Umask(0o077) // whoever connects gets to be the guest
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: *path})
-	if err != nil {
+	if err := vhostuser.ListenAndServe(ctx, *path, device, space, slog.Default()); err != nil {
 		log.Fatal(err)
-	}
-	context.AfterFunc(ctx, func() { _ = listener.Close() }) // which removes the socket, too
-	log.Print("listening on ", *path)
-	backend := vhostuser.NewBackend(device, space, slog.Default())
-	for conn, err := listener.AcceptUnix(); err == nil; conn, err = listener.AcceptUnix() {
-		if err := backend.Serve(ctx, conn); err != nil && ctx.Err() == nil {
-			log.Print(err)
-		}
 	}
 }

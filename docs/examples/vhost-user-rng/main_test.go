@@ -62,7 +62,7 @@ func startDevice(t *testing.T, args ...string) (path string) {
 			t.Error(err)
 		}
 	})
-	if err != nil || !strings.Contains(first, "listening on "+path) {
+	if err != nil || !strings.Contains(first, "listening socket="+path) {
 		t.Fatalf("device says %q, %v", first, err)
 	}
 	if st, err := os.Stat(path); err != nil || st.Mode().Perm()&0o077 != 0 {

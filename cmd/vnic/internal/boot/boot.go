@@ -125,6 +125,13 @@ func (l *runner) fetch(ctx context.Context) error {
 	if err := l.find(ctx); err != nil {
 		return err
 	}
+	o, im := l.opt, l.images
+	if err := im.CheckKernel(o.models(), false); err != nil {
+		return err
+	}
+	if err := im.CheckKernel(o.kernelModels(), true); err != nil {
+		o.Note("no device memory TCP: %v", err)
+	}
 	if err := l.initrd(ctx); err != nil {
 		return err
 	}
@@ -185,6 +192,9 @@ func (l *runner) initrd(ctx context.Context) error {
 
 // files writes the user's files into one archive, which all guests read.
 func (l *runner) files() error {
+	if err := l.opt.checkFits(l.program.files.Bytes(), uint64(l.images.Size())); err != nil {
+		return err
+	}
 	fd, err := unix.MemfdCreate("vnic-files", unix.MFD_CLOEXEC)
 	if err != nil {
 		return os.NewSyscallError("memfd_create", err)

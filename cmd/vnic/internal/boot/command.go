@@ -27,9 +27,6 @@ type program struct {
 	env   []string // that it gets besides
 }
 
-// fileShare is the part of a guest's memory that files may take up: until they are unpacked they are there twice.
-const fileShare = 3
-
 // UseError is a mistake of the user's that only looking at files reveals.
 type UseError struct{ Err error }
 
@@ -38,7 +35,7 @@ func (e *UseError) Unwrap() error { return e.Err }
 
 // prepare finds the command and all files on this machine, before anything boots. What the packages have is theirs.
 func (o *Options) prepare(tools *packages) (*program, error) {
-	p := &program{args: o.Command, files: guestimages.NewOverlay(o.Memory / fileShare), dir: "/",
+	p := &program{args: o.Command, files: guestimages.NewOverlay(), dir: "/",
 		terms: []string{os.Getenv("TERM")}}
 	if o.image {
 		p.terms = imageTerms
@@ -59,6 +56,9 @@ func (o *Options) prepare(tools *packages) (*program, error) {
 		return nil, o.explain("", err)
 	}
 	p.system()
+	if err := o.checkFits(p.files.Bytes(), 0); err != nil {
+		return nil, err
+	}
 	for _, n := range p.files.Notes {
 		o.Note("%s", n)
 	}
@@ -78,8 +78,6 @@ func (o *Options) explain(flag string, err error) error {
 	case errors.Is(err, elfdeps.ErrMissing):
 		return &assets.Missing{What: "a library for the guest", Err: err,
 			Fix: "install it, name its directory in LD_LIBRARY_PATH, or link statically"}
-	case errors.Is(err, guestimages.ErrTooMuch):
-		return &UseError{fmt.Errorf("%w: give the guest more memory (--memory), or copy less", err)}
 	}
 	return &UseError{err}
 }

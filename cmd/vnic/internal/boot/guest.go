@@ -15,6 +15,7 @@ import (
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/guest-images/session"
 	"vnic.dev/vnic/lab/machines"
+	"vnic.dev/vnic/qemu"
 )
 
 // guest is one of them.
@@ -23,7 +24,15 @@ type guest struct {
 	runner  *runner
 	machine *machines.Guest // nil: not booted
 	network guestnet.Result
+	ran     bool // the program, to its end
 }
+
+// kernelLog has the kernel's log on a console that is kept: all but what is for debugging, which costs a boot 2 s of
+// its slow serial line under TCG. The user's own words come behind it.
+const kernelLog = "loglevel=7"
+
+// lastWords is how long a guest whose console is kept may take to switch itself off.
+const lastWords = 10 * time.Second
 
 const forever = 365 * 24 * time.Hour // the program says when it is done
 
@@ -45,6 +54,7 @@ func (g *guest) boot(ctx, ready context.Context) (err error) {
 	}
 	if o.LogDir != "" {
 		c.Console = g.runner.logs[g.index]
+		c.Append = strings.TrimSpace(kernelLog + " " + c.Append)
 	}
 	if c.Disks, err = g.runner.tools.disks(); err != nil {
 		return err
@@ -62,7 +72,7 @@ func (g *guest) boot(ctx, ready context.Context) (err error) {
 		return context.Cause(ready)
 	}
 	if g.network, err = guestnet.Apply(ready, m.Agent(), o.network(g.place)); err != nil {
-		fix := machines.NewerKernel
+		fix := qemu.NewerKernel
 		if im.Modules == nil {
 			fix = "it came without modules: give them by --modules, or build " + o.drivers(" and ") + " in"
 		}
@@ -133,6 +143,7 @@ func (g *guest) run(ctx context.Context, s streams) (int, error) {
 		return 0, g.blame(err)
 	}
 	s.end()
+	g.ran = true
 	if status.Signal != 0 {
 		g.runner.opt.Note("%s: %s was ended by signal %d", g.name, p.args[0], status.Signal)
 	}
@@ -153,6 +164,11 @@ func (g *guest) blame(err error) error {
 func (g *guest) close() error {
 	if g.machine == nil {
 		return nil
+	}
+	if g.ran && g.runner.opt.LogDir != "" { // it waits until the console has had its last line
+		ctx, cancel := context.WithTimeout(context.Background(), lastWords)
+		defer cancel()
+		_ = g.machine.PowerOff(ctx)
 	}
 	if err := g.machine.Close(); !errors.Is(err, context.Canceled) {
 		return err

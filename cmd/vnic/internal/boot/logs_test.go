@@ -1,6 +1,8 @@
 package boot
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -8,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"vnic.dev/vnic/internal/outfile"
 	"vnic.dev/vnic/internal/testkit"
@@ -64,4 +67,27 @@ func TestPortForGDBThatIsTaken(t *testing.T) {
 	}
 	_ = s.Close()
 	testkit.OK(t, o.checkGDB())
+}
+
+// A run that went well leaves what the guest printed, from the kernel's first line to what programs write to its
+// console, whole.
+func TestConsoleOfAGoodRunIsKept(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs QEMU and a guest kernel")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	var out bytes.Buffer
+	o := good()
+	o.LogDir, o.Stdout, o.Stderr, o.NoGateway = t.TempDir(), &out, &out, true
+	o.Command = []string{"sh", "-c", "echo to the log > /dev/kmsg; echo to the console > /dev/console"}
+	if status, err := Do(ctx, o); err != nil || status != 0 {
+		t.Fatalf("status %d, %v: %s", status, err, &out)
+	}
+	b := testkit.Must(os.ReadFile(filepath.Join(o.LogDir, "console-guest0.log")))(t)
+	for _, want := range []string{"Linux version ", "Kernel command line: ", "] to the log", "to the console\r\n"} {
+		if !bytes.Contains(b, []byte(want)) {
+			t.Errorf("no %q in %d bytes", want, len(b))
+		}
+	}
 }

@@ -153,6 +153,11 @@ func (o *Options) models() (list []string) {
 	return slices.Compact(list)
 }
 
+// kernelModels are those of NICs by which programs use the kernel's own sockets.
+func (o *Options) kernelModels() []string {
+	return slices.DeleteFunc(o.models(), func(m string) bool { return !kernels(m) })
+}
+
 // kernels says whether NICs of a model are the guest's kernel's.
 func kernels(model string) bool {
 	m, _ := lab.LookupModel(model)

@@ -20,6 +20,9 @@ func Images(ctx context.Context, o assets.Options, models []string, interfaces b
 	if err != nil {
 		return nil, err
 	}
+	if err := im.CheckKernel(models, true); err != nil {
+		return nil, errors.Join(err, im.Close())
+	}
 	modules := slices.Clone(more)
 	for _, m := range models {
 		modules = append(modules, Modules(im, m, interfaces)...)

@@ -19,6 +19,7 @@ import (
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
+	"vnic.dev/vnic/qemu"
 )
 
 // Node is a transfer.Node of a guest, here or behind the results channel.
@@ -316,7 +317,7 @@ func (s *Set) start(ctx context.Context) error {
 		return s.inProcess(ctx)
 	}
 	if err := s.Each(ctx, setupTime, s.setup); err != nil {
-		return s.im.BlameKernel(fmt.Errorf("set up its NIC: %w", err), machines.NewerKernel)
+		return s.im.BlameKernel(fmt.Errorf("set up its NIC: %w", err), qemu.NewerKernel)
 	}
 	for _, b := range s.Servers {
 		if err := s.network(ctx, b); err != nil {

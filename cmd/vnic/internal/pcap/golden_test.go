@@ -25,8 +25,8 @@ func TestGoldenCaptures(t *testing.T) {
 	got := make(map[string]string)
 	for name, change := range map[string]func(*run.Options, *pcap.Options){
 		"devmem":  func(*run.Options, *pcap.Options) {},
-		"copy":    func(o *run.Options, p *pcap.Options) { o.Modes, p.Payload = []string{transfer.Copy}, 100 },
-		"bounced": func(o *run.Options, _ *pcap.Options) { o.P2P, o.Family = false, 6 },
+		"copy":    func(o *run.Options, p *pcap.Options) { o.Modes, p.Payload, p.Ends = []string{transfer.Copy}, 100, true },
+		"bounced": func(o *run.Options, p *pcap.Options) { o.P2P, o.Family, p.Ends = false, 6, true },
 	} {
 		o := run.Defaults()
 		o.Size, o.Modes, o.GPUMemory, o.Seed, o.InProc = 512<<10, o.Modes[:1], 32<<20, 1, true

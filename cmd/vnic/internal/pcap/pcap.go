@@ -20,12 +20,15 @@ import (
 type Options struct {
 	File    string // "-": Stdout
 	Payload int    // bytes of payload of each packet
+	Ends    bool   // a frame between two ports is there twice: as it was sent, and as it came
 	Stdout  io.Writer
 }
 
 // Flags adds the flags to a command's.
 func (o *Options) Flags(f *pflag.FlagSet) {
-	f.StringVar(&o.File, "pcap", "", "write what passes each port to this file, as pcapng (-: to stdout)")
+	f.StringVar(&o.File, "pcap", "", "write what passes the ports to this file, as pcapng (-: to stdout): each frame "+
+		"once, with comments of where its payload lay and where it came to")
+	f.BoolVar(&o.Ends, "pcap-ends", false, "have --pcap write each frame at both ends: as it was sent, and as it came")
 	f.IntVar(&o.Payload, "pcap-payload", 0,
 		"bytes of payload of each packet that --pcap writes, read from where it lies (default: headers only)")
 }
@@ -35,6 +38,8 @@ func (o *Options) Check(taken bool) error {
 	switch {
 	case o.Payload != 0 && o.File == "":
 		return errors.New("--pcap-payload without --pcap: name the file")
+	case o.Ends && o.File == "":
+		return errors.New("--pcap-ends without --pcap: name the file")
 	case o.Payload < 0 || o.Payload > capture.MaxPayload:
 		return fmt.Errorf("--pcap-payload %d: 0 to %d", o.Payload, capture.MaxPayload)
 	case o.File != "-":
@@ -60,9 +65,13 @@ func Start(o Options, note func(format string, args ...any)) (*Pcap, error) {
 	if o.File == "" {
 		return nil, nil
 	}
-	about := capture.Options{Payload: o.Payload,
-		Comment: "-tx is what a port's guest sent, -rx what came for it: a frame between two ports is here twice",
-		Failed:  func(err error) { note("--pcap %s: nothing more is captured: %v", o.File, err) }}
+	comment := "-tx is what a port's guest sent, with what became of it; -rx what came for a port later, as links delay " +
+		"it, or from elsewhere: a frame between two ports is here once"
+	if o.Ends {
+		comment = "-tx is what a port's guest sent, -rx what came for it: a frame between two ports is here twice"
+	}
+	about := capture.Options{Payload: o.Payload, Once: !o.Ends, Comment: comment,
+		Failed: func(err error) { note("--pcap %s: nothing more is captured: %v", o.File, err) }}
 	p := &Pcap{file: o.File}
 	var err error
 	if o.File == "-" {
@@ -100,7 +109,7 @@ func (p *Pcap) Close() error {
 // Report is what there is to say at the end, and its JSON.
 type Report struct {
 	File    string `json:"file"`
-	Packets uint64 `json:"packets"`         // written; a packet between two ports is two
+	Packets uint64 `json:"packets"`         // written; with Ends a packet between two ports is two
 	Missed  uint64 `json:"missed"`          // not captured, as the file was not written fast enough, or not at all
 	Error   string `json:"error,omitempty"` // why nothing more was written
 }

@@ -12,6 +12,7 @@ import (
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
+	"vnic.dev/vnic/qemu"
 )
 
 // prepareGuests finds or fetches what guests boot from, nil for in-process guests: stage fetch.
@@ -92,7 +93,7 @@ func (l *runner) setup(ctx context.Context, im *machines.Images) error {
 		return err
 	}
 	if err := l.onBoth(ctx, l.opt.patience(), l.ends[0].setup, l.ends[1].setup); err != nil {
-		return im.BlameKernel(fmt.Errorf("set up its NIC: %w", err), machines.NewerKernel)
+		return im.BlameKernel(fmt.Errorf("set up its NIC: %w", err), qemu.NewerKernel)
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ func capturedRun(t *testing.T, o Options, payload int) (*Report, []captured) {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "run.pcapng")
 	o.Modes = o.Modes[:1]
-	rep := doCaptured(t, o, pcap.Options{File: name, Payload: payload})
+	rep := doCaptured(t, o, pcap.Options{File: name, Payload: payload, Ends: true})
 	f := testkit.Must(os.Open(name))(t)
 	defer f.Close()
 	ng := testkit.Must(pcapgo.NewNgReader(f, pcapgo.DefaultNgReaderOptions))(t)

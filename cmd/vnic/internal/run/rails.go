@@ -24,6 +24,7 @@ import (
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/pcie"
+	"vnic.dev/vnic/qemu"
 )
 
 // With Options.Rails there are several transfers at the same time, each between NICs of the same number of two guests:
@@ -639,7 +640,7 @@ func (r *rails) setup(ctx context.Context, im *machines.Images) error {
 		eg.Go(func() error { return r.take(ctx, m) })
 	}
 	if err := eg.Wait(); err != nil {
-		return im.BlameKernel(fmt.Errorf("set up its NICs: %w", err), machines.NewerKernel)
+		return im.BlameKernel(fmt.Errorf("set up its NICs: %w", err), qemu.NewerKernel)
 	}
 	return nil
 }

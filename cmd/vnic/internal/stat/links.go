@@ -98,7 +98,11 @@ func (t *table) links(before, now *Snapshot) (cells [][]string) {
 		return cmp.Or(cmp.Compare(b.busy, a.busy),
 			cmp.Compare(t.rate(b.was.Bytes, b.is.Bytes), t.rate(a.was.Bytes, a.is.Bytes)))
 	})
-	cells = append(cells, []string{"LINK", "RATE", "PAYLOAD", "BYTES", "TAKEN"})
+	amount := "BYTES"
+	if t.bits {
+		amount = "BIT RATE"
+	}
+	cells = append(cells, []string{"LINK", "RATE", "PAYLOAD", amount, "TAKEN"})
 	for _, r := range rows[:min(len(rows), mostLinks)] {
 		rate, taken := "", ""
 		if r.is.Rate > 0 {
@@ -107,8 +111,12 @@ func (t *table) links(before, now *Snapshot) (cells [][]string) {
 				taken = fmt.Sprintf("%.0f %%", min(100*r.busy/t.seconds, 100))
 			}
 		}
-		cells = append(cells, []string{r.is.Name, rate, t.bytes(r.was.Payload, r.is.Payload),
-			t.bytes(r.was.Bytes, r.is.Bytes), taken})
+		amount := t.bytes
+		if strings.HasSuffix(r.is.Name, " memory") { // whose rate is in bytes, too
+			amount = t.memory
+		}
+		cells = append(cells, []string{r.is.Name, rate, amount(r.was.Payload, r.is.Payload),
+			amount(r.was.Bytes, r.is.Bytes), taken})
 	}
 	return cells
 }

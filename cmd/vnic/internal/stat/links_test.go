@@ -38,11 +38,11 @@ func TestTableShowsTheBusiestLinks(t *testing.T) {
 	now.Links[2].Bytes = 9 << 20
 	now.Links = append(now.Links, LabLink{Name: "b.s0 memory", Rate: 1e9, Payload: 2 << 20, Bytes: 2 << 20, Busy: 4})
 	testkit.Equal(t, "the table", linkTable(t, before, now), `links, 100 times slower than their rates:
-LINK RATE PAYLOAD BYTES TAKEN
-b.s0 memory 1 GB/s 1.0 MiB 1.0 MiB 100 %
-a.nic0 out 200Gbit 1.0 MiB 2.0 MiB 75 %
-a.nic0 up 0 B 4.0 MiB
-a.s0 memory 0 B 0 B`)
+LINK RATE PAYLOAD BIT RATE TAKEN
+b.s0 memory 1 GB/s 1.0 MB/s 1.0 MB/s 100 %
+a.nic0 out 200Gbit 8.39 Mbit/s 16.8 Mbit/s 75 %
+a.nic0 up 0 bit/s 33.6 Mbit/s
+a.s0 memory 0 B/s 0 B/s`)
 	scale = 1
 	testkit.Equal(t, "the table", linkTable(t, nil, before), `links:
 LINK RATE PAYLOAD BYTES TAKEN

@@ -3,7 +3,6 @@ package stat
 import (
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -175,9 +174,7 @@ func metricsHandler(s *Server) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics",
 		promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 4, ErrorLog: errorLog{s.log}}))
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "vnic: see /metrics\n")
-	})
+	mux.HandleFunc("GET /{$}", page(s))
 	return mux
 }
 

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -314,6 +315,60 @@ func TestMetricsHandlerTakesGETOnly(t *testing.T) {
 	}
 }
 
+// The page for people needs nothing else, and has names as text.
+func TestPageShowsTheCounters(t *testing.T) {
+	place(t)
+	s := start(t, Options{Command: "serve"})
+	s.SetPorts(func() []Port { return []Port{{Name: "<script>", Kind: "host"}} })
+	w := httptest.NewRecorder()
+	metricsHandler(s).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	text := w.Body.String()
+	for _, want := range []string{"<title>vnic serve ", "PORT  QUEUE", "&lt;script&gt;", `href="/metrics"`, "vnic stat "} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q: %s", want, text)
+		}
+	}
+	if strings.Contains(text, "<script>") || strings.Contains(text, "http://") || strings.Contains(text, "https://") ||
+		w.Header().Get("Content-Type") != "text/html; charset=utf-8" {
+		t.Errorf("%v: %s", w.Header(), text)
+	}
+}
+
+// More pages at once than there is room for are refused, not made to wait.
+func TestPagesAtOnceAreBounded(t *testing.T) {
+	place(t)
+	s := start(t, Options{Command: "serve"})
+	inside, leave := make(chan bool), make(chan bool)
+	s.SetPorts(func() []Port { inside <- true; <-leave; return nil })
+	h := metricsHandler(s)
+	var wg sync.WaitGroup
+	get := func() int {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		return w.Code
+	}
+	for range pagesAtOnce {
+		wg.Go(func() {
+			if code := get(); code != 200 {
+				t.Errorf("inside: %d", code)
+			}
+		})
+	}
+	for range pagesAtOnce {
+		<-inside
+	}
+	testkit.Equal(t, "one more", get(), 503)
+	close(leave)
+	wg.Wait()
+}
+
+func TestBitRateHasThreeDigits(t *testing.T) {
+	for n, want := range map[float64]string{0: "0 bit/s", 999: "999 bit/s", 1000: "1.00 kbit/s",
+		16.777216e6: "16.8 Mbit/s", 123456e6: "123 Gbit/s"} {
+		testkit.Equal(t, "rate", bitRate(n), want)
+	}
+}
+
 func TestTableShowsRatesAndTotals(t *testing.T) {
 	before := &Snapshot{PID: 7, Command: "run", Uptime: 10,
 		Ports: []PortCounters{{Name: "A", Link: LinkCounters{Received: 10, ReceivedBytes: 1 << 20},
@@ -335,13 +390,13 @@ func TestTableShowsRatesAndTotals(t *testing.T) {
 		return strings.Join(lines, "\n") + "\n"
 	}
 	const rates = `vnic run, process 7, up 12s; per second:
-PORT QUEUE PACKETS BYTES DEVICE GPU FILE HOST DROPS
-A wire rx 1,000 2.0 MiB
-A wire tx 0 0 B
+PORT QUEUE PACKETS BIT RATE DEVICE GPU FILE HOST DROPS
+A wire rx 1,000 16.8 Mbit/s
+A wire tx 0 0 bit/s
 A wire no-buffer 4
-A 1 split rx 1,000 2.0 MiB 2.0 MiB 0 B 0 B 1
-new wire rx 0 0 B
-new wire tx 0 0 B
+A 1 split rx 1,000 16.8 Mbit/s 16.8 Mbit/s 0 bit/s 0 bit/s 1
+new wire rx 0 0 bit/s
+new wire tx 0 0 bit/s
 `
 	testkit.Equal(t, "the table", table(before, now), rates)
 	if got := table(nil, before); !strings.Contains(got, "since it began:") ||
@@ -351,7 +406,7 @@ new wire tx 0 0 B
 	began := &Snapshot{PID: 8, Command: "run", Uptime: 1} // another process with another number
 	testkit.Equal(t, "the table", table(before, began), "vnic run, process 8, up 1s; since it began:\nno ports\n")
 	smaller := &Snapshot{PID: 7, Uptime: 11, Ports: []PortCounters{{Name: "A", Link: LinkCounters{Received: 3}}}}
-	if got := table(before, smaller); !strings.Contains(got, "A wire rx 3 0 B") {
+	if got := table(before, smaller); !strings.Contains(got, "A wire rx 3 0 bit/s") {
 		t.Errorf("a port that began again: %s", got)
 	}
 }

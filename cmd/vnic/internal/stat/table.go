@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -15,10 +16,12 @@ import (
 // process began if before is nil. Queues that have never seen a packet are left out.
 func Table(w io.Writer, before, now *Snapshot) error {
 	t := table{seconds: 1}
+	amount := "BYTES"
 	what := "since it began"
 	if before != nil && before.PID == now.PID && now.Uptime > before.Uptime {
 		t.seconds = now.Uptime - before.Uptime
 		what = "per second"
+		t.bits, amount = true, "BIT RATE"
 	} else {
 		before = nil
 	}
@@ -46,7 +49,7 @@ func Table(w io.Writer, before, now *Snapshot) error {
 			head = append(head, c.column)
 		}
 		if i == 0 {
-			head = append(head, "BYTES")
+			head = append(head, amount)
 		}
 	}
 	err := t.write(w, func() {
@@ -103,6 +106,7 @@ func (s *Snapshot) find(name string) *PortCounters {
 type table struct {
 	tw      *tabwriter.Writer
 	seconds float64
+	bits    bool // what is counted in bytes is shown in bits by the second, as links' rates are
 }
 
 func (t *table) row(cells ...string) { fmt.Fprintln(t.tw, strings.Join(cells, "\t")+"\t") }
@@ -119,7 +123,29 @@ func (t *table) count(before, now uint64) string {
 	return humanize.Comma(int64(t.rate(before, now) + 0.5))
 }
 func (t *table) bytes(before, now uint64) string {
-	return humanize.IBytes(uint64(t.rate(before, now) + 0.5))
+	n := t.rate(before, now)
+	if t.bits {
+		return bitRate(8 * n)
+	}
+	return humanize.IBytes(uint64(n + 0.5))
+}
+
+// memory is what a memory has carried: as bytes, but in bytes by the second where others are in bits.
+func (t *table) memory(before, now uint64) string {
+	if !t.bits {
+		return t.bytes(before, now)
+	}
+	return humanize.Bytes(uint64(t.rate(before, now)+0.5)) + "/s"
+}
+
+// bitRate has three digits, and the prefix that goes with them: "0 bit/s", "16.8 Mbit/s".
+func bitRate(n float64) string {
+	n, prefix := humanize.ComputeSI(n)
+	digits := 0
+	for m := n; prefix != "" && m < 100 && digits < 2; m *= 10 {
+		digits++
+	}
+	return strconv.FormatFloat(n, 'f', digits, 64) + " " + prefix + "bit/s"
 }
 
 // port writes a row for the link in each direction, one for what was dropped, and those of the queues.

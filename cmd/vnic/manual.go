@@ -1,0 +1,95 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	guestimages "vnic.dev/vnic/guest-images"
+)
+
+// entry is a line of a man page's list.
+type entry struct{ term, text string }
+
+// exitEntries are what a command's status says.
+func exitEntries(c *cobra.Command) []entry {
+	list := []entry{
+		{"0", "It was done, and all that was to be proved was."},
+		{"1", "It failed, or was interrupted."},
+		{"2", "Wrong use: the message says of which flag or argument."},
+		{"3", "The machine lacks something, or a kernel or QEMU that was given will not do: the message says what to do."},
+	}
+	switch c.CommandPath() {
+	case "vnic boot":
+		list[0] = entry{"0", "The program ended with status 0, in each guest."}
+		list = append(list, entry{"other", "The status of the program: of several guests the first one's that is not 0; " +
+			"128 and more: a signal ended it. A program can end with 1 to 3, too: vnic's own messages begin with vnic:."})
+	case "vnic gpu-fd":
+		list = append(list, entry{"other", "The status of the program that it has become."})
+	}
+	return append(list, entry{fmt.Sprint(exitPipe), "The reader of its standard output has gone."})
+}
+
+// environment are the variables that commands go by.
+var environment = []entry{
+	{assets.EnvCache, "The cache, as --cache says."},
+	{assets.EnvQEMU, "QEMU for guests, as --qemu says."},
+	{assets.EnvKernel, "The guests' kernel, as --kernel says."},
+	{assets.EnvModules, "The directory with its modules, as --modules says."},
+	{assets.EnvMirror, "The Debian mirror to fetch from, as --mirror says."},
+	{assets.EnvKeyring, "The keyring that signs it, as --keyring says."},
+	{guestimages.EnvProgram, "The guests' own program, in place of the one in vnic."},
+	{guestimages.EnvGPUModule, "vnicgpu.ko, the driver of guests' GPUs, in place of the one in vnic."},
+	{stat.EnvDir, "Where the sockets of running vnics are, for vnic stat."},
+	{"XDG_CACHE_HOME, XDG_RUNTIME_DIR", "Where the cache and these sockets are unless said otherwise."},
+	{"LD_LIBRARY_PATH", "Where libraries of programs for guests are looked for, too."},
+	{"LISTEN_FDS, LISTEN_PID", "Sockets that vnic serve gets from systemd."},
+	{"NO_COLOR", "If it is not empty, nothing is colored."},
+	{"TERM", "The terminal; dumb: no line is drawn anew."},
+}
+
+// manFiles are what commands read and leave.
+var manFiles = []entry{
+	{"~/.cache/vnic", "The cache: QEMU, kernels, guests' images. vnic cache lists it and removes from it."},
+	{"$XDG_RUNTIME_DIR/vnic/PID.sock", "The counters of a running vnic; without $XDG_RUNTIME_DIR in /run/user/UID/vnic, " +
+		"/run/vnic or /tmp/vnic-UID."},
+	{"/dev/kvm", "Guests run by it where it works; else by QEMU's own emulation, which is slower."},
+}
+
+// manSections are the sections of a command's man page that cobra does not make, in man's macros.
+func manSections(c *cobra.Command) string {
+	var b strings.Builder
+	for _, s := range []struct {
+		title string
+		list  []entry
+	}{{"EXIT STATUS", exitEntries(c)}, {"ENVIRONMENT", environment}, {"FILES", manFiles}} {
+		fmt.Fprintf(&b, ".SH %s\n", s.title)
+		for _, e := range s.list {
+			fmt.Fprintf(&b, ".TP\n\\fB%s\\fP\n%s\n", roff(e.term), roff(e.text))
+		}
+	}
+	return b.String()
+}
+
+// roff escapes a text.
+func roff(s string) string {
+	s = strings.NewReplacer(`\`, `\e`, "-", `\-`, "~", `\(ti`, "^", `\(ha`).Replace(s)
+	if strings.HasPrefix(s, ".") || strings.HasPrefix(s, "'") {
+		s = `\&` + s
+	}
+	return s
+}
+
+// finishPage puts these sections into a page of cobra's, before what else to see.
+func finishPage(c *cobra.Command, page string) string {
+	page = strings.Replace(page, ".SH EXAMPLE\n", ".SH EXAMPLES\n", 1)
+	before, after, more := strings.Cut(page, ".SH SEE ALSO")
+	if more {
+		after = ".SH SEE ALSO" + after
+	}
+	return cmp.Or(before, page) + manSections(c) + after
+}

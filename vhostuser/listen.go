@@ -1,0 +1,50 @@
+package vhostuser
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/dma"
+)
+
+// ListenAndServe serves a device to the frontends that connect to a Unix socket at path, one after the other, until ctx
+// ends; then it returns nil, and the socket is gone. Who connects decides what the device sees as guest memory, so the
+// socket's mode is 0600. How a connection ended is logged; log may be nil.
+func ListenAndServe(ctx context.Context, path string, d Device, space *dma.Space, log *slog.Logger) error {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	// A socket's file has the mode that the socket has when it is bound (Linux net/unix/af_unix.c, unix_bind_bsd).
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		return errors.Join(c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err)
+	}}
+	listener, err := lc.Listen(ctx, "unix", path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = listener.Close() }() // which removes the socket, too
+	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
+	defer stop()
+	log.Info("listening", "socket", path)
+	backend := NewBackend(d, space, log)
+	for {
+		conn, err := listener.Accept()
+		if ctx.Err() != nil {
+			if err == nil {
+				_ = conn.Close()
+			}
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := backend.Serve(ctx, conn.(*net.UnixConn)); err != nil && ctx.Err() == nil {
+			log.Error("connection", "err", err)
+		}
+	}
+}
