@@ -1,0 +1,90 @@
+package page
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/base64"
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+)
+
+//go:embed web/*.html web/*.css web/*.js web/vendor/*.js web/vendor/*.css
+var web embed.FS
+
+// What the page is made of, in this order. The modules become one script, so that a report is one file.
+var (
+	styles  = []string{"vendor/uPlot.min.css", "page.css"}
+	vendor  = []string{"vendor/preact.umd.js", "vendor/hooks.umd.js", "vendor/htm.umd.js", "vendor/uPlot.iife.min.js"}
+	modules = []string{"libraries.js", "units.js", "series.js", "model.js", "layout.js", "way.js", "picture.js",
+		"flows.js", "memory.js", "charts.js", "events.js", "page.js"}
+)
+
+// Lines of modules that a script of all of them has no use for.
+var (
+	importLine = regexp.MustCompile(`(?m)^import \{[^}]*\} from "\./[a-z]+\.js";\n`)
+	exportWord = regexp.MustCompile(`(?m)^export (function|const|let|class) `)
+	sourceMap  = regexp.MustCompile(`(?m)^//# sourceMappingURL=.*\n?`)
+)
+
+func file(name string) string {
+	b, err := web.ReadFile("web/" + name)
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	return string(b)
+}
+
+// join makes one script of modules: what they have of each other is in the same scope.
+func join(names []string) string {
+	var b strings.Builder
+	for _, n := range names {
+		text := importLine.ReplaceAllString(file(n), "")
+		b.WriteString(exportWord.ReplaceAllString(text, "$1 "))
+	}
+	return b.String()
+}
+
+// assembled is the page without its data.
+type assembled struct {
+	before, after string // the data stands between them
+	policy        string // for where it is served
+}
+
+var assemble = sync.OnceValue(func() assembled {
+	var css, js strings.Builder
+	var styleHashes, scriptHashes strings.Builder
+	add := func(to, hashes *strings.Builder, open, text, end string) {
+		sum := sha256.Sum256([]byte(text))
+		fmt.Fprintf(hashes, " 'sha256-%s'", base64.StdEncoding.EncodeToString(sum[:]))
+		to.WriteString(open + text + end + "\n")
+	}
+	for _, n := range styles {
+		add(&css, &styleHashes, "<style>", file(n), "</style>")
+	}
+	for _, n := range vendor {
+		add(&js, &scriptHashes, "<script>", sourceMap.ReplaceAllString(file(n), ""), "</script>")
+	}
+	add(&js, &scriptHashes, `<script type="module">`, join(modules), "</script>")
+	policy := fmt.Sprintf("default-src 'none'; script-src%s; style-src%s; connect-src 'self'; img-src data:; "+
+		"base-uri 'none'; form-action 'none'", &scriptHashes, &styleHashes)
+	text := strings.NewReplacer("<!-- policy -->", `<meta http-equiv="Content-Security-Policy" content="`+policy+`">`,
+		"<!-- styles -->", css.String(), "<!-- scripts -->", js.String()).Replace(file("index.html"))
+	before, after, _ := strings.Cut(text, "<!-- data -->")
+	return assembled{before, after, policy + "; frame-ancestors 'none'"}
+})
+
+// html is the page with its data, JSON; nil: it is to fetch them.
+func html(data []byte) []byte {
+	a := assemble()
+	if data == nil {
+		data = []byte("null")
+	}
+	b := make([]byte, 0, len(a.before)+len(a.after)+len(data)+64)
+	b = append(b, a.before...)
+	b = append(b, `<script type="application/json" id="data">`...)
+	b = append(b, data...)
+	b = append(b, "</script>"...)
+	return append(b, a.after...)
+}

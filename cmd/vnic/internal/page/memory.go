@@ -1,0 +1,147 @@
+package page
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"vnic.dev/vnic/cmd/vnic/internal/stat"
+)
+
+// Bounds of what is shown of GPUs' memory.
+const (
+	maxCells  = 8192 // of all GPUs
+	gpuCells  = 1024 // of one
+	leastCell = 4096 // bytes
+	maxUses   = 1024 // of all; of one GPU the smaller ones become one
+	gpuUses   = 64   // of one
+)
+
+// Memory is a map of a GPU's memory, drawn as equal cells.
+type Memory struct {
+	GPU       string   `json:"gpu"`
+	Bytes     uint64   `json:"bytes"`
+	CellBytes uint64   `json:"cell_bytes"`
+	Uses      []Use    `json:"uses"` // the largest first
+	Runs      [][3]int `json:"runs"` // first cell, how many, index in Uses; what is in none is free
+}
+
+// Use is what ranges of memory are used for, with their size, exact.
+type Use struct {
+	State   string `json:"state"` // as in stat.MemoryRange; "other": uses that were too many
+	Port    string `json:"port,omitempty"`
+	Queue   int    `json:"queue"`
+	Binding uint32 `json:"binding,omitempty"`
+	Bytes   uint64 `json:"bytes"`
+}
+
+// memoryMaps draws all GPUs' maps. A cell shows what most of it is used for, and is free only if all of it is.
+func memoryMaps(list []stat.GPUMap) []Memory {
+	out := make([]Memory, 0, len(list))
+	for i := range list {
+		n := len(list)
+		out = append(out, memoryMap(&list[i], min(gpuCells, max(1, maxCells/n)), min(gpuUses, max(1, maxUses/n))))
+	}
+	return out
+}
+
+func memoryMap(g *stat.GPUMap, cells, uses int) Memory {
+	m := Memory{GPU: g.GPU, Bytes: g.Bytes, Uses: []Use{}, Runs: [][3]int{}}
+	m.CellBytes = max(leastCell, (g.Bytes+uint64(cells)-1)/uint64(cells))
+	index := map[Use]int{}
+	var at []int // of each range, in Uses
+	for _, r := range g.Ranges {
+		u := Use{State: r.State, Port: r.Port, Queue: r.Queue, Binding: r.Binding}
+		n, ok := index[u]
+		if !ok {
+			n = len(m.Uses)
+			index[u] = n
+			m.Uses = append(m.Uses, u)
+		}
+		m.Uses[n].Bytes += r.Len
+		at = append(at, n)
+	}
+	to := m.orderUses(uses)
+	d := drawing{m: &m, cell: -1, in: map[int]uint64{}}
+	for i, r := range g.Ranges {
+		d.add(r.Off, r.Len, to[at[i]])
+	}
+	d.flush()
+	return m
+}
+
+// orderUses puts the largest first, and makes one of those that are too many. It says where each has gone.
+func (m *Memory) orderUses(most int) (to []int) {
+	order := make([]int, len(m.Uses))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(m.Uses[b].Bytes, m.Uses[a].Bytes) })
+	to = make([]int, len(order))
+	var list []Use
+	for i, was := range order {
+		if i >= most {
+			to[was] = most
+			if i == most {
+				list = append(list, Use{State: "other", Queue: -1})
+			}
+			list[most].Bytes += m.Uses[was].Bytes
+			continue
+		}
+		to[was] = i
+		list = append(list, m.Uses[was])
+	}
+	if m.Uses = list; list == nil {
+		m.Uses = []Use{}
+	}
+	return to
+}
+
+// drawing makes runs of cells from ranges, which come by offset.
+type drawing struct {
+	m    *Memory
+	cell int            // that is being looked at
+	in   map[int]uint64 // bytes of it, by use
+}
+
+func (d *drawing) add(off, n uint64, use int) {
+	size := d.m.CellBytes
+	if off >= d.m.Bytes {
+		return
+	}
+	for end := off + min(n, d.m.Bytes-off); off < end; {
+		if c := int(off / size); c != d.cell {
+			d.flush()
+			d.cell = c
+		}
+		if whole := int((end - off) / size); off%size == 0 && whole > 0 {
+			d.run(d.cell, whole, use)
+			off += uint64(whole) * size
+			d.cell = -1
+			continue
+		}
+		part := min(end-off, size-off%size)
+		d.in[use] += part
+		off += part
+	}
+}
+
+// flush draws the cell that has been looked at.
+func (d *drawing) flush() {
+	if len(d.in) == 0 {
+		return
+	}
+	most := slices.MaxFunc(slices.Sorted(maps.Keys(d.in)), func(a, b int) int { return cmp.Compare(d.in[a], d.in[b]) })
+	d.run(d.cell, 1, most)
+	clear(d.in)
+}
+
+func (d *drawing) run(first, n, use int) {
+	if i := len(d.m.Runs) - 1; i >= 0 {
+		if last := &d.m.Runs[i]; last[2] == use && last[0]+last[1] == first {
+			last[1] += n
+			return
+		}
+	}
+	d.m.Runs = append(d.m.Runs, [3]int{first, n, use})
+}

@@ -1,0 +1,142 @@
+package page
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"vnic.dev/vnic/cmd/vnic/internal/stat"
+)
+
+// liveEvery is how many looks at the counters make a second.
+const liveEvery = int(time.Second / firstInterval)
+
+// Recorder looks at counters from Record on, until Close.
+type Recorder struct {
+	read  func() *stat.Page
+	began time.Time
+	stop  context.CancelFunc
+	wg    sync.WaitGroup
+
+	mu      sync.Mutex // guards what follows
+	looks   int
+	every   int // looks that make a sample
+	samples []sample
+	page    *stat.Page    // of the last second
+	used    []stat.GPUMap // GPUs' memory when NICs last used any; nil: they have not
+	usedAt  time.Duration
+	now     sample        // the same moment's
+	state   []byte        // the same, as JSON; nil: nobody has wanted it
+	next    chan struct{} // is closed when there is another state
+}
+
+// Record begins. read gives what there is; it is called by one goroutine at a time, until Close.
+func Record(read func() *stat.Page) *Recorder {
+	ctx, stop := context.WithCancel(context.Background())
+	r := newRecorder(read)
+	r.stop = stop
+	r.wg.Go(func() { r.run(ctx) })
+	return r
+}
+
+func newRecorder(read func() *stat.Page) *Recorder {
+	r := &Recorder{read: read, began: time.Now(), every: 1, next: make(chan struct{}), stop: func() {}}
+	r.look(true)
+	return r
+}
+
+func (r *Recorder) run(ctx context.Context) {
+	t := time.NewTicker(firstInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			r.look(false)
+		}
+	}
+}
+
+// Close ends it with a last look.
+func (r *Recorder) Close() {
+	r.stop()
+	r.wg.Wait()
+	r.look(true)
+}
+
+// look reads the counters, and keeps what it is time to keep; last: all.
+func (r *Recorder) look(last bool) {
+	r.mu.Lock()
+	r.looks++
+	live := last || r.looks%liveEvery == 0
+	keep := last || r.looks%r.every == 0
+	r.mu.Unlock()
+	if !live && !keep {
+		return
+	}
+	p := r.read()
+	s := take(p, time.Since(r.began))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if keep && len(p.Ports) > 0 {
+		r.keep(s)
+	}
+	if slices.ContainsFunc(p.Memory, func(g stat.GPUMap) bool { return len(g.Ranges) > 0 }) {
+		r.used, r.usedAt = p.Memory, s.at
+	}
+	if live {
+		r.page, r.now, r.state = p, s, nil
+		close(r.next)
+		r.next = make(chan struct{})
+	}
+}
+
+// keep adds a sample. The caller holds mu.
+func (r *Recorder) keep(s sample) {
+	if len(r.samples) == maxSamples {
+		r.samples = thinned(r.samples)
+		r.every *= 2
+	}
+	r.samples = append(r.samples, s)
+}
+
+// thinned gives every second one, the last among them.
+func thinned(list []sample) []sample {
+	out := make([]sample, 0, maxSamples)
+	for i := (len(list) - 1) % 2; i < len(list); i += 2 {
+		out = append(out, list[i])
+	}
+	return out
+}
+
+// State gives the last second's state as JSON, and what is closed when there is another.
+func (r *Recorder) State() ([]byte, <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state == nil {
+		s := State{Page: bounded(r.page, shownFlows), Recording: record([]sample{r.now})}
+		r.state = s.encode()
+	}
+	return r.state, r.next
+}
+
+// History gives all samples as JSON.
+func (r *Recorder) History() []byte {
+	s := State{Recording: record(r.copy())}
+	return s.encode()
+}
+
+func (r *Recorder) copy() []sample {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]sample{}, r.samples...)
+}
+
+// Seen says whether there has been anything to record.
+func (r *Recorder) Seen() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.samples) > 0
+}

@@ -1,0 +1,34 @@
+package page
+
+import (
+	"errors"
+	"fmt"
+)
+
+// maxReport is what a report is smaller than, in bytes.
+const maxReport = 2_000_000
+
+// Report gives what has been recorded as one HTML file, which needs no network and is below 2 MB.
+func (r *Recorder) Report() ([]byte, error) {
+	r.mu.Lock()
+	s := State{Page: bounded(r.page, reportFlows), Report: true}
+	if r.used != nil { // at the end of a run all is free
+		at := round(r.usedAt.Seconds())
+		s.Page.Memory, s.Page.MemoryAt = memoryMaps(r.used), &at
+	}
+	r.mu.Unlock()
+	samples := r.copy()
+	for {
+		s.Recording = record(samples)
+		b := html(s.encode())
+		if len(b) < maxReport {
+			return b, nil
+		}
+		if len(samples) < 2 {
+			return nil, fmt.Errorf("it would have %d bytes, more than %d: %w", len(b), maxReport, errTooLarge)
+		}
+		samples = thinned(samples)
+	}
+}
+
+var errTooLarge = errors.New("the lab is too large for a report")
