@@ -32,6 +32,7 @@ func bootCommand() *cobra.Command {
 		labName string
 		account string
 		dump    pcap.Options
+		pg      pageOptions
 		show    = stat.Options{Command: "boot"}
 		ups     []uplink.Config
 		o       = boot.Options{Memory: 512 << 20, GPUMemory: 256 << 20}
@@ -103,7 +104,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 			if dump.File == "-" {
 				return usagef(c, "--pcap -: stdout is the program's: name a file")
 			}
-			if err := errors.Join(o.Check(), dump.Check(false), show.Check(), checkFlows(o.Flows)); err != nil {
+			if err := errors.Join(o.Check(), dump.Check(false), show.Check(), pg.check(), checkFlows(o.Flows)); err != nil {
 				return misuse(c, err)
 			}
 			ui := newUI(c.ErrOrStderr(), false)
@@ -134,6 +135,11 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 				return err
 			}
 			defer look.close()
+			shown, err := pg.show(look.counters, o.Broker, o.Log, ui.note)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, shown.close()) }()
 			o.Services = append(uplinks(ups, o.Broker), look.services...)
 			ctx, cancel := o.Broker.Guard(c.Context())
 			defer cancel()
@@ -187,6 +193,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	f.IntVar(&o.GDB, "gdb", 0, "port at 127.0.0.1 for gdb, the second guest's is the next (--qemu-arg -S waits for it)")
 	dump.Flags(f)
 	metricsFlag(f, &show)
+	pg.flags(f)
 	f.StringVar(&o.LogDir, "log-dir", "", "directory for the guests' consoles, with their kernels' logs: "+
 		"console-guest0.log, ... (--append loglevel=4: its errors alone, which is sooner)")
 	sourceFlags(f, &o.Fetch)

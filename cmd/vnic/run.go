@@ -32,6 +32,7 @@ func runCommand() *cobra.Command {
 		profile, labName, plot  string
 		sandbox                 = broker.On
 		dump                    pcap.Options
+		pg                      pageOptions
 		show                    = stat.Options{Command: "run"}
 		o                       = run.Defaults()
 	)
@@ -91,7 +92,7 @@ Memory TCP.`,
 					return err
 				}
 			}
-			if err := errors.Join(o.Check(), show.Check(), checkPlot(c, plot)); err != nil {
+			if err := errors.Join(o.Check(), show.Check(), pg.check(), checkPlot(c, plot)); err != nil {
 				return misuse(c, err)
 			}
 			out, err := results(c, &dump, asJSON)
@@ -129,6 +130,12 @@ Memory TCP.`,
 				return err
 			}
 			defer look.close()
+			shown, err := pg.show(look.counters, o.Broker, o.Log, ui.note)
+			if err != nil {
+				ui.done()
+				return err
+			}
+			defer func() { err = errors.Join(err, shown.close()) }()
 			o.Services = look.services
 			if o.Half == "" {
 				o.Services = append(uplinks(o.Uplinks, o.Broker), o.Services...)
@@ -205,6 +212,7 @@ Memory TCP.`,
 	f.StringVar(&plot, "plot", "", "draw rates over time, and what links carried, to this file, .svg or .png")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object (schema: vnic run --json-schema)")
 	metricsFlag(f, &show)
+	pg.flags(f)
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	f.StringVar(&o.Pause, "pause-at", "", "stop at a stage until interrupted (for tests): "+strings.Join(run.Stages, ", "))
 	f.IntVar(&o.StallSecs, "stall", o.StallSecs, "seconds without progress after which a transfer fails")

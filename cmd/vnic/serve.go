@@ -53,6 +53,7 @@ func serveCommand() *cobra.Command {
 		guestRAM        uint64
 		sandbox         = broker.On
 		dump            pcap.Options
+		pg              pageOptions
 		show            = stat.Options{Command: "serve"}
 		ups             []uplink.Config
 		o               = serve.Options{GPUMemory: 256 << 20}
@@ -110,7 +111,7 @@ QEMU's conventions of backend programs.`,
 			if o.NoP2P = p2p == "off"; !o.NoP2P && p2p != "on" {
 				return usagef(c, "--p2p %s: on or off", p2p)
 			}
-			if err := cmp.Or(errors.Join(o.Check(), show.Check(), checkFlows(o.Flows)), serve.CheckInherited(o.FDs)); err != nil {
+			if err := cmp.Or(errors.Join(o.Check(), show.Check(), pg.check(), checkFlows(o.Flows)), serve.CheckInherited(o.FDs)); err != nil {
 				return misuse(c, err)
 			}
 			if c.Flags().Changed(memoryMaxFlag) {
@@ -164,6 +165,11 @@ QEMU's conventions of backend programs.`,
 				return err
 			}
 			defer look.close()
+			shown, err := pg.show(look.counters, o.Broker, o.Log, note)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, shown.close()) }()
 			o.Services = append(uplinks(ups, o.Broker), look.services...)
 			ctx, cancel := o.Broker.Guard(c.Context())
 			defer cancel()
@@ -221,6 +227,7 @@ QEMU's conventions of backend programs.`,
 	dump.Flags(f)
 	f.BoolVar(&asJSON, "json", false, "print one JSON object")
 	metricsFlag(f, &show)
+	pg.flags(f)
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	return c
 }
