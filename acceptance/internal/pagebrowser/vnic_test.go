@@ -1,0 +1,92 @@
+//go:build browser
+
+package pagebrowser
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// vnic is one that runs.
+type vnic struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	url  string      // of its page
+	said chan string // lines of stderr, until it ends
+	done chan error
+}
+
+// start starts a vnic with a page somewhere, and waits for its address. The test ends it.
+func start(t *testing.T, args ...string) *vnic {
+	t.Helper()
+	return startAt(t, "localhost:0", args...)
+}
+
+func startAt(t *testing.T, addr string, args ...string) *vnic {
+	t.Helper()
+	v := &vnic{t: t, said: make(chan string, 1000), done: make(chan error, 1)}
+	v.cmd = exec.CommandContext(t.Context(), os.Getenv("VNIC"), append(args, "--http", addr)...)
+	v.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	errs, err := v.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := v.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for s := bufio.NewScanner(errs); s.Scan(); {
+			v.said <- s.Text()
+		}
+		close(v.said)
+		v.done <- v.cmd.Wait()
+	}()
+	t.Cleanup(func() { v.end(syscall.SIGKILL) })
+	v.url = strings.TrimPrefix(v.waits("note: page at "), "note: page at ")
+	return v
+}
+
+// waits waits for a line of stderr that begins so.
+func (v *vnic) waits(begin string) string {
+	v.t.Helper()
+	var all []string
+	limit := time.After(time.Minute)
+	for {
+		select {
+		case l, ok := <-v.said:
+			if !ok {
+				v.t.Fatalf("it has ended without %q: %q", begin, all)
+			}
+			if all = append(all, l); strings.HasPrefix(l, begin) {
+				return l
+			}
+		case <-limit:
+			v.t.Fatalf("no %q in a minute: %q", begin, all)
+		}
+	}
+}
+
+// end ends it, unless it has.
+func (v *vnic) end(s syscall.Signal) {
+	if v.done == nil {
+		return
+	}
+	_ = v.cmd.Process.Signal(s)
+	for range v.said {
+	}
+	<-v.done
+	v.done = nil
+}
+
+// set does something to its lab.
+func (v *vnic) set(args ...string) {
+	v.t.Helper()
+	if b, err := exec.Command(os.Getenv("VNIC"), append([]string{"lab", "set"}, args...)...).CombinedOutput(); err != nil {
+		v.t.Fatalf("vnic lab set %q: %v: %s", args, err, b)
+	}
+}
