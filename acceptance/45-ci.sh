@@ -19,7 +19,8 @@ echo "== the cache is filled outside: there is no network in there"
 within 300 "$vnic" run --size 1M --mode devmem --nic gve --json > "$work/warm.json"
 
 # The action's step "run", with its inputs in its variables: as a runner does it.
-awk '/^ *run: \|$/ { on = 1; next } on && /^    - / { exit } on { sub(/^        /, ""); print }' action.yml > "$work/step"
+awk '/^ *run: \|$/ { on = 1; next } on && /^    - / { exit } on { sub(/^        /, ""); print }' \
+  action.yml > "$work/step"
 grep -q packaging/ci/vnic-ci "$work/step" || fail "action.yml has no step that runs vnic-ci"
 for input in nic guests timeout flags name out; do
   grep -q "VNIC_CI_$(echo $input | tr a-z A-Z): \${{ inputs.$input }}" action.yml || fail "input $input goes nowhere"
@@ -27,8 +28,8 @@ for input in nic guests timeout flags name out; do
 done
 step() { # NAME NIC COMMAND: leaves the results in $work/NAME, and the status in $s
   s=0
-  within 240 env GITHUB_ACTION_PATH="$PWD" GITHUB_OUTPUT="$work/$1.output" COMMAND="$3" VNIC_CI_NIC="$2" VNIC_CI_GUESTS=2 \
-    VNIC_CI_TIMEOUT=120s VNIC_CI_FLAGS="${4:-}" VNIC_CI_NAME="$1" VNIC_CI_OUT="$work/$1" VNIC="$vnic" \
+  within 240 env GITHUB_ACTION_PATH="$PWD" GITHUB_OUTPUT="$work/$1.output" COMMAND="$3" VNIC_CI_NIC="$2" \
+    VNIC_CI_GUESTS=2 VNIC_CI_TIMEOUT=120s VNIC_CI_FLAGS="${4:-}" VNIC_CI_NAME="$1" VNIC_CI_OUT="$work/$1" VNIC="$vnic" \
     "$work/container" sh -e "$work/step" > "$work/$1.stdout" 2> "$work/$1.stderr" || s=$?
   grep -qx "status=$s" "$work/$1.output" || fail "$1: status $s is not told: $(cat "$work/$1.output" "$work/$1.stderr")"
 }
@@ -67,8 +68,8 @@ grep -q 'it was told to' "$work/bad/junit.xml" || fail "the failure has no reaso
 
 echo "== one that hangs ends by itself, and is red"
 s=0
-within 120 env VNIC="$vnic" VNIC_CI_TIMEOUT=15s VNIC_CI_OUT="$work/hangs" "$work/container" packaging/ci/vnic-ci sleep 1000 \
-  > "$work/out" 2> "$work/err" || s=$?
+within 120 env VNIC="$vnic" VNIC_CI_TIMEOUT=15s VNIC_CI_OUT="$work/hangs" \
+  "$work/container" packaging/ci/vnic-ci sleep 1000 > "$work/out" 2> "$work/err" || s=$?
 [ $s = 124 ] || fail "status $s: $(cat "$work/err")"
 grep -q 'failures="1"' "$work/hangs/junit.xml" || fail "$(cat "$work/hangs/junit.xml")"
 

@@ -11,7 +11,12 @@ export PATH="$(dirname "$(realpath "$vnic")"):$PATH"
 follow() {
   rm -f commands
   awk '
-    /^`[^`]*`:$/ { name = substr($0, 2, length($0) - 3); into = name; if (sub("/[^/]*$", "", name)) system("mkdir -p " name); name = into; next }
+    /^`[^`]*`:$/ {
+      name = into = substr($0, 2, length($0) - 3)
+      if (sub("/[^/]*$", "", into)) system("mkdir -p " into)
+      into = name
+      next
+    }
     /^(Build|Run) .*:$/ { into = "commands"; next }
     /^    / { if (into) print substr($0, 5) > into; next }
     /^$/ { if (into == name && into) print "" > into; next }
@@ -19,7 +24,8 @@ follow() {
   rm -f output
   while read -r line; do
     echo "     \$ $line"
-    within 300 "$VNIC_SRC/tools/with-tools" --cc sh -c "$line" >> output 2>&1 < /dev/null || { cat output; fail "$line"; }
+    within 300 "$VNIC_SRC/tools/with-tools" --cc sh -c "$line" >> output 2>&1 < /dev/null ||
+      { cat output; fail "$line"; }
   done < commands
 }
 
@@ -35,3 +41,30 @@ done
 [ "$(grep -c '^\[0\] 1048576 bytes in GPU memory, 0 in host memory$' "$work/forty/output")" = 1 ] ||
   fail "$(cat "$work/forty/output")"
 grep -q 'who sent what to whom' "$work/forty/output" || fail "no account of flows"
+
+echo "== the entropy device, of the Go blocks of its tutorial"
+doc=$root/docs/tutorial-vhost-user-device.md
+mkdir "$work/rng"
+awk '/^```go$/ { on = 1; if (n++) print ""; next } /^```$/ { on = 0 } on' "$doc" > "$work/rng/main.go"
+( cd "$work/rng"
+  "$root/tools/with-tools" sh -ec 'go mod init rng; go mod edit -replace vnic.dev/vnic="$VNIC_SRC"
+    go mod tidy; go build -o rng' > go.log 2>&1 || fail "$(cat go.log)" )
+own=$(awk '/^\)$/ { on = 1; next } on' "$work/rng/main.go" | grep -vcE '^[[:space:]]*(//.*)?$')
+[ "$own" -le 60 ] || fail "$own lines of its own"
+echo "ok   $own lines of its own"
+module=$(find "$cache/kernel" -name 'virtio-rng.ko.xz' | sort | tail -n 1)
+[ -n "$module" ] || fail "the kernel has no virtio-rng"
+xz -dc "$module" > "$work/rng/virtio-rng.ko"
+"$work/rng/rng" -counter -socket-path "$work/rng/rng.sock" > "$work/rng/log" 2>&1 &
+until [ -S "$work/rng/rng.sock" ]; do kill -0 %1 || fail "$(cat "$work/rng/log")"; done
+within 120 "$vnic" boot --qemu-arg -chardev --qemu-arg socket,id=rng,path="$work/rng/rng.sock" \
+  --qemu-arg -device --qemu-arg vhost-user-rng-pci,chardev=rng --copy "$work/rng/virtio-rng.ko:/virtio-rng.ko" \
+  -- sh -c 'insmod /virtio-rng.ko; cat /sys/class/misc/hw_random/rng_current; head -c 16 /dev/hwrng | od -An -v -tu1' \
+  > "$work/rng/out" 2> "$work/rng/err" || fail "$(cat "$work/rng/err")"
+kill %1
+grep -qx 'virtio_rng.0' "$work/rng/out" || fail "the guest has no such device: $(cat "$work/rng/out")"
+# -counter gives successive numbers, of which Linux may join two blocks.
+tail -n 1 "$work/rng/out" |
+  awk '{ for (i = 2; i <= NF; i++) n += ($i != ($(i - 1) + 1) % 256); exit NF != 16 || n > 1 }' ||
+  fail "not the device's bytes: $(cat "$work/rng/out")"
+echo "ok   the guest reads the device's bytes: $(tail -n 1 "$work/rng/out")"

@@ -41,10 +41,11 @@ silent 'no account' 'who sent what'
 prints 'flows out of range' 2 '^vnic: --flows 99999' "$vnic" boot --flows 99999 -- true
 
 awk '/^`c\/forty.c`:$/ { on = 1; next } on && /^    / { print substr($0, 5) } on && /^Build/ { exit }' docs/forty-lines.md |
-  sed 's/int queue = steer(&guest0);/struct sockaddr_in other = address("guest0", "5999"); int queue = steer(\&other);/' \
+  sed 's/int queue = steer(&guest0);/struct sockaddr_in x = address("guest0", "5999"); int queue = steer(\&x);/' \
     > "$work/astray.c"
-"$root/tools/with-tools" --cc sh -c '"${CC:-gcc}" -w -I"$0" -o "$1" "$2"' "$root/guest/docs" "$work/astray" "$work/astray.c"
-prints 'a flow that was not steered' 1 'none of it in GPU memory: the flow was not steered \(it came by queue [0-2]; bound is queue 3\)' \
+"$root/tools/with-tools" --cc sh -c '"${CC:-gcc}" -w -I"$0" -o "$1" "$1.c"' "$root/guest/docs" "$work/astray"
+astray='none of it in GPU memory: the flow was not steered \(it came by queue [0-2]; bound is queue 3\)'
+prints 'a flow that was not steered' 1 "$astray" \
   "$vnic" boot --guests 2 --nic gve -- "$work/astray"
 
 echo "== say what is wrong"
