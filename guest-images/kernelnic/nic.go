@@ -68,7 +68,7 @@ type NIC struct {
 }
 
 // Open brings the interface up, takes GPU memory and opens the device, which is this process's alone: EBUSY names another
-// that has it.
+// that has it. It can be open several times in one process, each with a window of its own.
 func Open(ctx context.Context, o Options) (n *NIC, err error) {
 	n = &NIC{name: o.Interface, memory: new(Memory)}
 	defer func() {
@@ -83,7 +83,7 @@ func Open(ctx context.Context, o Options) (n *NIC, err error) {
 		}
 	}
 	if !o.MemoryOnly {
-		if n.claim, err = inuse.Claim(n.name); err != nil {
+		if n.claim, err = inuse.Share(n.name); err != nil {
 			return n, fmt.Errorf("%s: %w", n.name, err)
 		}
 	}

@@ -13,12 +13,14 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
 
-// nameLen is how long an abstract name can be (sockaddr_un.sun_path, less its leading zero byte).
-const nameLen = 107
+// nameLen is how long an abstract name can be: sockaddr_un.sun_path, less its leading zero byte, and one that
+// unix.SockaddrUnix keeps for itself.
+const nameLen = 106
 
 // Claim takes a device for this process until the claim is closed. If a process has it, this one or another, the error is
 // EBUSY and names that.
@@ -83,6 +85,54 @@ func program(pid int) string {
 		return ""
 	}
 	return filepath.Base(string(first))
+}
+
+// shared are the claims of Share, by device.
+var shared = struct {
+	mu   sync.Mutex
+	uses map[string]*use
+}{uses: map[string]*use{}}
+
+// use is a device that this process has, and how often.
+type use struct {
+	io.Closer
+	n int
+}
+
+// Share is Claim, but this process may have the device several times: others may have it when all claims are closed.
+func Share(device string) (io.Closer, error) {
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	u := shared.uses[device]
+	if u == nil {
+		c, err := Claim(device)
+		if err != nil {
+			return nil, err
+		}
+		u = &use{Closer: c}
+		shared.uses[device] = u
+	}
+	u.n++
+	return &share{device: device}, nil
+}
+
+// share is one claim of several.
+type share struct {
+	device string
+	once   sync.Once
+}
+
+func (s *share) Close() (err error) {
+	s.once.Do(func() {
+		shared.mu.Lock()
+		defer shared.mu.Unlock()
+		u := shared.uses[s.device]
+		if u.n--; u.n == 0 {
+			delete(shared.uses, s.device)
+			err = u.Close()
+		}
+	})
+	return err
 }
 
 // claim is the socket.

@@ -79,3 +79,53 @@ func TestSecondProgramIsToldWhoHasTheDevice(t *testing.T) {
 		}
 	}
 }
+
+// A device may have any name, however long.
+func TestNamesOfAnyLength(t *testing.T) {
+	for n := 80; n < 120; n++ {
+		name := t.Name() + strings.Repeat("x", n)
+		c, err := Claim(name)
+		if err != nil {
+			t.Fatalf("%d bytes: %v", len(name), err)
+		}
+		if _, err := Claim(name); !errors.Is(err, syscall.EBUSY) {
+			t.Errorf("%d bytes: a second claim: %v", len(name), err)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A process may share a device with itself, and with nobody else.
+func TestShare(t *testing.T) {
+	first, err := Share(t.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := Share(t.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second Close does nothing
+		if err := first.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Claim(t.Name()); !errors.Is(err, syscall.EBUSY) {
+			t.Errorf("a claim while it is shared: %v", err)
+		}
+	}
+	if err := second.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Claim(t.Name())
+	if err != nil {
+		t.Fatalf("a claim when nobody has it: %v", err)
+	}
+	if _, err := Share(t.Name()); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("a share of what is claimed: %v", err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

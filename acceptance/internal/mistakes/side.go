@@ -201,9 +201,14 @@ func drain(c devmem.Conn) (n int, err error) {
 	}
 }
 
+// finishTime is how long a connection waits for the end of a peer: one that has closed its device sends nothing again,
+// and its end may be lost.
+const finishTime = 10 * time.Second
+
 // finish ends a connection when the peer has ended it too, or has gone.
 func finish(c devmem.Conn) {
 	_ = c.CloseWrite()
+	_ = c.SetReadDeadline(time.Now().Add(finishTime))
 	_, _ = drain(c)
 	_ = c.Close()
 }
