@@ -68,7 +68,7 @@ grep -q 'it was told to' "$work/bad/junit.xml" || fail "the failure has no reaso
 
 echo "== one that hangs ends by itself, and is red"
 s=0
-within 120 env VNIC="$vnic" VNIC_CI_TIMEOUT=15s VNIC_CI_OUT="$work/hangs" \
+timeout --signal=KILL 120 env VNIC="$vnic" VNIC_CI_TIMEOUT=15s VNIC_CI_OUT="$work/hangs" \
   "$work/container" packaging/ci/vnic-ci sleep 1000 > "$work/out" 2> "$work/err" || s=$?
 [ $s = 124 ] || fail "status $s: $(cat "$work/err")"
 grep -q 'failures="1"' "$work/hangs/junit.xml" || fail "$(cat "$work/hangs/junit.xml")"
