@@ -4,17 +4,7 @@
 # apt and /etc say there.
 . "$(dirname "$0")/lib.sh"
 
-# As a user who is nobody outside, without privileges and network, without /dev/kvm, with a small /dev/shm.
-cat > "$work/container" <<'EOF'
-#!/bin/sh
-exec unshare --user --map-root-user --mount --net --pid --fork --kill-child sh -euc '
-  mount -t proc proc /proc
-  mount -t tmpfs -o size=64M tmpfs /dev/shm
-  [ ! -e /dev/kvm ] || { : > "$1/nothing"; mount --bind "$1/nothing" /dev/kvm; }
-  shift
-  exec setpriv --no-new-privs --bounding-set=-all --inh-caps=-all --securebits=+noroot "$@"' sh "${0%/*}" "$@"
-EOF
-chmod +x "$work/container"
+container
 
 echo "== what it is like in there"
 "$work/container" sh -c 'df -m /dev/shm | tail -n 1; grep CapEff /proc/self/status' | tee "$work/like"

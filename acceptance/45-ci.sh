@@ -4,16 +4,7 @@
 # steps run is taken from action.yml, and run as a user without rights, network and /dev/kvm.
 . "$(dirname "$0")/lib.sh"
 
-cat > "$work/container" <<'EOF'
-#!/bin/sh
-exec unshare --user --map-root-user --mount --net --pid --fork --kill-child sh -euc '
-  mount -t proc proc /proc
-  mount -t tmpfs -o size=64M tmpfs /dev/shm
-  [ ! -e /dev/kvm ] || { : > "$1/nothing"; mount --bind "$1/nothing" /dev/kvm; }
-  shift
-  exec setpriv --no-new-privs --bounding-set=-all --inh-caps=-all --securebits=+noroot "$@"' sh "${0%/*}" "$@"
-EOF
-chmod +x "$work/container"
+container
 
 echo "== the cache is filled outside: there is no network in there"
 within 300 "$vnic" run --size 1M --mode devmem --nic gve --json > "$work/warm.json"

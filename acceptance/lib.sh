@@ -25,6 +25,21 @@ within() {
   echo "ok   $((SECONDS - start)) s of $limit: $*" >&2
 }
 
+# container: makes $work/container, which runs a command as a user who is nobody outside, without privileges and network,
+# without /dev/kvm, with a small /dev/shm.
+container() {
+  cat > "$work/container" <<'EOF'
+#!/bin/sh
+exec unshare --user --map-root-user --mount --net --pid --fork --kill-child sh -euc '
+  mount -t proc proc /proc
+  mount -t tmpfs -o size=64M tmpfs /dev/shm
+  [ ! -e /dev/kvm ] || { : > "$1/nothing"; mount --bind "$1/nothing" /dev/kvm; }
+  shift
+  exec setpriv --no-new-privs --bounding-set=-all --inh-caps=-all --securebits=+noroot "$@"' sh "${0%/*}" "$@"
+EOF
+  chmod +x "$work/container"
+}
+
 # devmem_proof RUN: the conditions that prove a run of mode devmem without loss.
 devmem_proof() {
   printf '%s\n' "runs.$1.mode == \"devmem\"" "runs.$1.sha256_match == true" "runs.$1.tx.device == runs.$1.bytes" \

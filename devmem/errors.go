@@ -39,8 +39,8 @@ func Accept(ctx context.Context, l Listener) (Conn, error) {
 	defer stop()
 	c, err := l.AcceptConn()
 	if err != nil && ctx.Err() != nil {
-		return nil, fmt.Errorf("accept: nobody has connected to %v: is the sender started, and is this its address? %w", l.Addr(),
-			context.Cause(ctx))
+		return nil, fmt.Errorf("accept: nobody has connected to %v: is the sender started, and is this its address? %w",
+			l.Addr(), context.Cause(ctx))
 	}
 	return c, err
 }

@@ -63,8 +63,8 @@ func (t *Tokens) GiveBack(c Conn) error {
 	}
 	t.Reset()
 	if freed != n {
-		return fmt.Errorf("give %d tokens back: %d were known: the others are another connection's, or were given back before: "+
-			"%w", n, freed, syscall.EPROTO)
+		return fmt.Errorf("give %d tokens back: %d were known: the others are another connection's, or were given back "+
+			"before: %w", n, freed, syscall.EPROTO)
 	}
 	return nil
 }

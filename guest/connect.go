@@ -45,8 +45,8 @@ func (d *Device) ListenGPU(port uint16, size uint64) (*Listener, error) {
 	return &Listener{l, m}, nil
 }
 
-// Listen is devmem.Device's. Connections have the device's StallLimit, and AcceptConn its PeerLimit: when nobody came by
-// then it closes the listener and returns an error that is os.ErrDeadlineExceeded.
+// Listen is devmem.Device's. Connections have the device's StallLimit, and AcceptConn its PeerLimit: when nobody came
+// by then it closes the listener and returns an error that is os.ErrDeadlineExceeded.
 func (d *Device) Listen(local netip.AddrPort) (devmem.Listener, error) {
 	l, err := d.Device.Listen(local)
 	if err != nil {

@@ -59,7 +59,8 @@ type Device struct {
 	// seconds when the device is opened, so that a program that waits in vain ends, and says for what. A program whose
 	// connections may be idle for longer sets 0, which is none, or another limit, here or at a connection.
 	StallLimit time.Duration
-	// PeerLimit is how long Dial, DialGuest and AcceptConn wait for a peer: a minute when the device is opened; 0: no limit.
+	// PeerLimit is how long Dial, DialGuest and AcceptConn wait for a peer: a minute when the device is opened; 0: no
+	// limit.
 	PeerLimit time.Duration
 
 	peers *[]netip.Addr // of guests, by their number; nil: they count up

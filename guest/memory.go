@@ -27,8 +27,8 @@ func (d *Device) Alloc(size uint64) (*Memory, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if size > d.Size-d.used {
-		return nil, fmt.Errorf("%d bytes of GPU memory (%d MiB): the program has %d (%d MiB), of which %d are in use: %w", size,
-			size>>20, d.Size, d.Size>>20, d.used, syscall.ENOMEM)
+		return nil, fmt.Errorf("%d bytes of GPU memory (%d MiB): the program has %d (%d MiB), of which %d are in use: %w",
+			size, size>>20, d.Size, d.Size>>20, d.used, syscall.ENOMEM)
 	}
 	b, err := d.Register(d.GPU, d.used, size)
 	if err != nil {

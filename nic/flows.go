@@ -49,7 +49,8 @@ type QueueFlows struct {
 	Others flows.Others
 }
 
-// FlowAccount reads the account of flows: receive queues, then transmit queues. It is nil where none is kept (Config.Flows).
+// FlowAccount reads the account of flows: receive queues, then transmit queues. It is nil where none is kept
+// (Config.Flows).
 func (p *Port) FlowAccount() (list []QueueFlows) {
 	if p.flows == nil {
 		return nil

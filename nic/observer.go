@@ -73,8 +73,9 @@ func (p *Port) NoteDeviceQueue(queue int, on bool) {
 // DeviceQueues are the receive queues that have had buffers in GPU memory since the port was made, in their order.
 func (p *Port) DeviceQueues() []int { return p.deviceQueues.list() }
 
-// Poster is a receive queue that shows what its driver has posted. Posted calls visit with the places of posted buffers,
-// of at most limit buffers, and changes nothing. It is called under the lock, inside the epoch: visit returns at once.
+// Poster is a receive queue that shows what its driver has posted. Posted calls visit with the places of posted
+// buffers, and changes nothing. It looks at no more buffers than limit, or, where one can be of many pieces, begins
+// none when it has seen so many of these. It is called under the lock, inside the epoch: visit returns at once.
 type Poster interface {
 	Posted(limit int, visit func([]dma.Segment))
 }

@@ -92,7 +92,7 @@ type Port struct {
 	deviceQueues queueSet                 // that have had buffers in GPU memory
 	deviceNow    queueSet                 // that have them by NoteDeviceQueue
 	observer     atomic.Pointer[Observer] // nil: nobody
-	lostReplies  atomic.Uint64            // answers and notices of the control channel that did not get into receive queue 0
+	lostReplies  atomic.Uint64            // answers and notices of the control channel that receive queue 0 did not take
 
 	splitMu sync.Mutex // held by SetSplit; before mu
 

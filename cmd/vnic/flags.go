@@ -62,8 +62,8 @@ func rscFlag(f *pflag.FlagSet, usecs *int) {
 
 // flowsFlag is how many flows a NIC keeps account of.
 func flowsFlag(f *pflag.FlagSet, n *int, shown string) {
-	f.IntVar(n, "flows", lab.DefaultFlows, fmt.Sprintf("flows of which each NIC keeps account, who sent what to whom, up to "+
-		"%d; the least used go to a row of others; 0: none; %s", lab.MaxFlows, shown))
+	f.IntVar(n, "flows", lab.DefaultFlows, fmt.Sprintf("flows of which each NIC keeps account, who sent what to whom, up "+
+		"to %d; the least used go to a row of others; 0: none; %s", lab.MaxFlows, shown))
 }
 
 // checkFlows says what is wrong with it.

@@ -17,8 +17,8 @@ func junitCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "junit [FILE]",
 		Short: "Make JUnit's XML of what a test program has printed: TAP, or go test -json",
-		Long: `Make JUnit's XML, which CI shows, of what a test program has printed to FILE or stdin: TAP, the kernel's KTAP, or
-the output of 'go test -json'. A program that prints none of these is one case, which --status decides. Lines
+		Long: `Make JUnit's XML, which CI shows, of what a test program has printed to FILE or stdin: TAP, the kernel's KTAP,
+or the output of 'go test -json'. A program that prints none of these is one case, which --status decides. Lines
 of several guests of 'vnic boot', which begin with [0], [1] and so on, are a suite for each guest.`,
 		Example: `  vnic boot --guests 2 -- ./mytest | tee out; vnic junit out > junit.xml
   vnic boot -- go test -json ./... > out; vnic junit --status $? out > junit.xml`,
@@ -52,6 +52,7 @@ of several guests of 'vnic boot', which begin with [0], [1] and so on, are a sui
 	}
 	c.Flags().SortFlags = false
 	c.Flags().StringVar(&name, "name", "test", "what the program is called")
-	c.Flags().IntVar(&status, "status", 0, "its exit status: with another than 0 something has failed, whatever it printed")
+	c.Flags().IntVar(&status, "status", 0,
+		"its exit status: with another than 0 something has failed, whatever it printed")
 	return c
 }

@@ -111,7 +111,8 @@ QEMU's conventions of backend programs.`,
 			if o.NoP2P = p2p == "off"; !o.NoP2P && p2p != "on" {
 				return usagef(c, "--p2p %s: on or off", p2p)
 			}
-			if err := cmp.Or(errors.Join(o.Check(), show.Check(), pg.check(), checkFlows(o.Flows)), serve.CheckInherited(o.FDs)); err != nil {
+			if err := cmp.Or(errors.Join(o.Check(), show.Check(), pg.check(), checkFlows(o.Flows)),
+				serve.CheckInherited(o.FDs)); err != nil {
 				return misuse(c, err)
 			}
 			if c.Flags().Changed(memoryMaxFlag) {

@@ -67,8 +67,8 @@ type NIC struct {
 	claim   io.Closer // nil: none
 }
 
-// Open brings the interface up, takes GPU memory and opens the device, which is this process's alone: EBUSY names another
-// that has it. It can be open several times in one process, each with a window of its own.
+// Open brings the interface up, takes GPU memory and opens the device, which is this process's alone: EBUSY names
+// another that has it. It can be open several times in one process, each with a window of its own.
 func Open(ctx context.Context, o Options) (n *NIC, err error) {
 	n = &NIC{name: o.Interface, memory: new(Memory)}
 	defer func() {

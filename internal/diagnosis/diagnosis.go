@@ -2,8 +2,8 @@
 // a connection stall, which binding a wrong id was meant to be, why nobody answers a connect. It knows the usual
 // mistakes of devmem programs (docs/mistakes.md), judges facts that the implementation has collected, and asks nobody.
 //
-// It runs where a call fails, never for a packet. What it costs is bounded by what the device has open: bindings, rules,
-// and at most maxHolders connections that it names.
+// It runs where a call fails, never for a packet. What it costs is bounded by what the device has open: bindings,
+// rules, and at most maxHolders connections that it names.
 package diagnosis
 
 import (
@@ -78,12 +78,13 @@ func Stall(c Connection, d Device) string {
 			"stopped, or its pool is empty as its tokens are not returned (DontNeed)", peer,
 			times(c.Unanswered, "retransmission"), c.Unacked)
 	case c.Unacked > 0:
-		return fmt.Sprintf("peer %s answers, and does not acknowledge %d bytes after %s: its pool is empty as its tokens are "+
-			"not returned (DontNeed), or the link loses them", peer, c.Unacked, times(c.Unanswered, "retransmission"))
+		return fmt.Sprintf("peer %s answers, and does not acknowledge %d bytes after %s: its pool is empty as its tokens "+
+			"are not returned (DontNeed), or the link loses them", peer, c.Unacked, times(c.Unanswered, "retransmission"))
 	case !receives && c.Sends > 0:
 		return fmt.Sprintf("all is acknowledged, and our NIC has not let go of the memory of %s", times(c.Sends, "send"))
 	case c.Asked && !c.Alive:
-		return fmt.Sprintf("peer %s is gone: it does not answer probes: its program or its guest has ended or is stopped", peer)
+		return fmt.Sprintf("peer %s is gone: it does not answer probes: its program or its guest has ended or is stopped",
+			peer)
 	case c.Alive:
 		return fmt.Sprintf("peer %s answers, and its program sends nothing: it hangs, or waits for something itself", peer)
 	}
@@ -218,11 +219,21 @@ func boundTo(open []Binding) string {
 	if len(open) == 0 {
 		return "; nothing is bound"
 	}
-	return "; bound is " + strings.TrimSuffix(strings.TrimSuffix(boundQueues(open), ", which is bound"), ", which are bound")
+	names, _ := queuesOf(open)
+	return "; bound is " + names
 }
 
 // boundQueues is "queue 3, which is bound" or "one of queues 2, 3, which are bound".
 func boundQueues(open []Binding) string {
+	names, n := queuesOf(open)
+	if n == 1 {
+		return names + ", which is bound"
+	}
+	return names + ", which are bound"
+}
+
+// queuesOf is "queue 3" or "one of queues 2, 3", and how many there are.
+func queuesOf(open []Binding) (names string, n int) {
 	var queues []string
 	for _, b := range open {
 		for _, q := range b.Queues {
@@ -230,9 +241,9 @@ func boundQueues(open []Binding) string {
 		}
 	}
 	if len(queues) == 1 {
-		return fmt.Sprintf("queue %s, which is bound", queues[0])
+		return "queue " + queues[0], 1
 	}
-	return fmt.Sprintf("one of queues %s, which are bound", strings.Join(queues, ", "))
+	return "one of queues " + strings.Join(queues, ", "), len(queues)
 }
 
 func times(n int, what string) string {

@@ -47,7 +47,8 @@ func TestStallNamesTheMistake(t *testing.T) {
 			"90 of 100 pages of binding 7 are held by tokens that were not returned (DontNeed): the pool is as good as empty, " +
 				"with 10; tokens of 10.0.0.1:7002 from 10.0.0.2:6000: 10, 10.0.0.1:7002 from 10.0.0.2:6001: 9, " +
 				"10.0.0.1:7002 from 10.0.0.2:6002: 8, 10.0.0.1:7002 from 10.0.0.2:6003: 7, 2 others"},
-		{"some pages held", Connection{Op: "recv", Queue: 3, Alive: true}, Device{Rules: steered, Bindings: []Binding{rx(50)}},
+		{"some pages held", Connection{Op: "recv", Queue: 3, Alive: true},
+			Device{Rules: steered, Bindings: []Binding{rx(50)}},
 			"peer 10.0.0.2:5000 answers, and its program sends nothing"},
 		{"no rule", Connection{Op: "recv", Queue: 0, Received: 1}, Device{Bindings: []Binding{rx(0)}},
 			"no flow rule leads tcp dst 10.0.0.1:7002 to queue 3, which is bound: the flow came by queue 0 (AddFlow)"},
@@ -87,18 +88,23 @@ func TestIDsNameThemselves(t *testing.T) {
 	for i := range 100 {
 		many = append(many, devmem.BindingStats{ID: uint32(i + 1)})
 	}
-	for want, err := range map[string]error{
-		"binding 5: there is no such TX binding; open ones: 7 (rx), 8 (tx): invalid argument":                NoTXBinding(5, all),
-		"binding 5: there is no such TX binding; none is open: invalid argument":                             NoTXBinding(5, nil),
-		"binding 7 is for receive, and SendDevmem wants one of BindTX; open ones: 7 (rx), 8 (tx): invalid a": NoTXBinding(7, all),
-		"binding 9 is closed, with 3 sends under way: its memory is in use until Done: invalid argument":     NoTXBinding(9, all),
-		"16 (rx), 84 more: invalid argument":                                                                 NoTXBinding(500, many),
-		"in use by binding 8 (open), binding 9 (3 sends under way): close its bindings and wait":             InUse(all[1:]),
-		"flow 4: there is no such rule; there are 2, 3: no such file":                                        NoFlow(4, []devmem.FlowID{3, 2}),
-		"flow 4: there is no such rule; there is none: no such file":                                         NoFlow(4, nil),
+	for _, c := range []struct {
+		want string
+		err  error
+	}{
+		{"binding 5: there is no such TX binding; open ones: 7 (rx), 8 (tx): invalid argument", NoTXBinding(5, all)},
+		{"binding 5: there is no such TX binding; none is open: invalid argument", NoTXBinding(5, nil)},
+		{"binding 7 is for receive, and SendDevmem wants one of BindTX; open ones: 7 (rx), 8 (tx): invalid a",
+			NoTXBinding(7, all)},
+		{"binding 9 is closed, with 3 sends under way: its memory is in use until Done: invalid argument",
+			NoTXBinding(9, all)},
+		{"16 (rx), 84 more: invalid argument", NoTXBinding(500, many)},
+		{"in use by binding 8 (open), binding 9 (3 sends under way): close its bindings and wait", InUse(all[1:])},
+		{"flow 4: there is no such rule; there are 2, 3: no such file", NoFlow(4, []devmem.FlowID{3, 2})},
+		{"flow 4: there is no such rule; there is none: no such file", NoFlow(4, nil)},
 	} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%v\nand not: %s", err, want)
+		if !strings.Contains(c.err.Error(), c.want) {
+			t.Errorf("%v\nand not: %s", c.err, c.want)
 		}
 	}
 	if !errors.Is(NoTXBinding(5, all), syscall.EINVAL) || !errors.Is(InUse(all), syscall.EBUSY) ||

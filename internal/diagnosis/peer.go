@@ -25,8 +25,8 @@ func Dial(err error, remote netip.AddrPort) error {
 		return fmt.Errorf("%w: %v answers, and no program listens at its port %d: is the receiver started?", err,
 			remote.Addr(), remote.Port())
 	case is(syscall.EHOSTUNREACH, syscall.EHOSTDOWN, syscall.ENETUNREACH):
-		return fmt.Errorf("%w: nobody answers at %v: is its guest up, and its device open? (with --nic virtio the address is "+
-			"there while its program runs)", err, remote.Addr())
+		return fmt.Errorf("%w: nobody answers at %v: is its guest up, and its device open? (with --nic virtio the address "+
+			"is there while its program runs)", err, remote.Addr())
 	case is(syscall.ETIMEDOUT, context.DeadlineExceeded, os.ErrDeadlineExceeded):
 		return fmt.Errorf("%w: %v neither accepts nor refuses: its program or its guest has ended or is stopped, or a rule "+
 			"leads the flow to a queue without pages", err, remote)

@@ -1,8 +1,8 @@
 // Package inuse sees to it that a device has one program, and tells a second one who has it.
 //
 // A program that has a device listens at an abstract Unix socket of the device's name (unix(7)): the kernel takes the
-// name back when the process ends, in whatever way, and tells who it is (SO_PEERCRED). Names are of a network namespace,
-// as interfaces are. A kernel without Unix sockets lets everybody have the device.
+// name back when the process ends, in whatever way, and tells who it is (SO_PEERCRED). Names are of a network
+// namespace, as interfaces are. A kernel without Unix sockets lets everybody have the device.
 package inuse
 
 import (
@@ -22,8 +22,8 @@ import (
 // unix.SockaddrUnix keeps for itself.
 const nameLen = 106
 
-// Claim takes a device for this process until the claim is closed. If a process has it, this one or another, the error is
-// EBUSY and names that.
+// Claim takes a device for this process until the claim is closed. If a process has it, this one or another, the error
+// is EBUSY and names that.
 func Claim(device string) (io.Closer, error) {
 	name := "vnic-device:" + device
 	if len(name) > nameLen {

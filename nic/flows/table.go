@@ -251,8 +251,8 @@ func (s *Shard) Read(to []Row) ([]Row, Others) {
 		}
 		for i := range uint16(blockRows) {
 			if r := &s.table.rows[s.blocks[b]*blockRows+i]; r.used {
-				to = append(to, Row{Flow: r.flow, Flags: r.flags, Rule: r.rule, Begun: r.begun, Top: r.top, Peer: r.Peer, First: time.Unix(0, r.first), Last: time.Unix(0, r.last),
-					Counts: r.Counts})
+				to = append(to, Row{Flow: r.flow, Flags: r.flags, Rule: r.rule, Begun: r.begun, Top: r.top, Peer: r.Peer,
+					First: time.Unix(0, r.first), Last: time.Unix(0, r.last), Counts: r.Counts})
 			}
 		}
 		s.mu.Unlock()

@@ -38,8 +38,8 @@ func rows(t *testing.T, tb *Table, shards int) (map[splitter.Flow]Row, Others) {
 	return all, others
 }
 
-// Invariant: flows: Nothing that passes is lost of the account: rows and others together are all packets, whatever flows
-// come in whatever order, and a flow has one row in a shard.
+// Invariant: flows: Nothing that passes is lost of the account: rows and others together are all packets, whatever
+// flows come in whatever order, and a flow has one row in a shard.
 func TestNothingIsLost(t *testing.T) {
 	for _, hash := range []struct {
 		name string

@@ -136,16 +136,10 @@ func (q *rxQueue) firstInGPU() bool {
 	if q.Err() != nil || q.in.pins == nil {
 		return false
 	}
-	var buf rxBuf
-	read := func() (err error) {
-		defer dma.Recover(&err)
-		buf.decode((*[rxBufLen]byte)(q.in.at(0)))
-		return nil
-	}
-	if read() != nil {
+	if q.peek(1) != nil {
 		return false // a frame meets the same, and stops the queue
 	}
-	at, err := q.space.TranslateMax(nil, 1, buf.addr, 1, dma.Write)
+	at, err := q.space.TranslateMax(nil, 1, q.bufs[0].addr, 1, dma.Write)
 	return err == nil && len(at) == 1 && at[0].GPU() >= 0
 }
 
@@ -154,19 +148,14 @@ func (q *rxQueue) Posted(limit int, visit func([]dma.Segment)) {
 	if !q.on || q.Err() != nil || q.in.pins == nil {
 		return
 	}
-	var buf rxBuf
+	var buf [1]rxBuf
 	var at []dma.Segment
-	read := func(i uint32) (err error) {
-		defer dma.Recover(&err)
-		buf.decode((*[rxBufLen]byte)(q.in.at(i)))
-		return nil
-	}
 	for i, n := q.head, min(q.avail(), uint32(limit)); n > 0; i, n = i+1, n-1 {
-		if read(i) != nil {
+		if q.read(i, buf[:]) != nil {
 			return
 		}
 		var err error
-		if at, err = q.space.TranslateMax(at[:0], maxPieces, buf.addr, uint64(q.p.bufSize), dma.Write); err == nil {
+		if at, err = q.space.TranslateMax(at[:0], maxPieces, buf[0].addr, uint64(q.p.bufSize), dma.Write); err == nil {
 			visit(at)
 		}
 	}

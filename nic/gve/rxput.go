@@ -86,10 +86,13 @@ func (q *rxQueue) lost(f *nic.Frame, c *counter) {
 }
 
 // peek reads the next n posted buffers.
-func (q *rxQueue) peek(n uint32) (err error) {
+func (q *rxQueue) peek(n uint32) error { return q.read(q.head, q.bufs[:n]) }
+
+// read reads posted buffers, from that one on.
+func (q *rxQueue) read(at uint32, bufs []rxBuf) (err error) {
 	defer dma.Recover(&err)
-	for i := range n {
-		q.bufs[i].decode((*[rxBufLen]byte)(q.in.at(q.head + i)))
+	for i := range bufs {
+		bufs[i].decode((*[rxBufLen]byte)(q.in.at(at + uint32(i))))
 	}
 	return nil
 }

@@ -332,11 +332,12 @@ func (q *rxQueue) Posted(limit int, visit func([]dma.Segment)) {
 	}
 	var c virtq.Chain
 	n := 0
-	for ; n < limit; n++ {
+	for pieces := 0; pieces < limit; n++ {
 		if ok, err := q.vq.Peek(&c); !ok || err != nil { // a frame meets the same error, and stops the queue
 			break
 		}
 		visit(c.In)
+		pieces += max(1, len(c.In)+len(c.Out)+c.Empty)
 	}
 	q.vq.Rewind(n)
 }

@@ -201,8 +201,8 @@ func (d *dut) send() {
 // goesOn says that a send was refused for now. With ENODEV and EHOSTUNREACH the interface was down, and the socket's
 // route, of which nothing was sent since, is of no device (Linux, net_devmem_get_binding): what it sends next, an
 // acknowledgement say, has it look for another. Where it has no route any more, as after a retransmission in vain, it
-// looks at once, and there is none while it is down. With EINVAL the binding was closed, and the next is awaited, or the
-// interface was down as well: seen with Linux 7.2 of a binding that was open, and that sent on when it was up.
+// looks at once, and there is none while it is down. With EINVAL the binding was closed, and the next is awaited, or
+// the interface was down as well: seen with Linux 7.2 of a binding that was open, and that sent on when it was up.
 func goesOn(err error) bool {
 	return errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.EHOSTUNREACH)
 }

@@ -100,7 +100,8 @@ var List = []Mistake{
 		s.Crash()
 		return nil
 	}},
-	{Name: "one side hangs", Peer: true, A: receiver(4<<20, false), B: func(ctx context.Context, s *Side, port uint16) error {
+	{Name: "one side hangs", Peer: true, A: receiver(4<<20, false), B: func(ctx context.Context, s *Side,
+		port uint16) error {
 		tx, c, err := s.connect(ctx, port)
 		if err != nil {
 			return err

@@ -78,8 +78,8 @@ func sides(t *testing.T) [2]*Side {
 		n := testkit.Must(p.InProcess(driver.Options{QueuePairs: p.QueuePairs, HostQueues: 1}))(t)
 		st := testkit.Must(stack.New(n, n.Control(), stack.Options{Addresses: []netip.Prefix{netip.PrefixFrom(addrs[i], 24)},
 			MinRTO: 200 * time.Millisecond}))(t)
-		s := &Side{Device: bounded{st, listens[i]}, Addr: addrs[i], Peer: addrs[1-i], Queue: 3, Queues: 4, GPU: n.GPUs()[0].ID,
-			Size: gpuSize, Memory: engine.New(n.Control(), n), Stall: limit}
+		s := &Side{Device: bounded{st, listens[i]}, Addr: addrs[i], Peer: addrs[1-i], Queue: 3, Queues: 4,
+			GPU: n.GPUs()[0].ID, Size: gpuSize, Memory: engine.New(n.Control(), n), Stall: limit}
 		s.Connect = func(ctx context.Context, port uint16) (devmem.Conn, error) {
 			select {
 			case <-listens[1-i](port):

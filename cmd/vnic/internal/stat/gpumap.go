@@ -60,12 +60,25 @@ func unitOf(size uint64) uint64 {
 	return unit
 }
 
-// read gives the maps of all GPUs of a lab.
+// read gives the maps of all GPUs of a lab. Each ring is read once, whatever GPUs there are.
 func (m *gpuMaps) read(l *lab.Lab) []GPUMap {
 	out := []GPUMap{}
 	for _, x := range l.Machines() {
+		var views []*view
 		for _, g := range x.GPUs {
-			out = append(out, m.gpu(x, g))
+			views = append(views, newView(g))
+		}
+		for _, p := range x.Ports {
+			state := p.NIC().State()
+			for _, v := range views {
+				v.sends(p.Name, state)
+			}
+			for q := range p.NIC().QueuePairs() {
+				m.queue(p, q, bindingOf(state, q), views)
+			}
+		}
+		for _, v := range views {
+			out = append(out, v.ranges())
 		}
 	}
 	return out
@@ -79,24 +92,29 @@ type unit struct {
 	binding uint32
 }
 
-func (m *gpuMaps) gpu(x *lab.Machine, g *lab.GPUMemory) GPUMap {
+// view is a GPU's memory, unit by unit.
+type view struct {
+	gpu   *lab.GPUMemory
+	size  uint64 // of a unit, in bytes
+	units []unit
+}
+
+func newView(g *lab.GPUMemory) *view {
 	size := unitOf(g.Size())
-	units := make([]unit, (g.Size()+size-1)/size)
-	for _, p := range x.Ports {
-		m.sends(p, g, size, units)
-		for q := range p.NIC().QueuePairs() {
-			m.queue(p, q, g, size, units)
-		}
-	}
-	out := GPUMap{GPU: g.Name, Bytes: g.Size(), Ranges: []MemoryRange{}}
-	for i := 0; i < len(units); {
-		u := units[i]
+	return &view{g, size, make([]unit, (g.Size()+size-1)/size)}
+}
+
+// ranges gives the map: units that are alike are one range.
+func (v *view) ranges() GPUMap {
+	out := GPUMap{GPU: v.gpu.Name, Bytes: v.gpu.Size(), Ranges: []MemoryRange{}}
+	for i := 0; i < len(v.units); {
+		u := v.units[i]
 		n := 1
-		for i+n < len(units) && units[i+n] == u {
+		for i+n < len(v.units) && v.units[i+n] == u {
 			n++
 		}
 		if u.state != "" {
-			out.Ranges = append(out.Ranges, MemoryRange{Off: uint64(i) * size, Len: uint64(n) * size, State: u.state,
+			out.Ranges = append(out.Ranges, MemoryRange{Off: uint64(i) * v.size, Len: uint64(n) * v.size, State: u.state,
 				Port: u.port, Queue: u.queue, Binding: u.binding})
 		}
 		i += n
@@ -105,16 +123,15 @@ func (m *gpuMaps) gpu(x *lab.Machine, g *lab.GPUMemory) GPUMap {
 }
 
 // sends marks what is bound for transmit.
-func (m *gpuMaps) sends(p *lab.Port, g *lab.GPUMemory, size uint64, units []unit) {
-	s := p.NIC().State()
+func (v *view) sends(port string, s *control.State) {
 	for _, b := range s.Bindings {
 		if !b.Tx {
 			continue
 		}
 		for _, f := range s.Buffers {
-			if f.ID == b.Buffer && int(f.GPU) == g.ID() {
-				for i := f.Off / size; i*size < min(f.Off+f.Size, g.Size()); i++ {
-					units[i] = unit{state: stateSend, port: p.Name, queue: -1, binding: b.ID}
+			if f.ID == b.Buffer && int(f.GPU) == v.gpu.ID() {
+				for i := f.Off / v.size; i*v.size < min(f.Off+f.Size, v.gpu.Size()); i++ {
+					v.units[i] = unit{state: stateSend, port: port, queue: -1, binding: b.ID}
 				}
 			}
 		}
@@ -122,56 +139,68 @@ func (m *gpuMaps) sends(p *lab.Port, g *lab.GPUMemory, size uint64, units []unit
 }
 
 // queue marks what a receive queue has posted, and what it had.
-func (m *gpuMaps) queue(p *lab.Port, q int, g *lab.GPUMemory, size uint64, units []unit) {
-	var posted bitmap
-	some := false
+func (m *gpuMaps) queue(p *lab.Port, q int, binding uint32, views []*view) {
+	posted := make([]*bitmap, len(views)) // nil: nothing of that GPU
 	p.NIC().Posted(q, func(at []dma.Segment) {
 		for _, s := range at {
-			if s.GPU() != g.ID() || s.Len == 0 {
+			k := slices.IndexFunc(views, func(v *view) bool { return v.gpu.ID() == s.GPU() })
+			if k < 0 || s.Len == 0 {
 				continue
 			}
-			from := s.Region.FileOffset() + s.Off
-			for i := from / size; i <= (from+uint64(s.Len)-1)/size && i < uint64(len(units)); i++ {
-				posted.set(i)
-				some = true
+			if posted[k] == nil {
+				posted[k] = new(bitmap)
+			}
+			from, size := s.Region.FileOffset()+s.Off, views[k].size
+			for i := from / size; i <= (from+uint64(s.Len)-1)/size && i < uint64(len(views[k].units)); i++ {
+				posted[k].set(i)
 			}
 		}
 	})
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	key := seenOf{p.Name, q, g.ID()}
-	seen := m.seen[key]
-	if seen == nil {
-		if !some {
-			return
-		}
-		seen = new(bitmap)
-		if m.seen == nil {
-			m.seen = map[seenOf]*bitmap{}
-		}
-		m.seen[key] = seen
-	}
-	binding := bindingOf(p, q)
-	for w := range seen {
-		seen[w] |= posted[w]
-		for all := seen[w]; all != 0; all &= all - 1 {
-			i := uint64(w*64 + bits.TrailingZeros64(all))
-			u := unit{state: stateHeld, port: p.Name, queue: q, binding: binding}
-			if posted.has(i) {
-				u.state = statePosted
-			}
-			if i < uint64(len(units)) {
-				units[i] = u
-			}
+	for k, v := range views {
+		if seen := m.remember(seenOf{p.Name, q, v.gpu.ID()}, posted[k]); seen != nil {
+			v.mark(p.Name, q, binding, seen, cmp.Or(posted[k], new(bitmap)))
 		}
 	}
 }
 
-// bindingOf is the binding of a receive queue, 0 if no command has made one.
-func bindingOf(p *lab.Port, queue int) (id uint32) {
-	s := p.NIC().State()
-	slices.SortFunc(s.Bindings, func(a, b control.Binding) int { return cmp.Compare(a.ID, b.ID) })
-	for _, b := range s.Bindings {
+// remember adds what is posted to what was; nil if there is neither. Under mu.
+func (m *gpuMaps) remember(key seenOf, posted *bitmap) *bitmap {
+	seen := m.seen[key]
+	if posted == nil {
+		return seen
+	}
+	if seen == nil {
+		if m.seen == nil {
+			m.seen = map[seenOf]*bitmap{}
+		}
+		seen = new(bitmap)
+		m.seen[key] = seen
+	}
+	for w := range seen {
+		seen[w] |= posted[w]
+	}
+	return seen
+}
+
+// mark marks what a queue has posted, and what it had.
+func (v *view) mark(port string, queue int, binding uint32, seen, posted *bitmap) {
+	for w, all := range seen {
+		for ; all != 0; all &= all - 1 {
+			i := uint64(w*64 + bits.TrailingZeros64(all))
+			u := unit{state: stateHeld, port: port, queue: queue, binding: binding}
+			if posted.has(i) {
+				u.state = statePosted
+			}
+			v.units[i] = u
+		}
+	}
+}
+
+// bindingOf is the last binding of a receive queue, 0 if no command has made one.
+func bindingOf(s *control.State, queue int) (id uint32) {
+	for _, b := range s.Bindings { // by ID
 		if !b.Tx && slices.Contains(b.Queues, uint16(queue)) {
 			id = b.ID
 		}

@@ -1,7 +1,37 @@
 package stat
 
-import "net"
+import (
+	"errors"
+	"net"
+	"strconv"
 
-// Listen listens at HOST:PORT, as --metrics does: localhost is 127.0.0.1 and, on a machine with IPv6, ::1 at the same
-// port. The caller closes what it gives.
-func Listen(addr string) ([]net.Listener, error) { return listen(addr) }
+	"golang.org/x/sys/unix"
+)
+
+// Listen listens at HOST:PORT. localhost is 127.0.0.1 and, on a machine with IPv6, ::1 at the same port, whatever a
+// resolver knows of that name: there may be no /etc/hosts. The caller closes what it gives.
+func Listen(addr string) (list []net.Listener, err error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	hosts := []string{host}
+	if host == "localhost" {
+		hosts = []string{"127.0.0.1", "::1"}
+	}
+	for _, host := range hosts {
+		l, err := net.Listen("tcp", net.JoinHostPort(host, port))
+		if len(list) > 0 && (errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EAFNOSUPPORT)) {
+			break // no IPv6
+		}
+		if err != nil {
+			for _, l := range list {
+				err = errors.Join(err, l.Close())
+			}
+			return nil, err
+		}
+		list = append(list, l)
+		port = strconv.Itoa(l.Addr().(*net.TCPAddr).Port) // 0 has become one
+	}
+	return list, nil
+}

@@ -1,7 +1,6 @@
 package stat
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -13,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/sys/unix"
 )
 
 // The metrics. Each is made from a Snapshot when it is asked for.
@@ -207,7 +205,7 @@ func (m *metricsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func serveMetrics(addr string, s *Server) (*metricsServer, error) {
-	list, err := listen(addr)
+	list, err := Listen(addr)
 	if err != nil {
 		return nil, fmt.Errorf("--metrics %s: %w: give another address", addr, err)
 	}
@@ -220,34 +218,6 @@ func serveMetrics(addr string, s *Server) (*metricsServer, error) {
 		m.wg.Go(func() { _ = m.http.Serve(l) }) // ErrServerClosed
 	}
 	return m, nil
-}
-
-// listen listens at an address. localhost is 127.0.0.1 and, on a machine with IPv6, ::1 at the same port, whatever a
-// resolver knows of that name: there may be no /etc/hosts.
-func listen(addr string) (list []net.Listener, err error) {
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return nil, err
-	}
-	hosts := []string{host}
-	if host == "localhost" {
-		hosts = []string{"127.0.0.1", "::1"}
-	}
-	for _, host := range hosts {
-		l, err := net.Listen("tcp", net.JoinHostPort(host, port))
-		if len(list) > 0 && (errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EAFNOSUPPORT)) {
-			break // no IPv6
-		}
-		if err != nil {
-			for _, l := range list {
-				err = errors.Join(err, l.Close())
-			}
-			return nil, err
-		}
-		list = append(list, l)
-		port = strconv.Itoa(l.Addr().(*net.TCPAddr).Port) // 0 has become one
-	}
-	return list, nil
 }
 
 func (m *metricsServer) close() {

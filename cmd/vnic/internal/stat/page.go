@@ -54,9 +54,9 @@ type PageGPU struct {
 	Place string `json:"place,omitempty"`
 }
 
-// GPUMap is what of a GPU's memory is in use by NICs. What is "posted" the NIC may write; what is "held" was posted, and
-// has not come back: a program has not returned it, or the driver keeps it; what is "send" is bound for transmit. What
-// is in no range is free.
+// GPUMap is what of a GPU's memory is in use by NICs. What is "posted" the NIC may write; what is "held" was posted,
+// and has not come back: a program has not returned it, or the driver keeps it; what is "send" is bound for transmit.
+// What is in no range is free.
 type GPUMap struct {
 	GPU    string        `json:"gpu"` // PageGPU's name
 	Bytes  uint64        `json:"bytes"`

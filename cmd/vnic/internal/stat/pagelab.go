@@ -2,6 +2,7 @@ package stat
 
 import (
 	"net"
+	"net/netip"
 
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/pcie"
@@ -30,12 +31,9 @@ func machine(m *lab.Machine) Machine {
 		kinds[g.Place] = "gpu"
 	}
 	for _, p := range m.Ports {
-		n := NIC{Name: p.Name, Model: p.Model.Name, MAC: net.HardwareAddr(p.MAC[:]).String(), MTU: p.MTU, Place: p.Place, Addrs: []string{},
-			Paths: []PagePath{}}
-		for _, a := range []interface {
-			IsValid() bool
-			String() string
-		}{p.Addr4, p.Addr6} {
+		n := NIC{Name: p.Name, Model: p.Model.Name, MAC: net.HardwareAddr(p.MAC[:]).String(), MTU: p.MTU, Place: p.Place,
+			Addrs: []string{}, Paths: []PagePath{}}
+		for _, a := range []netip.Prefix{p.Addr4, p.Addr6} {
 			if a.IsValid() {
 				n.Addrs = append(n.Addrs, a.String())
 			}

@@ -149,7 +149,8 @@ func checkPage(t *testing.T, p *stat.Page) {
 		kinds[e.Port+" "+e.Kind] += e.Text + "\n"
 	}
 	if !strings.Contains(kinds["B rule"], "tcp") || !strings.Contains(kinds["B rule"], "goes to queue 1") ||
-		!strings.Contains(kinds["B binding"], "for receive queue 1") || !strings.Contains(kinds["A binding"], "for transmit") ||
+		!strings.Contains(kinds["B binding"], "for receive queue 1") ||
+		!strings.Contains(kinds["A binding"], "for transmit") ||
 		!strings.Contains(kinds["B split"], "queue 1: headers are split from payload") {
 		t.Errorf("%q", kinds)
 	}

@@ -289,18 +289,18 @@ func TestLocalhostIsBothLoopbacks(t *testing.T) {
 		} else if !errors.Is(err, unix.EADDRNOTAVAIL) { // of a machine without IPv6
 			t.Errorf("%s: %v", addr, err)
 		}
-		if _, err := listen(addr); err == nil {
+		if _, err := Listen(addr); err == nil {
 			t.Errorf("%s is free", addr)
 		}
 	}
-	testkit.ErrorIs(t, testkit.Err(listen("localhost:"+port)), unix.EADDRINUSE, "both are taken")
+	testkit.ErrorIs(t, testkit.Err(Listen("localhost:"+port)), unix.EADDRINUSE, "both are taken")
 	s.Close()
 	six, err := net.Listen("tcp", "[::1]:"+port)
 	if err != nil { // a machine without IPv6
 		return
 	}
 	defer six.Close()
-	testkit.ErrorIs(t, testkit.Err(listen("localhost:"+port)), unix.EADDRINUSE, "::1 is taken")
+	testkit.ErrorIs(t, testkit.Err(Listen("localhost:"+port)), unix.EADDRINUSE, "::1 is taken")
 }
 
 func TestMetricsHandlerTakesGETOnly(t *testing.T) {

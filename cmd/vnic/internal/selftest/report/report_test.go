@@ -191,7 +191,7 @@ func TestJUnitAgreesWithTheStatus(t *testing.T) {
 		testkit.OK(t, xml.Unmarshal([]byte(text(t, func(b *bytes.Buffer) error { return JUnit(b, c.run, c.j) })), &all))
 		red := all.Failures+all.Errors > 0
 		if red != (c.j.Status() != 0) || len(all.Suites) != len(c.run.Programs) {
-			t.Errorf("%s: %d failures and %d errors in %d junit.Suites, status %d", name, all.Failures, all.Errors, len(all.Suites),
+			t.Errorf("%s: %d failures and %d errors in %d suites, status %d", name, all.Failures, all.Errors, len(all.Suites),
 				c.j.Status())
 		}
 		tests := 0
