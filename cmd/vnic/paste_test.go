@@ -17,7 +17,6 @@ import (
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 // printed is a vnic serve, and the commands that it has printed, by the lines above them.
@@ -59,6 +58,7 @@ func serveAndRead(t *testing.T, dir string, env []string, ports int, args ...str
 //
 // Invariant: vnic serve: Flags that are printed can be pasted.
 func TestPrintedCommandsBoot(t *testing.T) {
+	atNight(t)
 	cache := cacheWithQEMU(t)
 	vnic := testkit.Must(exec.LookPath("vnic"))(t)
 	for _, tt := range []struct {
@@ -70,9 +70,6 @@ func TestPrintedCommandsBoot(t *testing.T) {
 		{lab.Virtio, 3, "10.118.110.1/24 10.118.110.2/24"},
 	} {
 		t.Run(tt.nic, func(t *testing.T) {
-			if tt.nic == lab.Virtio {
-				atNight(t)
-			}
 			dir := t.TempDir()
 			testkit.OK(t, os.Chmod(dir, 0o700))
 			bin := filepath.Join(dir, "bin") // PATH: no QEMU is there
@@ -88,9 +85,6 @@ func TestPrintedCommandsBoot(t *testing.T) {
 			s := serveAndRead(t, dir, env, tt.ports, "--nic", tt.nic, "--gpu-memory", "64M", "--image", dir+"/image")
 			for title, up := range map[string]string{"port1": "10.118.110.2/24",
 				fmt.Sprintf("or all %d ports in one guest", tt.ports): tt.up} {
-				if title == "port1" && !labtest.Long() {
-					continue
-				}
 				ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 				defer cancel()
 				c := exec.CommandContext(ctx, "/bin/sh", "-c", "exec "+s.commands[title])

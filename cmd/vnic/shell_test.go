@@ -224,6 +224,7 @@ func exitOf(c *exec.Cmd, err error) (int, error) {
 func TestEndOfOneGuestOfSeveral(t *testing.T) {
 	const first = "note: guest1 has ended: exit status 3; "
 	t.Run("all", func(t *testing.T) {
+		atNight(t)
 		ln := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 		defer ln.Close()
 		_, port, _ := net.SplitHostPort(ln.Addr().String())

@@ -3,6 +3,7 @@ package mistakes
 import (
 	"context"
 	"errors"
+	"flag"
 	"net/netip"
 	"os"
 	"strings"
@@ -20,7 +21,13 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+// Mistakes mostly wait: all of them at once, on any machine.
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		panic(err)
+	}
+	testkit.Main(m)
+}
 
 const (
 	gpuSize = 16 << 20

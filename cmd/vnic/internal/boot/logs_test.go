@@ -14,6 +14,7 @@ import (
 
 	"vnic.dev/vnic/internal/outfile"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab/labtest"
 )
 
 // Two commands with one directory do not write over each other's consoles; with another number of guests neither.
@@ -72,8 +73,8 @@ func TestPortForGDBThatIsTaken(t *testing.T) {
 // A run that went well leaves what the guest printed, from the kernel's first line to what programs write to its
 // console, whole.
 func TestConsoleOfAGoodRunIsKept(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs QEMU and a guest kernel")
+	if testing.Short() || !labtest.Long() {
+		t.Skip("one more guest: with VNIC_LONG")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()

@@ -164,8 +164,8 @@ func TestFlowsOfALossyRun(t *testing.T) {
 	s := testkit.Must(stat.Start(stat.Options{Command: "run"}))(t)
 	defer s.Close()
 	o := run.Defaults()
-	o.Size, o.Modes, o.GPUMemory, o.InProc = 4<<20, o.Modes[:1], 32<<20, true
-	o.Loss, o.Seed = 0.05, 7
+	o.Size, o.Modes, o.GPUMemory, o.InProc = 1<<20, o.Modes[:1], 32<<20, true
+	o.Loss, o.Seed = 0.02, 7
 	o.Log, o.Services = slog.New(slog.DiscardHandler), []lab.Service{s.Watch}
 	testkit.Must(run.Do(t.Context(), o))(t)
 	f := s.Last().Flows
