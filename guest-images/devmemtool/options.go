@@ -20,8 +20,9 @@ const help = `  On the receiving guest:   devmem recv -s 10.0.0.2 -p 5201 -v 7
   One flow, two queues:     devmem recv -s fd00::2/64 -c fd00::1 -p 5201 -t 1 -q 2
 
 Netcat for device memory TCP: payload goes from one guest's GPU memory to another's. The flags are ncdevmem's, but for
--b, -g, -w, -d and -H. In a guest of vnic boot or vnic image, -f and our own address need not be given. ` +
-	`Payload is written to stdout, all else to stderr. Exit status: 0 done, 1 failed, 2 wrong use.
+-b, -g, -w, -d and -H. In a guest of vnic boot or vnic image, -f and our own address need not be given, and -s and -c
+may be a guest's name: recv -p 5201 on guest0, send -s guest0 -p 5201 on guest1. Payload is written to stdout, all else
+to stderr. Exit status: 0 done, 1 failed, 2 wrong use.
 
 `
 
@@ -61,8 +62,8 @@ func parse(args []string, out io.Writer) (*options, error) {
 	fs.SetOutput(io.Discard)
 	fs.StringVar(&o.iface, "f", cmp.Or(os.Getenv("VNIC_DEVICE"), "virtio"),
 		"`device`: the PCI address of a virtio network device, or virtio for the only one; or a network interface, as eth0")
-	fs.Func("s", "server `address`, of the receiver, with /prefix length if that is not 24 or 64", address(&o.server))
-	fs.Func("c", "client `address`, of the sender; recv: only this client, from port -p", address(&o.client))
+	fs.Func("s", "server `address` or name, of the receiver, with /prefix length if that is not 24 or 64", address(&o.server))
+	fs.Func("c", "client `address` or name, of the sender; recv: only this client, from port -p", address(&o.client))
 	fs.Func("p", "`port` of the server, and of the client", port(&o.port))
 	fs.Func("v", "recv: compare with `N`'s pattern, the bytes 1 to N-1 and a newline, again and again; send: send it (-b)",
 		number(&o.pattern, 2, 256))
@@ -166,7 +167,9 @@ func address(p *netip.Prefix) func(string) error {
 		}
 		a, err := netip.ParseAddr(s)
 		if err != nil {
-			return err
+			if a, err = byName.lookup(s); err != nil {
+				return err
+			}
 		}
 		a = a.Unmap()
 		bits := 24

@@ -162,8 +162,9 @@ var List = []Mistake{
 		if err == nil && n < piece {
 			err = fmt.Errorf("%d bytes came", n)
 		}
-		finish(told)
 		finish(c)
+		_, _ = drain(told) // until a has heard that all came
+		finish(told)
 		return err
 	}},
 }
@@ -232,12 +233,12 @@ func freed(ctx context.Context, s *Side, port uint16) error {
 	if err := c.CloseWrite(); err != nil {
 		return errors.Join(said, err)
 	}
-	finish(told) // b has all
-	finish(c)
+	defer finish(told) // until then b is there, and acknowledges
 	select {
 	case <-tx.Done():
 	case <-ctx.Done():
 		return errors.Join(said, context.Cause(ctx))
 	}
+	finish(c)
 	return errors.Join(said, buf.Close())
 }
