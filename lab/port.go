@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/nic"
@@ -53,6 +54,25 @@ type Port struct {
 	serving sync.WaitGroup
 
 	turn sync.Mutex // held while a connection of Connected's is served
+
+	holders atomic.Pointer[HoldersFunc]
+}
+
+// HoldersFunc says which connections of a port's guest hold tokens of GPU memory.
+type HoldersFunc func(ctx context.Context) ([]devmem.Holder, error)
+
+// SetHolders says who knows which connections of the guest hold tokens: its stack, here or behind its agent. The NIC
+// does not: tokens come back to it as buffers, whoever had them.
+func (p *Port) SetHolders(f HoldersFunc) { p.holders.Store(&f) }
+
+// Holders asks whoever knows; known is false if there is nobody, or no answer before ctx ends.
+func (p *Port) Holders(ctx context.Context) (list []devmem.Holder, known bool) {
+	f := p.holders.Load()
+	if f == nil {
+		return nil, false
+	}
+	list, err := (*f)(ctx)
+	return list, err == nil
 }
 
 // newPort makes a port. The caller closes it even when there is an error, unless it is nil.

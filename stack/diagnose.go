@@ -80,7 +80,6 @@ func (s *Stack) facts() (d diagnosis.Device) {
 	for _, r := range s.rules {
 		d.Rules = append(d.Rules, flowOf(r))
 	}
-	pools := slices.Collect(maps.Values(s.rxBinds))
 	for _, st := range s.bindingStats() {
 		b := diagnosis.Binding{BindingStats: st}
 		if rb := s.rxBinds[st.ID]; rb != nil {
@@ -91,15 +90,24 @@ func (s *Stack) facts() (d diagnosis.Device) {
 		d.Bindings = append(d.Bindings, b)
 	}
 	s.configMu.Unlock()
+	d.Holders = s.Holders()
+	return d
+}
+
+// Holders implements devmem.Holders.
+func (s *Stack) Holders() (list []devmem.Holder) {
+	s.configMu.Lock()
+	pools := slices.Collect(maps.Values(s.rxBinds))
+	s.configMu.Unlock()
 	for _, c := range s.allConns() {
 		for _, b := range pools {
 			if n := c.tokens.Held(b.pool); n > 0 {
-				d.Holders = append(d.Holders, diagnosis.Holder{Binding: b.id, Local: addrPort(c.local),
-					Remote: addrPort(c.remote), Tokens: n})
+				list = append(list, devmem.Holder{Binding: b.id, Local: addrPort(c.local), Remote: addrPort(c.remote),
+					Tokens: n})
 			}
 		}
 	}
-	return d
+	return list
 }
 
 func flowOf(r control.FlowRule) devmem.Flow {

@@ -98,16 +98,21 @@ func (d *Device) facts() (f diagnosis.Device) {
 		f.Bindings = append(f.Bindings, b)
 	}
 	d.mu.Unlock()
+	f.Holders = d.Holders()
+	return f
+}
+
+// Holders implements devmem.Holders.
+func (d *Device) Holders() (list []devmem.Holder) {
 	d.connMu.Lock()
 	conns := slices.Collect(maps.Keys(d.conns))
 	d.connMu.Unlock()
 	for _, c := range conns {
 		for id, n := range c.tokens.count() {
-			f.Holders = append(f.Holders, diagnosis.Holder{Binding: id, Local: addrPort(c.local), Remote: addrPort(c.remote),
-				Tokens: n})
+			list = append(list, devmem.Holder{Binding: id, Local: addrPort(c.local), Remote: addrPort(c.remote), Tokens: n})
 		}
 	}
-	return f
+	return list
 }
 
 // bindingStats are of all bindings that are not done. Under mu.

@@ -2,38 +2,39 @@ package devmemtool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
-	"time"
 
 	"vnic.dev/vnic/guest-images/guestnet"
 )
 
-// lookupLimit is how long names may take: a server of names may not answer.
-const lookupLimit = 10 * time.Second
-
-// resolve gives a name's addresses, as net.Resolver.LookupNetIP does: of /etc/hosts, or of the servers of names.
+// resolve gives a name's addresses, as net.Resolver.LookupNetIP does.
 type resolve func(ctx context.Context, network, name string) ([]netip.Addr, error)
+
+// hosts finds names of /etc/hosts, where guests of vnic have each other, and asks no server of names.
+var hosts = resolve((&net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+	return nil, errors.ErrUnsupported
+}}).LookupNetIP)
 
 // lookup finds the address of a name. A guest's name is that of its kernel; devmem programs have an address of their
 // own, and it is meant. IPv4 goes first.
 func (r resolve) lookup(name string) (netip.Addr, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), lookupLimit)
-	defer cancel()
+	ctx := context.Background()
 	var list []netip.Addr
-	var err error
 	if own, ok := guestnet.DevmemNameOf(name); ok {
-		list, err = r(ctx, "ip", own)
+		list, _ = r(ctx, "ip", own)
 	}
 	if len(list) == 0 {
-		list, err = r(ctx, "ip", name)
+		list, _ = r(ctx, "ip", name)
 	}
-	if err != nil {
-		return netip.Addr{}, fmt.Errorf("%s is neither an address nor a name that this guest knows (/etc/hosts): %w", name, err)
+	if len(list) == 0 {
+		return netip.Addr{}, fmt.Errorf("%s is neither an address nor a name of /etc/hosts", name)
 	}
-	return list[max(0, slices.IndexFunc(list, func(a netip.Addr) bool { return a.Unmap().Is4() }))], nil
+	for i := range list {
+		list[i] = list[i].Unmap()
+	}
+	return list[max(0, slices.IndexFunc(list, netip.Addr.Is4))], nil
 }
-
-var byName = resolve((&net.Resolver{PreferGo: true}).LookupNetIP)

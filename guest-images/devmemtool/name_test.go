@@ -11,7 +11,7 @@ import (
 
 // A peer is named as users think of it: a guest's name is the address of its devmem programs, where it has one.
 func TestNamesArePeers(t *testing.T) {
-	hosts := map[string][]netip.Addr{
+	known := map[string][]netip.Addr{
 		"guest0":        {netip.MustParseAddr("10.0.0.1")},
 		"guest0-devmem": {netip.MustParseAddr("fd00::101"), netip.MustParseAddr("10.0.0.101")},
 		"guest1":        {netip.MustParseAddr("10.0.0.2")},
@@ -20,7 +20,7 @@ func TestNamesArePeers(t *testing.T) {
 		"guest7-devmem": {netip.MustParseAddr("10.0.0.107")},
 	}
 	r := resolve(func(_ context.Context, _, name string) ([]netip.Addr, error) {
-		if list, ok := hosts[name]; ok {
+		if list, ok := known[name]; ok {
 			return list, nil
 		}
 		return nil, &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
@@ -29,5 +29,6 @@ func TestNamesArePeers(t *testing.T) {
 		"six": "fd00::9", "guest07": "10.0.0.7"} {
 		testkit.Equal(t, name, testkit.Must(r.lookup(name))(t).String(), want)
 	}
-	testkit.ErrorSays(t, testkit.Err(r.lookup("guest9")), "guest9 is neither an address nor a name that this guest knows")
+	testkit.Equal(t, "localhost", testkit.Must(hosts.lookup("localhost"))(t).String(), "127.0.0.1") // of this machine
+	testkit.ErrorSays(t, testkit.Err(r.lookup("guest9")), "guest9 is neither an address nor a name of /etc/hosts")
 }

@@ -135,7 +135,8 @@ func (o *options) ourselves() error {
 	if p.IsValid() || addr == "" {
 		return nil
 	}
-	if err := address(p)(addr); err != nil {
+	var err error
+	if *p, err = parseAddress(addr); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
@@ -159,26 +160,34 @@ func usage(out io.Writer, fs *flag.FlagSet) {
 	fs.PrintDefaults()
 }
 
+// address takes an address, with prefix length or without, or a name.
 func address(p *netip.Prefix) func(string) error {
 	return func(s string) (err error) {
-		if strings.Contains(s, "/") {
-			*p, err = netip.ParsePrefix(s)
-			return err
+		*p, err = parseAddress(s)
+		if err != nil && !strings.Contains(s, "/") {
+			var a netip.Addr
+			a, err = hosts.lookup(s)
+			*p = onLink(a)
 		}
-		a, err := netip.ParseAddr(s)
-		if err != nil {
-			if a, err = byName.lookup(s); err != nil {
-				return err
-			}
-		}
-		a = a.Unmap()
-		bits := 24
-		if a.Is6() {
-			bits = 64
-		}
-		*p = netip.PrefixFrom(a, bits)
-		return nil
+		return err
 	}
+}
+
+func parseAddress(s string) (netip.Prefix, error) {
+	if strings.Contains(s, "/") {
+		return netip.ParsePrefix(s)
+	}
+	a, err := netip.ParseAddr(s)
+	return onLink(a.Unmap()), err
+}
+
+// onLink is an address with the prefix length that links have here.
+func onLink(a netip.Addr) netip.Prefix {
+	bits := 24
+	if a.Is6() {
+		bits = 64
+	}
+	return netip.PrefixFrom(a, bits)
 }
 
 func port(p *uint16) func(string) error {

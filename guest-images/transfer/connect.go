@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -122,6 +123,15 @@ func (n *Node) State(context.Context) string {
 
 // A mover moves the bytes of a session and counts them in r.
 type mover func(ctx context.Context, p *pipe, s *session, r *Result) error
+
+// Holders says which of the device's connections hold tokens: errors.ErrUnsupported if it cannot say.
+func (n *Node) Holders(context.Context) ([]devmem.Holder, error) {
+	list, known := devmem.Holders(n.dev)
+	if !known {
+		return nil, errors.ErrUnsupported
+	}
+	return list, nil
+}
 
 // move is Receive or Send, which a transfer sees once: both start at the first byte.
 func (n *Node) move(ctx context.Context, what string, send bool, byCopy, byReference mover) (r Result, err error) {

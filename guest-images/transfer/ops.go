@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/block"
+	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/kernelnic"
@@ -27,6 +28,7 @@ const (
 	OpReceive = "transfer.receive"
 	OpSend    = "transfer.send"
 	OpState   = "transfer.state"
+	OpHolders = "transfer.holders"
 	OpLate    = "transfer.late"
 	OpFinish  = "transfer.finish"
 	OpClose   = "transfer.close"
@@ -241,6 +243,7 @@ func (h *host) ops() map[string]agent.Op {
 		OpReceive: op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return n.Receive(ctx) }),
 		OpSend:    op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return n.Send(ctx) }),
 		OpState:   op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return n.State(ctx), nil }),
+		OpHolders: op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return n.Holders(ctx) }),
 		OpLate: op(h, func(ctx context.Context, n *Node, l lateBy) (any, error) {
 			return nil, n.LateTokens(ctx, time.Duration(l.Nanoseconds))
 		}),
@@ -396,6 +399,12 @@ func (r Remote) State(ctx context.Context) (s string) {
 		return "unknown: " + err.Error()
 	}
 	return s
+}
+
+// Holders is Node.Holders.
+func (r Remote) Holders(ctx context.Context) (list []devmem.Holder, err error) {
+	err = r.call(ctx, OpHolders, &list)
+	return list, err
 }
 
 // Finish is Node.Finish.

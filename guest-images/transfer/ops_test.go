@@ -113,6 +113,10 @@ func TestRemoteGuests(t *testing.T) {
 			if s := rb.State(ctx); !strings.Contains(s, "ESTABLISHED") {
 				t.Errorf("state %q", s)
 			}
+			testkit.Eventually(t, "all 128 pages are held by the one connection", func() bool {
+				list := testkit.Must(rb.Holders(ctx))(t)
+				return len(list) == 1 && list[0].Tokens == 128 && list[0].Local.Addr() == w.b.v4
+			})
 			cancel()
 			testkit.ErrorIs(t, <-done, context.Canceled)
 			w.end()

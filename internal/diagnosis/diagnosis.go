@@ -48,11 +48,7 @@ type Binding struct {
 }
 
 // Holder is a connection that holds tokens of a binding.
-type Holder struct {
-	Binding       uint32
-	Local, Remote netip.AddrPort
-	Tokens        int
-}
+type Holder = devmem.Holder
 
 // Stall names the likely mistake of a connection that makes no progress.
 func Stall(c Connection, d Device) string {

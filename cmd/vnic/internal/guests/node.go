@@ -75,7 +75,11 @@ func InProcess(c NodeConfig) (*transfer.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return transfer.Open(n, []netip.Prefix{c.Addr()}, c.Gateways, c.Port.MTU, c.Loss, nil)
+	node, err := transfer.Open(n, []netip.Prefix{c.Addr()}, c.Gateways, c.Port.MTU, c.Loss, nil)
+	if err == nil {
+		c.Port.SetHolders(node.Holders)
+	}
+	return node, err
 }
 
 // Setup has a guest in QEMU take a NIC and start its stack. window is where the memory is that it has of a node.
@@ -98,6 +102,7 @@ func Setup(ctx context.Context, a *agent.Client, c NodeConfig) (r transfer.Remot
 	if i < 0 {
 		return r, nil, fmt.Errorf("sees GPUs %+v, and not GPU %d of %d bytes", res.GPUs, gpu, want)
 	}
+	c.Port.SetHolders(r.Holders)
 	return r, res.GPUs[i].Extents, nil
 }
 

@@ -51,6 +51,10 @@ type FlowSide struct {
 	First    time.Time         `json:"first"`
 	Last     time.Time         `json:"last"`
 
+	// Of what is received in GPU memory: tokens of it that the connection has not returned, where the guest's stack, or
+	// its agent, has said so.
+	Held *int `json:"tokens_held,omitempty"`
+
 	// Of what is sent by TCP: payload that nobody has acknowledged, and the last window that its receiver gave, unscaled.
 	InFlight uint64  `json:"in_flight_bytes,omitempty"`
 	Window   *uint16 `json:"window,omitempty"`
@@ -133,7 +137,7 @@ type accounts struct {
 	kept   bool
 }
 
-// readFlows gives the account of all ports; nil if none is kept.
+// readFlows gives the account of all ports; nil if none is kept. Who holds tokens is asked, for askTime at most.
 func readFlows(ports []Port, name func(i int) string) *Flows {
 	a := accounts{byKey: map[splitter.Flow]*Flow{}, flags: map[splitter.Flow]uint8{},
 		tops: map[splitter.Flow]uint32{}, peers: map[splitter.Flow]flows.Peer{}}
@@ -145,10 +149,12 @@ func readFlows(ports []Port, name func(i int) string) *Flows {
 	if !a.kept {
 		return nil
 	}
+	held := askHolders(ports, name)
 	all := &Flows{List: make([]Flow, 0, len(a.byKey)), Others: a.others}
 	for _, f := range a.byKey {
 		f.State = state(f.key, a.flags[f.key])
 		a.inFlight(f)
+		f.held(held)
 		all.List = append(all.List, *f)
 	}
 	slices.SortFunc(all.List, func(a, b Flow) int {
@@ -267,7 +273,7 @@ func names(f *splitter.Flow) (proto, from, to string) {
 		}
 		return netip.AddrFrom4([4]byte(b[:4]))
 	}
-	end := func(a netip.Addr, port uint16) string { return netip.AddrPortFrom(a, port).String() }
+	at := func(a netip.Addr, port uint16) string { return netip.AddrPortFrom(a, port).String() }
 	switch f.Proto {
 	case splitter.ProtoTCP:
 		proto = "tcp"
@@ -283,7 +289,7 @@ func names(f *splitter.Flow) (proto, from, to string) {
 	if f.SrcPort == 0 && f.DstPort == 0 { // fragments
 		return proto, addr(f.Src).String(), addr(f.Dst).String()
 	}
-	return proto, end(addr(f.Src), f.SrcPort), end(addr(f.Dst), f.DstPort)
+	return proto, at(addr(f.Src), f.SrcPort), at(addr(f.Dst), f.DstPort)
 }
 
 // state is what a flow's flags say of its connection.

@@ -13,6 +13,9 @@ import (
 // mostFlows are in the table: those that moved most.
 const mostFlows = 12
 
+// tokensColumn is where tokens are told, if anybody knows: after what they are of.
+const tokensColumn = 8
+
 // FlowTable writes who sent what to whom since the process began; nothing if there was no payload.
 func FlowTable(w io.Writer, now *Flows) error {
 	t := table{seconds: 1}
@@ -54,8 +57,12 @@ func (t *table) flowTable(w io.Writer, before, now *Flows) error {
 		return err
 	}
 	err := t.write(w, func() {
-		t.row("FROM", "TO", "", "SENT", "FROM GPU", "ARRIVED", "IN GPU", "IN HOST", "HEADERS", "AGAIN", "DROPS", "QUEUE",
-			"RULE", "")
+		head := []string{"FROM", "TO", "", "SENT", "FROM GPU", "ARRIVED", "IN GPU", "IN HOST", "HEADERS", "AGAIN", "DROPS",
+			"QUEUE", "RULE", ""}
+		if t.tokens = slices.ContainsFunc(rows, (*Flow).knowsHeld); t.tokens {
+			head = slices.Insert(head, tokensColumn, "TOKENS HELD")
+		}
+		t.row(head...)
 		for _, f := range rows {
 			old := was[f.id()]
 			if old == nil {
@@ -114,10 +121,18 @@ func (t *table) flow(was, is *Flow) {
 	if came {
 		queue = strings.ReplaceAll(numbers(rx.Queues), " and ", ",")
 	}
-	t.row(owner(is.TX)+is.From, owner(is.RX)+is.To, is.Proto, cell(sent, wtx.Payload(), tx.Payload()),
+	cells := []string{owner(is.TX) + is.From, owner(is.RX) + is.To, is.Proto, cell(sent, wtx.Payload(), tx.Payload()),
 		cell(sent, wtx.GPU(), tx.GPU()), cell(came, wrx.Payload(), rx.Payload()), cell(came, wrx.GPU(), rx.GPU()),
 		cell(came, wrx.Host, rx.Host), t.bytes(max(wtx.Header, wrx.Header), max(tx.Header, rx.Header)),
-		t.bytes(max(wtx.Again, wrx.Again), max(tx.Again, rx.Again)), strings.Join(list, ", "), queue, rule, is.State)
+		t.bytes(max(wtx.Again, wrx.Again), max(tx.Again, rx.Again)), strings.Join(list, ", "), queue, rule, is.State}
+	if t.tokens {
+		held := ""
+		if is.knowsHeld() {
+			held = humanize.Comma(int64(is.tokensHeld()))
+		}
+		cells = slices.Insert(cells, tokensColumn, held)
+	}
+	t.row(cells...)
 }
 
 // owner is whose NIC a flow has at an end, in words before its address.
@@ -129,4 +144,18 @@ func owner(sides []FlowSide) string {
 		return sides[0].Port + " "
 	}
 	return fmt.Sprintf("%d ports ", len(sides))
+}
+
+// knowsHeld says whether anybody knows how many tokens a connection holds.
+func (f *Flow) knowsHeld() bool {
+	return slices.ContainsFunc(f.RX, func(s FlowSide) bool { return s.Held != nil })
+}
+
+func (f *Flow) tokensHeld() (n int) {
+	for i := range f.RX {
+		if h := f.RX[i].Held; h != nil {
+			n += *h
+		}
+	}
+	return n
 }

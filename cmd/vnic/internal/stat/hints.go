@@ -62,7 +62,12 @@ func hints(list []Flow) (out []string) {
 			say(f, "%s were sent again, or came late", humanize.IBytes(again))
 		}
 		for _, r := range slices.Sorted(maps.Keys(tx.Drops)) {
-			say(f, "%s packets were dropped: %s", humanize.Comma(int64(tx.Drops[r])), dropMeaning(r))
+			meaning := dropMeaning(r)
+			if n := f.tokensHeld(); n > 0 && r == "no-buffer" {
+				meaning = fmt.Sprintf("%s: the receiver's queue had no buffers for them; %s tokens of this connection are not "+
+					"returned", r, humanize.Comma(int64(n)))
+			}
+			say(f, "%s packets were dropped: %s", humanize.Comma(int64(tx.Drops[r])), meaning)
 		}
 	}
 	return out

@@ -68,7 +68,7 @@ func (s *Server) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (s *Server) Collect(ch chan<- prometheus.Metric) {
-	now := s.Snapshot()
+	now, _ := s.counters()
 	if b := now.Sandbox; b != nil {
 		ch <- prometheus.MustNewConstMetric(descSandbox, prometheus.CounterValue, float64(b.Refused), b.Mode)
 	}

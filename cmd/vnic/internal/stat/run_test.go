@@ -175,6 +175,38 @@ func TestFlowsOfALossyRun(t *testing.T) {
 	}
 }
 
+// How many tokens a connection holds is told where its stack can be asked: here in this process, else by its agent.
+//
+// Invariant: vnic stat: Tokens that a connection holds are told, where its stack is ours.
+func TestTokensHeldAreTold(t *testing.T) {
+	t.Setenv(stat.EnvDir, filepath.Join(t.TempDir(), "run"))
+	s := testkit.Must(stat.Start(stat.Options{Command: "run"}))(t)
+	defer s.Close()
+	for _, hold := range []uint64{0, 100} { // until the end, as more than that are there
+		o := run.Defaults()
+		o.Size, o.Modes, o.GPUMemory, o.InProc, o.HoldTokens = 2<<20, o.Modes[:1], 32<<20, true, hold
+		o.Log, o.Services = slog.New(slog.DiscardHandler), []lab.Service{s.Watch}
+		held, table := -1, ""
+		o.Stage = func(step run.Step) {
+			if step.Stage != "verify" {
+				return
+			}
+			now := s.Snapshot().Flows
+			if rx := now.List[0].RX; len(rx) == 1 && rx[0].Held != nil {
+				held = *rx[0].Held
+			}
+			var b strings.Builder
+			testkit.NoError(t, stat.FlowTable(&b, now))
+			table = b.String()
+		}
+		testkit.Must(run.Do(t.Context(), o))(t)
+		testkit.Equal(t, "tokens held", held, int(hold))
+		if !strings.Contains(table, "  TOKENS HELD  ") {
+			t.Errorf("nothing is said of tokens: %s", table)
+		}
+	}
+}
+
 // Of a run of a lab file, links are seen from outside, by either way: what they carried is what the NICs' queues did.
 //
 // Invariant: vnic stat: Links of a lab are shown where somebody has said what there is, with what

@@ -106,20 +106,26 @@ func (s *Server) SetPorts(ports func() []Port) {
 	s.ports.Store(&ports)
 }
 
-// Snapshot reads the counters of all ports.
+// Snapshot reads the counters of all ports, and the account of flows.
 func (s *Server) Snapshot() *Snapshot {
-	var list []Port
+	now, ports := s.counters()
+	now.Flows = readFlows(ports, func(i int) string { return now.Ports[i].Name })
+	return now
+}
+
+// counters reads the counters of all ports, which it gives as well.
+func (s *Server) counters() (now *Snapshot, list []Port) {
 	if ports := s.ports.Load(); ports != nil {
 		list = (*ports)()
 	}
-	now := snapshot(s.command, s.began, list)
+	now = snapshot(s.command, s.began, list)
 	if l := s.links.Load(); l != nil {
 		now.Links, now.Scale = l.read()
 	}
 	if s.sandbox != nil {
 		now.Sandbox = s.sandbox()
 	}
-	return now
+	return now, list
 }
 
 // Last gives what there was when the lab ended; nil: it has not, or there was none.

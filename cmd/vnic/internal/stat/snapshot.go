@@ -7,11 +7,13 @@
 package stat
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
 	"time"
 
+	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/stack/gateway"
 	"vnic.dev/vnic/wire"
@@ -26,6 +28,9 @@ type Port struct {
 	Name string     // "" = the link's
 
 	Gateway func() gateway.Stats // nil: it is none
+
+	// Holders asks the guest which of its connections hold tokens; nil: nobody can say.
+	Holders func(ctx context.Context) (list []devmem.Holder, known bool)
 }
 
 // Snapshot is what a vnic's counters were at one moment. Counters begin at 0 with the process and
@@ -127,7 +132,7 @@ type Queue struct {
 	TX    Direction `json:"tx"`
 }
 
-// snapshot reads all counters.
+// snapshot reads all counters, but those of flows.
 func snapshot(command string, began time.Time, ports []Port) *Snapshot {
 	now := time.Now()
 	s := &Snapshot{Schema: 1, PID: os.Getpid(), Command: command, Time: now, Uptime: now.Sub(began).Seconds(),
@@ -140,7 +145,6 @@ func snapshot(command string, began time.Time, ports []Port) *Snapshot {
 		}
 		s.Ports = append(s.Ports, c)
 	}
-	s.Flows = readFlows(ports, func(i int) string { return s.Ports[i].Name })
 	return s
 }
 

@@ -106,6 +106,7 @@ func (s *Snapshot) find(name string) *PortCounters {
 type table struct {
 	tw      *tabwriter.Writer
 	seconds float64
+	tokens  bool // there is a column for tokens that receivers hold
 	bits    bool // what is counted in bytes is shown in bits by the second, as links' rates are
 }
 

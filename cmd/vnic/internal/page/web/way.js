@@ -188,6 +188,10 @@ function received(page, s, open) {
       ? `None is posted: the receiver holds ${bytes(have.held)}, and nothing can come until it returns tokens.`
       : `${bytes(have.posted)} are posted, ${bytes(have.held)} are held by the receiver.` });
   }
+  if (open && s.tokens_held !== undefined) {
+    out.push({ title: "Tokens", text: `The guest's stack says: this connection holds ` +
+      `${plural(s.tokens_held, "token", "tokens")} that it has not returned.` });
+  }
   return out;
 }
 
