@@ -5,21 +5,7 @@
 # guest that has a NIC of each, slirp's by QEMU's -netdev user: the same bytes to and from this machine, in turn.
 # Some minutes: run it on a machine with nothing else to do. ROUNDS and BYTES change what the guest does.
 . "$(dirname "$0")/lib.sh"
-. tools/debs.sh
-if ! grep -q -- --vhost-user < <(passt --help 2>&1); then
-  fetch passt trixie passt || fail "no passt to be had: install Debian 13's, or set VNIC_MIRROR"
-  dir=$cache/passt/usr program=passt
-  loader=$(ls "$dir"/lib64/ld-linux-* | head -n 1) libraries=$dir/lib/$(ls "$dir/lib" | grep -m 1 -- -linux-gnu)
-  ! grep -qw avx2 /proc/cpuinfo || [ ! -e "$dir/bin/passt.avx2" ] || program=passt.avx2
-  mkdir "$work/bin"
-  cat > "$work/bin/passt" <<SH
-#!/bin/sh
-# It runs against its own suite's libraries.
-exec '$loader' --library-path '$libraries' '$dir/bin/$program' "\$@"
-SH
-  chmod +x "$work/bin/passt"
-  export PATH=$work/bin:$PATH
-fi
+have_passt
 
 failed=
 "$vnic" bench --only passt-out,passt-in --json > "$work/bench.json" || fail "vnic bench"

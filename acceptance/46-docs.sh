@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # "From an empty directory: a Go and a C program of 40 lines, and the entropy device, written from the docs alone, by a
-# script that extracts the docs' code and runs it." A block behind a line "`NAME`:" is that file; a block behind a line
-# that ends in ":" and begins with "Build" or "Run" is what a reader types.
+# script that extracts the docs' code and runs it."
 . "$(dirname "$0")/lib.sh"
 
 export VNIC_SRC=$PWD
@@ -9,18 +8,7 @@ export PATH="$(dirname "$(realpath "$vnic")"):$PATH"
 
 # follow DOC: writes its files into the current directory, and runs its commands one after another, with their output.
 follow() {
-  rm -f commands
-  awk '
-    /^`[^`]*`:$/ {
-      name = into = substr($0, 2, length($0) - 3)
-      if (sub("/[^/]*$", "", into)) system("mkdir -p " into)
-      into = name
-      next
-    }
-    /^(Build|Run) .*:$/ { into = "commands"; next }
-    /^    / { if (into) print substr($0, 5) > into; next }
-    /^$/ { if (into == name && into) print "" > into; next }
-    { into = "" }' "$1"
+  files_of "$1"
   rm -f output
   while read -r line; do
     echo "     \$ $line"

@@ -69,6 +69,41 @@ private_cache() {
   for f in resolved.json kvm.json; do [ ! -e "$cache/$f" ] || cp "$cache/$f" "$1/"; done
 }
 
+# files_of DOC: writes a document's files into the current directory, and what a reader types into commands. A block
+# behind a line "`NAME`:" is that file; one behind a line that begins with "Build" or "Run" and ends in ":" is typed.
+files_of() {
+  rm -f commands
+  awk '
+    /^`[^`]*`:$/ {
+      name = into = substr($0, 2, length($0) - 3)
+      if (sub("/[^/]*$", "", into)) system("mkdir -p " into)
+      into = name
+      next
+    }
+    /^(Build|Run) .*:$/ { into = "commands"; next }
+    /^    / { if (into) print substr($0, 5) > into; next }
+    /^$/ { if (into == name && into) print "" > into; next }
+    { into = "" }' "$1"
+}
+
+# have_passt: passt with vhost-user is in PATH: this machine's, else Debian 13's, which is fetched into the cache.
+have_passt() {
+  ! grep -q -- --vhost-user < <(passt --help 2>&1) || return 0
+  local dir loader libraries program=passt
+  dir=$(. tools/debs.sh; fetch passt trixie passt >&2 && echo "$cache/passt/usr") ||
+    fail "no passt to be had: install Debian 13's, or set VNIC_MIRROR"
+  loader=$(ls "$dir"/lib64/ld-linux-* | head -n 1) libraries=$dir/lib/$(ls "$dir/lib" | grep -m 1 -- -linux-gnu)
+  ! grep -qw avx2 /proc/cpuinfo || [ ! -e "$dir/bin/passt.avx2" ] || program=passt.avx2
+  mkdir "$work/bin"
+  cat > "$work/bin/passt" <<SH
+#!/bin/sh
+# It runs against its own suite's libraries.
+exec '$loader' --library-path '$libraries' '$dir/bin/$program' "\$@"
+SH
+  chmod +x "$work/bin/passt"
+  export PATH=$work/bin:$PATH
+}
+
 # alive SESSION: the processes of a session. setsid makes one for a run, and nothing that vnic starts makes its own.
 alive() {
   local p s

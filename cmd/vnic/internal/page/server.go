@@ -47,12 +47,11 @@ type Server struct {
 	patience time.Duration // patience, but for tests
 	ending   chan struct{} // is closed when pages are to be told that it ends
 	wg       sync.WaitGroup
+	requests stat.Requests
 
-	mu     sync.Mutex // guards what follows
-	conns  map[net.Conn]bool
-	pages  int
-	closed bool
-	inside sync.WaitGroup // requests; none enters after closed
+	mu    sync.Mutex // guards what follows
+	conns map[net.Conn]bool
+	pages int
 }
 
 // Serve serves what r records at an address, until Close. localhost is 127.0.0.1 and ::1. log may be nil.
@@ -79,7 +78,7 @@ func serve(addr string, r *Recorder, log *slog.Logger, patience time.Duration) (
 	mux.HandleFunc("GET /state.json", s.state)
 	mux.HandleFunc("GET /events", s.events)
 	s.http = http.Server{
-		Handler: s.guard(mux), ReadTimeout: patience, WriteTimeout: 2 * patience, IdleTimeout: time.Minute,
+		Handler: s.requests.Handler(s.guard(mux)), ReadTimeout: patience, WriteTimeout: 2 * patience, IdleTimeout: time.Minute,
 		MaxHeaderBytes: 16 << 10, ConnState: s.connState, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	for _, l := range list {
@@ -93,14 +92,11 @@ func (s *Server) URL() string { return s.url }
 
 // Close tells pages that it ends, and leaves nothing of itself. It takes half a second at most. It may be called again.
 func (s *Server) Close() {
-	s.mu.Lock()
-	if !s.closed {
-		s.closed = true
+	if s.requests.End() {
 		close(s.ending)
 	}
-	s.mu.Unlock()
 	gone := make(chan struct{})
-	s.wg.Go(func() { s.inside.Wait(); close(gone) })
+	s.wg.Go(func() { s.requests.Wait(); close(gone) })
 	select {
 	case <-gone:
 	case <-time.After(farewell):
@@ -125,17 +121,9 @@ func (s *Server) connState(c net.Conn, state http.ConnState) {
 	}
 }
 
-// guard refuses what a page of another name asks for (DNS rebinding), and has Close wait for the requests inside.
+// guard refuses what a page of another name asks for (DNS rebinding).
 func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.mu.Lock()
-		if s.closed {
-			s.mu.Unlock()
-			return
-		}
-		s.inside.Add(1)
-		s.mu.Unlock()
-		defer s.inside.Done()
 		h := w.Header()
 		h.Set("Content-Security-Policy", assemble().policy)
 		h.Set("X-Content-Type-Options", "nosniff")

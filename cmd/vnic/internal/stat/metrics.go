@@ -184,24 +184,8 @@ func (l errorLog) Println(v ...any) { l.log.Warn("metrics", "err", fmt.Sprint(v.
 type metricsServer struct {
 	listener net.Listener // the first, which is told of
 	http     http.Server
-	handler  http.Handler
+	requests Requests
 	wg       sync.WaitGroup
-
-	mu     sync.Mutex // guards closed, and that no request enters wg after it
-	closed bool
-}
-
-// ServeHTTP has close wait for the requests that are inside.
-func (m *metricsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	m.mu.Lock()
-	if m.closed {
-		m.mu.Unlock()
-		return
-	}
-	m.wg.Add(1)
-	m.mu.Unlock()
-	defer m.wg.Done()
-	m.handler.ServeHTTP(w, r)
 }
 
 func serveMetrics(addr string, s *Server) (*metricsServer, error) {
@@ -209,10 +193,10 @@ func serveMetrics(addr string, s *Server) (*metricsServer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--metrics %s: %w: give another address", addr, err)
 	}
-	m := &metricsServer{listener: list[0], handler: metricsHandler(s)}
+	m := &metricsServer{listener: list[0]}
 	m.http = http.Server{
-		Handler: m, ReadTimeout: patience, WriteTimeout: 2 * patience, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		Handler: m.requests.Handler(metricsHandler(s)), ReadTimeout: patience, WriteTimeout: 2 * patience,
+		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	for _, l := range list {
 		m.wg.Go(func() { _ = m.http.Serve(l) }) // ErrServerClosed
@@ -221,9 +205,8 @@ func serveMetrics(addr string, s *Server) (*metricsServer, error) {
 }
 
 func (m *metricsServer) close() {
-	m.mu.Lock()
-	m.closed = true
-	m.mu.Unlock()
+	m.requests.End()
 	_ = m.http.Close()
+	m.requests.Wait()
 	m.wg.Wait()
 }
