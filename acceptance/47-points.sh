@@ -151,8 +151,9 @@ for page in vnic vnic-boot vnic-run vnic-serve vnic-stat; do
 done
 echo "ok   man pages have EXIT STATUS, ENVIRONMENT, FILES, EXAMPLES"
 keys() { :; }
-terminal 0 "$vnic" run --guest inproc --size 64M --mode devmem
-shows 'progress ends at 100 %' '100 ?%'
+terminal 0 "$vnic" run --size 64M --mode devmem
+shows 'progress ends at 100 %' 'devmem 100%'
+silent 'the sandbox, on a terminal' 'sandbox'
 prints 'doctor' 0 "ready: 'vnic run' has all it needs" "$vnic" doctor
 
 echo "== kernels, and who answers"

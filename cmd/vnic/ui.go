@@ -3,11 +3,13 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
@@ -202,21 +204,37 @@ func (u *ui) advance(what string, done, total uint64) {
 		return
 	}
 	if u.bar == nil || what != u.doing {
+		u.completed()
 		u.end()
 		u.doing = what
 		u.bar = progressbar.NewOptions64(int64(total), // it has no goroutine of its own
-			progressbar.OptionSetWriter(u.w), progressbar.OptionShowBytes(true),
-			progressbar.OptionUseIECUnits(true), progressbar.OptionSetDescription(what), progressbar.OptionSetWidth(24),
-			progressbar.OptionUseANSICodes(true), progressbar.OptionClearOnFinish())
+			// It would have the kernel synchronise a file, which a sandbox refuses.
+			progressbar.OptionSetWriter(struct{ io.Writer }{u.w}), progressbar.OptionShowBytes(true),
+			progressbar.OptionUseIECUnits(true), progressbar.OptionSetDescription(what),
+			progressbar.OptionSetWidth(barWidth(u.w, what)), progressbar.OptionUseANSICodes(true))
 		_ = u.bar.RenderBlank() // its clock starts
 	}
 	_ = u.bar.Set64(int64(min(done, total)))
 }
 
-// completed says of what had a known end that it has come to it, where lines have told of parts of it. Of a failure it
-// is not called.
+// barWidth is how long a bar is beside what, in columns: as it fits a terminal.
+func barWidth(w io.Writer, what string) int {
+	const most, least, beside = 24, 4, 36 // beside it are percent, rate and times
+	if f, ok := w.(*os.File); ok {
+		if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 {
+			return min(most, max(least, columns-len(what)-beside))
+		}
+	}
+	return most
+}
+
+// completed says of what had a known end that it has come to it: by a bar that is full, or where lines have told of
+// parts of it. Of a failure it is not called.
 func (u *ui) completed() {
-	if !u.tty && !u.quiet && u.part > 0 && u.part < 4 {
+	switch {
+	case u.bar != nil:
+		_ = u.bar.Finish()
+	case !u.tty && !u.quiet && u.part > 0 && u.part < 4:
 		u.part = 4
 		fmt.Fprintf(u.w, "  %s: 100%%\n", u.doing)
 	}

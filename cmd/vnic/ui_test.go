@@ -87,6 +87,9 @@ func TestTerminalHasOneProgressLine(t *testing.T) {
 		}
 	}
 	shows("note: this is untested\na log line\ncopy: digesting what arrived")
+	if !strings.Contains(b.String(), "copy, round 3 of 3 100% ") { // before that
+		t.Errorf("the bar was never full: %q", b.String())
+	}
 	u.done()
 	shows("note: this is untested\na log line\n")
 }
