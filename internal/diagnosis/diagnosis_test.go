@@ -28,7 +28,8 @@ func TestStallNamesTheMistake(t *testing.T) {
 	steered := []devmem.Flow{{Dst: here, Queue: 3}}
 	others := func(n int) (hs []Holder) {
 		for i := range n {
-			hs = append(hs, Holder{7, here, netip.AddrPortFrom(there.Addr(), uint16(6000+i)), 10 - i})
+			hs = append(hs, Holder{Binding: 7, Local: here, Remote: netip.AddrPortFrom(there.Addr(), uint16(6000+i)),
+				Tokens: 10 - i})
 		}
 		return hs
 	}
@@ -39,7 +40,7 @@ func TestStallNamesTheMistake(t *testing.T) {
 		want string
 	}{
 		{"all pages held", Connection{Op: "recv", Queue: 3}, Device{Bindings: []Binding{rx(100)},
-			Holders: []Holder{{7, here, there, 100}}},
+			Holders: []Holder{{Binding: 7, Local: here, Remote: there, Tokens: 100}}},
 			"100 of 100 pages of binding 7 are held by tokens that were not returned (DontNeed): the pool is empty; tokens of " +
 				"this connection: 100"},
 		{"by others, nothing came yet", Connection{Op: "recv", Queue: -1}, Device{Rules: steered, Bindings: []Binding{rx(90)},
