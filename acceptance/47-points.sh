@@ -59,7 +59,7 @@ for nic in virtio gve; do
   prints "who sent what to whom ($nic)" 0 'guest1.*guest0.* tcp +2\.9 MiB +2\.9 MiB +2\.9 MiB +2\.9 MiB +0 B' \
     "$vnic" boot --nic $nic --guests 2 --json "$work/flows.json" -- "$work/talk"
   holds "$work/flows.json" 'list.0.proto == "tcp"' 'list.0.rx.0.device_bytes == 3000000' 'list.0.rx.0.host_bytes == 0' \
-    'list.0.rx.0.rule > 0' 'list.0.rx.0.header_bytes > 0' 'list.0.rx.0.queues.-len- == 1'
+    'list.0.rx.0.rule > 0' 'list.0.rx.0.header_bytes > 0' 'list.0.rx.0.queues.-len- >= 1'
 done
 prints 'no account' 0 'total_received=3000000' "$vnic" boot --guests 2 --flows 0 -- "$work/talk"
 silent 'no account' 'who sent what'

@@ -2,17 +2,16 @@ package guest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/guest-images/devmemtool"
 )
 
 // Listener accepts connections whose payload lands in Memory.
@@ -115,7 +114,6 @@ func (l *Listener) Accept() (net.Conn, error) { return l.AcceptConn() }
 const (
 	stallLimit = 30 * time.Second
 	peerLimit  = time.Minute // a guest boots in seconds, but may share a small machine with much else
-	dialPause  = 100 * time.Millisecond
 )
 
 // DialGuest connects to the device of a guest. Programs of several guests start in no order, so
@@ -131,34 +129,13 @@ func (d *Device) DialGuest(ctx context.Context, guest int, port uint16) (devmem.
 	}
 	ctx, cancel := d.untilPeer(ctx)
 	defer cancel()
-	var last error // that names more than the time that is over
-	for {
-		c, err := d.Dial(ctx, netip.AddrPortFrom(d.Addr, 0), to)
-		if err == nil {
-			return &conn{Conn: c}, nil
-		}
-		if last != nil && ctx.Err() != nil {
-			err = last
-		}
-		switch last = err; {
-		case ctx.Err() != nil:
-			return nil, fmt.Errorf("guest%d, again and again: %w (%w)", guest, err, context.Cause(ctx))
-		case !notYet(err):
-			return nil, fmt.Errorf("guest%d: %w", guest, err)
-		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("guest%d, again and again: %w (%w)", guest, err, context.Cause(ctx))
-		case <-time.After(dialPause):
-		}
+	c, err := devmemtool.DialAgain(ctx, func(ctx context.Context) (devmem.Conn, error) {
+		return d.Dial(ctx, netip.AddrPortFrom(d.Addr, 0), to)
+	}, nil)
+	if err != nil {
+		return nil, fmt.Errorf("guest%d: %w", guest, err)
 	}
-}
-
-// notYet says whether an error means that no program listens there yet.
-func notYet(err error) bool {
-	return slices.ContainsFunc([]syscall.Errno{syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EHOSTUNREACH,
-		syscall.EHOSTDOWN,
-		syscall.ENETUNREACH, syscall.ETIMEDOUT}, func(e syscall.Errno) bool { return errors.Is(err, e) })
+	return &conn{Conn: c}, nil
 }
 
 // Diagnose is for devmem.Diagnose.

@@ -32,7 +32,15 @@ func (t *tool) sendAll(ctx context.Context) error {
 	to := netip.AddrPortFrom(t.server.Addr(), t.port)
 	t.say("Connect to %s (via %s)", to, t.dev.Name)
 	dctx, cancel := t.untilPeer(ctx)
-	c, err := t.dev.Dial(dctx, netip.AddrPortFrom(t.client.Addr(), t.port), to)
+	c, err := DialAgain(dctx, func(ctx context.Context) (devmem.Conn, error) {
+		return t.dev.Dial(ctx, netip.AddrPortFrom(t.client.Addr(), t.port), to)
+	}, func(err error) {
+		if t.peer == 0 {
+			t.say("%v: trying again, without end (-w 0)", err)
+		} else {
+			t.say("%v: trying again, for %v (-w)", err, t.peer)
+		}
+	})
 	cancel()
 	if err != nil {
 		return err

@@ -193,7 +193,8 @@ func TestFailures(t *testing.T) {
 	t.Run("nobody listens", func(t *testing.T) {
 		w := newWorld(t, 2)
 		recv := w.recv(t.Context(), toServer)
-		(<-w.send(t.Context(), "x", "-s 10.0.0.2 -c 10.0.0.1 -p 5202")).want(t, "send", 1, "", "connection refused")
+		(<-w.send(t.Context(), "x", "-w 1 -s 10.0.0.2 -c 10.0.0.1 -p 5202")).want(t, "send", 1, "",
+			"connection refused", "is the receiver started?: trying again, for 1s (-w)\n", "devmem: again and again: ")
 		(<-w.send(t.Context(), "x", fromClient)).want(t, "send", 0, "")
 		(<-recv).want(t, "recv", 0, "x")
 	})
