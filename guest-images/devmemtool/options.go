@@ -62,7 +62,8 @@ func parse(args []string, out io.Writer) (*options, error) {
 	fs.SetOutput(io.Discard)
 	fs.StringVar(&o.iface, "f", cmp.Or(os.Getenv("VNIC_DEVICE"), "virtio"),
 		"`device`: the PCI address of a virtio network device, or virtio for the only one; or a network interface, as eth0")
-	fs.Func("s", "server `address` or name, of the receiver, with /prefix length if that is not 24 or 64", address(&o.server))
+	fs.Func("s", "server `address` or name, of the receiver, with /prefix length if that is not 24 or 64",
+		address(&o.server))
 	fs.Func("c", "client `address` or name, of the sender; recv: only this client, from port -p", address(&o.client))
 	fs.Func("p", "`port` of the server, and of the client", port(&o.port))
 	fs.Func("v", "recv: compare with `N`'s pattern, the bytes 1 to N-1 and a newline, again and again; send: send it (-b)",

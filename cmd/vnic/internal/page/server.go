@@ -78,8 +78,9 @@ func serve(addr string, r *Recorder, log *slog.Logger, patience time.Duration) (
 	mux.HandleFunc("GET /state.json", s.state)
 	mux.HandleFunc("GET /events", s.events)
 	s.http = http.Server{
-		Handler: s.requests.Handler(s.guard(mux)), ReadTimeout: patience, WriteTimeout: 2 * patience, IdleTimeout: time.Minute,
-		MaxHeaderBytes: 16 << 10, ConnState: s.connState, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		Handler: s.requests.Handler(s.guard(mux)), ReadTimeout: patience, WriteTimeout: 2 * patience,
+		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10, ConnState: s.connState,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	for _, l := range list {
 		s.wg.Go(func() { _ = s.http.Serve(l) }) // ErrServerClosed
