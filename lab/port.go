@@ -56,7 +56,11 @@ type Port struct {
 	turn sync.Mutex // held while a connection of Connected's is served
 
 	holders atomic.Pointer[HoldersFunc]
+	mute    atomic.Int64 // until then the guest is not asked: it gave no answer in time; nanoseconds since the epoch
 }
+
+// muteTime is how long a guest that gave no answer is left alone: one that is frozen gets no questions that pile up.
+const muteTime = 10 * time.Second
 
 // HoldersFunc says which connections of a port's guest hold tokens of GPU memory.
 type HoldersFunc func(ctx context.Context) ([]devmem.Holder, error)
@@ -65,13 +69,17 @@ type HoldersFunc func(ctx context.Context) ([]devmem.Holder, error)
 // does not: tokens come back to it as buffers, whoever had them.
 func (p *Port) SetHolders(f HoldersFunc) { p.holders.Store(&f) }
 
-// Holders asks whoever knows; known is false if there is nobody, or no answer before ctx ends.
+// Holders asks whoever knows; known is false if there is nobody, or no answer before ctx ends. After that nobody is
+// asked for 10 seconds.
 func (p *Port) Holders(ctx context.Context) (list []devmem.Holder, known bool) {
 	f := p.holders.Load()
-	if f == nil {
+	if f == nil || time.Now().UnixNano() < p.mute.Load() {
 		return nil, false
 	}
 	list, err := (*f)(ctx)
+	if err != nil && ctx.Err() != nil {
+		p.mute.Store(time.Now().Add(muteTime).UnixNano())
+	}
 	return list, err == nil
 }
 
