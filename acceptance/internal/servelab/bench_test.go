@@ -112,25 +112,13 @@ func (b *bench) send(ctx context.Context, from, to *guest) error {
 	got := make(chan error, 1)
 	var r agent.ExecResult
 	go func() { got <- to.run(ctx, &r, append([]string{"/bin/devmem", "recv", "-L"}, common...)) }()
-	for {
-		var s agent.ExecResult
-		args := append([]string{"/bin/devmem", "send", "-c", from.addr, "-b", fmt.Sprint(size)}, common...)
-		if err := from.run(ctx, &s, args); err != nil {
-			return err
-		}
-		if s.Status != 0 && (strings.Contains(s.Stderr, "connection refused") ||
-			strings.Contains(s.Stderr, "no route to host")) {
-			select {
-			case err := <-got:
-				return fmt.Errorf("recv: %+v, %w", r, err)
-			default:
-			}
-			continue // it does not listen yet
-		}
-		if s.Status != 0 {
-			return fmt.Errorf("send: %+v", s)
-		}
-		break
+	var s agent.ExecResult
+	args := append([]string{"/bin/devmem", "send", "-c", from.addr, "-b", fmt.Sprint(size)}, common...)
+	if err := from.run(ctx, &s, args); err != nil { // it tries again until the other listens
+		return err
+	}
+	if s.Status != 0 {
+		return fmt.Errorf("send: %+v", s)
 	}
 	if err := <-got; err != nil {
 		return err
