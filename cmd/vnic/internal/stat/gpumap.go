@@ -84,6 +84,17 @@ func (m *gpuMaps) read(l *lab.Lab) []GPUMap {
 	return out
 }
 
+// look sees what a port has posted, for what is shown later.
+func (m *gpuMaps) look(p *lab.Port) {
+	var views []*view
+	for _, g := range p.GPUs {
+		views = append(views, newView(g))
+	}
+	for q := range p.NIC().QueuePairs() {
+		m.queue(p, q, 0, views)
+	}
+}
+
 // unit is what is to be shown of one unit.
 type unit struct {
 	state   string

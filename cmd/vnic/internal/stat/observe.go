@@ -19,6 +19,7 @@ type observed struct {
 	port   string
 	events *events
 	maps   *gpuMaps
+	look   func() // at what the port has posted, soon
 }
 
 var _ nic.Observer = (*observed)(nil)
@@ -30,6 +31,7 @@ func (o *observed) Changed(was, is *control.State) {
 		o.maps.forget(o.port, -1)
 		return
 	}
+	defer o.look()
 	for _, r := range is.Rules {
 		if !slices.ContainsFunc(was.Rules, func(x control.FlowRule) bool { return x.ID == r.ID }) {
 			o.say("rule", "rule %d: %s goes to queue %d", r.ID, ruleText(&r), r.Queue)
@@ -74,6 +76,7 @@ func (o *observed) unbound(b *control.Binding) {
 func (o *observed) DeviceQueue(queue int, on bool) {
 	o.maps.forget(o.port, queue)
 	if on {
+		defer o.look()
 		o.say("binding", "queue %d has buffers in GPU memory", queue)
 	} else {
 		o.say("binding", "queue %d has buffers in host memory", queue)
@@ -137,8 +140,10 @@ func bindingText(s *control.State, b *control.Binding) string {
 
 // observe has events be made of what happens in a lab, until stop is called.
 func (l *pageLab) observe(e *events) (stop func()) {
+	k := newLooker(&l.maps)
+	l.looker = k
 	for _, p := range l.lab.Ports() {
-		p.NIC().Observe(&observed{port: p.Name, events: e, maps: &l.maps})
+		p.NIC().Observe(&observed{port: p.Name, events: e, maps: &l.maps, look: func() { k.ask(p) }})
 	}
 	l.lab.OnApply(func(c lab.Change) { e.add(Event{Port: c.Of, Kind: "fault", Text: c.String()}) })
 	return func() {
@@ -146,5 +151,6 @@ func (l *pageLab) observe(e *events) (stop func()) {
 		for _, p := range l.lab.Ports() {
 			p.NIC().Observe(nil)
 		}
+		k.stop()
 	}
 }

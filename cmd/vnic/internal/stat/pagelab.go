@@ -10,9 +10,10 @@ import (
 
 // pageLab is a lab as a page shows it.
 type pageLab struct {
-	lab  *lab.Lab
-	maps gpuMaps
-	stop func() // observing
+	lab    *lab.Lab
+	maps   gpuMaps
+	looker *looker
+	stop   func() // observing
 }
 
 // machines gives all hardware.

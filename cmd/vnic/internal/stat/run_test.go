@@ -187,10 +187,15 @@ func TestTokensHeldAreTold(t *testing.T) {
 		o.Size, o.Modes, o.GPUMemory, o.InProc, o.HoldTokens = 2<<20, o.Modes[:1], 32<<20, true, hold
 		o.Log, o.Services = slog.New(slog.DiscardHandler), []lab.Service{s.Watch}
 		held, table := -1, ""
+		var memory []stat.GPUMap
 		o.Stage = func(step run.Step) {
+			if step.Stage == "connect" { // memory is bound, and nothing has come
+				testkit.Eventually(t, "what is posted to be seen", func() bool { return stat.HasLooked(s) })
+			}
 			if step.Stage != "verify" {
 				return
 			}
+			memory = s.Page().Memory // for the first time
 			now := s.Snapshot().Flows
 			if rx := now.List[0].RX; len(rx) == 1 && rx[0].Held != nil {
 				held = *rx[0].Held
@@ -201,6 +206,17 @@ func TestTokensHeldAreTold(t *testing.T) {
 		}
 		testkit.Must(run.Do(t.Context(), o))(t)
 		testkit.Equal(t, "tokens held", held, int(hold))
+		inMap := uint64(0)
+		for _, m := range memory {
+			for _, r := range m.Ranges {
+				if r.State == "held" && r.Port == "B" {
+					inMap += r.Len
+				}
+			}
+		}
+		if inMap < hold*4096*3/4 { // two tokens may be of one page
+			t.Errorf("the map has %d bytes that are held, of %d tokens: %+v", inMap, hold, memory)
+		}
 		if !strings.Contains(table, "  TOKENS HELD  ") {
 			t.Errorf("nothing is said of tokens: %s", table)
 		}
