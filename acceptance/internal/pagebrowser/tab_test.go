@@ -141,7 +141,14 @@ func (b *tab) waits(selector string, words ...string) {
 func (b *tab) selects(to string) {
 	b.t.Helper()
 	row := fmt.Sprintf(`tr[data-flow*="> %s:"]`, to)
-	b.do(chromedp.WaitVisible(chromedp.CSS(row)), chromedp.Click(chromedp.CSS(row)))
+	b.do(chromedp.WaitVisible(chromedp.CSS(row)))
+	for try := 0; try < 5 && !strings.Contains(b.text("#way h3"), to); try++ {
+		// A page that is still growing moves the row from below the pointer: one clicks again.
+		b.do(chromedp.Click(chromedp.CSS(row)))
+		for wait := 0; wait < 40 && !strings.Contains(b.text("#way h3"), to); wait++ {
+			b.do(chromedp.Sleep(50 * time.Millisecond))
+		}
+	}
 	b.waits("#way h3", to)
 }
 
