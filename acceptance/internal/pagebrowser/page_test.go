@@ -67,9 +67,9 @@ func TestStalledReceiver(t *testing.T) {
 	v.set(fmt.Sprint(v.cmd.Process.Pid), "nic", "b.nic0", "tokens=10s")
 	b := open(t, v.url, 1280, 900)
 	b.selects("10.118.110.2")
-	b.waits(".map table", "held: it was written, and is not returned")
+	b.waits(".map table", "held: it was posted, and is not now")
 	b.waits("#way .hint", "no-buffer: the receiver's queue had no buffers for them")
-	b.waits("#way .bad", "None is posted: the receiver holds", "until it returns tokens") // for seconds
+	b.waits("#way .bad", "None is posted: the receiver has at least", "until it returns tokens") // for seconds
 	b.waits("#way", "that it has not returned")
 	b.shoots("page-stall.png", 1280)
 }

@@ -4,7 +4,7 @@ import { bytes, percent, seconds } from "./units.js";
 
 const across = 64; // cells
 const cell = 7; // pixels
-const words = { posted: "posted: the NIC may write it", held: "held: it was written, and is not returned",
+const words = { posted: "posted: the NIC may write it", held: "held: it was posted, and is not now",
   send: "bound for transmit", other: "other uses" };
 
 // Memory shows the maps; at is when they were so, in seconds; undefined: now.

@@ -185,8 +185,8 @@ function received(page, s, open) {
   const have = open && isBound.length ? buffers(page, s.port, isBound) : null;
   if (have) {
     out.push({ title: "Buffers", bad: have.posted === 0, text: have.posted === 0
-      ? `None is posted: the receiver holds at least ${bytes(have.held)}, and nothing can come until it returns tokens.`
-      : `${bytes(have.posted)} are posted, at least ${bytes(have.held)} are held by the receiver.` });
+      ? `None is posted: the receiver has at least ${bytes(have.held)}, and nothing can come until it returns tokens.`
+      : `${bytes(have.posted)} are posted; ${bytes(have.held)} were: the receiver holds them, or its pool has them.` });
   }
   if (open && s.tokens_held !== undefined) {
     out.push({ title: "Tokens", text: `The guest's stack says: this connection holds ` +
