@@ -26,8 +26,9 @@ const (
 
 // gpuMaps remembers what was posted: what is posted no more is held. It has a bit for each unit of a GPU and queue.
 type gpuMaps struct {
-	mu   sync.Mutex
-	seen map[seenOf]*bitmap
+	mu        sync.Mutex
+	seen      map[seenOf]*bitmap
+	forgotten uint64 // how often forget was called: what was read before that is not remembered
 }
 
 type seenOf struct {
@@ -44,6 +45,7 @@ func (b *bitmap) has(i uint64) bool { return b[i/64]&(1<<(i%64)) != 0 }
 func (m *gpuMaps) forget(port string, queue int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.forgotten++
 	for k := range m.seen {
 		if k.port == port && (queue < 0 || k.queue == queue) {
 			delete(m.seen, k)
@@ -88,7 +90,7 @@ func (m *gpuMaps) read(l *lab.Lab) []GPUMap {
 func (m *gpuMaps) look(p *lab.Port) {
 	var views []*view
 	for _, g := range p.GPUs {
-		views = append(views, newView(g))
+		views = append(views, &view{gpu: g, size: unitOf(g.Size())})
 	}
 	for q := range p.NIC().QueuePairs() {
 		m.queue(p, q, 0, views)
@@ -107,7 +109,7 @@ type unit struct {
 type view struct {
 	gpu   *lab.GPUMemory
 	size  uint64 // of a unit, in bytes
-	units []unit
+	units []unit // nil: nothing is to be shown
 }
 
 func newView(g *lab.GPUMemory) *view {
@@ -151,6 +153,9 @@ func (v *view) sends(port string, s *control.State) {
 
 // queue marks what a receive queue has posted, and what it had.
 func (m *gpuMaps) queue(p *lab.Port, q int, binding uint32, views []*view) {
+	m.mu.Lock()
+	before := m.forgotten
+	m.mu.Unlock()
 	posted := make([]*bitmap, len(views)) // nil: nothing of that GPU
 	p.NIC().Posted(q, func(at []dma.Segment) {
 		for _, s := range at {
@@ -162,7 +167,7 @@ func (m *gpuMaps) queue(p *lab.Port, q int, binding uint32, views []*view) {
 				posted[k] = new(bitmap)
 			}
 			from, size := s.Region.FileOffset()+s.Off, views[k].size
-			for i := from / size; i <= (from+uint64(s.Len)-1)/size && i < uint64(len(views[k].units)); i++ {
+			for i := from / size; i <= (from+uint64(s.Len)-1)/size && i*size < views[k].gpu.Size(); i++ {
 				posted[k].set(i)
 			}
 		}
@@ -170,7 +175,11 @@ func (m *gpuMaps) queue(p *lab.Port, q int, binding uint32, views []*view) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for k, v := range views {
-		if seen := m.remember(seenOf{p.Name, q, v.gpu.ID()}, posted[k]); seen != nil {
+		seen := posted[k]
+		if m.forgotten == before {
+			seen = m.remember(seenOf{p.Name, q, v.gpu.ID()}, posted[k])
+		}
+		if seen != nil && v.units != nil {
 			v.mark(p.Name, q, binding, seen, cmp.Or(posted[k], new(bitmap)))
 		}
 	}

@@ -62,12 +62,7 @@ func hints(list []Flow) (out []string) {
 			say(f, "%s were sent again, or came late", humanize.IBytes(again))
 		}
 		for _, r := range slices.Sorted(maps.Keys(tx.Drops)) {
-			meaning := dropMeaning(r)
-			if n := f.tokensHeld(); n > 0 && r == "no-buffer" {
-				meaning = fmt.Sprintf("%s: the receiver's queue had no buffers for them; %s tokens of this connection are not "+
-					"returned", r, humanize.Comma(int64(n)))
-			}
-			say(f, "%s packets were dropped: %s", humanize.Comma(int64(tx.Drops[r])), meaning)
+			say(f, "%s packets were dropped: %s", humanize.Comma(int64(tx.Drops[r])), dropMeaning(r, f.tokensHeld()))
 		}
 	}
 	return out
@@ -101,11 +96,16 @@ func numbers(list []int) string {
 	return b.String()
 }
 
-// dropMeaning is a reason of drops, and what to do about it where that is known.
-func dropMeaning(reason string) string {
+// dropMeaning is a reason of drops, and what to do about it where that is known. The flow's receiver is known to hold
+// so many tokens.
+func dropMeaning(reason string, tokens int) string {
 	switch reason {
 	case "no-buffer":
-		return reason + ": the receiver's queue had no buffers for them (are tokens returned?)"
+		why := " (are tokens returned?)"
+		if tokens > 0 {
+			why = fmt.Sprintf("; %s tokens of this connection are not returned", humanize.Comma(int64(tokens)))
+		}
+		return reason + ": the receiver's queue had no buffers for them" + why
 	case "link-loss":
 		return reason + ": the link loses as it was told to"
 	case "unknown-dst":
