@@ -50,6 +50,7 @@ func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
 		return nil, err
 	}
 	var conf strings.Builder
+	conf.WriteString("Acquire::Retries \"2\";\n") // each file is tried three times, unless the machine says otherwise
 	for line := range strings.SplitSeq(string(kept), "\n") {
 		if aptKept.MatchString(line) {
 			conf.WriteString(line + "\n")

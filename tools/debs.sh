@@ -38,8 +38,16 @@ fetch() {
   for suite in $suites; do
     say "fetching $* ($suite) into $cache/$name"
     if fetch_from "$suite" "$from" "$cache/$name" "$@"; then return 0; fi
-    say "note: $suite does not serve $* (see above)"
   done
+  return 1
+}
+
+# quiet LOG WHAT COMMAND...: runs COMMAND, which asks a mirror for something. Where it fails, WHAT and the first error that
+# apt gives are one line.
+quiet() {
+  local log=$1 what=$2; shift 2
+  "$@" > "$log" 2>&1 && return
+  say "note: $what: $({ sed -n 's/^E: //p' "$log"; sed -n 's/^W: //p' "$log"; cat "$log"; } | head -n 1)"
   return 1
 }
 
@@ -59,13 +67,14 @@ fetch_from() (
     -o "Dir::State::lists=$s/lists" -o "Dir::State::status=$s/status" -o "Dir::Cache::archives=$s/archives"
     -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache=
     -o "APT::Default-Release=$suite" -o APT::Install-Recommends=false
-    -o APT::Sandbox::User= -o APT::Update::Error-Mode=any -o Debug::NoLocking=1)
+    -o APT::Sandbox::User= -o APT::Update::Error-Mode=any -o Debug::NoLocking=1
+    -o Acquire::Retries=2) # each is tried three times
   # Behind || and in conditions, as some call us, set -e is off.
-  apt-get "${opts[@]}" update >&2 || exit 1
+  quiet "$s/log" "$suite at $from" apt-get "${opts[@]}" update || exit 1
   if [ "${closure:-yes}" = yes ]; then
-    apt-get "${opts[@]}" -d -y install "$@" >&2 || exit 1
+    quiet "$s/log" "$suite at $from" apt-get "${opts[@]}" -d -y install "$@" || exit 1
   else
-    cd "$s/archives" && apt-get "${opts[@]}" download "$@" >&2 || exit 1
+    cd "$s/archives" && quiet "$s/log" "$suite at $from" apt-get "${opts[@]}" download "$@" || exit 1
   fi
   # On a system with merged /usr, package files under /bin and /lib belong under /usr.
   mkdir -p "$s/root/usr/bin" "$s/root/usr/sbin" "$s/root/usr/lib" "$s/root/usr/lib64"
