@@ -1,12 +1,15 @@
 # vnic. The two commands:
 #
 #   make demo       fetch, build, and run the main job: GPU to GPU between two QEMU guests, on either NIC
-#   make test       what CI runs: lint, unit, race, fuzz corpora, guests in the process and in QEMU, acceptance
+#   make test       all tests, the fuzz corpora, and guests in QEMU
 #
 # for those who work on it (CONTRIBUTING.md):
 #
 #   make check      before every commit: lint, and all tests that boot nothing
-#   make test-all   everything: repeats, sweeps, longer fuzzing, every acceptance script; nightly
+#   make race       all tests that boot nothing, with the race detector
+#   make test-all   every script, tests in their long form, new inputs for fuzz targets: hours; PART=3 is one part of it
+#   make parts      the parts of test-all, at most 25 minutes each
+#   make test-speed scripts that judge speed: on a machine with nothing else to do
 #
 # and for others to use it (packaging/INSTALL.md):
 #
@@ -34,7 +37,7 @@ PREFIX  ?= /usr/local
 # One way to compile for vnic, its tests and its linter: each takes from Go's cache what another has left.
 export GOFLAGS := $(strip $(filter-out -trimpath,$(GOFLAGS)) -trimpath)
 
-.PHONY: build install release demo check test test-all lint unit race race-compiled fuzz acceptance selftest short clean
+.PHONY: build install release demo check test test-all test-speed parts lint short unit guests race fuzz selftest clean
 
 build: bin/vnic
 
@@ -71,15 +74,22 @@ demo: build
 
 check: lint short
 
-# Guests wait at times: what race needs is compiled, and lint runs, with what they leave.
+# Guests boot when nothing else runs: they emulate two processors on two.
 test: build
-	tools/beside '$(MAKE) race-compiled lint' '$(MAKE) unit race fuzz acceptance'
+	@rm -f bin/reruns.txt # of the run before
+	$(MAKE) unit
+	$(MAKE) guests
 
-test-all: export VNIC_LONG := 1
-test-all: export REPEAT := 20
-test-all: export FUZZ := 100000x
-test-all: export ACCEPTANCE :=
-test-all: test
+PART ?= all
+test-all: build
+	@rm -f bin/reruns.txt # of the run before; CI's is another
+	tools/parts run $(PART)
+
+test-speed: build
+	tools/parts --speed run all
+
+parts:
+	@tools/parts list
 
 # Compilers take a fifth less time with more garbage. The linter runs for half a minute, and takes three to compile, two
 # without inlining. go vet is one of the linter's.
@@ -94,35 +104,31 @@ lint:
 
 # lint has vetted what is tested, and without debug information it links faster.
 GOTEST := tools/gotest -vet=off -ldflags='-s -w'
+# What boots guests in `make test`, and nowhere else.
+GUESTS := ./acceptance/internal/guests
 
-# What boots nothing.
-short: $(GUEST) $(UROOT) $(GPU)
+# What boots nothing, in its short form.
+short: $(GUEST)
 	$(WITH) $(GOTEST) -short ./...
 
 # Without -race as well: the tests that count allocations mean nothing under it.
-unit: $(GUEST) $(UROOT) $(GPU)
-	$(WITH) $(GOTEST) -timeout 15m ./...
+unit: $(GUEST)
+	$(WITH) sh -c 'exec $(GOTEST) -timeout 15m $$(go list ./... | grep -v /$(notdir $(GUESTS))$$)'
 	$(WITH) go test -C tools -vet=off ./...
+
+guests: build
+	$(WITH) $(GOTEST) -timeout 15m $(GUESTS)
 
 # Golden files and bounds of memory are the same with -race, or mean nothing.
 # No goroutine outlives a test (testkit.Main): programs need not wait at their end, a second each, for races of such.
 race: export GORACE := atexit_sleep_ms=10
-race: $(GUEST) $(UROOT) $(GPU)
+race: $(GUEST)
 	$(WITH) --cc $(GOTEST) -race -short -timeout 15m -skip '^(TestGolden|TestMemoryIsBounded)$$' ./...
-
-# All that race compiles goes into Go's cache: this is go list's way to say so, and it links nothing.
-race-compiled: $(GUEST) $(UROOT) $(GPU)
-	$(HASTE) $(WITH) --cc go list -race -export -test ./... > /dev/null
 
 # Each fuzz target for so many inputs, on top of its corpus, which `unit` has run. FUZZ=10m hunts.
 FUZZ ?= 2000x
 fuzz:
 	$(WITH) tools/fuzz $(FUZZ)
-
-# The scripts that take long are run by hand, or all by acceptance/run.
-ACCEPTANCE ?= 1 39
-acceptance: build
-	acceptance/run $(ACCEPTANCE)
 
 # The kernel's own driver selftests on both models and on QEMU's NIC, and the table of them side by side.
 SELFTESTS ?= dist/selftests

@@ -31,3 +31,12 @@ func Write(t *testing.T, name, text string) {
 		t.Fatal(err)
 	}
 }
+
+// Script writes a program.
+func Script(t *testing.T, name, text string) {
+	t.Helper()
+	Write(t, name, text)
+	if err := os.Chmod(name, 0o755); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,260 @@
+// Command parts divides what make test-all runs into parts, and runs one: see the head of tools/parts.
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"vnic.dev/vnic/tools/internal/rerun"
+	"vnic.dev/vnic/tools/internal/tree"
+)
+
+const (
+	usage = "usage: tools/parts [--speed] list | count | run PART|all"
+	// table has the seconds that each unit last took, and which scripts are no part.
+	table = "tools/parts.txt"
+	// limit is the longest that a part may take, in seconds.
+	limit = 25 * 60
+	// unknown is what a unit is taken to need that has no row.
+	unknown = 3 * 60
+)
+
+// A unit is what a part is made of: a script, a package's long tests, or its fuzz targets.
+type unit struct {
+	name    string // acceptance/1-demo.sh, "go ./nic", "fuzz ./nic"
+	seconds int
+}
+
+func main() {
+	if err := run(os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "parts:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string, out io.Writer) error {
+	class := ""
+	if len(args) > 0 && args[0] == "--speed" {
+		class, args = "speed", args[1:]
+	}
+	units, err := find(class)
+	if err != nil {
+		return err
+	}
+	parts := divide(units)
+	switch {
+	case len(args) == 1 && args[0] == "list":
+		for i, p := range parts {
+			fmt.Fprintf(out, "part %d, %d minutes:\n", i+1, (total(p)+59)/60)
+			for _, u := range p {
+				fmt.Fprintf(out, "  %3d:%02d  %s\n", u.seconds/60, u.seconds%60, u.name)
+			}
+		}
+		return nil
+	case len(args) == 1 && args[0] == "count":
+		fmt.Fprintln(out, len(parts))
+		return nil
+	case len(args) == 2 && args[0] == "run" && args[1] == "all":
+		return do(units, out)
+	case len(args) == 2 && args[0] == "run":
+		n, err := strconv.Atoi(args[1])
+		if err != nil || n < 1 || n > len(parts) {
+			return fmt.Errorf("there is no part %q: parts are 1 to %d (make parts)", args[1], len(parts))
+		}
+		return do(parts[n-1], out)
+	}
+	return errors.New(usage)
+}
+
+// A row of the table is "SECONDS NAME"; "speed" or "hand" before it is the class of a script that is no part.
+var row = regexp.MustCompile(`^(?:(speed|hand) )?(\d+) (.+)$`)
+
+var (
+	// What makes a package's tests have a long form, or boot guests: lab/labtest, lab/machines/machinetest.
+	hasLong = regexp.MustCompile(`\blabtest\.(Long|Boots)\(|\bmachinetest\.`)
+	hasFuzz = regexp.MustCompile(`(?m)^func Fuzz[A-Z]`)
+)
+
+// find lists the units of a class, in the order of their names.
+func find(class string) ([]unit, error) {
+	text, err := os.ReadFile(table)
+	if err != nil {
+		return nil, err
+	}
+	seconds, classes := map[string]int{}, map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		m := row.FindStringSubmatch(line)
+		if m == nil {
+			return nil, fmt.Errorf("%s: %q is no row", table, line)
+		}
+		classes[m[3]] = m[1]
+		seconds[m[3]], _ = strconv.Atoi(m[2])
+	}
+	files, err := tree.Files(".")
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, f := range files {
+		dir := "./" + filepath.Dir(f)
+		switch {
+		case strings.HasPrefix(f, "tools/"):
+		case script.MatchString(f):
+			names = append(names, f)
+		case strings.HasSuffix(f, "_test.go"):
+			src, err := os.ReadFile(f)
+			if err != nil {
+				return nil, err
+			}
+			if hasLong.Match(src) {
+				names = append(names, "go "+dir)
+			}
+			if hasFuzz.Match(src) {
+				names = append(names, "fuzz "+dir)
+			}
+		}
+	}
+	slices.Sort(names)
+	var units []unit
+	for _, name := range slices.Compact(names) {
+		u := unit{name, unknown}
+		if s, ok := seconds[name]; ok {
+			u.seconds = s
+		}
+		if classes[name] == class {
+			if u.seconds > limit {
+				return nil, fmt.Errorf("%s: %s takes %d s, and a part at most %d: divide it, or call it \"hand\"", table, name,
+					u.seconds, limit)
+			}
+			units = append(units, u)
+		}
+		delete(seconds, name)
+	}
+	for name := range seconds {
+		return nil, fmt.Errorf("%s: there is no %s any more", table, name)
+	}
+	return units, nil
+}
+
+var script = regexp.MustCompile(`^acceptance/\d+-[^/]+\.sh$`)
+
+// divide fills one part after the other, in the order of the units, up to the limit.
+func divide(units []unit) (parts [][]unit) {
+	left := 0
+	for _, u := range units {
+		if u.seconds > left || len(parts) == 0 {
+			parts, left = append(parts, nil), limit
+		}
+		parts[len(parts)-1] = append(parts[len(parts)-1], u)
+		left -= u.seconds
+	}
+	return parts
+}
+
+func total(units []unit) (seconds int) {
+	for _, u := range units {
+		seconds += u.seconds
+	}
+	return seconds
+}
+
+// do runs units one after the other, the failed ones too once more where they may be, and says what each took.
+func do(units []unit, out io.Writer) error {
+	l, err := rerun.Open(".")
+	if err != nil {
+		return err
+	}
+	var measured strings.Builder
+	var failed []string
+	for _, u := range units {
+		fmt.Fprintf(out, "=== %s\n", u.name)
+		start := time.Now()
+		text, err := u.run(out)
+		if err != nil && !strings.HasPrefix(u.name, "go ") { // tools/gotest has done so
+			err = again(u, text, l, out)
+		}
+		took := time.Since(start).Seconds()
+		if err != nil {
+			failed = append(failed, u.name)
+			fmt.Fprintf(out, "=== %s failed after %.0f s: %v\n", u.name, took, err)
+			continue
+		}
+		fmt.Fprintf(out, "=== %s passed in %.0f s\n", u.name, took)
+		fmt.Fprintf(&measured, "%.0f %s\n", took, u.name)
+	}
+	fmt.Fprintf(out, "seconds, as %s has them:\n%s%d passed, %d failed\n", table, &measured, len(units)-len(failed),
+		len(failed))
+	if failed != nil {
+		return fmt.Errorf("failed: %s", strings.Join(failed, ", "))
+	}
+	return nil
+}
+
+// again runs a failed unit once more, if it may be.
+func again(u unit, output string, l *rerun.List, out io.Writer) error {
+	why, err := l.Refuse(u.name, output)
+	if err != nil {
+		return err
+	}
+	if why != "" {
+		return fmt.Errorf("not run again: %s", why)
+	}
+	fmt.Fprintf(out, "=== run again: %s\n", u.name)
+	if _, err := u.run(out); err != nil {
+		return err
+	}
+	return l.Add(u.name, "", lastLines(output))
+}
+
+// lastLines gives the line of a script's output that says why it failed.
+func lastLines(output string) string {
+	lines := strings.Split(strings.TrimSpace(output), "\n")
+	for _, line := range slices.Backward(lines) {
+		if strings.HasPrefix(line, "FAIL") {
+			return line
+		}
+	}
+	return lines[len(lines)-1]
+}
+
+// run runs a unit, shows what it prints, and gives the last megabyte of that.
+func (u unit) run(out io.Writer) (string, error) {
+	var cmd *exec.Cmd
+	kind, what, _ := strings.Cut(u.name, " ")
+	switch kind {
+	case "go":
+		cmd = exec.Command("tools/with-tools", "tools/gotest", "-vet=off", "-ldflags=-s -w", "-count=1", "-timeout=40m", what)
+		cmd.Env = append(os.Environ(), "VNIC_LONG=1")
+	case "fuzz":
+		cmd = exec.Command("tools/with-tools", "tools/fuzz", "20000x", what)
+	default:
+		cmd = exec.Command(u.name)
+	}
+	var text tail
+	cmd.Stdout = io.MultiWriter(out, &text)
+	cmd.Stderr = cmd.Stdout
+	err := cmd.Run()
+	return text.String(), err
+}
+
+// tail keeps the last megabyte that is written to it.
+type tail struct{ bytes.Buffer }
+
+func (t *tail) Write(p []byte) (int, error) {
+	n, err := t.Buffer.Write(p)
+	t.Next(max(0, t.Len()-1<<20))
+	return n, err
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"bytes"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/tools/internal/treetest"
+)
+
+func checkout(t *testing.T, table string, files map[string]string) {
+	t.Helper()
+	all := map[string]string{
+		"tools/parts.txt": table, "docs/flaky.md": "", "acceptance/lib.sh": "", "acceptance/run": "",
+		"acceptance/2-b.sh": "", "acceptance/1-a.sh": "", "acceptance/3-fast.sh": "",
+		"nic/nic_test.go": "func FuzzX(f *testing.F) {}\n", "lab/lab_test.go": "if labtest.Long() {}\n",
+		"wire/wire_test.go": "func TestX(t *testing.T) {}\n", "tools/x_test.go": "func FuzzX(f *testing.F) {}\n",
+	}
+	for name, text := range files {
+		all[name] = text
+	}
+	t.Chdir(treetest.New(t, all))
+	t.Setenv("VNIC_RERUNS", "")
+}
+
+func TestPartsHoldEachUnitOnce(t *testing.T) {
+	checkout(t, "# seconds\n900 acceptance/1-a.sh\nspeed 60 acceptance/3-fast.sh\n620 acceptance/2-b.sh\n", nil)
+	for _, c := range []struct{ args, want string }{
+		{"count", "2\n"},
+		{"list", "part 1, 15 minutes:\n   15:00  acceptance/1-a.sh\n" +
+			"part 2, 17 minutes:\n   10:20  acceptance/2-b.sh\n    3:00  fuzz ./nic\n    3:00  go ./lab\n"},
+		{"--speed list", "part 1, 1 minutes:\n    1:00  acceptance/3-fast.sh\n"},
+	} {
+		var out bytes.Buffer
+		if err := run(strings.Fields(c.args), &out); err != nil || out.String() != c.want {
+			t.Errorf("%s: %v\n%s", c.args, err, &out)
+		}
+	}
+}
+
+func TestBadTablesAndArguments(t *testing.T) {
+	for _, c := range []struct{ table, args, says string }{
+		{"60 acceptance/9-gone.sh\n", "list", "there is no acceptance/9-gone.sh"},
+		{"1501 acceptance/1-a.sh\n", "list", "divide it"},
+		{"fast 60 acceptance/1-a.sh\n", "list", "is no row"},
+		{"", "run 2", "parts are 1 to 1"},
+		{"", "run 0", "parts are 1 to 1"},
+		{"", "walk", "usage"},
+		{"", "", "usage"},
+	} {
+		checkout(t, c.table, nil)
+		var out bytes.Buffer
+		if err := run(strings.Fields(c.args), &out); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%q, %s: %v, want %q", c.table, c.args, err, c.says)
+		}
+	}
+}
+
+func TestFailedScriptsAreRunAgain(t *testing.T) {
+	once := "#!/bin/sh\nmkdir seen || exit 0\necho first; echo FAIL late; exit 1\n"
+	for _, c := range []struct {
+		name, script string
+		passes       bool
+		says         string
+	}{
+		{"it passes then", once, true, "run again: acceptance/1-a.sh"},
+		{"always", "#!/bin/sh\nexit 1\n", false, "1 passed, 1 failed"},
+		{"a wrong byte", strings.Replace(once, "late", "digest", 1), false, "not run again"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			checkout(t, "hand 1 fuzz ./nic\nhand 1 go ./lab\nspeed 1 acceptance/3-fast.sh\n", nil)
+			treetest.Script(t, "acceptance/1-a.sh", c.script)
+			treetest.Script(t, "acceptance/2-b.sh", "#!/bin/sh\n")
+			var out bytes.Buffer
+			err := run([]string{"run", "all"}, &out)
+			if (err == nil) != c.passes || !strings.Contains(out.String(), c.says) {
+				t.Errorf("%v\n%s", err, &out)
+			}
+			rows, _ := filepath.Glob("bin/reruns.txt")
+			if (len(rows) == 1) != c.passes {
+				t.Errorf("rows in %q", rows)
+			}
+		})
+	}
+}

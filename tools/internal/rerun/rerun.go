@@ -1,0 +1,98 @@
+// Package rerun decides which failed tests are run again, and keeps the list of those that then passed.
+//
+// A test that fails may be run again once, alone, and at most Limit tests in a run. Never run again are tests that have a
+// row in docs/flaky.md, and failures of a kind that no second run excuses: data races, panics, leaks, wrong bytes, inputs
+// that a fuzz target failed on.
+package rerun
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// Limit is how many tests of a run may be run again.
+const Limit = 2
+
+// Flaky is where tests stand that have ever passed only in a second run.
+const Flaky = "docs/flaky.md"
+
+// final matches the output of failures that are never run again.
+var final = regexp.MustCompile(`(?i)data race|\bpanic\b|fatal error|SIG(SEGV|BUS|ABRT|ILL)|` +
+	`\bleak|unexpected goroutines|descriptors before|still open|left behind|` +
+	`sha-?256|digest|corrupt|came back changed|mismatch|differ(s|ent) (at|byte)|wrong bytes?|` +
+	`failing input written|build failed|setup failed`)
+
+// A List is a run's tests that passed only when they were run again.
+type List struct {
+	file  string // one a line: PACKAGE TEST: FIRST LINE OF OUTPUT
+	flaky string // docs/flaky.md, as text
+}
+
+// Open opens the list of the checkout in dir. The file is $VNIC_RERUNS, else bin/reruns.txt in dir; what it holds counts.
+func Open(dir string) (*List, error) {
+	l := &List{file: os.Getenv("VNIC_RERUNS")}
+	if l.file == "" {
+		l.file = filepath.Join(dir, "bin", "reruns.txt")
+	}
+	rows, err := os.ReadFile(filepath.Join(dir, Flaky))
+	if err != nil {
+		return nil, err
+	}
+	l.flaky = string(rows)
+	return l, nil
+}
+
+// Refuse gives the reason why a failed test is not run again; "": it may be.
+func (l *List) Refuse(test, output string) (string, error) {
+	if m := final.FindString(output); m != "" {
+		return fmt.Sprintf("its output has %q", m), nil
+	}
+	name := regexp.MustCompile(`(^|[^A-Za-z0-9_-])` + regexp.QuoteMeta(test) + `($|[^A-Za-z0-9_-])`)
+	for row := range strings.Lines(l.flaky) {
+		if strings.HasPrefix(row, "|") && name.MatchString(row) {
+			return "it has a row in " + Flaky, nil
+		}
+	}
+	rows, err := l.Rows()
+	if err != nil {
+		return "", err
+	}
+	if len(rows) >= Limit {
+		return fmt.Sprintf("%d others of this run were run again before", len(rows)), nil
+	}
+	return "", nil
+}
+
+// Add notes a test that passed when it was run again; output is that of the run in which it failed.
+func (l *List) Add(pkg, test, output string) error {
+	first := "no output"
+	for line := range strings.Lines(output) {
+		line = strings.TrimSpace(line)
+		if line != "" && !strings.HasPrefix(line, "===") && !strings.HasPrefix(line, "--- ") {
+			first = line
+			break
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(l.file), 0o755); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(l.file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(f, "%s %s: %s\n", pkg, test, first)
+	return errors.Join(err, f.Close())
+}
+
+// Rows gives the lines of the list.
+func (l *List) Rows() ([]string, error) {
+	b, err := os.ReadFile(l.file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	return strings.FieldsFunc(string(b), func(r rune) bool { return r == '\n' }), err
+}
