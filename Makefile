@@ -20,7 +20,7 @@
 
 WITH  := tools/with-tools
 GUEST := guest-images/bin/vnic-guest.gz
-UROOT := guest-images/bin/u-root.gz
+UROOT := bin/u-root.gz
 # The driver of guests' GPUs, for the kernel that is fetched: in vnic as well.
 KERNEL := $(shell sed -n 's/.*"name": "linux-binary-\(.*\)",/\1/p' assets/versions.lock)
 GPU    := guest-images/bin/vnicgpu-$(KERNEL).ko.gz
@@ -37,40 +37,74 @@ PREFIX  ?= /usr/local
 # One way to compile for vnic, its tests and its linter: each takes from Go's cache what another has left.
 export GOFLAGS := $(strip $(filter-out -trimpath,$(GOFLAGS)) -trimpath)
 
-.PHONY: build install release demo check test test-all test-speed parts lint short unit guests race fuzz selftest clean
+.PHONY: build install release demo demo-build demo-fetch modules check test test-all test-speed parts lint short unit guests race fuzz selftest clean
 
 build: bin/vnic
+
+# What vnic is made of, its guest program included.
+modules:
+	@$(WITH) tools/modules ./cmd/vnic ./guest-images/cmd/vnic-guest
+
+# Compilers take a fifth less time with more garbage.
+HASTE := GOGC=400
 
 # The guest program goes into vnic itself: static, and with nothing in it that differs between machines.
 $(GUEST): $(SRC)
 	@mkdir -p bin
-	$(WITH) go build -trimpath -buildvcs=false -ldflags='-s -w -buildid=' -o bin/vnic-guest ./guest-images/cmd/vnic-guest
+	@$(WITH) tools/modules ./cmd/vnic ./guest-images/cmd/vnic-guest
+	$(HASTE) $(WITH) go build -trimpath -buildvcs=false -ldflags='-s -w -buildid=' -o bin/vnic-guest ./guest-images/cmd/vnic-guest
 	@gzip -9nc bin/vnic-guest > $@.new && mv $@.new $@
 
-# The commands of guests' userland, beside it: u-root's own builder makes one program of them.
+# The commands of guests' userland: u-root's own builder makes one program of them. A vnic in a checkout builds them when
+# it first needs them (guest-images/userlandbuild.go); only one that leaves its checkout carries them.
 $(UROOT): tools/uroot/build tools/uroot/go.mod tools/uroot/go.sum tools/uroot/sh/main.go
+	@mkdir -p bin
 	$(WITH) tools/uroot/build $@
 
 $(GPU): tools/vnicgpu $(wildcard guest-images/vnicgpu/*.[ch]) guest-images/vnicgpu/Kbuild
 	@$(WITH) --cc tools/vnicgpu $(KERNEL) $@ || \
 	  { [ $$? = 3 ] && echo "make: note: this vnic has no driver for guests' GPUs (--gpu-driver vnicgpu)" >&2; }
 
-bin/vnic: $(SRC) $(GUEST) $(UROOT) $(GPU)
-	$(WITH) go build -trimpath -buildvcs=false -ldflags='-X main.stamped=$(VERSION)' -o $@ ./cmd/vnic
+AS_VNIC := -trimpath -buildvcs=false -ldflags='-X main.stamped=$(VERSION)'
+bin/vnic: $(SRC) $(GUEST) $(GPU)
+	$(HASTE) $(WITH) go build $(AS_VNIC) -o $@ ./cmd/vnic
+
+# To Go the userland lies in guest-images/bin here, and is embedded.
+bin/release/vnic: $(SRC) $(GUEST) $(GPU) $(UROOT)
+	@mkdir -p bin/release
+	@{ echo '{"Replace": {'; for f in u-root.txt u-root-licences.gz u-root.gz; do \
+	  echo "  \"$(CURDIR)/guest-images/bin/$$f\": \"$(CURDIR)/bin/$$f\"$$([ $$f = u-root.gz ] || echo ,)"; done; \
+	  echo '}}'; } > bin/release/overlay.json
+	$(HASTE) $(WITH) go build $(AS_VNIC) -overlay bin/release/overlay.json -o $@ ./cmd/vnic
 
 # The same with a command that writes man pages and completions: cmd/vnic/docs.go.
 bin/vnic-docs: $(SRC)
 	$(WITH) go build -trimpath -buildvcs=false -tags docs -o $@ ./cmd/vnic
 
-install: build bin/vnic-docs
+install: bin/release/vnic bin/vnic-docs
 	packaging/install.sh "$(DESTDIR)" "$(PREFIX)"
 
-release: build bin/vnic-docs
+release: bin/release/vnic bin/vnic-docs
 	packaging/release.sh "$(VERSION)" "$(PREFIX)"
 
-demo: build
+# The small program that fetches QEMU and a kernel is compiled first, and then runs while Go compiles the rest: the same
+# packages are not compiled twice, as they would be at the same time. Where it fails, vnic tries itself, and says why.
+demo:
+	@tools/cold
+	@$(WITH) true
+	@$(MAKE) --no-print-directory -j2 demo-fetch demo-build
 	bin/vnic run
 	bin/vnic run --nic gve --size 64M
+
+demo-build: modules bin/fetch
+	@$(MAKE) --no-print-directory build
+
+demo-fetch: bin/fetch
+	@-bin/fetch
+
+bin/fetch: $(wildcard assets/*.go assets/cmd/fetch/*.go assets/versions.lock)
+	@mkdir -p bin
+	$(HASTE) $(WITH) go build -buildvcs=false -o $@ ./assets/cmd/fetch
 
 check: lint short
 
@@ -91,9 +125,7 @@ test-speed: build
 parts:
 	@tools/parts list
 
-# Compilers take a fifth less time with more garbage. The linter runs for half a minute, and takes three to compile, two
-# without inlining. go vet is one of the linter's.
-HASTE := GOGC=400
+# The linter runs for half a minute, and takes three to compile, two without inlining. go vet is one of the linter's.
 lint:
 	$(WITH) go mod tidy -diff
 	$(WITH) go vet -C tools ./...
@@ -136,4 +168,4 @@ selftest: build
 	tools/selftests $(SELFTESTS)
 
 clean:
-	rm -rf bin dist $(GUEST) $(UROOT) $(GPU)
+	rm -rf bin dist $(GUEST) $(GPU)

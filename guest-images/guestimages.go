@@ -48,7 +48,7 @@ type Options struct {
 	ModulesDir string            // the kernel's modules; may be empty when no module is named
 	Modules    []string          // names as modprobe knows them; what they need comes along
 	Applets    []string          // links /bin/NAME to the program
-	Userland   bool              // u-root's commands, in UserlandDir, if this program carries them
+	Userland   *Userland         // u-root's commands, in UserlandDir; nil = none
 	Files      map[string]string // more files: path in the guest to path here; their modes are kept
 	Program    string            // guest program; "" = $VNIC_GUEST, else the embedded one, else built with the go tool
 }
@@ -84,10 +84,8 @@ func Build(ctx context.Context, o Options) (*Image, error) {
 		part(fmt.Sprintf("file %#o %s", f.mode, f.name), f.content)
 	}
 	_, _ = fmt.Fprintf(h, "applets %q\n", applets)
-	var commands []byte
-	if o.Userland {
-		commands = userland()
-		part("userland", commands)
+	if o.Userland != nil {
+		part("userland", o.Userland.program)
 	}
 	key := hex.EncodeToString(h.Sum(nil))
 
@@ -103,8 +101,8 @@ func Build(ctx context.Context, o Options) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	if commands != nil {
-		more, err := userlandRecords(commands)
+	if o.Userland != nil {
+		more, err := o.Userland.records()
 		if err != nil {
 			return nil, err
 		}

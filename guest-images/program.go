@@ -26,7 +26,7 @@ var ErrNoProgram = errors.New("this vnic carries no guest program, and building 
 	"make or take a release, " +
 	"put Go in PATH, or give one by $" + EnvProgram)
 
-// bin holds vnic-guest.gz when the Makefile made it.
+// bin holds what the Makefile made: vnic-guest.gz, and for a release the userland.
 //
 //go:embed all:bin
 var bin embed.FS

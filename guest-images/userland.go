@@ -1,6 +1,8 @@
 package guestimages
 
 import (
+	"errors"
+	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -11,55 +13,67 @@ import (
 // UserlandDir has the commands of the userland, each a link to one program.
 const UserlandDir = "/bbin"
 
-// The userland is u-root's commands as one program, which tools/uroot/build has made of them, and their names.
+// The files that tools/uroot/build makes: u-root's commands as one program, their names, and the licences of all
+// modules that it is made of, which the guest has beside it.
 const (
-	userlandFile  = "bin/u-root.gz"
-	userlandNames = "bin/u-root.txt"
-	// Of all modules that it is made of; the guest has them beside it.
-	userlandLicences = "bin/u-root-licences.gz"
+	userlandFile     = "u-root.gz"
+	userlandNames    = "u-root.txt"
+	userlandLicences = "u-root-licences.gz"
 )
 
-// Userland gives the names of the commands of UserlandDir, in their order; none where this program was built without
-// make, which has them embedded.
-func Userland() []string {
-	names, err := bin.ReadFile(userlandNames)
-	if err != nil {
-		return nil
-	}
-	return strings.Fields(string(names))
+// Userland is u-root's commands. A nil Userland has none.
+type Userland struct {
+	names             []string // sorted
+	program, licences []byte   // gzipped
 }
 
-// HasCommand says whether the userland has a command.
-func HasCommand(name string) bool {
-	_, found := slices.BinarySearch(Userland(), name)
+// readUserland reads the files of tools/uroot/build. Without the program the error is fs.ErrNotExist.
+func readUserland(dir fs.FS) (*Userland, error) {
+	u := &Userland{}
+	names, err := fs.ReadFile(dir, userlandNames)
+	if err == nil {
+		u.program, err = fs.ReadFile(dir, userlandFile)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if u.licences, err = fs.ReadFile(dir, userlandLicences); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	u.names = strings.Fields(string(names))
+	return u, nil
+}
+
+// Names gives the names of the commands of UserlandDir, sorted.
+func (u *Userland) Names() []string {
+	if u == nil {
+		return nil
+	}
+	return u.names
+}
+
+// Has reports whether the userland has a command.
+func (u *Userland) Has(name string) bool {
+	_, found := slices.BinarySearch(u.Names(), name)
 	return found
 }
 
-// userland gives the userland's program, packed; nil: this program carries none.
-func userland() []byte {
-	b, err := bin.ReadFile(userlandFile)
-	if err != nil {
-		return nil
-	}
-	return b
-}
-
-// userlandRecords put it into an image, with /bin/sh: what a user brings to the same places takes theirs.
-func userlandRecords(packed []byte) ([]cpio.Record, error) {
-	content, err := program{content: packed, gzipped: true}.unpack()
+// records put the userland into an image, with /bin/sh: a user's own file at the same place replaces it.
+func (u *Userland) records() ([]cpio.Record, error) {
+	bb, err := program{content: u.program, gzipped: true}.unpack()
 	if err != nil {
 		return nil, err
 	}
 	dir := strings.TrimPrefix(UserlandDir, "/")
-	recs := []cpio.Record{cpio.Directory(dir, 0o755), cpio.StaticFile(path.Join(dir, "bb"), string(content), 0o755)}
-	if packed, err := bin.ReadFile(userlandLicences); err == nil {
-		text, err := program{content: packed, gzipped: true}.unpack()
+	recs := []cpio.Record{cpio.Directory(dir, 0o755), cpio.StaticFile(path.Join(dir, "bb"), string(bb), 0o755)}
+	if u.licences != nil {
+		text, err := program{content: u.licences, gzipped: true}.unpack()
 		if err != nil {
 			return nil, err
 		}
 		recs = append(recs, cpio.StaticFile(path.Join(dir, "LICENCES"), string(text), 0o644))
 	}
-	for _, name := range Userland() {
+	for _, name := range u.names {
 		recs = append(recs, cpio.Symlink(path.Join(dir, name), "bb"))
 	}
 	return append(recs, cpio.Symlink("bin/sh", path.Join(UserlandDir, "sh"))), nil

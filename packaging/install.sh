@@ -1,11 +1,11 @@
 #!/bin/sh
 # install.sh DESTDIR PREFIX: what `make install` and `make release` do with what was built:
-# bin/vnic, and bin/vnic-docs, which writes what is beside it.
+# bin/release/vnic, and bin/vnic-docs, which writes what is beside it.
 set -eu
 dest=$1$2 prefix=$2
 here=$(dirname "$0")
 umask 022
-install -D -m 755 bin/vnic "$dest/bin/vnic"
+install -D -m 755 bin/release/vnic "$dest/bin/vnic"
 # Management software starts a backend by a name, with no subcommand.
 mkdir -p "$dest/libexec"
 ln -sfn ../bin/vnic "$dest/libexec/vhost-user-vnic"

@@ -36,6 +36,7 @@ func Doctor(ctx context.Context, o assets.Options) *Report {
 	}}
 	d.kernel(s)
 	program := d.program(s.Cache)
+	d.userland(s.Cache)
 	d.kvm(s)
 	d.Facts = append(d.Facts, s.Means...)
 	memory := d.memory()
@@ -154,4 +155,18 @@ func (d *doctor) program(dir string) bool {
 		d.add("guest program", assets.Worse, from, "")
 	}
 	return err == nil
+}
+
+// userland looks for u-root's commands, which a vnic of a checkout builds.
+func (d *doctor) userland(dir string) {
+	switch from, there, err := guestimages.LookUserland(dir); {
+	case err != nil:
+		d.add("guest commands", assets.Worse, err.Error(), "guests of 'vnic boot' have what this machine has: "+
+			"take a release for more, or build vnic with make in a checkout")
+	case there:
+		d.add("guest commands", assets.Good, from, "")
+	default:
+		d.add("guest commands", assets.Worse, from, fmt.Sprintf("the first 'vnic boot' builds u-root's commands: about a "+
+			"minute, %d MB are downloaded", guestimages.UserlandMegabytes))
+	}
 }

@@ -44,6 +44,7 @@ var environment = []entry{
 	{assets.EnvKeyring, "The keyring that signs it, as --keyring says."},
 	{guestimages.EnvProgram, "The guests' own program, in place of the one in vnic."},
 	{guestimages.EnvGPUModule, "vnicgpu.ko, the driver of guests' GPUs, in place of the one in vnic."},
+	{guestimages.EnvSource, "A checkout of vnic, where vnic builds what it does not carry; unset: the one whose bin it is in."},
 	{stat.EnvDir, "Where the sockets of running vnics are, for vnic stat."},
 	{"XDG_CACHE_HOME, XDG_RUNTIME_DIR", "Where the cache and these sockets are unless said otherwise."},
 	{"LD_LIBRARY_PATH", "Where libraries of programs for guests are looked for, too."},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -52,6 +53,20 @@ func Eventually(t testing.TB, what string, f func() bool) {
 		case <-ctx.Done():
 			t.Fatalf("not in time: %s", what)
 		case <-tick.C:
+		}
+	}
+}
+
+// Source names the checkout whose tests run ($VNIC_SOURCE, guest-images): a test's program lies outside of it.
+func Source(t testing.TB) {
+	t.Helper()
+	for dir := Must(os.Getwd())(t); ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "tools/uroot/build")); err == nil {
+			t.Setenv("VNIC_SOURCE", dir)
+			return
+		}
+		if dir == "/" {
+			t.Fatal("the tests run outside of a checkout")
 		}
 	}
 }

@@ -29,6 +29,7 @@ import (
 type runner struct {
 	opt     *Options
 	program *program
+	uroot   *guestimages.Userland // in all guests; nil: none
 	images  *images
 	tools   *packages // nil: none
 	lab     *lab.Lab
@@ -69,10 +70,13 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 		return 0, err
 	}
 	l.alive.Stage("looking for the program's files")
-	if l.program, err = o.prepare(l.tools); err != nil {
+	if l.program, err = o.prepare(ctx, l.tools); err != nil {
 		return 0, err
 	}
 	if err := errors.Join(o.checkGDB(), l.openLogs()); err != nil {
+		return 0, err
+	}
+	if err := l.takeUserland(); err != nil {
 		return 0, err
 	}
 	if err := l.fetch(ctx); err != nil {
@@ -152,7 +156,7 @@ func (o *Options) drivers(between string) string {
 func (l *runner) initrd(ctx context.Context) error {
 	o, im := l.opt, l.images
 	build := func(modules []string) error {
-		return im.BuildImage(ctx, guestimages.Options{Modules: modules, Userland: true,
+		return im.BuildImage(ctx, guestimages.Options{Modules: modules, Userland: l.uroot,
 			Applets: []string{devmemtool.Name, guesttools.AppletName}})
 	}
 	all := machines.DriverModules(o.describe().Guests)

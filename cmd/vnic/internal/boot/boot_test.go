@@ -164,7 +164,7 @@ func TestCommandsAreFoundOrRefused(t *testing.T) {
 	} {
 		o := good()
 		o.Command, o.Copies = c.command, c.copies
-		p, err := o.prepare(nil)
+		p, err := o.prepare(t.Context(), nil)
 		var use *UseError
 		switch {
 		case c.says != "" && (!errors.As(err, &use) || !strings.Contains(err.Error(), c.says)):
@@ -179,8 +179,19 @@ func TestCommandsAreFoundOrRefused(t *testing.T) {
 
 // Programs are the packages' before this machine's, and this machine's before u-root's.
 func TestCommandsAreThePackagesFirst(t *testing.T) {
-	if guestimages.Userland() == nil {
-		t.Skip("this build carries no userland: make build")
+	testkit.Source(t)
+	o := good()
+	o.Fetch.Offline = testing.Short()
+	commands, err := o.userland(t.Context())()
+	if testing.Short() && errors.Is(err, guestimages.ErrNoUserland) {
+		t.Skip(err)
+	}
+	testkit.OK(t, err)
+	testkit.Equal(t, "in order", slices.IsSorted(commands.Names()), true)
+	for _, n := range strings.Fields("cat dmesg insmod ip ls lsmod mount netcat ping ps sh wget") {
+		if !commands.Has(n) {
+			t.Errorf("there is no %s", n)
+		}
 	}
 	set := testkit.Must(toolimage.Parse("net"))(t)
 	tools := &packages{set: set, image: &toolimage.Image{Programs: []toolimage.Program{
@@ -200,9 +211,8 @@ func TestCommandsAreThePackagesFirst(t *testing.T) {
 		{"ethtool", tools, "", "nor in --tools net: "}, {"iperf3", nil, "", "--tools PACKAGE"},
 		{"/bbin/none", nil, "", "no such file"},
 	} {
-		o := good()
 		o.Command = []string{c.name}
-		p, err := o.prepare(c.tools)
+		p, err := o.prepare(t.Context(), c.tools)
 		switch {
 		case c.says != "":
 			if err == nil || !strings.Contains(err.Error(), c.says) {

@@ -1,6 +1,7 @@
 package boot
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -25,6 +26,8 @@ type program struct {
 	files *guestimages.Overlay
 	terms []string // terminals that it may be run on
 	env   []string // that it gets besides
+
+	userland func() (*guestimages.Userland, error) // finds u-root's commands
 }
 
 // UseError is a mistake of the user's that only looking at files reveals.
@@ -34,8 +37,8 @@ func (e *UseError) Error() string { return e.Err.Error() }
 func (e *UseError) Unwrap() error { return e.Err }
 
 // prepare finds the command and all files on this machine, before anything boots. What the packages have is theirs.
-func (o *Options) prepare(tools *packages) (*program, error) {
-	p := &program{args: o.Command, files: guestimages.NewOverlay(), dir: "/",
+func (o *Options) prepare(ctx context.Context, tools *packages) (*program, error) {
+	p := &program{args: o.Command, files: guestimages.NewOverlay(), dir: "/", userland: o.userland(ctx),
 		terms: []string{os.Getenv("TERM")}}
 	if o.image {
 		p.terms = imageTerms
@@ -78,6 +81,9 @@ func (o *Options) explain(flag string, err error) error {
 	case errors.Is(err, elfdeps.ErrMissing):
 		return &assets.Missing{What: "a library for the guest", Err: err,
 			Fix: "install it, name its directory in LD_LIBRARY_PATH, or link statically"}
+	case errors.Is(err, guestimages.ErrNoUserland):
+		return &assets.Missing{What: "a program for the guest", Err: err,
+			Fix: "boot a guest once with the network, or take a release of vnic, which carries them"}
 	}
 	return &UseError{err}
 }
@@ -120,7 +126,7 @@ func (p *program) command(name string, tools *packages) error {
 	case !strings.Contains(name, "/"):
 		found, err := exec.LookPath(name)
 		if err != nil {
-			return p.userland(name, path.Join(guestimages.UserlandDir, name), fmt.Errorf(
+			return p.ofUserland(name, path.Join(guestimages.UserlandDir, name), fmt.Errorf(
 				"command %s: not found on this machine, in PATH, nor among u-root's commands%s: if it is a file, give its path; "+
 					"if a Debian package has it, give that by --tools PACKAGE", name, tools.nor()))
 		}
@@ -135,7 +141,7 @@ func (p *program) command(name string, tools *packages) error {
 	}
 	p.path = abs
 	if _, err := os.Stat(abs); errors.Is(err, fs.ErrNotExist) {
-		return p.userland(name, abs, fmt.Errorf("command %s: no such file on this machine, and no --copy "+
+		return p.ofUserland(name, abs, fmt.Errorf("command %s: no such file on this machine, and no --copy "+
 			"puts one there", name))
 	}
 	if err := p.files.Program(abs, abs); err != nil {
@@ -154,19 +160,6 @@ func (p *program) copied(path string) error {
 		return fmt.Errorf("command %w", err)
 	}
 	if p.script() {
-		p.tools()
-	}
-	return nil
-}
-
-// userland takes a command of u-root's at a place of the guest, if that is where there is one; else it is an error.
-func (p *program) userland(name, at string, otherwise error) error {
-	base := path.Base(at)
-	if !guestimages.HasCommand(base) || path.Dir(at) != guestimages.UserlandDir && at != "/bin/sh" {
-		return otherwise
-	}
-	p.path = at
-	if shells[base] {
 		p.tools()
 	}
 	return nil

@@ -38,7 +38,10 @@ func NewImage(ctx context.Context, o Options) (i *Image, err error) {
 	if err := l.fetchTools(ctx); err != nil {
 		return nil, err
 	}
-	if l.program, err = o.prepare(l.tools); err != nil {
+	if l.program, err = o.prepare(ctx, l.tools); err != nil {
+		return nil, err
+	}
+	if err := l.takeUserland(); err != nil {
 		return nil, err
 	}
 	if err := l.tools.bring(l.program.files); err != nil {

@@ -40,7 +40,7 @@ func (p *program) shell() error {
 		}
 	}
 	p.args = []string{"sh"}
-	return p.userland("sh", path.Join(guestimages.UserlandDir, "sh"), errors.New(
+	return p.ofUserland("sh", path.Join(guestimages.UserlandDir, "sh"), errors.New(
 		"no shell on this machine, no /bin/bash and no /bin/sh, nor in this vnic: name a command, after --"))
 }
 

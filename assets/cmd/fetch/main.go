@@ -1,0 +1,26 @@
+// Command fetch fetches QEMU and the guests' kernel into vnic's cache, for guests with either NIC, as a vnic that boots
+// a guest does. `make demo` runs it while Go compiles vnic: it is small, and compiled first.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"vnic.dev/vnic/assets"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	r, err := assets.Fetch(ctx, assets.Options{VFIOUser: true})
+	stop()
+	if err == nil {
+		err = r.Close()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "fetch:", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,57 @@
+package boot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"sync"
+
+	"vnic.dev/vnic/assets"
+	guestimages "vnic.dev/vnic/guest-images"
+)
+
+// userland gives a function that finds u-root's commands, or builds them, when it is first called.
+func (o *Options) userland(ctx context.Context) func() (*guestimages.Userland, error) {
+	return sync.OnceValues(func() (*guestimages.Userland, error) {
+		dir, err := assets.CacheDir(o.Fetch)
+		if err != nil {
+			return nil, err
+		}
+		return guestimages.FindUserland(ctx, guestimages.UserlandOptions{CacheDir: dir, Offline: o.Fetch.Offline,
+			Building: func() {
+				o.Note("building u-root's commands for the guests, this once: about a minute, %d MB are downloaded",
+					guestimages.UserlandMegabytes)
+				o.stage("building u-root's commands")
+			}})
+	})
+}
+
+// takeUserland takes u-root's commands for the guests, which boot without them where they are not to be had.
+func (l *runner) takeUserland() (err error) {
+	if l.uroot, err = l.program.userland(); errors.Is(err, guestimages.ErrNoUserland) {
+		l.opt.Note("%v: guests have what this machine has", err)
+		return nil
+	}
+	return err
+}
+
+// ofUserland takes a command of u-root's at a place of the guest, if that is where there is one; else it is an error.
+func (p *program) ofUserland(name, at string, otherwise error) error {
+	base := path.Base(at)
+	if path.Dir(at) != guestimages.UserlandDir && at != "/bin/sh" {
+		return otherwise
+	}
+	u, err := p.userland()
+	if err != nil {
+		return fmt.Errorf("%w; %w", otherwise, err)
+	}
+	if !u.Has(base) {
+		return otherwise
+	}
+	p.path = at
+	if shells[base] {
+		p.tools()
+	}
+	return nil
+}

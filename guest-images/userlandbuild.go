@@ -1,0 +1,226 @@
+package guestimages
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/proc"
+)
+
+// EnvSource names a checkout of vnic. What a vnic needs and does not carry is built there.
+const EnvSource = "VNIC_SOURCE"
+
+// ErrNoUserland says that u-root's commands are not to be had here.
+var ErrNoUserland = errors.New("no u-root commands")
+
+// UserlandMegabytes is how much building the userland downloads: the modules of tools/uroot/go.mod.
+const UserlandMegabytes = 25
+
+// userlandScript builds the userland, and userlandSources are all files that the result depends on.
+const userlandScript = "tools/uroot/build"
+
+var userlandSources = []string{userlandScript, "tools/uroot/go.mod", "tools/uroot/go.sum", "tools/uroot/sh/main.go"}
+
+// UserlandOptions say where FindUserland looks.
+type UserlandOptions struct {
+	CacheDir string // vnic's cache
+	Offline  bool   // do not build: that downloads modules
+	Building func() // called before a build, which takes about a minute; may be nil
+}
+
+// FindUserland gives the userland that this program carries, else the one in the cache; a vnic in a checkout builds it
+// into the cache. A vnic elsewhere that carries none has none: nil. The error of what cannot be built is ErrNoUserland.
+func FindUserland(ctx context.Context, o UserlandOptions) (*Userland, error) {
+	f := userlandFinder{carried: embedded(), checkout: checkout(), cacheDir: o.CacheDir}
+	u, _, err := f.find()
+	switch {
+	case !errors.Is(err, fs.ErrNotExist):
+		return u, err
+	case f.checkout == "":
+		return nil, nil
+	case o.Offline:
+		return nil, fmt.Errorf("%w: they are not built yet, and building them needs the network", ErrNoUserland)
+	}
+	if u, err = f.build(ctx, o.Building); ctx.Err() != nil {
+		return nil, ctx.Err()
+	} else if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNoUserland, err)
+	}
+	return u, nil
+}
+
+// LookUserland says, in words for a user, where FindUserland will take the userland from, and whether it is there
+// already. ErrNoUserland says that there will be none.
+func LookUserland(cacheDir string) (from string, there bool, err error) {
+	f := userlandFinder{carried: embedded(), checkout: checkout(), cacheDir: cacheDir}
+	switch _, from, err := f.find(); {
+	case !errors.Is(err, fs.ErrNotExist):
+		return from, err == nil, err
+	case f.checkout == "":
+		return "", false, ErrNoUserland
+	}
+	return "none yet", false, nil
+}
+
+// userlandFinder has the places where a userland may be, in their order.
+type userlandFinder struct {
+	carried  fs.FS  // embedded in this program; nil: nothing
+	cacheDir string // vnic's cache
+	checkout string // directory of the checkout; "": none
+}
+
+// find gives the userland of the first place that has it, and that place in words. Where none has, the error is
+// fs.ErrNotExist.
+func (f userlandFinder) find() (u *Userland, from string, err error) {
+	if f.carried != nil {
+		if u, err = readUserland(f.carried); !errors.Is(err, fs.ErrNotExist) {
+			return u, "in this program", err
+		}
+	}
+	if f.checkout == "" {
+		return nil, "", fs.ErrNotExist
+	}
+	dir, err := f.cached()
+	if err == nil {
+		u, err = readUserland(os.DirFS(dir))
+	}
+	return u, "in the cache", err
+}
+
+// cached is the directory of the cache that the checkout's userland has.
+func (f userlandFinder) cached() (string, error) {
+	h := sha256.New()
+	for _, name := range userlandSources {
+		b, err := os.ReadFile(filepath.Join(f.checkout, name))
+		if err != nil {
+			return "", fmt.Errorf("%w: %s is no checkout of vnic: %v", ErrNoUserland, f.checkout, err)
+		}
+		_, _ = fmt.Fprintf(h, "%s %d %x\n", name, len(b), sha256.Sum256(b))
+	}
+	return filepath.Join(f.cacheDir, "programs", fmt.Sprintf("u-root-%x", h.Sum(nil))), nil
+}
+
+// build builds the userland into the cache, unless another process does that meanwhile.
+func (f userlandFinder) build(ctx context.Context, building func()) (*Userland, error) {
+	final, err := f.cached()
+	if err != nil {
+		return nil, err
+	}
+	programs := filepath.Dir(final)
+	if err := os.MkdirAll(programs, 0o755); err != nil {
+		return nil, err
+	}
+	unlock, err := lockDir(ctx, programs)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if u, _, err := f.find(); !errors.Is(err, fs.ErrNotExist) {
+		return u, err
+	}
+	if building != nil {
+		building()
+	}
+	work, err := os.MkdirTemp(programs, ".new-")
+	if err != nil {
+		return nil, err
+	}
+	defer proc.Sweep(work)()
+	_, err = proc.Command{Dir: f.checkout, Env: []string{"VNIC_CACHE=" + f.cacheDir}}.Run(ctx,
+		filepath.Join(f.checkout, "tools/with-tools"), userlandScript, filepath.Join(work, userlandFile))
+	if err == nil {
+		err = os.Chmod(work, 0o755)
+	}
+	if err == nil {
+		err = os.Rename(work, final)
+	}
+	if err != nil {
+		return nil, err
+	}
+	u, _, err := f.find()
+	return u, err
+}
+
+// lockDir takes a directory's lock, which ends with this process at the latest.
+func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	tick := time.NewTicker(100 * time.Millisecond) // flock cannot be cancelled
+	defer tick.Stop()
+	for {
+		switch err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
+		case err == nil, errors.Is(err, unix.ENOLCK), errors.Is(err, unix.EOPNOTSUPP): // a file system without locks
+			return func() { _ = d.Close() }, nil
+		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
+			return nil, errors.Join(&os.PathError{Op: "lock", Path: dir, Err: err}, d.Close())
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, errors.Join(ctx.Err(), d.Close())
+		}
+	}
+}
+
+// embedded is what the Makefile put into this program.
+func embedded() fs.FS {
+	dir, err := fs.Sub(bin, "bin")
+	if err != nil {
+		return nil
+	}
+	return dir
+}
+
+// checkout is the checkout that this program is to build in: $VNIC_SOURCE, or the one in whose bin it lies. "": none.
+func checkout() string {
+	if dir := os.Getenv(EnvSource); dir != "" {
+		return dir
+	}
+	exe, err := os.Executable()
+	if err == nil {
+		exe, err = filepath.EvalSymlinks(exe)
+	}
+	if err != nil || filepath.Base(filepath.Dir(exe)) != "bin" {
+		return ""
+	}
+	return checkoutOf(exe)
+}
+
+// checkoutOf is the checkout in whose bin a program lies. A script beside it that neither the program's owner nor this
+// user nor root has put there is not run.
+func checkoutOf(exe string) string {
+	dir := filepath.Dir(filepath.Dir(exe))
+	program, err := os.Stat(exe)
+	if err != nil {
+		return ""
+	}
+	for _, name := range append([]string{"tools/with-tools", "tools/debs.sh"}, userlandSources...) {
+		st, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			return ""
+		}
+		if owner := ownerOf(st); owner != 0 && owner != uint32(os.Geteuid()) && owner != ownerOf(program) {
+			return ""
+		}
+	}
+	return dir
+}
+
+func ownerOf(st fs.FileInfo) uint32 {
+	s, ok := st.Sys().(*syscall.Stat_t)
+	if !ok {
+		return ^uint32(0)
+	}
+	return s.Uid
+}
