@@ -102,7 +102,7 @@ demo-build: modules bin/fetch
 demo-fetch: bin/fetch
 	@-bin/fetch
 
-bin/fetch: $(wildcard assets/*.go assets/cmd/fetch/*.go assets/versions.lock)
+bin/fetch: $(SRC) assets/versions.lock
 	@mkdir -p bin
 	$(HASTE) $(WITH) go build -buildvcs=false -o $@ ./assets/cmd/fetch
 

@@ -53,11 +53,14 @@ func only(names ...string) func([]CacheEntry) ([]CacheEntry, error) {
 func TestCacheIsListed(t *testing.T) {
 	testkit.LeavesNothing(t)
 	c := filled(t)
+	commands := "programs/u-root-" + strings.Repeat("0f", 32) // guest-images: u-root's
+	write(t, filepath.Join(c.dir, commands, "u-root.txt"), "sh")
 	dir, list, err := ListCache(Options{CacheDir: c.dir})
 	if err != nil || dir != c.dir {
 		t.Fatal(dir, err)
 	}
-	if got, want := c.names(t), []string{treeA, treeB, image, "tools/go", "tmp/fetch-1"}; !slices.Equal(got, want) {
+	want := []string{treeA, treeB, image, commands, "tools/go", "tmp/fetch-1"}
+	if got := c.names(t); !slices.Equal(got, want) {
 		t.Errorf("%q, not %q", got, want)
 	}
 	for _, e := range list {

@@ -23,7 +23,7 @@ const EnvSource = "VNIC_SOURCE"
 var ErrNoUserland = errors.New("no u-root commands")
 
 // UserlandMegabytes is how much building the userland downloads: the modules of tools/uroot/go.mod.
-const UserlandMegabytes = 25
+const UserlandMegabytes = 60
 
 // userlandScript builds the userland, and userlandSources are all files that the result depends on.
 const userlandScript = "tools/uroot/build"
