@@ -1,0 +1,152 @@
+package invariants
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// heldBy says when a test runs: the greater, the more seldom.
+type heldBy int
+
+const (
+	byMakeTest heldBy = iota
+	byGuests          // it is skipped with -short, and not where all guests are booted
+	byLong            // it is skipped without VNIC_LONG
+	byScript
+)
+
+// guests is the package whose tests boot guests for all that these can show.
+const guests = "acceptance/internal/guests"
+
+func (h heldBy) String() string { return [...]string{"", "guests", "long", "script"}[h] }
+
+// easiest says by what the sentence of the first invariants of a list, which is sorted, is held: by the test of it that
+// runs most often.
+func easiest(list []invariant) string {
+	h := byScript
+	for _, i := range list {
+		if i.area != list[0].area || i.sentence != list[0].sentence {
+			break
+		}
+		h = min(h, i.by)
+	}
+	if h == byMakeTest {
+		return ""
+	}
+	return " (" + h.String() + ")"
+}
+
+// function is one of a package.
+type function struct{ dir, name string }
+
+// leftOut finds the functions of tests, and of packages for tests, that skip, or whose first statements call one that
+// does: their own package's, or one whose package has the name that stands before the point.
+func leftOut(root string) (map[function]heldBy, error) {
+	skips, calls := map[function]heldBy{}, map[function][]string{}
+	packages := map[string][]string{} // directories by name
+	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(file, "test.go") && !strings.Contains(file, "/acceptance/") ||
+			filepath.Ext(file) != ".go" || strings.Contains(file, "/testdata/") {
+			return err
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, filepath.Dir(file))
+		if err != nil {
+			return err
+		}
+		dir := filepath.ToSlash(rel)
+		packages[path.Base(dir)] = append(packages[path.Base(dir)], dir)
+		for _, decl := range f.Decls {
+			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Body != nil && dir != guests {
+				id := function{dir, fn.Name.Name}
+				skips[id], calls[id] = look(fn.Body)
+			}
+		}
+		return nil
+	})
+	for again := true; again; {
+		again = false
+		for id, names := range calls {
+			for _, name := range names {
+				dirs := []string{id.dir}
+				if before, after, ok := strings.Cut(name, "."); ok {
+					dirs, name = packages[before], after
+				}
+				for _, dir := range dirs {
+					if h := skips[function{dir, name}]; h > skips[id] {
+						skips[id], again = h, true
+					}
+				}
+			}
+		}
+	}
+	return skips, err
+}
+
+// look tells how a function's own statements, not those of functions in it, skip, and what they call.
+func look(body *ast.BlockStmt) (h heldBy, calls []string) {
+	ast.Inspect(body, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncLit, *ast.RangeStmt, *ast.ForStmt:
+			return false // cases, of which others run
+		case *ast.IfStmt:
+			if asked := called(n.Cond); slices.Contains(called(n.Body), "t.Skip") {
+				if slices.Contains(asked, "testing.Short") {
+					h = max(h, byGuests)
+				}
+				if slices.Contains(asked, "labtest.Long") {
+					h = byLong
+				}
+			}
+		}
+		return true
+	})
+	return h, called(body)
+}
+
+// called lists the functions that are called below a node, but for those in functions and loops.
+func called(n ast.Node) (names []string) {
+	ast.Inspect(n, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncLit, *ast.RangeStmt, *ast.ForStmt:
+			return false
+		case *ast.CallExpr:
+			switch f := n.Fun.(type) {
+			case *ast.Ident:
+				names = append(names, f.Name)
+			case *ast.SelectorExpr:
+				if x, ok := f.X.(*ast.Ident); ok {
+					names = append(names, x.Name+"."+f.Sel.Name)
+				}
+			}
+		}
+		return true
+	})
+	return names
+}
+
+func TestWhenATestRuns(t *testing.T) {
+	left := testkit.Must(leftOut(root))(t)
+	for f, want := range map[function]heldBy{
+		{"virtq", "TestBadChainStopsItsQueue"}:                                byMakeTest,
+		{"acceptance/internal/badinput", "TestEachBoundIsNeeded"}:             byLong,
+		{"lab/machines/machinetest", "Images"}:                                byGuests, // by a function that it calls
+		{"acceptance/internal/gvelab", "TestDriverSurvivesChurnUnderTraffic"}: byGuests, // by one of another package
+	} {
+		if left[f] != want {
+			t.Errorf("%v: %v, and not %v", f, left[f], want)
+		}
+	}
+}
