@@ -45,7 +45,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	var c comparison
 	flags := flag.NewFlagSet("benchcmp", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	flags.StringVar(&c.base, "base", "1acd496", "")
+	flags.StringVar(&c.base, "base", "780d5150", "")
 	flags.StringVar(&c.now, "new", "", "")
 	flags.IntVar(&c.pairs, "pairs", 10, "")
 	flags.StringVar(&c.benchtime, "benchtime", "100ms", "")
