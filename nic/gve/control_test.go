@@ -361,6 +361,10 @@ func TestRegisterAccess(t *testing.T) {
 		c.OK(c.dev.WriteRegion(registersBAR, off, []byte{0xff}))
 	}
 	c.OK(c.dev.WriteRegion(registersBAR, 0, bytes.Repeat([]byte{0xff}, registersLen)))
+	for range 2 * maxVersion {
+		c.OK(c.dev.WriteRegion(registersBAR, regDriverVersion, []byte{'v'}))
+	}
+	testkit.Equal(t, "bytes of a version without an end", len(c.dev.regs.version), maxVersion)
 	c.reset()
 	c.up(0)
 }

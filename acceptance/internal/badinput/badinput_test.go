@@ -1,17 +1,13 @@
 package badinput
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/testkit"
 )
@@ -183,14 +179,4 @@ func freePort(t *testing.T) uint16 {
 	c := testkit.Must(net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)
 	defer func() { testkit.OK(t, c.Close()) }()
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Port()
-}
-
-// ended waits until the other end hangs up.
-func ended(t *testing.T, c *net.UnixConn) {
-	t.Helper()
-	testkit.OK(t, c.SetReadDeadline(time.Now().Add(testkit.Patience)))
-	if _, err := c.Read(make([]byte, 1)); err != io.EOF && !errors.Is(err, unix.ECONNRESET) { // what was not read
-		t.Errorf("the connection is not ended: %v", err)
-	}
-	_ = c.Close()
 }

@@ -44,13 +44,6 @@ var guestTable = []row{
 		}
 		s.flush(r)
 	}, few},
-	{repeated, commands, "one request again and again", "answered once, and from memory", func(w *world) {
-		s, r := w.sender()
-		for range reps {
-			s.batch(r, s.request(control.ClassInfo, control.InfoHello, 7, 1, nil))
-		}
-		s.flush(r)
-	}, few},
 
 	{costly, gateway, "fragments that overlap, and datagrams that are never whole", "dropped in time", func(w *world) {
 		s, r := w.sender()
@@ -114,13 +107,6 @@ var guestTable = []row{
 		s.flush(r)
 		w.settle()
 	}, bound{memory: few.memory, peak: few.peak, cpu: 2 * few.cpu, lines: few.lines, files: 128/4 + 8, stall: few.stall}},
-	{repeated, gateway, "connections that are refused, and pieces of none", "refused", func(w *world) {
-		s, r := w.sender()
-		for i := range uint16(2 * reps) {
-			s.batch(r, s.syn(gatewayAddr, 10000+i, 1))
-		}
-		s.flush(r)
-	}, few},
 	{together, gateway, "one asks for all that others get and the other takes nothing", "shares of each", func(w *world) {
 		s, r := w.sender()
 		deaf := w.s.attacker(w.t, w.attacker.port+1).connect().share()

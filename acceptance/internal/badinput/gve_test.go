@@ -24,13 +24,11 @@ const (
 	txDoorbells  = 0x400
 	rxDoorbells  = 0x800
 
-	regDriverStatus  = 0x04
-	regDoorbell      = 0x14
-	regEvents        = 0x18
-	regDriverVersion = 0x1f
-	regBaseHi        = 0x20
-	regBaseLo        = 0x24
-	regLength        = 0x28
+	regDriverStatus = 0x04
+	regDoorbell     = 0x14
+	regBaseHi       = 0x20
+	regBaseLo       = 0x24
+	regLength       = 0x28
 
 	driverRun   = 1
 	driverReset = 2
@@ -43,7 +41,6 @@ const (
 	opDestroyRx   = 8
 	opReportStats = 0xc
 	opReportTime  = 0x11
-	opExtended    = 0xff
 
 	slotLen      = 64
 	slots        = 64

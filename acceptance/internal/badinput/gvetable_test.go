@@ -1,7 +1,6 @@
 package badinput
 
 import (
-	"bytes"
 	"errors"
 	"net"
 	"slices"
@@ -27,23 +26,6 @@ var gveTable = []row{
 		w.errno(c.MapRange(1<<50, 4096, fd, 0, true), unix.ENOSPC)
 		testkit.OK(w.t, c.UnmapAll())
 	}, bound{memory: 64 * mib, peak: 96 * mib, cpu: 4 * few.cpu, lines: few.lines, stall: few.stall}},
-	{costly, vfio, "accesses outside of regions, across their ends, and as long as they may be", "refused",
-		func(w *world) {
-			c := w.vfio()
-			long := make([]byte, 1<<20)
-			for i := range reps {
-				switch i % 4 {
-				case 0:
-					w.errno(c.Read(registersBAR, ^uint64(0)-uint64(i), long[:8]), unix.EINVAL)
-				case 1:
-					w.errno(c.Write(doorbellsBAR, 1<<12-2+uint64(i)<<20, long[:8]), unix.EINVAL)
-				case 2:
-					w.errno(c.Read(9+i, 0, long[:8]), unix.EINVAL)
-				default:
-					w.errno(c.Write(registersBAR, 1, long[:1<<16]), unix.EINVAL)
-				}
-			}
-		}, few},
 	{slow, vfio, "a client that asks for all it can and reads no answer", "it is ended when it hangs up", func(w *world) {
 		c := w.vfio()
 		testkit.OK(w.t, c.SetTimeout(200*time.Millisecond)) // then the socket is full, as nobody reads
@@ -55,48 +37,9 @@ var gveTable = []row{
 			}
 		}
 	}, few},
-	{descriptor, vfio, "pipes, sockets, devices, directories and files that are read-only, as memory", "refused",
-		func(w *world) {
-			c := w.vfio()
-			fds := w.oddFiles()
-			for i := range reps {
-				w.refusal(c.MapRange(1<<40, 4096, fds[i%len(fds)], 0, true))
-			}
-		}, few},
-	{descriptor, vfio, "files as interrupts, and descriptors with messages that take none", "refused", func(w *world) {
-		c := w.vfio()
-		fds := w.oddFiles()
-		fds = fds[:len(fds)-1] // not the eventfd
-		for i := range reps {
-			if i%2 == 0 {
-				_, err := c.Request(vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x24, vfiouser.IRQMSIX, 0, 1), -1, fds[i%len(fds)])
-				w.refusal(err)
-				continue
-			}
-			_, err := c.Request(vfiouser.CmdGetInfo, make([]byte, 16), -1, fds[:6]...)
-			w.refusal(err)
-		}
-	}, few},
-	{repeated, vfio, "commands of migration, with descriptors", "refused", func(w *world) {
-		c := w.vfio()
-		fds := w.oddFiles()
-		all := []vfiouser.Command{vfiouser.CmdFeature, vfiouser.CmdMigDataRead, vfiouser.CmdMigDataWrite,
-			vfiouser.CmdDirtyPages, vfiouser.CmdDMARead, vfiouser.CmdGetRegionIOFDs}
-		for i := range reps {
-			_, err := c.Request(all[i%len(all)], make([]byte, 64), -1, fds[:i%4]...)
-			w.errno(err, unix.ENOTSUP)
-		}
-	}, quiet},
 	{repeated, vfio, "a connection, with memory", "it is served", func(w *world) {
 		for range reps / 4 { // of 64 MiB, and five messages
 			w.hangUp(w.vfio())
-		}
-	}, few},
-	{repeated, vfio, "a message that says it is 4 GiB long", "the connection is ended", func(w *world) {
-		for range reps {
-			c := w.s.dial(w.attacker.port)
-			_, _ = c.Write([]byte{1, 0, 1, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0})
-			ended(w.t, c)
 		}
 	}, few},
 	{repeated, vfio, "interrupts given again with new descriptors", "the old ones are closed", func(w *world) {
@@ -142,20 +85,6 @@ var gveTable = []row{
 				c.write(regDoorbell, c.count)
 			}
 		}, bound{memory: few.memory, peak: few.peak, cpu: 3 * few.cpu, lines: quiet.lines, stall: few.stall}},
-	{costly, registers, "queues with rings of wrong sizes, at addresses that are nowhere", "refused", func(w *world) {
-		c := w.vfio()
-		c.start(slots)
-		c.configure()
-		sizes := []uint16{0, 1, 63, 65, 8192, 65535, largest}
-		for i := range reps {
-			n, at := sizes[i%len(sizes)], uint64(i)<<52|1<<51
-			s := c.slot(slots, opCreateTx, uint32(0), uint32(0), at, at, uint32(rawAddresses), uint32(0), at, n, n)
-			c.write(regDoorbell, c.count)
-			if st := be.Uint32(s[4:]); st == passed {
-				w.t.Fatal("the queue is there")
-			}
-		}
-	}, few},
 	{repeated, registers, "commands out of order, twice, without room, and more at once than there are", "refused",
 		func(w *world) {
 			c := w.vfio()
@@ -187,55 +116,6 @@ var gveTable = []row{
 				c.configure()
 			}
 		}, quiet},
-	{repeated, registers, "flow rules of any type", "refused, or they are there until reset", func(w *world) {
-		c := w.vfio()
-		c.start(slots)
-		const inner, length = 0x101, 92 // CONFIGURE_FLOW_RULE
-		at := c.alloc(length)
-		for i := range reps {
-			b := c.at(at, length)
-			for j := range b {
-				b[j] = byte(i*j>>3 ^ j)
-			}
-			be.PutUint16(b[0:], uint16(i%4))
-			be.PutUint16(b[4:], uint16(i%12))
-			be.PutUint16(b[6:], uint16(i%5))
-			if i%3 == 0 {
-				clear(b[48:88])
-				be.PutUint32(b[80:], 0xffffffff) // ports, or an SPI
-			}
-			c.slot(slots, opExtended, uint32(inner), uint32(length), at)
-			c.write(regDoorbell, c.count)
-		}
-	}, quiet},
-	{repeated, registers, "all registers written, and a driver's version without an end", "as they are made",
-		func(w *world) {
-			c := w.vfio()
-			all := bytes.Repeat([]byte{'v'}, 64)
-			for range reps {
-				testkit.OK(w.t, c.Write(registersBAR, 0, all))
-				for range 64 {
-					testkit.OK(w.t, c.Post(registersBAR, regDriverVersion, all[:1]))
-				}
-			}
-		}, few},
-	{repeated, registers, "the device brought up and reset", "it is done", func(w *world) {
-		c := w.vfio()
-		c.start(slots)
-		c.configure()
-		tx, rx := c.queue(64, 16, 8), c.queue(64, 32, 32)
-		for i := range reps {
-			c.createTx(tx)
-			c.createRx(rx)
-			if i%2 == 0 {
-				c.write(regDriverStatus, driverReset)
-			} else {
-				testkit.OK(w.t, c.Reset())
-			}
-			c.start(slots)
-			c.configure()
-		}
-	}, few},
 
 	{costly, gveTx, "packets of the most buffers in the most pieces, on the largest ring", "they are dropped",
 		func(w *world) {
@@ -271,37 +151,7 @@ var gveTable = []row{
 			c.createTx(tx)
 		}
 	}, quiet},
-	{repeated, gveTx, "doorbells of queues that are not, and beyond rings", "nothing, or the queue stops",
-		func(w *world) {
-			c := w.vfio()
-			_, _ = c.up(256, 64)
-			for i := range reps {
-				for _, at := range []int{0, 63, txDoorbells, txDoorbells + 1, rxDoorbells, rxDoorbells + 700} {
-					_ = c.bell(at, uint32(i)<<22|0xffff)
-				}
-			}
-			testkit.OK(w.t, c.Read(registersBAR, regEvents, make([]byte, 4))) // they are served
-		}, few},
 
-	{repeated, gveRx, "intervals of interrupts of any length, on vectors with and without an eventfd, under traffic",
-		"interrupts come when they may, or not at all", func(w *world) {
-			c := w.vfio()
-			tx, rx := c.up(256, 256)
-			event := testkit.Must(vfiotest.NewEvent())(w.t)
-			defer event.Close()
-			testkit.OK(w.t, c.SetIRQ(vfiouser.IRQMSIX, 1, event))
-			w.meet(c, tx)
-			for i := range uint32(reps) {
-				c.buffer(rx, c.here&^4095)
-				c.show(rxDoorbells, rx)
-				for v := range 2 {
-					testkit.OK(w.t, c.bell(irqDoorbells+v, 1|i*0x9e37<<5))
-				}
-				if i%50 == 0 {
-					w.floodMAC(c.mac, 50)
-				}
-			}
-		}, few},
 	{costly, gveRx, "buffers in the most pieces, on the largest ring, tried for each frame", "they are used, or dropped",
 		func(w *world) {
 			c := w.vfio()
@@ -314,16 +164,6 @@ var gveTable = []row{
 			c.show(rxDoorbells, rx)
 			w.floodMAC(c.mac, reps)
 		}, few},
-	{costly, gveRx, "buffers that are nowhere", "the queue stops", func(w *world) {
-		c := w.vfio()
-		tx, rx := c.up(256, largest)
-		w.meet(c, tx)
-		for i := range uint64(largest - 1) {
-			c.buffer(rx, 1<<60+i<<12)
-		}
-		c.show(rxDoorbells, rx)
-		w.floodMAC(c.mac, reps)
-	}, few},
 	{slow, gveRx, "no buffers", "the frames to it are dropped", func(w *world) {
 		c := w.vfio()
 		tx, _ := c.up(256, 256)
@@ -385,14 +225,6 @@ func (w *world) errno(err error, want ...unix.Errno) {
 	var e *vfiotest.Error
 	if !errors.As(err, &e) || !slices.Contains(want, e.Errno) {
 		w.t.Fatalf("%v, wanted %v", err, want)
-	}
-}
-
-// refusal says that a request was refused, for whatever reason.
-func (w *world) refusal(err error) {
-	w.t.Helper()
-	if e := (*vfiotest.Error)(nil); !errors.As(err, &e) {
-		w.t.Fatalf("not refused: %v", err)
 	}
 }
 
