@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # "vnic block": blocks of remote devices land in a guest's GPU and are written from there, and every byte is right.
-# - Linux's own NVMe/TCP target in a stock guest: blocks of 4K, 20K, 128K and 1M, 1, 8 and 64 at a time, in order and
-#   not, on virtio and gve. What is read and read back is as it should be, what is written is on the target's disk; no
+# - Linux's own NVMe/TCP target in a stock guest: blocks of 4K, 128K and 1M, 1, 8 and 64 at a time, in order and not, on
+#   virtio and gve. What is read and read back is as it should be, what is written is on the target's disk; no
 #   byte of what is read is in host memory, and of 128K less than 0.1 % is looked at.
 # - Without peer-to-peer all of it is bounced; in mode copy it is in host memory; a link may lose segments.
 # - The same target as a user's own, in a guest of vnic boot behind --forward, with two namespaces.
 # - nbdkit and qemu-nbd on this machine, with a guest in the process and in QEMU.
 # - Servers that are not there, names that they do not know, sizes that do not fit: each is an error that says so.
-# nbdkit and qemu-nbd are this machine's, or Debian's, unpacked (tools/nbd). It takes eight minutes.
+# nbdkit and qemu-nbd are this machine's, or Debian's, unpacked (tools/nbd). It takes five minutes.
 . "$(dirname "$0")/lib.sh"
 . acceptance/uses.sh
 tools/nbd # fetches
@@ -82,9 +82,6 @@ refuses 1 'read-only' block "$url" "${inproc[@]}" --write --size 1M
 refuses 1 'the server breaks the protocol: PDU of type 0x4e' block "nvme-tcp${url#nbd}nqn.2026-01.org.example:disk" \
   "${inproc[@]}" --timeout 2s
 refuses 2 'protocol "iscsi"' block "iscsi${url#nbd}disk" "${inproc[@]}"
-refuses 2 'TLS cannot be decrypted' block "nbds${url#nbd}" "${inproc[@]}"
-refuses 2 'no NQN' block "nvme-tcp://localhost/" "${inproc[@]}"
-refuses 2 'nsid=0' block "nvme-tcp://localhost/nqn.2026-01.org.example:disk?nsid=0" "${inproc[@]}"
 refuses 2 '--bs 64M' block "$url" "${inproc[@]}" --bs 64M
 refuses 2 '--size 2T' block "$url" "${inproc[@]}" --size 2T
 refuses 2 '--verify' block "$url" "${inproc[@]}" --read --verify
@@ -119,16 +116,11 @@ blocks "nbdkit, a guest in QEMU" "$url" --nic virtio --content nbdkit-pattern --
 stop
 
 echo "== Linux's target in a guest"
-nics=(virtio gve) k=0
-for bs in 4K 20K 128K 1M; do
-  for qd in 1 8 64; do
-    size=8M
-    [ $bs$qd != 4K1 ] || size=1M # a guest that is emulated does some hundred operations a second, one after the other
-    [ $bs != 20K ] || size=4000K
-    blocks "nvmet" --nic ${nics[k % 2]} ${orders[k / 2 % 2]} --bs $bs --qd $qd --size $size
-    k=$((k + 1))
-  done
-done
+# Blocks of 20K that straddle pages, and what the kernel's own initiator finds of what was written: a test of
+# cmd/vnic/internal/storage. All sizes and depths: block/nvmetcp.
+blocks "nvmet" --nic gve --bs 4K --qd 64 --size 8M --random
+blocks "nvmet" --nic virtio --bs 1M --qd 1 --size 8M
+blocks "nvmet" --nic gve --bs 128K --qd 8 --size 8M
 for nic in virtio gve; do
   use "both modes" block --nic $nic --mode both --size 8M
   judge "both modes" 'len(runs) == 6 and [x["mode"] for x in runs] == 3 * ["devmem"] + 3 * ["copy"]' \
