@@ -202,14 +202,11 @@ refused() {
     fail "status $s: $(cat err)"
   echo "ok   status $s: $(head -n 1 err)"
 }
-refused 2 'no such file' -- ./nothing
-refused 2 'not executable' -- ./static.go
 "$tools/with-tools" --cc sh \
   -c 'echo "int f(void){return 1;}" | "${CC:-gcc}" -shared -Wl,-soname,libgone.so -o libgone.so -x c - &&
   echo "int f(void);int main(void){return f();}" | "${CC:-gcc}" -o needs -x c - -x none ./libgone.so'
 rm libgone.so
 refused 3 'libgone.so' -- ./needs
-refused 3 'not a bzImage' --kernel static.go -- ./static
 refused 2 'too much' --memory 192M --copy "$(head -c 100000000 /dev/zero > big; echo big)" -- ./static
 
 # Ctrl-C, and SIGTERM, end all of it at once, and leave nothing.
