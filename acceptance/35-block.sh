@@ -116,8 +116,8 @@ blocks "nbdkit, a guest in QEMU" "$url" --nic virtio --content nbdkit-pattern --
 stop
 
 echo "== Linux's target in a guest"
-# Blocks of 20K that straddle pages, and what the kernel's own initiator finds of what was written: a test of
-# cmd/vnic/internal/storage. All sizes and depths: block/nvmetcp.
+# All sizes and depths, straddling pages too: block/nvmetcp. Blocks of 20K, and what the kernel's own initiator finds of
+# what was written: TestKernelReadsWhatWasWritten.
 blocks "nvmet" --nic gve --bs 4K --qd 64 --size 8M --random
 blocks "nvmet" --nic virtio --bs 1M --qd 1 --size 8M
 blocks "nvmet" --nic gve --bs 128K --qd 8 --size 8M
