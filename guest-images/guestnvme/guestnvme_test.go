@@ -16,6 +16,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
+func TestMain(m *testing.M) { testkit.Main(m) }
+
 func TestBadTargetsAndConnectionsAreRefused(t *testing.T) {
 	addr := netip.MustParseAddrPort("10.0.0.1:4420")
 	for name, change := range map[string]func(*Target){

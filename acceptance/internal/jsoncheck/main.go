@@ -1,32 +1,26 @@
-// Command jsoncheck holds JSON on stdin against conditions.
+// Command jsoncheck holds JSON on stdin against conditions (package conditions).
 //
 //	jsoncheck 'runs.0.tx.device == runs.0.bytes' 'runs.0.tx.host == 0' 'runs.1.tx.host >= 1000'
 //
-// An operand is a path, or a number, true, false, null or "string" as in JSON; an index of an array is a number in
-// the path, -len- its length. It prints each condition with both values, and exits with 1 if one does not hold.
+// It prints each condition with both values, and exits with 1 if one does not hold.
 package main
 
 import (
-	"cmp"
-	"encoding/json"
 	"fmt"
-	"io"
 	"os"
-	"strconv"
-	"strings"
+
+	"vnic.dev/vnic/acceptance/internal/conditions"
 )
 
 func main() {
-	doc, err := decode(os.Stdin)
+	doc, err := conditions.Read(os.Stdin)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "jsoncheck: no JSON:", err)
 		os.Exit(1)
 	}
-	values := map[string]string{}
-	flatten(values, "", doc)
 	failed := len(os.Args) < 2
 	for _, cond := range os.Args[1:] {
-		ok, text := check(values, cond)
+		ok, text := doc.Holds(cond)
 		mark := "ok  "
 		if !ok {
 			mark, failed = "FAIL", true
@@ -36,70 +30,4 @@ func main() {
 	if failed {
 		os.Exit(1)
 	}
-}
-
-func decode(r io.Reader) (v any, err error) {
-	d := json.NewDecoder(r)
-	d.UseNumber()
-	err = d.Decode(&v)
-	return v, err
-}
-
-// flatten adds v and all that is in it to values, by their paths.
-func flatten(values map[string]string, path string, v any) {
-	values[path] = fmt.Sprint(v)
-	in := strings.TrimPrefix(path+".", ".")
-	switch v := v.(type) {
-	case map[string]any:
-		for key, below := range v {
-			flatten(values, in+key, below)
-		}
-	case []any:
-		values[in+"-len-"] = strconv.Itoa(len(v))
-		for i, below := range v {
-			flatten(values, in+strconv.Itoa(i), below)
-		}
-	}
-}
-
-// operand gives what stands at a path, or a literal.
-func operand(values map[string]string, s string) (string, error) {
-	if v, there := values[s]; there {
-		return v, nil
-	}
-	literal, err := decode(strings.NewReader(s))
-	if err != nil {
-		return "", fmt.Errorf("no %s", s)
-	}
-	return fmt.Sprint(literal), nil
-}
-
-func check(values map[string]string, cond string) (bool, string) {
-	f := strings.Fields(cond)
-	if len(f) != 3 {
-		return false, fmt.Sprintf("%s: not of the form A OP B", cond)
-	}
-	var operands [2]string
-	for i, s := range []string{f[0], f[2]} {
-		var err error
-		if operands[i], err = operand(values, s); err != nil {
-			return false, fmt.Sprintf("%s: %v", cond, err)
-		}
-	}
-	a, b := operands[0], operands[1]
-	text := fmt.Sprintf("%s   (%s, %s)", cond, a, b)
-	if f[1] == "==" || f[1] == "!=" {
-		return (a == b) == (f[1] == "=="), text
-	}
-	x, errX := strconv.ParseFloat(a, 64)
-	y, errY := strconv.ParseFloat(b, 64)
-	if errX != nil || errY != nil {
-		return false, text + ": not numbers"
-	}
-	order := cmp.Compare(x, y)
-	holds, known := map[string]bool{">=": order >= 0, ">": order > 0, "<=": order <= 0, "<": order < 0}[f[1]]
-	if !known {
-		text += ": unknown operator"
-	}
-	return holds, text
 }

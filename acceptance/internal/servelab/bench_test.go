@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/acceptance/internal/stranger"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
@@ -107,28 +107,9 @@ func (b *bench) send(ctx context.Context, from, to *guest) error {
 	if labtest.Long() {
 		size = 64 << 20
 	}
-	iface := map[string]string{"virtio": "virtio", "gve": "eth0"}[b.nic]
-	common := []string{"-f", iface, "-s", to.addr, "-p", "5201", "-v", "7"}
-	got := make(chan error, 1)
-	var r agent.ExecResult
-	go func() { got <- to.run(ctx, &r, append([]string{"/bin/devmem", "recv", "-L"}, common...)) }()
-	var s agent.ExecResult
-	args := append([]string{"/bin/devmem", "send", "-c", from.addr, "-b", fmt.Sprint(size)}, common...)
-	if err := from.run(ctx, &s, args); err != nil { // it tries again until the other listens
-		return err
-	}
-	if s.Status != 0 {
-		return fmt.Errorf("send: %+v", s)
-	}
-	if err := <-got; err != nil {
-		return err
-	}
-	if r.Status != 0 || !strings.Contains(r.Stdout, "Validated buffer") ||
-		!strings.Contains(r.Stderr, fmt.Sprintf("total_received=%d\n", size)) ||
-		!strings.Contains(r.Stderr, "linear_received=0\n") {
-		return fmt.Errorf("recv: %+v", r)
-	}
-	return nil
+	device := map[string]string{lab.Virtio: lab.Virtio, lab.GVE: iface}[b.nic]
+	end := func(g *guest) stranger.End { return stranger.End{Guest: g.Guest, Device: device, Addr: g.addr} }
+	return stranger.Send(ctx, end(from), end(to), size)
 }
 
 func (b *bench) consoleOf(i int) string { return filepath.Join(b.dir, fmt.Sprintf("console-%d", i)) }

@@ -41,7 +41,7 @@ func curlArgs(prog, server, to string) []string {
 // get runs curl in the guest.
 func (g *guest) get(ctx context.Context, server string, option ...string) error {
 	var r agent.ExecResult
-	if err := g.run(ctx, &r, append(curlArgs("/bin/curl", server, gotFile), option...)); err != nil {
+	if err := g.Run(ctx, &r, append(curlArgs("/bin/curl", server, gotFile), option...)); err != nil {
 		return err
 	}
 	if r.Status != 0 {

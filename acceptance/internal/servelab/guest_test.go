@@ -3,17 +3,13 @@ package servelab
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"net"
-	"os"
-	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 
+	"vnic.dev/vnic/acceptance/internal/stranger"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
-	"vnic.dev/vnic/internal/proc"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
@@ -40,21 +36,13 @@ func (b *bench) prepare(files map[string]string) *image {
 	}
 	im := &image{bench: b, Images: machinetest.Images(b.T, []string{b.nic}, what),
 		initrd: filepath.Join(b.dir, "initrd")}
-	r := testkit.Must(im.Initrd(conf))(b)
-	defer r.Close()
-	f, err := os.Create(im.initrd)
-	testkit.OK(b, err)
-	defer f.Close()
-	if _, err := io.Copy(f, r); err != nil {
-		b.Fatal(err)
-	}
+	testkit.OK(b, stranger.WriteInitrd(im.Images, conf, im.initrd))
 	return im
 }
 
 // guest is a QEMU that vnic has not started.
 type guest struct {
-	*agent.Client
-	qemu *proc.Child
+	*stranger.Guest
 	addr string
 }
 
@@ -87,60 +75,12 @@ func (im *image) bootAll(ctx context.Context, s *server) (*pair, error) {
 func (im *image) boot(ctx context.Context, s *server, i int) (*guest, error) {
 	p := s.rep.Ports[i]
 	addr, _, _ := strings.Cut(p.Addr4, "/")
-	results := filepath.Join(im.dir, fmt.Sprintf("results-%d", i))
-	_ = os.Remove(results)
-	l, err := net.Listen("unix", results)
+	g, err := stranger.Boot(ctx, im.Images, stranger.Config{Dir: im.dir, Name: strconv.Itoa(i), Initrd: im.initrd,
+		Append: s.rep.KernelArgs, Args: p.QEMU})
 	if err != nil {
 		return nil, err
 	}
-	defer l.Close()
-	// tsc=unstable: on a busy machine the kernel's clock by the TSC of two CPUs under TCG ran ten
-	// times too fast, once in 13 runs.
-	args := append(im.QEMU.Args[1:len(im.QEMU.Args):len(im.QEMU.Args)], "-nodefaults", "-no-user-config",
-		"-display", "none", "-no-reboot",
-		"-accel", "tcg,thread=multi", "-cpu", "max", "-kernel", im.Kernel.Boots(), "-initrd", im.initrd,
-		"-append", "console=ttyS0 quiet panic=-1 tsc=unstable "+s.rep.KernelArgs, "-serial", "file:"+im.consoleOf(i),
-		"-chardev", "socket,id=results,path="+results, "-serial", "chardev:results")
-	cmd := exec.CommandContext(ctx, im.QEMU.Args[0], append(args, p.QEMU...)...)
-	cmd.Env = append(os.Environ(), im.QEMU.Env...)
-	said, err := os.Create(im.consoleOf(i) + "-qemu") // much, when vnic goes away
-	if err != nil {
-		return nil, err
-	}
-	defer said.Close()
-	cmd.Stderr = said
-	qemu, err := proc.StartChild(cmd)
-	if err != nil {
-		return nil, err
-	}
-	go func() {
-		<-qemu.Done()
-		_ = l.Close()
-	}()
-	conn, err := l.Accept()
-	if err != nil {
-		<-qemu.Done()
-		return nil, fmt.Errorf("QEMU %d ended: %w", i, qemu.Err())
-	}
-	g := &guest{agent.NewClient(conn), qemu, addr}
-	select {
-	case <-g.Booted():
-		return g, nil
-	case <-g.Done():
-		g.kill()
-		return nil, fmt.Errorf("guest %d: %w", i, g.Err())
-	case <-ctx.Done():
-		g.kill()
-		return nil, fmt.Errorf("guest %d has not booted: %w", i, ctx.Err())
-	}
+	return &guest{g, addr}, nil
 }
 
-// run runs a program in the guest.
-func (g *guest) run(ctx context.Context, r *agent.ExecResult, args []string) error {
-	return g.Call(ctx, "exec", agent.Exec{Args: args}, r)
-}
-
-func (g *guest) kill() {
-	kill(g.qemu)
-	_ = g.Close()
-}
+func (g *guest) kill() { g.Kill() }

@@ -7,9 +7,9 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
+	"vnic.dev/vnic/acceptance/internal/stranger"
 	"vnic.dev/vnic/internal/proc"
 )
 
@@ -78,9 +78,4 @@ func (s *said) says(ctx context.Context, program *proc.Child, want string) error
 }
 
 // kill ends a program by SIGKILL, with what it has started.
-func kill(program *proc.Child) {
-	if !program.Ends(0) {
-		_ = syscall.Kill(-program.PID(), syscall.SIGKILL)
-	}
-	<-program.Done()
-}
+func kill(program *proc.Child) { stranger.Kill(program) }

@@ -9,6 +9,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+const program = "vnic.dev/vnic/devmem/kernel/clienttest/devmem-clients"
+
 // What is of ours in the program: clients, package devmem and what implements it without a NIC of ours, and small
 // things that know nothing of ours.
 //

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"vnic.dev/vnic/assets"
@@ -85,20 +86,29 @@ type Guest struct {
 	Config  machines.Config
 }
 
+var booted atomic.Int32
+
+// Booted is how many guests the tests of this process have booted, or tried to: by this package, or counted.
+func Booted() int { return int(booted.Load()) }
+
+// Count counts guests that a program boots for a test.
+func Count(n int) { booted.Add(int32(n)) }
+
 // BootAll is Boot for several guests at the same time.
 func BootAll(t *testing.T, im *machines.Images, list ...Guest) []*machines.Guest {
 	t.Helper()
 	guests, errs := make([]*machines.Guest, len(list)), make([]error, len(list))
-	var booted sync.WaitGroup
+	Count(len(list))
+	var done sync.WaitGroup
 	for i, g := range list {
 		if g.Config.Name == "" {
 			g.Config.Name = t.Name()
 		}
-		booted.Go(func() { // t's context ends before its Cleanup
+		done.Go(func() { // t's context ends before its Cleanup
 			guests[i], errs[i] = im.Boot(context.WithoutCancel(t.Context()), g.Machine, g.Config)
 		})
 	}
-	booted.Wait()
+	done.Wait()
 	for _, g := range guests {
 		if g != nil {
 			t.Cleanup(func() { end(t, g) })

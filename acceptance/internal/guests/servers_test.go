@@ -1,4 +1,4 @@
-package clienttest
+package guests
 
 import (
 	"bytes"
@@ -13,12 +13,16 @@ import (
 
 // serveFile is a web server with one file, until its listener is closed.
 func serveFile(l net.Listener, file []byte) {
-	s := http.Server{ReadHeaderTimeout: time.Minute,
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			http.ServeContent(w, r, "file", time.Unix(1e9, 0), bytes.NewReader(file))
-		})}
+	s := http.Server{ReadHeaderTimeout: time.Minute, Handler: handler(file)}
 	_ = s.Serve(l)
 	_ = s.Close()
+}
+
+// handler serves a file, and ranges of it.
+func handler(file []byte) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.ServeContent(w, r, "file", time.Unix(1e9, 0), bytes.NewReader(file))
+	})
 }
 
 // nbdServer is a server of the NBD protocol (its proto.md) with one export, written for this test alone: fixed

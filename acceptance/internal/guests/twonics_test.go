@@ -1,4 +1,4 @@
-package machines_test
+package guests
 
 import (
 	"bytes"
@@ -16,13 +16,10 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/driver"
-	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
-	"vnic.dev/vnic/lab/machines/machinetest"
 	"vnic.dev/vnic/stack"
 )
 
@@ -33,38 +30,31 @@ type side struct {
 	bytes   uint64
 	port    *lab.Port
 	gpu     *lab.GPUMemory
+	before  control.PortCounters
 	conn    devmem.Conn                         // the peer's end
 	again   func(*testing.T) control.FlowCounts // of the stream, as the peer's NIC saw it
 }
 
-// A guest has a gve NIC under its kernel's driver and a virtio NIC under ours, and a GPU behind
-// each. Streams of device memory run over both at once, first to the guest, then from it; each is
-// counted on its own NIC and lies in its own GPU.
-func TestGuestWithTwoModelsAndTwoGPUs(t *testing.T) {
-	im := machinetest.Images(t, []string{lab.GVE, lab.Virtio}, guestimages.Options{Applets: []string{"devmem"}})
-	l := machinetest.Lab(t, lab.Description{Guests: []lab.Guest{
-		{Name: "two", NICs: []lab.NIC{{Model: lab.GVE, GPUs: []int{0}}, {Model: lab.Virtio, GPUs: []int{1}}},
-			GPUs: []lab.GPU{{Memory: 128 << 20}, {Memory: 128 << 20}}},
-		{Name: "peer", NICs: []lab.NIC{{Model: lab.Virtio}}},
-	}}, nil)
-	peer := stackOf(t, l.Port(2))
-	g := machinetest.Boot(t, im, l.Machine(0), machines.Config{RAMSize: 256 << 20})
-	gpus := l.Machine(0).GPUs
+// twoModels has streams of device memory run over a gve NIC under its kernel's driver and a virtio NIC under ours at
+// once, first to the guest, then from it; each is counted on its own NIC and lies in its own GPU.
+func (w *guestLab) twoModels(t *testing.T) {
+	gpus := w.lab.Machine(gveGuest).GPUs
 	sides := []*side{
-		{device: "eth0", pattern: 7, bytes: 6 << 20, port: l.Port(0), gpu: gpus[0]},
-		{device: "virtio", pattern: 9, bytes: 4 << 20, port: l.Port(1), gpu: gpus[1]},
+		{device: "eth0", pattern: 7, bytes: 6 << 20, port: w.ports[gvePort], gpu: gpus[0]},
+		{device: "virtio", pattern: 9, bytes: 4 << 20, port: w.ports[oursPort], gpu: gpus[1]},
 	}
-	to := l.Port(2).Addr4.Addr()
+	peer, to := w.ports[peerPort], w.ports[peerPort].Addr4.Addr()
 
-	t.Run("receive", func(t *testing.T) {
-		tools := start(t, g, sides, func(s *side) []string {
+	w.run(t, "receive", func(ctx context.Context, t *testing.T) {
+		count(sides)
+		tools := start(ctx, w.gve, sides, func(s *side) []string {
 			return []string{"recv", "-f", s.device, "-s", s.port.Addr4.String(), "-p", "5201",
 				"-v", fmt.Sprint(s.pattern), "-L"}
 		})
 		for i, s := range sides {
 			from := netip.AddrPortFrom(to, uint16(6201+i))
-			s.meter(t, l.Port(2), from, 5201)
-			s.dial(t, peer, from)
+			s.meter(t, peer, from, 5201)
+			s.dial(ctx, t, w.peer, from)
 		}
 		testkit.NoError(t, lockstep(sides, func(s *side, b []byte) error { _, err := s.conn.Write(b); return err }))
 		for _, s := range sides {
@@ -76,8 +66,7 @@ func TestGuestWithTwoModelsAndTwoGPUs(t *testing.T) {
 				strings.Contains(r.Stderr, "linear_received=0\n")
 		})
 		for _, s := range sides {
-			c, _ := s.port.NIC().PortCounters()
-			s.counted(t, "received", c.Rx, s.again(t).Tx)
+			s.counted(t, "received", s.since().Rx, s.again(t).Tx)
 		}
 		for i, s := range sides {
 			other := sides[1-i]
@@ -86,16 +75,17 @@ func TestGuestWithTwoModelsAndTwoGPUs(t *testing.T) {
 			}
 		}
 	})
-	t.Run("send", func(t *testing.T) {
+	w.run(t, "send", func(ctx context.Context, t *testing.T) {
+		count(sides)
 		var ls []devmem.Listener
 		for i := range sides {
-			ln := testkit.Must(peer.Listen(netip.AddrPortFrom(to, uint16(5301+i))))(t)
+			ln := testkit.Must(w.peer.Listen(netip.AddrPortFrom(to, uint16(5301+i))))(t)
 			defer ln.Close()
 			ls = append(ls, ln)
-			sides[i].meter(t, l.Port(2), ln.Addr().(*net.TCPAddr).AddrPort(), uint16(5301+i)) // devmem's own port is the same
+			sides[i].meter(t, peer, ln.Addr().(*net.TCPAddr).AddrPort(), uint16(5301+i)) // devmem's own port is the same
 		}
 		i := -1
-		tools := start(t, g, sides, func(s *side) []string {
+		tools := start(ctx, w.gve, sides, func(s *side) []string {
 			i++
 			return []string{"send", "-f", s.device, "-s", to.String(), "-c", s.port.Addr4.String(),
 				"-p", fmt.Sprint(5301 + i), "-v", fmt.Sprint(s.pattern), "-b", fmt.Sprint(s.bytes)}
@@ -119,25 +109,9 @@ func TestGuestWithTwoModelsAndTwoGPUs(t *testing.T) {
 		}))
 		tools.wait(t, func(*side, agent.ExecResult) bool { return true })
 		for _, s := range sides {
-			c, _ := s.port.NIC().PortCounters()
-			s.counted(t, "sent", c.Tx, s.again(t).Rx)
+			s.counted(t, "sent", s.since().Tx, s.again(t).Rx)
 		}
 	})
-	testkit.OK(t, g.PowerOff(t.Context()))
-}
-
-// stackOf is a guest in this process.
-func stackOf(t *testing.T, p *lab.Port) *stack.Stack {
-	t.Helper()
-	n := testkit.Must(p.InProcess(driver.Options{QueuePairs: 1}))(t)
-	// A guest that is emulated is late, and nothing is lost here.
-	s, err := stack.New(n, n.Control(), stack.Options{Addresses: []netip.Prefix{p.Addr4, p.Addr6},
-		MinRTO: 3 * time.Second})
-	if err != nil {
-		t.Fatal(errors.Join(err, n.Close()))
-	}
-	t.Cleanup(func() { testkit.OK(t, s.Close()) })
-	return s
 }
 
 // tools are devmem programs that run in the guest, one for each side.
@@ -147,10 +121,8 @@ type tools struct {
 	ends []agent.ExecResult
 }
 
-func start(t *testing.T, g *machines.Guest, sides []*side, args func(*side) []string) *tools {
+func start(ctx context.Context, g *machines.Guest, sides []*side, args func(*side) []string) *tools {
 	x := &tools{all: sides, ends: make([]agent.ExecResult, len(sides))}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	t.Cleanup(cancel)
 	for i, s := range sides {
 		a := append([]string{"/bin/devmem"}, args(s)...)
 		x.eg.Go(func() error { return g.Agent().Call(ctx, "exec", agent.Exec{Args: a}, &x.ends[i]) })
@@ -169,9 +141,9 @@ func (x *tools) wait(t *testing.T, good func(*side, agent.ExecResult) bool) {
 }
 
 // dial connects as soon as the guest listens.
-func (s *side) dial(t *testing.T, peer *stack.Stack, from netip.AddrPort) {
+func (s *side) dial(ctx context.Context, t *testing.T, peer *stack.Stack, from netip.AddrPort) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	for {
 		c, err := peer.Dial(ctx, from, netip.AddrPortFrom(s.port.Addr4.Addr(), 5201))
@@ -228,6 +200,20 @@ func (s *side) meter(t *testing.T, peer *lab.Port, local netip.AddrPort, port ui
 		t.Helper()
 		return testkit.Must(peer.NIC().ReadFlowCounter(id))(t)
 	}
+}
+
+// count begins to count at the NICs.
+func count(sides []*side) {
+	for _, s := range sides {
+		s.before, _ = s.port.NIC().PortCounters()
+	}
+}
+
+// since is what the NIC has counted since.
+func (s *side) since() control.PortCounters {
+	c, _ := s.port.NIC().PortCounters()
+	c.Rx, c.Tx = minus(c.Rx, s.before.Rx), minus(c.Tx, s.before.Tx)
+	return c
 }
 
 // counted holds the NIC's counters against the stream, of which some bytes may have come again: all of its payload in

@@ -1,0 +1,45 @@
+package guests
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"testing"
+
+	"vnic.dev/vnic/devmem/kernel/kerneltest"
+	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// envCases is for a run by hand: which cases of the conformance suite, as a regular expression.
+const envCases = "VNIC_CASES"
+
+// conformance is the suite over the unmodified kernel: its gve driver, on a gVNIC of ours, between two of them in one
+// guest.
+func (w *guestLab) conformance(ctx context.Context, t *testing.T) {
+	args := []string{"/bin/devmem-conformance", "-i", "eth0", "-peer", "eth1", "-node", "1"}
+	if s := os.Getenv(envCases); s != "" {
+		args = append(args, "-run", s)
+	}
+	var out agent.ExecResult
+	testkit.OK(t, w.gve.Agent().Call(ctx, "exec", agent.Exec{Args: args}, &out))
+	t.Logf("status %d\n%s", out.Status, out.Stderr)
+	var res kerneltest.Result
+	if err := json.Unmarshal([]byte(out.Stdout), &res); err != nil {
+		t.Fatalf("%v: %q", err, out.Stdout)
+	}
+	t.Logf("%d passed, %d skipped, %d failed", res.Passed, res.Skipped, res.Failed)
+	for _, c := range res.Cases {
+		if c.Failed {
+			t.Errorf("%s: %q", c.Name, c.Log)
+		}
+	}
+	if out.Status != 0 || res.Passed == 0 {
+		t.Errorf("status %d, %d passed", out.Status, res.Passed)
+	}
+	for _, i := range []int{gvePort, gveSecond} {
+		p := w.ports[i]
+		t.Logf("%s: %+v, %d failures", p.Name, p.NIC().Link().Counters(),
+			p.Device().(interface{ Failures() uint64 }).Failures())
+	}
+}

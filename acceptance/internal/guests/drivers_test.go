@@ -1,0 +1,31 @@
+package guests
+
+import (
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// One guest has gVNICs under its kernel's driver and a virtio NIC under ours, each with a GPU; the other has a virtio NIC
+// under its kernel's. All that they can show without being killed is shown on one boot.
+//
+// Invariant: devmem/kernel: Linux's own sockets pass the same suite, over IPv4, IPv6 and loopback.
+//
+// Invariant: devmem: The clients pass in a guest over Linux's device memory TCP and a mapped dma-buf, without any of
+// vnic's code below package devmem; payload lies in the GPU's memory, by the NIC's count.
+//
+// Invariant: guest-images: A disk of a guest's NVMe/TCP target has the same bytes for initiators
+// and for the host.
+func TestKernelsDrivers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots QEMU")
+	}
+	w := newLab(t)
+	t.Run("nvme", w.nvme)
+	t.Run("clients", w.clients)
+	t.Run("two models and two GPUs", w.twoModels)
+	w.run(t, "conformance", w.conformance)
+	w.lives(t)
+	testkit.OK(t, w.gve.PowerOff(t.Context()))
+	testkit.OK(t, w.virtio.PowerOff(t.Context()))
+}

@@ -1,0 +1,177 @@
+package guests
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/driver"
+	guestimages "vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/guest-images/guestnvme"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/machines"
+	"vnic.dev/vnic/lab/machines/machinetest"
+	"vnic.dev/vnic/qemu"
+	"vnic.dev/vnic/stack"
+)
+
+// life is how long a guest of a lab may live: its subtests take a tenth of that.
+const life = 8 * time.Minute
+
+// step is how long a subtest may take.
+const step = 2 * time.Minute
+
+// guestLab is two guests that stay, and a third in this process. Subtests use them one after the other, and each leaves
+// them as they were.
+type guestLab struct {
+	lab   *lab.Lab
+	ports [5]*lab.Port // by the constants below
+
+	gve    *machines.Guest // its kernel's driver has two gVNICs, a GPU behind the first; and ours a virtio NIC with another
+	virtio *machines.Guest // its kernel's driver has a virtio NIC
+	nic    *driver.NIC     // of the guest in this process
+	peer   *stack.Stack    // on it
+
+	disks map[string]*os.File // by serial number
+	dead  error               // why a guest has ended; nil: both live
+}
+
+// The lab's ports.
+const (
+	gvePort    = iota // eth0
+	gveSecond         // eth1, for the peer of the conformance suite
+	oursPort          // the virtio NIC of the gve guest, whose kernel has no driver for it
+	peerPort          // in this process
+	virtioPort        // eth0 of the virtio guest
+)
+
+// The lab's machines.
+const (
+	gveGuest = iota
+	peerGuest
+	virtioGuest
+)
+
+// gpus of the gve guest: a NUMA node, of which the kernel now and then leaves less than is wanted of 64 MiB, and a BAR.
+const nodeSize, barSize = 128 << 20, 64 << 20
+
+func newLab(t *testing.T) *guestLab {
+	t.Helper()
+	begin := time.Now()
+	nvme := slices.Concat(guestnvme.TargetModules, guestnvme.InitiatorModules)
+	gveModules := slices.Concat(machines.SoftwareFor(lab.GVE).Modules, machines.SoftwareFor(lab.Virtio).Modules, nvme)
+	virtioModules := append(slices.Clone(nvme), machines.SoftwareFor(lab.Virtio).Driver)
+	im := machinetest.Images(t, []string{lab.GVE, lab.Virtio}, guestimages.Options{
+		Applets: []string{"devmem"},
+		Modules: unique(slices.Concat(gveModules, virtioModules)),
+		Files: map[string]string{
+			"bin/devmem-clients":     machinetest.Program(t, "vnic.dev/vnic/devmem/kernel/clienttest/devmem-clients"),
+			"bin/devmem-conformance": machinetest.Program(t, "vnic.dev/vnic/devmem/kernel/kerneltest/devmem-conformance"),
+		}})
+	w := &guestLab{lab: machinetest.Lab(t, lab.Description{Guests: []lab.Guest{
+		gveGuest: {Name: "gve", NICs: []lab.NIC{{Model: lab.GVE, GPUs: []int{0}}, {Model: lab.GVE, GPUs: []int{0}},
+			{Model: lab.Virtio, GPUs: []int{1}}}, GPUs: []lab.GPU{{Memory: nodeSize}, {Memory: barSize}}},
+		peerGuest:   {Name: "peer", NICs: []lab.NIC{{Model: lab.Virtio, QueuePairs: 2}}, GPUs: []lab.GPU{{Memory: 16 << 20}}},
+		virtioGuest: {Name: "virtio", NICs: []lab.NIC{{Model: lab.Virtio}}},
+	}}, nil)}
+	for i := range w.ports {
+		w.ports[i] = w.lab.Port(i)
+	}
+	w.newDisks(t)
+	w.startPeer(t)
+	booting := time.Now()
+	guests := machinetest.BootAll(t, im,
+		machinetest.Guest{Machine: w.lab.Machine(gveGuest), Config: machines.Config{Name: "gve", RAMSize: 512 << 20,
+			Accel: qemu.AccelTCG, TimeLimit: life, Agent: agent.Config{Hostname: "gve", Modules: unique(gveModules)},
+			Disks: w.disksOf(gveGuest)}},
+		machinetest.Guest{Machine: w.lab.Machine(virtioGuest), Config: machines.Config{Name: "virtio", RAMSize: 256 << 20,
+			Accel: qemu.AccelTCG, TimeLimit: life, Agent: agent.Config{Hostname: "virtio", Modules: virtioModules},
+			Disks: w.disksOf(virtioGuest)}})
+	w.gve, w.virtio = guests[0], guests[1]
+	for i, g := range map[int]*machines.Guest{gvePort: w.gve, virtioPort: w.virtio} {
+		p := w.ports[i]
+		r, err := guestnet.Apply(t.Context(), g.Agent(), guestnet.Config{Interfaces: []guestnet.Interface{{
+			MAC: net.HardwareAddr(p.MAC[:]).String(), MTU: p.MTU, Addrs: []netip.Prefix{p.Addr4, p.Addr6}}}})
+		if err != nil || r.NotReady != "" {
+			t.Fatal(g.Name(), r.NotReady, err)
+		}
+	}
+	t.Logf("prepared in %v, booted in %v", booting.Sub(begin), time.Since(booting))
+	return w
+}
+
+func unique(list []string) []string {
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// startPeer is the guest in this process: our driver and stack, and what it serves.
+func (w *guestLab) startPeer(t *testing.T) {
+	t.Helper()
+	p := w.ports[peerPort]
+	w.nic = testkit.Must(p.InProcess(driver.Options{QueuePairs: 2, HostQueues: 1}))(t)
+	// A guest that is emulated is late, and nothing is lost here.
+	s, err := stack.New(w.nic, w.nic.Control(), stack.Options{Addresses: []netip.Prefix{p.Addr4, p.Addr6}, MTU: p.MTU,
+		MinRTO: 3 * time.Second})
+	if err != nil {
+		t.Fatal(errors.Join(err, w.nic.Close()))
+	}
+	w.peer = s
+	t.Cleanup(func() { testkit.OK(t, s.Close()) })
+}
+
+// at is a port of TCP of the guest that has a port of the lab.
+func (w *guestLab) at(i int, port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(w.ports[i].Addr4.Addr(), port)
+}
+
+// run is a subtest, which gets a context that ends after step. It fails at once if a guest has ended, in whichever test,
+// with the reason.
+func (w *guestLab) run(t *testing.T, name string, f func(ctx context.Context, t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		w.lives(t)
+		begin := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), step)
+		defer func() {
+			cancel()
+			if t.Failed() {
+				w.lives(t)
+			}
+			t.Logf("%v", time.Since(begin))
+		}()
+		f(ctx, t)
+	})
+}
+
+// lives fails a test if a guest has ended. The end of its console is shown when the lab ends.
+func (w *guestLab) lives(t *testing.T) {
+	t.Helper()
+	for _, g := range []*machines.Guest{w.gve, w.virtio} {
+		if w.dead == nil {
+			w.dead = g.Gone("in the middle of the tests")
+		}
+	}
+	if w.dead != nil {
+		t.Fatalf("a guest has ended: %v", w.dead)
+	}
+}
+
+// call runs a program in a guest, which is to succeed.
+func call(ctx context.Context, t *testing.T, g *machines.Guest, args ...string) agent.ExecResult {
+	t.Helper()
+	var r agent.ExecResult
+	testkit.OK(t, g.Agent().Call(ctx, "exec", agent.Exec{Args: args}, &r))
+	if r.Status != 0 {
+		t.Fatalf("guest %s: %q: status %d: %s%s", g.Name(), args, r.Status, agent.Plain(r.Stdout), agent.Plain(r.Stderr))
+	}
+	return r
+}

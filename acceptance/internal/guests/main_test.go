@@ -1,0 +1,32 @@
+package guests
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab/machines/machinetest"
+)
+
+// limit is the most guests that this package may boot: what `make test` has time for.
+const limit = 20
+
+func TestMain(m *testing.M) { testkit.Main(counted{m}) }
+
+type counted struct{ *testing.M }
+
+// Run runs the tests, and says how many guests they have booted.
+func (m counted) Run() int {
+	code := m.M.Run()
+	n := machinetest.Booted()
+	if n > 0 {
+		fmt.Printf("guests: %d booted, of at most %d\n", n, limit)
+	}
+	if n > limit {
+		fmt.Fprintf(os.Stderr, "guests: %d are more than `make test` has time for: "+
+			"have an existing lab show it, or leave it to make test-all\n", n)
+		return 1
+	}
+	return code
+}

@@ -1,0 +1,273 @@
+package guests
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/guest-images/guestnvme"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab/machines"
+	"vnic.dev/vnic/qemu"
+)
+
+const nqn = "nqn.2026-01.dev.vnic:target"
+
+// disks of the guests, by their serial numbers: files of this process, each with the pattern of a seed.
+var disks = map[string]struct {
+	guest    int
+	size     uint64
+	seed     uint64
+	readOnly bool
+}{
+	diskBig:    {guest: virtioGuest, size: diskSize, seed: diskSeed},
+	diskSmall:  {guest: virtioGuest, size: 1 << 20, seed: 1, readOnly: true},
+	diskShared: {guest: virtioGuest, size: 1 << 20, seed: 3},
+	diskOne:    {guest: gveGuest, size: 1 << 20, seed: 21},
+	diskTwo:    {guest: gveGuest, size: 2 << 20, seed: 22},
+}
+
+// Disks, by their serial numbers.
+const (
+	diskBig    = "big"
+	diskSmall  = "small"
+	diskShared = "shared" // the clients' target has it
+	diskOne    = "one"
+	diskTwo    = "two"
+)
+
+// newDisks makes the files.
+func (w *guestLab) newDisks(t *testing.T) {
+	t.Helper()
+	w.disks = make(map[string]*os.File)
+	for name, d := range disks {
+		f := testkit.Must(qemu.NewMemory("disk", d.size))(t)
+		t.Cleanup(func() { testkit.OK(t, f.Close()) })
+		b := make([]byte, d.size)
+		gpumem.FillAt(b, d.seed, 0)
+		testkit.Must(f.WriteAt(b, 0))(t)
+		w.disks[name] = f
+	}
+}
+
+// disksOf are those of a guest.
+func (w *guestLab) disksOf(guest int) (list []qemu.Disk) {
+	for name, d := range disks {
+		if d.guest == guest {
+			list = append(list, qemu.Disk{File: w.disks[name], Serial: name, ReadOnly: d.readOnly})
+		}
+	}
+	return list
+}
+
+// bytes are those of a disk, by the host.
+func (w *guestLab) bytes(t *testing.T, disk string, off, n uint64) []byte {
+	t.Helper()
+	b := make([]byte, n)
+	testkit.Must(w.disks[disk].ReadAt(b, int64(off)))(t)
+	return b
+}
+
+// pair is a guest whose kernel is an NVMe/TCP target, and one whose kernel is an initiator.
+type pair struct {
+	*guestLab
+	target, initiator *agent.Client
+	addr              netip.AddrPort // the target's
+	addr6             netip.Addr
+}
+
+func (w *guestLab) pair(target, initiator *machines.Guest, port int) *pair {
+	return &pair{w, target.Agent(), initiator.Agent(), w.at(port, guestnvme.Port), w.ports[port].Addr6.Addr()}
+}
+
+const (
+	diskSize = 24 << 20 // diskBig's
+	diskSeed = 11
+)
+
+func (p *pair) serve(ctx context.Context, t *testing.T, disks ...string) {
+	t.Helper()
+	testkit.OK(t, guestnvme.Serve(ctx, p.target, guestnvme.Target{NQN: nqn, Addrs: []netip.AddrPort{p.addr},
+		Disks: disks}))
+}
+
+func (p *pair) connect(ctx context.Context, t *testing.T, nsids ...uint32) guestnvme.Controller {
+	t.Helper()
+	return testkit.Must(guestnvme.Connect(ctx, p.initiator, guestnvme.Connection{Addr: p.addr, NQN: nqn,
+		NSIDs: nsids}))(t)
+}
+
+// nvme has each guest's kernel be a target for the other's initiator: virtio_net's first, then gve's.
+func (w *guestLab) nvme(t *testing.T) {
+	w.run(t, "target on virtio", w.pair(w.virtio, w.gve, virtioPort).all)
+	w.run(t, "target on gve", w.pair(w.gve, w.virtio, gvePort).two)
+}
+
+// all is whatever there is of a target with one disk.
+func (p *pair) all(ctx context.Context, t *testing.T) {
+	t.Run("refused", func(t *testing.T) { p.refused(ctx, t) })
+	begin := time.Now()
+	step := func(what string) {
+		t.Logf("%s: %v", what, time.Since(begin))
+		begin = time.Now()
+	}
+	p.serve(ctx, t, diskBig)
+	p.serve(ctx, t, diskBig) // again: no error
+	step("serve")
+	p.giveUp(ctx, t)
+	step("connect in vain")
+	c := p.connect(ctx, t)
+	step("connect")
+	if n := c.Namespaces[0]; n.NSID != 1 || n.Size != diskSize || n.BlockSize != 512 {
+		t.Errorf("%+v", c)
+	}
+	device := c.Namespaces[0].Device
+	t.Run("read", func(t *testing.T) { p.read(ctx, t, device) })
+	begin = time.Now()
+	whole := guestnvme.Range{Device: device, Len: diskSize}
+	testkit.Equal(t, "bytes the same", testkit.Must(guestnvme.Compare(ctx, p.initiator, whole, diskSeed))(t),
+		diskSize)
+	step("compare all")
+	sum := testkit.Must(guestnvme.Digest(ctx, p.initiator, whole))(t)
+	testkit.Equal(t, "digest", sum, sha256.Sum256(p.bytes(t, diskBig, 0, diskSize)))
+	step("digest of all")
+	t.Run("write", func(t *testing.T) { p.write(ctx, t, device) })
+	t.Run("end", func(t *testing.T) { p.end(ctx, t, c) })
+}
+
+// refused are targets that cannot be, each of which leaves nothing that would be in the way of a
+// good one.
+func (p *pair) refused(ctx context.Context, t *testing.T) {
+	addrs := []netip.AddrPort{p.addr}
+	for _, c := range []struct {
+		target guestnvme.Target
+		says   string
+	}{
+		{guestnvme.Target{NQN: "x", Addrs: addrs, Disks: []string{diskBig}}, "NQN"},
+		{guestnvme.Target{NQN: nqn, Addrs: addrs, Disks: []string{diskBig, "/dev/none"}}, "no such file"},
+		{guestnvme.Target{NQN: nqn, Addrs: addrs, Disks: []string{diskSmall}}, "permission denied"}, // it is read-only
+		{guestnvme.Target{NQN: nqn, Disks: []string{diskBig},
+			Addrs: append(addrs, netip.MustParseAddrPort("192.0.2.1:4420"))}, "cannot assign requested address"},
+	} {
+		testkit.ErrorSays(t, guestnvme.Serve(ctx, p.target, c.target), c.says)
+	}
+	short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	testkit.ErrorIs(t, guestnvme.Serve(short, p.target, guestnvme.Target{NQN: nqn, Addrs: addrs, Disks: []string{"none"}}),
+		context.DeadlineExceeded)
+	// Nobody listens.
+	testkit.ErrorSays(t, testkit.Err(guestnvme.Connect(ctx, p.initiator,
+		guestnvme.Connection{Addr: p.addr, NQN: nqn})), "connection refused")
+}
+
+// giveUp connects, and waits for a namespace that there is not. Of that nothing stays: a second
+// connection of the same host to the same target is refused (EALREADY) while there is one.
+func (p *pair) giveUp(ctx context.Context, t *testing.T) {
+	short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	defer cancel()
+	conn := guestnvme.Connection{Addr: p.addr, NQN: nqn, NSIDs: []uint32{1, 2}}
+	testkit.ErrorIs(t, testkit.Err(guestnvme.Connect(short, p.initiator, conn)), context.DeadlineExceeded)
+	conn.NSIDs = nil
+	testkit.Eventually(t, "the first connection's end", func() bool {
+		c, err := guestnvme.Connect(ctx, p.initiator, conn)
+		if err == nil {
+			testkit.OK(t, guestnvme.Disconnect(ctx, p.initiator, c.Name))
+		}
+		return err == nil
+	})
+}
+
+// two is a target with several namespaces and addresses.
+func (p *pair) two(ctx context.Context, t *testing.T) {
+	addrs := []netip.AddrPort{p.addr, netip.AddrPortFrom(p.addr6, 4421)}
+	testkit.OK(t, guestnvme.Serve(ctx, p.target, guestnvme.Target{NQN: nqn, Disks: []string{diskOne, diskTwo},
+		Addrs: addrs}))
+	for _, a := range addrs {
+		c := testkit.Must(guestnvme.Connect(ctx, p.initiator, guestnvme.Connection{Addr: a, NQN: nqn,
+			HostNQN: "nqn.2026-01.dev.vnic:" + a.Addr().Unmap().String()[:4], NSIDs: []uint32{2, 1}, Queues: 1}))(t)
+		for i, n := range c.Namespaces {
+			if want := uint64(2-i) << 20; n.Size != want || n.NSID != uint32(2-i) {
+				t.Errorf("namespace %d: %+v", 2-i, n)
+			}
+			same := testkit.Must(guestnvme.Compare(ctx, p.initiator,
+				guestnvme.Range{Device: n.Device, Len: n.Size}, uint64(22-i)))(t)
+			testkit.Equal(t, fmt.Sprintf("by %v, of namespace %d, bytes the same", a, n.NSID), same, n.Size)
+		}
+		testkit.OK(t, guestnvme.Disconnect(ctx, p.initiator, c.Name))
+	}
+	testkit.OK(t, guestnvme.Stop(ctx, p.target))
+}
+
+// read compares ranges by their digests.
+func (p *pair) read(ctx context.Context, t *testing.T, device string) {
+	for _, r := range []guestnvme.Range{
+		{Off: 0, Len: 4096}, {Off: 512, Len: 512}, {Off: diskSize - 512, Len: 512}, {Len: 0},
+		{Off: 1 << 20, Len: 1 << 20, Chunk: 64 << 10}, {Off: 3 << 20, Len: 8<<20 + 512, Chunk: 4 << 20},
+		{Off: 16 << 20, Len: 2 << 20, Buffered: true},
+	} {
+		r.Device = device
+		begin := time.Now()
+		got := testkit.Must(guestnvme.Digest(ctx, p.initiator, r))(t)
+		t.Logf("%+v: %v", r, time.Since(begin))
+		if want := sha256.Sum256(p.bytes(t, diskBig, r.Off, r.Len)); got != want {
+			t.Errorf("%+v: %x, want %x", r, got, want)
+		}
+	}
+	for _, r := range []guestnvme.Range{{Device: device, Off: 1, Len: 512}, {Device: device, Off: diskSize, Len: 512},
+		{Device: device, Len: diskSize + 512}, {Device: "../null", Len: 512}, {Device: device, Len: 512, Chunk: 100}} {
+		testkit.ErrorSays(t, testkit.Err(guestnvme.Digest(ctx, p.initiator, r)), "invalid argument")
+	}
+	// What the host changes is seen at once, at its place.
+	b := p.bytes(t, diskBig, 5<<20+777, 1)
+	testkit.Must(p.disks[diskBig].WriteAt([]byte{^b[0]}, 5<<20+777))(t)
+	same := testkit.Must(guestnvme.Compare(ctx, p.initiator,
+		guestnvme.Range{Device: device, Off: 5 << 20, Len: 1 << 20}, diskSeed))(t)
+	testkit.Equal(t, "bytes the same", same, 777)
+	testkit.Must(p.disks[diskBig].WriteAt(b, 5<<20+777))(t)
+}
+
+// write has the initiator write; the host finds that there, and nothing else.
+func (p *pair) write(ctx context.Context, t *testing.T, device string) {
+	want := p.bytes(t, diskBig, 0, diskSize)
+	for i, r := range []guestnvme.Range{
+		{Off: 8192, Len: 4096, Chunk: 4096},               // in the command capsule
+		{Off: 12 << 20, Len: 4<<20 + 512, Chunk: 1 << 20}, // by R2T
+		{Off: 20 << 20, Len: 1 << 20, Buffered: true},
+	} {
+		r.Device = device
+		seed := uint64(100 + i)
+		begin := time.Now()
+		testkit.OK(t, guestnvme.Write(ctx, p.initiator, r, seed))
+		t.Logf("%+v: %v", r, time.Since(begin))
+		gpumem.FillAt(want[r.Off:r.Off+r.Len], seed, r.Off)
+	}
+	if got := p.bytes(t, diskBig, 0, diskSize); sha256.Sum256(got) != sha256.Sum256(want) {
+		for i := range got {
+			if got[i] != want[i] {
+				t.Fatalf("byte %d is %#x, want %#x", i, got[i], want[i])
+			}
+		}
+	}
+}
+
+// end takes all away, and serves something else.
+func (p *pair) end(ctx context.Context, t *testing.T, c guestnvme.Controller) {
+	other := guestnvme.Target{NQN: nqn + "2", Addrs: []netip.AddrPort{p.addr}, Disks: []string{diskBig}}
+	testkit.ErrorSays(t, guestnvme.Serve(ctx, p.target, other), "busy")
+	for range 2 { // again: no error
+		testkit.OK(t, guestnvme.Disconnect(ctx, p.initiator, c.Name))
+	}
+	testkit.ErrorSays(t, testkit.Err(guestnvme.Digest(ctx, p.initiator,
+		guestnvme.Range{Device: c.Namespaces[0].Device, Len: 512})), "no such block device")
+	for range 2 {
+		testkit.OK(t, guestnvme.Stop(ctx, p.target))
+	}
+	testkit.OK(t, guestnvme.Serve(ctx, p.target, other))
+	testkit.OK(t, guestnvme.Stop(ctx, p.target))
+}

@@ -1,0 +1,44 @@
+package stranger
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"vnic.dev/vnic/guest-images/agent"
+)
+
+// End is a guest with the tool devmem, and its NIC.
+type End struct {
+	*Guest
+	Device string // for the tool's -f
+	Addr   string // of it
+}
+
+// Send sends from GPU to GPU by the guests' tool, which validates what comes: all of it is in the GPU's memory.
+func Send(ctx context.Context, from, to End, bytes int) error {
+	const port, pattern = "5201", "7"
+	got := make(chan error, 1)
+	var r agent.ExecResult
+	go func() {
+		got <- to.Run(ctx, &r, []string{"/bin/devmem", "recv", "-L", "-f", to.Device, "-s", to.Addr, "-p", port, "-v", pattern})
+	}()
+	var s agent.ExecResult
+	err := from.Run(ctx, &s, []string{"/bin/devmem", "send", "-c", from.Addr, "-b", fmt.Sprint(bytes), "-f", from.Device,
+		"-s", to.Addr, "-p", port, "-v", pattern}) // it tries again until the other listens
+	if err != nil {
+		return err
+	}
+	if s.Status != 0 {
+		return fmt.Errorf("send: %+v", s)
+	}
+	if err := <-got; err != nil {
+		return err
+	}
+	if r.Status != 0 || !strings.Contains(r.Stdout, "Validated buffer") ||
+		!strings.Contains(r.Stderr, fmt.Sprintf("total_received=%d\n", bytes)) ||
+		!strings.Contains(r.Stderr, "linear_received=0\n") {
+		return fmt.Errorf("recv: %+v", r)
+	}
+	return nil
+}

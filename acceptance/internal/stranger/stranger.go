@@ -1,0 +1,121 @@
+// Package stranger boots QEMUs that vnic has not started, as a user of `vnic serve` does: with the arguments that are
+// printed, and what any machine has.
+package stranger
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+
+	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/proc"
+	"vnic.dev/vnic/lab/machines"
+)
+
+// Config says what a QEMU boots.
+type Config struct {
+	Dir    string // for its files
+	Name   string // of the guest, in the files' names
+	Initrd string // file: WriteInitrd
+	Append string // last words of the kernel's command line
+	Args   []string
+}
+
+// Console is the file that gets the guest's console; what QEMU says is in a file with -qemu behind that.
+func (c *Config) Console() string { return filepath.Join(c.Dir, "console-"+c.Name) }
+
+// WriteInitrd writes the initramfs of guests with a configuration of their agent.
+func WriteInitrd(im *machines.Images, c agent.Config, file string) error {
+	r, err := im.Initrd(c)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = io.Copy(f, r)
+	return err
+}
+
+// Guest is one that has booted.
+type Guest struct {
+	*agent.Client
+	qemu *proc.Child
+}
+
+// Boot starts QEMU, which ends with ctx, and waits until the guest has booted. Without an error the caller kills it.
+func Boot(ctx context.Context, im *machines.Images, c Config) (*Guest, error) {
+	results := filepath.Join(c.Dir, "results-"+c.Name)
+	_ = os.Remove(results)
+	l, err := net.Listen("unix", results)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	// tsc=unstable: on a busy machine the kernel's clock by the TSC of two CPUs under TCG ran ten
+	// times too fast, once in 13 runs.
+	args := append(im.QEMU.Args[1:len(im.QEMU.Args):len(im.QEMU.Args)], "-nodefaults", "-no-user-config",
+		"-display", "none", "-no-reboot",
+		"-accel", "tcg,thread=multi", "-cpu", "max", "-kernel", im.Kernel.Boots(), "-initrd", c.Initrd,
+		"-append", "console=ttyS0 quiet panic=-1 tsc=unstable "+c.Append, "-serial", "file:"+c.Console(),
+		"-chardev", "socket,id=results,path="+results, "-serial", "chardev:results")
+	cmd := exec.CommandContext(ctx, im.QEMU.Args[0], append(args, c.Args...)...)
+	cmd.Env = append(os.Environ(), im.QEMU.Env...)
+	said, err := os.Create(c.Console() + "-qemu") // much, when vnic goes away
+	if err != nil {
+		return nil, err
+	}
+	defer said.Close()
+	cmd.Stderr = said
+	qemu, err := proc.StartChild(cmd)
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		<-qemu.Done()
+		_ = l.Close()
+	}()
+	conn, err := l.Accept()
+	if err != nil {
+		<-qemu.Done()
+		return nil, fmt.Errorf("QEMU of %s ended: %w", c.Name, qemu.Err())
+	}
+	g := &Guest{agent.NewClient(conn), qemu}
+	select {
+	case <-g.Booted():
+		return g, nil
+	case <-g.Done():
+		g.Kill()
+		return nil, fmt.Errorf("guest %s: %w", c.Name, g.Err())
+	case <-ctx.Done():
+		g.Kill()
+		return nil, fmt.Errorf("guest %s has not booted: %w", c.Name, ctx.Err())
+	}
+}
+
+// Run runs a program in the guest.
+func (g *Guest) Run(ctx context.Context, r *agent.ExecResult, args []string) error {
+	return g.Call(ctx, "exec", agent.Exec{Args: args}, r)
+}
+
+// Kill ends its QEMU.
+func (g *Guest) Kill() {
+	Kill(g.qemu)
+	_ = g.Close()
+}
+
+// Kill ends a program by SIGKILL, with what it has started.
+func Kill(program *proc.Child) {
+	if !program.Ends(0) {
+		_ = syscall.Kill(-program.PID(), syscall.SIGKILL)
+	}
+	<-program.Done()
+}
