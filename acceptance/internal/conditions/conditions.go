@@ -71,7 +71,7 @@ func operand(values map[string]string, s string) (string, error) {
 }
 
 func check(values map[string]string, cond string) (bool, string) {
-	f := strings.Fields(cond)
+	f := strings.SplitN(cond, " ", 3)
 	if len(f) != 3 {
 		return false, fmt.Sprintf("%s: not of the form A OP B", cond)
 	}

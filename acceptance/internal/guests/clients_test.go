@@ -175,6 +175,7 @@ func (l *guestLab) clients(t *testing.T) {
 		r, bound, others := w.job(ctx, t, "nvme", "-server", w.at(virtioPort, guestnvme.Port), "-name", nqn)
 		w.judgeBlocks(t, r, before, w.bytes(t, diskShared, 0, disks[diskShared].size))
 		inGPU(t, r, bound, others)
+		w.kernelReads(ctx, t, r.Written)
 	})
 	w.run(t, "ring", w.ring)
 }
@@ -189,6 +190,23 @@ func (w *clientLab) judgeBlocks(t *testing.T, r clienttest.Report, before, after
 	if r.Written == r.SHA256 {
 		t.Error("what was written is what was there")
 	}
+}
+
+// kernelReads has the kernel's own initiator read what was written. It sees a byte that the host changes then.
+func (w *clientLab) kernelReads(ctx context.Context, t *testing.T, written string) {
+	t.Helper()
+	a := w.gve.Agent()
+	c := testkit.Must(guestnvme.Connect(ctx, a, guestnvme.Connection{Addr: w.at(virtioPort, guestnvme.Port), NQN: nqn}))(t)
+	all := guestnvme.Range{Device: c.Namespaces[0].Device, Len: disks[diskShared].size}
+	read := func() string { return fmt.Sprintf("%x", testkit.Must(guestnvme.Digest(ctx, a, all))(t)) }
+	testkit.Equal(t, "digest of what the kernel's initiator reads", read(), written)
+	b := w.bytes(t, diskShared, 12345, 1)
+	testkit.Must(w.disks[diskShared].WriteAt([]byte{b[0] ^ 1}, 12345))(t)
+	if read() == written {
+		t.Error("the kernel's initiator does not see a byte that was changed")
+	}
+	testkit.Must(w.disks[diskShared].WriteAt(b, 12345))(t)
+	testkit.OK(t, guestnvme.Disconnect(ctx, a, c.Name))
 }
 
 // ring adds up integers of two ranks: the guest's, over Linux, and one over vnic's stack and engines.

@@ -46,7 +46,7 @@ func copyRun(i int) []string {
 // runs puts "runs.I." before all paths of conditions.
 func runs(i int, conditions ...string) (list []string) {
 	for _, c := range conditions {
-		f := strings.Fields(c)
+		f := strings.SplitN(c, " ", 3)
 		if f[2] == "bytes" || strings.HasSuffix(f[2], "_bytes") {
 			f[2] = fmt.Sprintf("runs.%d.%s", i, f[2])
 		}
@@ -66,11 +66,14 @@ func join(lists ...[]string) (all []string) {
 var commands = []command{
 	{name: "run virtio", args: "run --size 8M --audit", guests: 2, holds: join(devmemRun(0), copyRun(1),
 		[]string{`guest == "qemu"`, `nic == "virtio"`, "runs.-len- == 2", "runs.0.audit.hits_sender == 0",
-			"runs.0.audit.hits_receiver == 0", "runs.0.audit.bytes_scanned > 0", "runs.1.sha256 == runs.0.sha256"})},
+			"runs.0.audit.hits_receiver == 0", "runs.0.audit.bytes_scanned > 0"})},
 	{name: "run gve", args: "run --nic gve --size 8M --audit --family 6 --bind-queues 2", guests: 2, holds: join(
 		devmemRun(0), copyRun(1), []string{`guest == "qemu"`, `nic == "gve"`, "family == 6", "bind_queues == 2",
 			"runs.-len- == 2", "runs.0.audit.hits_sender == 0", "runs.0.audit.hits_receiver == 0",
-			"runs.0.audit.bytes_scanned > 0", "runs.1.sha256 == runs.0.sha256"})},
+			"runs.0.audit.bytes_scanned > 0"})},
+	{name: "run with the driver vnicgpu", args: "run --nic gve --gpu-driver vnicgpu --gpu-memory 32M --size 8M " +
+		"--mode devmem", guests: 2, holds: join(devmemRun(0), []string{`guest == "qemu"`, "runs.-len- == 1",
+		"runs.0.bytes == 8388608"})},
 	{name: "allreduce", args: "allreduce --nic gve,virtio --count 5,100001 -n 1 -w 0 --timeout 60s", guests: 2,
 		holds: []string{`guest == "qemu"`, "modes.0.wrong == 0", "modes.0.rows.-len- == 2", "modes.0.ranks.-len- == 2",
 			`modes.0.ranks.0.nic == "gve"`, `modes.0.ranks.1.nic == "virtio"`, "modes.0.ranks.0.expected.out > 0",
@@ -87,7 +90,7 @@ var commands = []command{
 		runs(0, `what == "read"`, "verified == true", "failed == 0", "rx.host == 0", "rx.device >= bytes",
 			"host_bytes == 0"),
 		runs(1, `what == "write"`, "failed == 0", "tx.device >= bytes"),
-		runs(2, `what == "read_back"`, "verified == true", "failed == 0", "rx.host == 0", "rx.device >= bytes"),
+		runs(2, `what == "read back"`, "verified == true", "failed == 0", "rx.host == 0", "rx.device >= bytes"),
 		[]string{`guest == "qemu"`, "runs.-len- == 3"})},
 	{name: "rdma", args: "rdma put --nic gve,virtio --size 4M --mr gpu,ram", guests: 2, holds: join(
 		runs(0, `mr == "gpu"`, "verified == true", "requester.device >= bytes", "responder.device >= bytes",
@@ -99,6 +102,9 @@ var commands = []command{
 
 // The program from end to end, once for each command that boots guests, on either NIC where a command is the NIC's own
 // proof: what it prints is right, and the host's counters say where payload was.
+//
+// Invariant: vnic run: With GPUs that the driver vnicgpu has, payload goes from GPU to GPU by the kernel's own TCP, and
+// not through host memory.
 //
 // Invariant: vnic run: In two guests of QEMU, on either NIC, the program proves that payload went from GPU to GPU and
 // not through host memory.

@@ -14,6 +14,9 @@ import (
 // Invariant: devmem: The clients pass in a guest over Linux's device memory TCP and a mapped dma-buf, without any of
 // vnic's code below package devmem; payload lies in the GPU's memory, by the NIC's count.
 //
+// Invariant: vnic block: what is read from Linux's target is in GPU memory, and what is written from there is what the
+// kernel's own initiator reads; payload lies in device memory.
+//
 // Invariant: guest-images: A disk of a guest's NVMe/TCP target has the same bytes for initiators
 // and for the host.
 func TestKernelsDrivers(t *testing.T) {

@@ -6,30 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
 )
-
-// Invariant: vnic run: With GPUs that the driver vnicgpu has, payload goes from GPU to GPU by the kernel's own TCP, and
-// not through host memory.
-func TestProofWithTheGPUsDriver(t *testing.T) {
-	if testing.Short() {
-		t.Skip("boots QEMU")
-	}
-	o := pairOptions(NICGVE, 8<<20)
-	o.GPUDriver, o.GPUMemory, o.Modes = lab.DriverVNICGPU, 32<<20, []string{transfer.Devmem}
-	rep := do(t, o)
-	for _, wrong := range unproved(rep, &o) {
-		t.Error(wrong)
-	}
-	r := &rep.Runs[0]
-	if r.Bytes != 8<<20 || !r.SHA256Match || r.TX.Host != 0 || r.RX.Host != 0 || r.TX.Device < r.Bytes ||
-		r.RX.Device < r.Bytes || r.BouncedBytes != 0 {
-		t.Errorf("%+v", r)
-	}
-}
 
 // Invariant: vnic run: What Linux allows and the lab's tree does not is bounced, counted, and told before.
 func TestLinuxAllowsWhatTheTreeRedirects(t *testing.T) {

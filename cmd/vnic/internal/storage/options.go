@@ -1,10 +1,8 @@
 package storage
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"strconv"
 	"time"
 
@@ -33,9 +31,6 @@ type Options struct {
 	Seed    uint64
 
 	Progress func(mode string, done, total uint64)
-
-	// tests: at the end, what of the server's disk others see
-	judge func(ctx context.Context, s *guests.Set, server netip.AddrPort) error
 
 	target target
 	room   uint64 // of GPU memory, for data

@@ -62,9 +62,6 @@ func (u *use) run(ctx context.Context) error {
 			return guests.InMode(u.opt.Modes, mode, err)
 		}
 	}
-	if u.opt.judge != nil {
-		return u.opt.judge(ctx, u.set, server)
-	}
 	return nil
 }
 
