@@ -17,6 +17,7 @@ import (
 	"vnic.dev/vnic/acceptance/internal/conditions"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/proc"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab/machines/machinetest"
 )
@@ -152,7 +153,9 @@ func execute(t *testing.T, guests, status int, program string, args ...string) s
 	cmd.Dir, cmd.Stdout, cmd.Stderr = t.TempDir(), &stdout, &stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it ends its guests
 	cmd.WaitDelay = 30 * time.Second
-	err := cmd.Run()
+	child := testkit.Must(proc.StartChild(cmd))(t) // it ends with this process, however that ends
+	<-child.Done()
+	err := child.Err()
 	t.Logf("%.1f s, CPU %.1f s: %s", time.Since(begin).Seconds(),
 		(cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(), strings.Join(args, " "))
 	if err != nil && cmd.ProcessState.ExitCode() != status || err == nil && status != 0 {

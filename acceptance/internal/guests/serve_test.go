@@ -3,6 +3,7 @@ package guests
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"vnic.dev/vnic/acceptance/internal/stranger"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/proc"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
@@ -49,27 +51,23 @@ func serveCommand(t *testing.T, vnic string) {
 		"--json")
 	var stderr strings.Builder
 	cmd.Dir, cmd.Stderr = dir, &stderr
-	stdout := testkit.Must(cmd.StdoutPipe())(t)
-	testkit.OK(t, cmd.Start())
-	ended := make(chan error, 1)
-	defer func() {
-		_ = cmd.Process.Kill()
-		<-ended
-	}()
+	stdout, printed, err := os.Pipe()
+	testkit.OK(t, err)
+	defer stdout.Close()
+	cmd.Stdout = printed
+	server, err := proc.StartChild(cmd)
+	testkit.OK(t, errors.Join(err, printed.Close()))
+	defer stranger.Kill(server)
 	var rep served
-	err := json.NewDecoder(stdout).Decode(&rep)
-	go func() {
-		ended <- cmd.Wait()
-		close(ended)
-	}()
-	if err != nil || len(rep.Guests) != 2 || len(rep.Ports) != 2 {
+	if err := json.NewDecoder(stdout).Decode(&rep); err != nil || len(rep.Guests) != 2 || len(rep.Ports) != 2 {
 		t.Fatalf("vnic serve: %+v: %v", rep, err)
 	}
 	ends := bootServed(ctx, t, dir, im, &rep)
 	testkit.OK(t, stranger.Send(ctx, ends[0], ends[1], 8<<20))
 	testkit.OK(t, stranger.Send(ctx, ends[1], ends[0], 8<<20))
-	testkit.OK(t, cmd.Process.Signal(syscall.SIGTERM))
-	if err := <-ended; err != nil || strings.Contains(stderr.String(), "sandbox:") {
+	testkit.OK(t, syscall.Kill(server.PID(), syscall.SIGTERM))
+	<-server.Done()
+	if err := server.Err(); err != nil || strings.Contains(stderr.String(), "sandbox:") {
 		t.Errorf("vnic serve after SIGTERM: %v: %s", err, &stderr)
 	}
 	if left := testkit.Must(filepath.Glob(filepath.Join(dir, "*.sock")))(t); len(left) > 0 {
