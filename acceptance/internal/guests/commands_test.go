@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/acceptance/internal/conditions"
+	"vnic.dev/vnic/devmem/devmemtest"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/internal/proc"
@@ -188,16 +189,18 @@ func serveOneFile(t *testing.T) (url, digest string) {
 // bootCommand boots two guests that ping each other by name, and run a program of this machine's on their GPUs' memory:
 // its bytes come out, said whose they are, and the worst status is vnic's.
 func bootCommand(t *testing.T, vnic string) {
-	const script = `ping -c 1 guest$((1 - VNIC_INDEX)) > /dev/null && echo answered
-./memory-conformance
+	const script = `until ping -c 1 guest$((1 - VNIC_INDEX)) > /dev/null; do sleep 1; done
+echo answered
+/memory-conformance
 printf 'a\001\377\n'
 exit $((VNIC_INDEX * 7))`
 	memory := machinetest.Program(t, "vnic.dev/vnic/guest/memory-conformance")
 	testkit.OK(t, os.Chmod(filepath.Dir(memory), 0o755))
-	out := execute(t, 2, 7, vnic, "boot", "--nic", "virtio", "--guests", "2", "--gpu-memory", "64M",
-		"--copy", memory+":/memory-conformance", "--", "sh", "-c", strings.ReplaceAll(script, "./", "/"))
+	out := execute(t, 2, 7, vnic, "boot", "--timeout", "3m", "--nic", "virtio", "--guests", "2", "--gpu-memory", "64M",
+		"--copy", memory+":/memory-conformance", "--", "sh", "-c", script)
+	n := len(devmemtest.MemoryCases())
 	for i := range 2 {
-		for _, want := range []string{"answered\n", "cases passed, contents by BAR\n", "a\001\377\n"} {
+		for _, want := range []string{"answered\n", fmt.Sprintf("%d of %d cases passed, contents by BAR\n", n, n), "a\001\377\n"} {
 			if !lineEnds(out, fmt.Sprintf("[%d] ", i), want) {
 				t.Errorf("guest %d: no line that ends so: %q", i, want)
 			}
