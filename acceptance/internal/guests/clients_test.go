@@ -94,7 +94,8 @@ func (w *clientLab) meters() (bound, others counts) {
 }
 
 // job runs the program, and gives what it and the NIC say.
-func (w *clientLab) job(ctx context.Context, t *testing.T, job string, args ...any) (r clienttest.Report, bound, others counts) {
+func (w *clientLab) job(ctx context.Context, t *testing.T, job string, args ...any) (r clienttest.Report, bound,
+	others counts) {
 	t.Helper()
 	words := []string{"/bin/devmem-clients", job, "-i", "eth0", "-node", "1"}
 	for _, a := range args {
@@ -156,7 +157,8 @@ func (l *guestLab) clients(t *testing.T) {
 		testkit.Equal(t, "gathered", r.Memory.Gathered, fileSize)
 		inGPU(t, r, bound, others)
 	})
-	w.run(t, "an ordinary socket", func(ctx context.Context, t *testing.T) { // the meters show where payload is, not what is hoped for
+	// The meters show where payload is, not what is hoped for.
+	w.run(t, "an ordinary socket", func(ctx context.Context, t *testing.T) {
 		r, bound, others := w.job(ctx, t, "plain", "-url", url)
 		testkit.Equal(t, "digest", r.SHA256, digest(w.file))
 		// The client before has left its queue to RSS: late acknowledgments may come by it.
@@ -215,7 +217,8 @@ func (w *clientLab) ring(ctx context.Context, t *testing.T) {
 	gpu := p.GPU()
 	register := func(off, size uint64) devmem.Buffer { return testkit.Must(w.peer.Register(gpu.ID(), off, size))(t) }
 	data, pool, scratch := register(0, 8<<20), register(8<<20, 4<<20), register(12<<20, 2<<20)
-	place := clienttest.Ring{Rank: 1, Ranks: 2, Count: sums, Listen: w.at(peerPort, ringPort), Next: w.at(gvePort, ringPort)}
+	place := clienttest.Ring{Rank: 1, Ranks: 2, Count: sums, Listen: w.at(peerPort, ringPort),
+		Next: w.at(gvePort, ringPort)}
 	mine := make([]byte, 4*sums)
 	for k := range sums {
 		binary.LittleEndian.PutUint32(mine[4*k:], place.Element(1, k))

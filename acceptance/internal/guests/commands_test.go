@@ -200,7 +200,8 @@ exit $((VNIC_INDEX * 7))`
 		"--copy", memory+":/memory-conformance", "--", "sh", "-c", script)
 	n := len(devmemtest.MemoryCases())
 	for i := range 2 {
-		for _, want := range []string{"answered\n", fmt.Sprintf("%d of %d cases passed, contents by BAR\n", n, n), "a\001\377\n"} {
+		for _, want := range []string{"answered\n", fmt.Sprintf("%d of %d cases passed, contents by BAR\n", n, n),
+			"a\001\377\n"} {
 			if !lineEnds(out, fmt.Sprintf("[%d] ", i), want) {
 				t.Errorf("guest %d: no line that ends so: %q", i, want)
 			}

@@ -35,8 +35,8 @@ type guestLab struct {
 	lab   *lab.Lab
 	ports [5]*lab.Port // by the constants below
 
-	gve    *machines.Guest // its kernel's driver has two gVNICs, a GPU behind the first; and ours a virtio NIC with another
-	virtio *machines.Guest // its kernel's driver has a virtio NIC
+	gve    *machines.Guest // its kernel has two gVNICs and a GPU, our driver a virtio NIC and another GPU
+	virtio *machines.Guest // its kernel has a virtio NIC
 	nic    *driver.NIC     // of the guest in this process
 	peer   *stack.Stack    // on it
 
@@ -133,8 +133,8 @@ func (w *guestLab) at(i int, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(w.ports[i].Addr4.Addr(), port)
 }
 
-// run is a subtest, which gets a context that ends after step. It fails at once if a guest has ended, in whichever test,
-// with the reason.
+// run is a subtest, which gets a context that ends after step. It fails at once, with the reason, if a
+// guest has ended, in whichever test.
 func (w *guestLab) run(t *testing.T, name string, f func(ctx context.Context, t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {

@@ -21,7 +21,8 @@ func Send(ctx context.Context, from, to End, bytes int) error {
 	got := make(chan error, 1)
 	var r agent.ExecResult
 	go func() {
-		got <- to.Run(ctx, &r, []string{"/bin/devmem", "recv", "-L", "-f", to.Device, "-s", to.Addr, "-p", port, "-v", pattern})
+		got <- to.Run(ctx, &r, []string{"/bin/devmem", "recv", "-L", "-f", to.Device, "-s", to.Addr, "-p", port,
+			"-v", pattern})
 	}()
 	var s agent.ExecResult
 	err := from.Run(ctx, &s, []string{"/bin/devmem", "send", "-c", from.Addr, "-b", fmt.Sprint(bytes), "-f", from.Device,
