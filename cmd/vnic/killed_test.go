@@ -18,6 +18,7 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab/labtest"
 )
 
 // children are the processes that a process has started, each by a pidfd and by its command line.
@@ -83,8 +84,9 @@ func TestKilledVnicLeavesNothing(t *testing.T) {
 		{"boot", "up", 2, []string{"boot", "--sandbox", "on", "--offline", "--", "sh", "-c", "echo up; sleep 1000"}},
 	} {
 		needs := func(t *testing.T) {
-			if tt.children > 1 && (testing.Short() || err != nil) {
-				t.Skipf("QEMU in -short, or none without the network: %v", err)
+			if tt.children > 1 {
+				labtest.Boots(t)
+				testkit.OK(t, err)
 			}
 		}
 		t.Run(tt.name, func(t *testing.T) {

@@ -25,9 +25,7 @@ import (
 // cacheWithQEMU is a cache with QEMU and a kernel; without one the test is skipped.
 func cacheWithQEMU(t *testing.T) string {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("QEMU in -short")
-	}
+	labtest.Boots(t)
 	dir, err := assets.CacheDir(assets.Options{})
 	var r *assets.Resolved
 	if err == nil {

@@ -19,15 +19,14 @@ type heldBy int
 
 const (
 	byMakeTest heldBy = iota
-	byGuests          // it is skipped with -short, and not where all guests are booted
-	byLong            // it is skipped without VNIC_LONG
+	byLong            // it is skipped without VNIC_LONG, as one that boots guests of its own
 	byScript
 )
 
-// guests is the package whose tests boot guests for all that these can show.
+// guests is the package whose guests `make test` boots.
 const guests = "acceptance/internal/guests"
 
-func (h heldBy) String() string { return [...]string{"", "guests", "long", "script"}[h] }
+func (h heldBy) String() string { return [...]string{"", "long", "script"}[h] }
 
 // easiest says by what the sentence of the first invariants of a list, which is sorted, is held: by the test of it that
 // runs most often.
@@ -103,9 +102,6 @@ func look(body *ast.BlockStmt) (h heldBy, calls []string) {
 			return false // cases, of which others run
 		case *ast.IfStmt:
 			if asked := called(n.Cond); slices.Contains(called(n.Body), "t.Skip") {
-				if slices.Contains(asked, "testing.Short") {
-					h = max(h, byGuests)
-				}
 				if slices.Contains(asked, "labtest.Long") {
 					h = byLong
 				}
@@ -113,7 +109,11 @@ func look(body *ast.BlockStmt) (h heldBy, calls []string) {
 		}
 		return true
 	})
-	return h, called(body)
+	calls = called(body)
+	if slices.Contains(calls, "labtest.Boots") {
+		h = byLong
+	}
+	return h, calls
 }
 
 // called lists the functions that are called below a node, but for those in functions and loops.
@@ -142,8 +142,8 @@ func TestWhenATestRuns(t *testing.T) {
 	for f, want := range map[function]heldBy{
 		{"virtq", "TestBadChainStopsItsQueue"}:                                byMakeTest,
 		{"acceptance/internal/badinput", "TestEachBoundIsNeeded"}:             byLong,
-		{"lab/machines/machinetest", "Images"}:                                byGuests, // by a function that it calls
-		{"acceptance/internal/gvelab", "TestDriverSurvivesChurnUnderTraffic"}: byGuests, // by one of another package
+		{"lab/machines/machinetest", "Images"}:                                byLong,   // by a function that it calls
+		{"acceptance/internal/gvelab", "TestDriverSurvivesChurnUnderTraffic"}: byLong, // by one of another package
 	} {
 		if left[f] != want {
 			t.Errorf("%v: %v, and not %v", f, left[f], want)

@@ -189,9 +189,8 @@ change it there, and write it with ` + "`go test ./internal/invariants -update`"
 
 ` + "`TestNIC/...`" + ` are cases of the suite in ` + "`nic/nictest`" + `, which each device model passes.
 
-Behind a sentence stands by what alone it is held: (guests) by tests that -short leaves out, nearly all of them because
-they boot guests, and that are not in ` + "`acceptance/internal/guests`" + `; (long) by tests that VNIC_LONG asks for;
-(script) by a script of ` + "`acceptance`" + `.
+Behind a sentence stands by what alone it is held: (long) by tests that VNIC_LONG asks for, which nearly all of them do
+because they boot guests, and are not in ` + "`acceptance/internal/guests`" + `; (script) by a script of ` + "`acceptance`" + `.
 `
 
 // render makes the document: areas in order of name, in each its sentences, and of each its tests

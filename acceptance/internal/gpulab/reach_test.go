@@ -104,9 +104,7 @@ func judge(t *testing.T, list ...machine) {
 // Invariant: vnicgpu: Where an IOMMU would translate what the NIC sends below a switch, binding is refused at once, and
 // the log says what helps; where it does not translate, memory is bound.
 func TestTranslatingIOMMU(t *testing.T) {
-	if testing.Short() || !labtest.Long() {
-		t.Skip("boots QEMU, twice; with VNIC_LONG=1")
-	}
+	labtest.Boots(t)
 	judge(t,
 		machine{name: "it translates", below: "x", iommu: "intel_iommu=on iommu.strict=1",
 			domain: "Default domain type: Translated", log: "iommu=pt, or no switch"},
@@ -117,9 +115,7 @@ func TestTranslatingIOMMU(t *testing.T) {
 // Invariant: vnicgpu: Across root ports Linux decides by the CPU: it binds where the lab's host bridges forward, and
 // refuses where they do not.
 func TestLinuxDecides(t *testing.T) {
-	if testing.Short() || !labtest.Long() {
-		t.Skip("boots QEMU, twice; with VNIC_LONG=1")
-	}
+	labtest.Boots(t)
 	judge(t,
 		machine{name: "p2p none", below: "s", routing: pcie.NoRouting, log: "cannot be used for peer-to-peer DMA"},
 		machine{name: "p2p any", below: "s", routing: pcie.AnyBridge})

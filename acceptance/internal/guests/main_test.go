@@ -12,7 +12,10 @@ import (
 // limit is the most guests that this package may boot: what `make test` has time for.
 const limit = 20
 
-func TestMain(m *testing.M) { testkit.Main(counted{m}) }
+func TestMain(m *testing.M) {
+	machinetest.InMakeTest = true
+	testkit.Main(counted{m})
+}
 
 type counted struct{ *testing.M }
 

@@ -37,9 +37,7 @@ const timeLimit = 5 * time.Minute
 // Invariant: vnic run: Linux's own ncdevmem receives and sends over the NIC, and every byte is
 // compared.
 func TestKernelsOwnTestOfDevmem(t *testing.T) {
-	if testing.Short() {
-		t.Skip("boots QEMU")
-	}
+	labtest.Boots(t)
 	if labtest.Long() {
 		received, compared = 64<<20, 64<<20
 	}
@@ -49,9 +47,7 @@ func TestKernelsOwnTestOfDevmem(t *testing.T) {
 // Invariant: vnicgpu: Linux's own ncdevmem receives into and sends from a dma-buf of the driver's, of a GPU that is a PCI
 // device below the NIC's switch.
 func TestKernelsOwnTestOfDevmemOnADriversGPU(t *testing.T) {
-	if testing.Short() {
-		t.Skip("boots QEMU")
-	}
+	labtest.Boots(t)
 	newBench(t, lab.DriverVNICGPU).judged(t, (*bench).driverCases)
 }
 

@@ -34,9 +34,7 @@ var modules = []string{"rdma_rxe", "ib_uverbs"}
 // with VNIC_LONG, which `make test-all` sets, the test is skipped: the kernel is a download of 140 MB.
 func Images(t *testing.T) *machines.Images {
 	t.Helper()
-	if testing.Short() || !labtest.Long() {
-		t.Skip("boots Debian's generic kernel; with VNIC_LONG=1")
-	}
+	labtest.Boots(t)
 	words := strings.Fields(tool(t, "kernel", append([]string{"--generic"}, suites...)...))
 	if len(words) != 2 {
 		t.Fatalf("tools/kernel: %q", words)

@@ -18,9 +18,7 @@ import (
 //
 // Invariant: lab: A guest may raise its MTU to the maximum of its NIC, and what it sends then arrives.
 func TestMTUIsRaised(t *testing.T) {
-	if testing.Short() || !labtest.Long() {
-		t.Skip("two guests more: in the large form only (VNIC_LONG)")
-	}
+	labtest.Boots(t)
 	const most = 9000
 	program := machinetest.Program(t, "vnic.dev/vnic/acceptance/internal/servelab/guest")
 	for _, model := range []string{lab.Virtio, lab.GVE} {

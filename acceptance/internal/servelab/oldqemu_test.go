@@ -17,9 +17,7 @@ import (
 // QEMU 10.0, with all of TestServeStrangersQEMU that it can do; of gve it says what vnic has said
 // that it would.
 func TestServeOldQEMU(t *testing.T) {
-	if testing.Short() || !labtest.Long() {
-		t.Skip("in the large form only (VNIC_LONG)")
-	}
+	labtest.Boots(t)
 	find := exec.CommandContext(t.Context(), "../../../tools/qemu", "trixie", "bookworm-backports")
 	find.Stderr = t.Output()
 	out, err := find.Output()

@@ -22,9 +22,7 @@ import (
 // Invariant: virtio: A NIC takes a native XDP program only if all packets come through it.
 // Invariant: nic/gve: A driver may ask for twice the queues that it comes up with, as far as there are 16.
 func TestNativeXDP(t *testing.T) {
-	if testing.Short() {
-		t.Skip("boots QEMU")
-	}
+	labtest.Boots(t)
 	program := machinetest.Program(t, "vnic.dev/vnic/acceptance/internal/servelab/guest")
 	t.Run(lab.Virtio, func(t *testing.T) {
 		g := xdpGuest(t, program, lab.NIC{Model: lab.Virtio}, lab.NIC{Model: lab.Virtio, XDP: true})

@@ -1,5 +1,6 @@
 // Package machinetest boots guests for tests: what is not there is fetched, and a test whose guest
-// cannot be had fails. Tests that boot are left out with -short.
+// cannot be had fails. Tests that boot are for `make test-all` (labtest.Boots), but for those of
+// acceptance/internal/guests.
 package machinetest
 
 import (
@@ -18,6 +19,7 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/lab/machines"
 )
 
@@ -26,7 +28,7 @@ import (
 // when the test ends.
 func Images(t *testing.T, models []string, o guestimages.Options) *machines.Images {
 	t.Helper()
-	skipIfShort(t)
+	boots(t)
 	step := ""
 	progress := func(p assets.Progress) {
 		if now := p.Step + " " + p.What; now != step {
@@ -46,17 +48,21 @@ func Images(t *testing.T, models []string, o guestimages.Options) *machines.Imag
 	return im
 }
 
-func skipIfShort(t *testing.T) {
+// InMakeTest is set by acceptance/internal/guests, whose guests `make test` boots.
+var InMakeTest bool
+
+// boots skips a test for whose guests `make test` has no time.
+func boots(t *testing.T) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("boots QEMU")
+	if !InMakeTest || testing.Short() {
+		labtest.Boots(t)
 	}
 }
 
 // Program builds a program for guests, and gives its path.
 func Program(t *testing.T, pkg string) string {
 	t.Helper()
-	skipIfShort(t)
+	boots(t)
 	dir := filepath.Join(t.TempDir(), filepath.Base(pkg))
 	testkit.OK(t, os.Mkdir(dir, 0o755))
 	path := testkit.Must(guestimages.BuildProgram(t.Context(), pkg, dir))(t)

@@ -22,6 +22,7 @@ import (
 	"vnic.dev/vnic/devmem/devmemtest"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
 )
 
 // exampleProgram is an example of a package's documentation: a whole program, and what it prints.
@@ -93,9 +94,7 @@ func sections(out string) map[string]string {
 //
 // Invariant: vnic boot: A program's bytes and status come out as they are, on either NIC.
 func TestProgramRunsInAGuest(t *testing.T) {
-	if testing.Short() {
-		t.Skip("QEMU in -short")
-	}
+	labtest.Boots(t)
 	const root = "../../../.."
 	dir := t.TempDir()
 	want := map[string]string{}

@@ -116,9 +116,7 @@ func TestTreesAreCompared(t *testing.T) {
 //
 // Invariant: vnic boot: A guest of a lab file has all its NICs and GPUs, each in its place.
 func TestGuestsOfALabUseAllTheirNICs(t *testing.T) {
-	if testing.Short() {
-		t.Skip("QEMU in -short")
-	}
+	labtest.Boots(t)
 	dir := t.TempDir()
 	e := exampleProgram{source: testkit.Must(os.ReadFile("testdata/rails.go"))(t)}
 	testkit.OK(t, e.build(t.Context(), filepath.Join(dir, "rails")))

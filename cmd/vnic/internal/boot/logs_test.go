@@ -73,9 +73,7 @@ func TestPortForGDBThatIsTaken(t *testing.T) {
 // A run that went well leaves what the guest printed, from the kernel's first line to what programs write to its
 // console, whole.
 func TestConsoleOfAGoodRunIsKept(t *testing.T) {
-	if testing.Short() || !labtest.Long() {
-		t.Skip("one more guest: with VNIC_LONG")
-	}
+	labtest.Boots(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var out bytes.Buffer

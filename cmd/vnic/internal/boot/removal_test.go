@@ -22,9 +22,7 @@ import (
 // A NIC that the kernel's own driver has is taken away while a stream goes over it: its interface vanishes, its peer
 // hears nothing any more, and the guest goes on, as does the stream over its other NIC.
 func TestStockDriverLosesItsNIC(t *testing.T) {
-	if testing.Short() || !labtest.Long() {
-		t.Skip("QEMU, half a minute: VNIC_LONG=1")
-	}
+	labtest.Boots(t)
 	ignore := goleak.IgnoreCurrent()
 	dir := t.TempDir()
 	e := exampleProgram{source: testkit.Must(os.ReadFile("testdata/stock.go"))(t)}

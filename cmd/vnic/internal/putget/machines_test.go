@@ -18,9 +18,7 @@ import (
 //
 // Invariant: vnic rdma: guests of both device models put and get; when one is killed the other ends.
 func TestMachines(t *testing.T) {
-	if testing.Short() {
-		t.Skip("boots QEMU")
-	}
+	labtest.Boots(t)
 	nics := [][]string{{lab.Virtio}}
 	if labtest.Long() {
 		nics = append(nics, []string{lab.GVE}, []string{lab.GVE, lab.Virtio})
@@ -64,9 +62,7 @@ func paging(t *testing.T, nic string) Options {
 // Invariant: vnic rdma: pages of a guest's program move while a NIC of either model writes and reads them: no byte is
 // lost, and none goes where a page was before.
 func TestPaging(t *testing.T) {
-	if testing.Short() {
-		t.Skip("boots QEMU")
-	}
+	labtest.Boots(t)
 	models := []string{lab.Virtio}
 	if labtest.Long() {
 		models = append(models, lab.GVE)
@@ -93,9 +89,7 @@ func TestPaging(t *testing.T) {
 
 // What goes wrong on purpose is found, and what is left goes on.
 func TestPagingFaults(t *testing.T) {
-	if testing.Short() || !labtest.Long() {
-		t.Skip("boots QEMU, often; with VNIC_LONG=1")
-	}
+	labtest.Boots(t)
 	for _, nic := range []string{lab.Virtio, lab.GVE} {
 		for _, c := range []struct {
 			fault string

@@ -14,9 +14,7 @@ import (
 func TestLinuxAllowsWhatTheTreeRedirects(t *testing.T) {
 	const machine = "driver: vnicgpu, memory: 256M, sockets: [{name: s0}], switches: [{name: w, below: s0}], " +
 		"nics: [{name: nic0, below: w, model: gve}], gpus: [{name: gpu0, below: w, memory: 32M, acs-redirect: true}]"
-	if testing.Short() || !labtest.Long() { // acceptance/36-gpu-driver.sh has it, too
-		t.Skip("boots QEMU")
-	}
+	labtest.Boots(t)
 	testkit.LeavesNothing(t)
 	rep, _, said, err := faulty(t, false, file(t, machine, ""), 1, 4<<20)
 	if err != nil && !errors.Is(err, ErrProof) || rep == nil || len(rep.Rails) != 1 {

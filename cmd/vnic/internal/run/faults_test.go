@@ -170,8 +170,8 @@ func TestFaultsLeaveTheStreamRight(t *testing.T) {
 	for _, c := range []struct{ name, model string }{{"inproc", NICVirtio}, {NICVirtio, NICVirtio}, {NICGVE, NICGVE}} {
 		model, inProc := c.model, c.name == "inproc"
 		t.Run(c.name, func(t *testing.T) {
-			if !inProc && testing.Short() {
-				t.Skip("boots QEMU")
+			if !inProc {
+				labtest.Boots(t)
 			}
 			testkit.LeavesNothing(t)
 			var links, script []string
@@ -256,9 +256,7 @@ func TestFaultsThatEndTransfers(t *testing.T) {
 				continue
 			}
 			t.Run(model+" "+f.fault, func(t *testing.T) {
-				if testing.Short() || !labtest.Long() {
-					t.Skip("QEMU: VNIC_LONG=1; TestRemovalEndsItsOwnRails is always run")
-				}
+				labtest.Boots(t)
 				testkit.LeavesNothing(t)
 				// A removal takes six seconds and more.
 				rep, _, said, err := faulty(t, false, slow(t, faultyLab(t, model, nil, f.set)), 1, 24<<20)

@@ -48,9 +48,7 @@ const noP2P = " without P2P"
 // there.
 func booted(t *testing.T, name string) *pair {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("boots QEMU")
-	}
+	labtest.Boots(t)
 	x := pairs[name]
 	if x == nil {
 		x = boot(t, name)

@@ -228,9 +228,7 @@ func TestRailsHaveTheFilesAddresses(t *testing.T) {
 // several rounds and by GPUs that they share. The second rail's GPUs are behind ports that redirect, and of that rail
 // alone payload is in host memory. In the table of a rail nothing is said of processor time, which is its guest's.
 func TestRailsOfMachines(t *testing.T) {
-	if testing.Short() {
-		t.Skip("boots QEMU")
-	}
+	labtest.Boots(t)
 	const guest = `
     memory: 256M, cpus: 2,
     sockets: [{name: s0, p2p: none}],

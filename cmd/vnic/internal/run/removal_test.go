@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab/labtest"
 )
 
 // removalLab is a lab file of three rails: those that lose something last until they do, the last one is short.
@@ -26,8 +27,8 @@ const removalLab = `
 func TestRemovalEndsItsOwnRails(t *testing.T) {
 	for _, name := range []string{"inproc", "qemu"} {
 		t.Run(name, func(t *testing.T) {
-			if name == "qemu" && testing.Short() {
-				t.Skip("boots QEMU")
+			if name == "qemu" {
+				labtest.Boots(t)
 			}
 			testkit.LeavesNothing(t)
 			f := file(t, removalLab, "script: [{at: 100ms, set: nic a.nic0 remove}, {at: 100ms, set: gpu b.gpu1 remove}]")

@@ -75,9 +75,7 @@ func TestRepeatedRunsLeaveNothing(t *testing.T) {
 		repeat(t, inproc, o)
 	})
 	t.Run("QEMU", func(t *testing.T) {
-		if testing.Short() {
-			t.Skip("boots QEMU")
-		}
+		labtest.Boots(t)
 		o := pairOptions(NICVirtio, qemuSize)
 		o.Fetch.CacheDir = ownCache(t)
 		im, err := prepareGuests(t.Context(), &o) // puts its image there
