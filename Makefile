@@ -21,13 +21,11 @@
 WITH  := tools/with-tools
 GUEST := guest-images/bin/vnic-guest.gz
 UROOT := bin/u-root.gz
-# The driver of guests' GPUs, for the kernel that is fetched: in vnic as well.
-KERNEL := $(shell sed -n 's/.*"name": "linux-binary-\(.*\)",/\1/p' assets/versions.lock)
-GPU    := guest-images/bin/vnicgpu-$(KERNEL).ko.gz
 # Everything that Go builds from: a change of any of it builds anew.
 SRC   := $(shell find . -name '*.go' -o -name '*.s' -o -name go.mod -o -name go.sum -o \
                  \( -name '*.json' -o -name '*.yaml' -o -name '*.sh' \) -path '*/internal/*' -o \
-                 -path './assets/selftests/p*/*' | grep -v '^./tools/')
+                 -path './assets/selftests/p*/*' -o \
+                 -path './guest-images/vnicgpu/*' | grep -v '^./tools/')
 
 # What is made bears the date of its source, not of its making.
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
@@ -61,16 +59,12 @@ $(UROOT): tools/uroot/build tools/uroot/go.mod tools/uroot/go.sum tools/uroot/sh
 	@mkdir -p bin
 	$(WITH) tools/uroot/build $@
 
-$(GPU): tools/vnicgpu $(wildcard guest-images/vnicgpu/*.[ch]) guest-images/vnicgpu/Kbuild
-	@$(WITH) --cc tools/vnicgpu $(KERNEL) $@ || \
-	  { [ $$? = 3 ] && echo "make: note: this vnic has no driver for guests' GPUs (--gpu-driver vnicgpu)" >&2; }
-
 AS_VNIC := -trimpath -buildvcs=false -ldflags='-X main.stamped=$(VERSION)'
-bin/vnic: $(SRC) $(GUEST) $(GPU)
+bin/vnic: $(SRC) $(GUEST)
 	$(HASTE) $(WITH) go build $(AS_VNIC) -o $@ ./cmd/vnic
 
 # To Go the userland lies in guest-images/bin here, and is embedded.
-bin/release/vnic: $(SRC) $(GUEST) $(GPU) $(UROOT)
+bin/release/vnic: $(SRC) $(GUEST) $(UROOT)
 	@mkdir -p bin/release
 	@{ echo '{"Replace": {'; for f in u-root.txt u-root-licences.gz u-root.gz; do \
 	  echo "  \"$(CURDIR)/guest-images/bin/$$f\": \"$(CURDIR)/bin/$$f\"$$([ $$f = u-root.gz ] || echo ,)"; done; \
@@ -168,4 +162,4 @@ selftest: build
 	tools/selftests $(SELFTESTS)
 
 clean:
-	rm -rf bin dist $(GUEST) $(GPU)
+	rm -rf bin dist $(GUEST)

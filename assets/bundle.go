@@ -18,7 +18,12 @@ const (
 	BundleTests      = "selftests-root"  // what the kernel's driver selftests run on
 	BundleTools      = "selftests-tools" // what they are built with, and their source
 	BundleGuestTools = "guest-tools"     // what --tools puts into guests
+	BundleHeaders    = "kernel-headers"  // what vnicgpu.ko is built with (gpumodule)
+	BundleCompiler   = "compiler"        // and by, where this machine has none
 )
+
+// GPUModules is the directory of the cache that has the vnicgpu.ko that were built.
+const GPUModules = "gpu-modules"
 
 // Bundle is packages, with all that they need, which are fetched as QEMU and the kernel are, into a tree of their own.
 type Bundle struct {
@@ -27,7 +32,9 @@ type Bundle struct {
 	Series   string   // trees of the same name, of which each has its use: of the kernel's series, say
 	Packages []string // that are named; the first one's version counts
 	Leave    []string // that are not taken where others need them
-	Want     string   // the version of it that is looked for: the nearest is taken
+	Only     []string // nothing else is taken than Packages and these, whatever they need; nil: all of it
+	Suites   []string // where to look, best first; nil: those of versions.lock
+	Want     string   // the version of it that is looked for: the nearest is taken; "": the first suite's
 	// Build makes something of the tree before it is kept; nil: nothing.
 	Build func(ctx context.Context, root string) error
 	// Downloading hears how many bytes will be downloaded, before they are; nil: nobody.
@@ -108,11 +115,12 @@ func HasBundle(o Options, b Bundle) bool {
 }
 
 func (b *Bundle) role() role {
-	return role{name: b.Name, key: b.Name + " " + b.Series, install: b.Packages, want: b.Want, build: b.Build,
-		title: cmp.Or(b.Title, b.Name), downloading: b.Downloading,
+	return role{name: b.Name, key: b.Name + " " + b.Series, install: b.Packages, want: b.Want, suites: b.Suites,
+		build: b.Build, title: cmp.Or(b.Title, b.Name), downloading: b.Downloading,
 		pick: func(c []Package) []Package {
 			return slices.DeleteFunc(c, func(p Package) bool {
-				return slices.Contains(b.Leave, p.Name) && !slices.Contains(b.Packages, p.Name)
+				left := slices.Contains(b.Leave, p.Name) || b.Only != nil && !slices.Contains(b.Only, p.Name)
+				return left && !slices.Contains(b.Packages, p.Name)
 			})
 		},
 		own: func(p Package) bool { return p.Name == b.Packages[0] },

@@ -22,6 +22,7 @@ import (
 //	qemu/KEY/      a QEMU with all its libraries; KEY names version and content
 //	kernel/KEY/    a kernel, the same unpacked (vmlinux), and its modules
 //	images/        see guest-images
+//	gpu-modules/   see gpumodule
 //	kvm.json       does KVM work here, since this boot
 //	tmp/           trees in the making: the holder of the lock removes what is left there
 //

@@ -21,7 +21,7 @@ var ErrInUse = errors.New("in use")
 // CacheEntry is one thing that the cache keeps.
 type CacheEntry struct {
 	Name    string    `json:"name"`              // its path below the cache: KIND/...
-	Kind    string    `json:"kind"`              // "qemu", "kernel", "images", "programs", "tools", "tmp"
+	Kind    string    `json:"kind"`              // "qemu", "kernel", "images", "programs", "tools", "tmp", ...
 	Bytes   int64     `json:"bytes"`             // that it takes up
 	Used    time.Time `json:"used"`              // last; of tools: made
 	Current bool      `json:"current"`           // QEMU, kernel: the one that the next run takes
@@ -43,6 +43,9 @@ var kinds = []struct {
 	{BundleTests, named(`-[0-9a-f]{12}$`)},
 	{BundleTools, named(`-[0-9a-f]{12}$`)},
 	{BundleGuestTools, named(`-[0-9a-f]{12}$`)},
+	{BundleHeaders, named(`-[0-9a-f]{12}$`)},
+	{BundleCompiler, named(`-[0-9a-f]{12}$`)},
+	{GPUModules, named(`^(vnicgpu-.*-[0-9a-f]{16}\.(ko|log)|\.new-.*)$`)},                   // assets/gpumodule
 	{"selftests", named(`^([a-z]+-[0-9a-f]{32}\.squashfs(\.list)?|[a-z]+\.log|\.new-.*)$`)}, // assets/selftests
 	{"images", named(`^([0-9a-f]{64}\.cpio|\.new-.*)$`)},                                    // guest-images
 	{"programs", named(`^((vnic-guest|u-root)-[0-9a-f]{64}|\.new-.*)$`)},                    // guest-images

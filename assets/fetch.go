@@ -27,6 +27,7 @@ const (
 	EnvQEMU    = "VNIC_QEMU"
 	EnvKernel  = "VNIC_KERNEL"
 	EnvModules = "VNIC_MODULES"
+	EnvHeaders = "VNIC_HEADERS"
 )
 
 // Options says where QEMU and the kernel come from. The zero value does the right thing.
@@ -37,6 +38,7 @@ type Options struct {
 	QEMU     string // "" = $VNIC_QEMU, else PATH when new enough, else the cache, else fetched
 	Kernel   string // "" = $VNIC_KERNEL, else the cache, else fetched
 	Modules  string // module directory that goes with Kernel; "" = $VNIC_MODULES
+	Headers  string // build tree or headers that go with Kernel; "" = $VNIC_HEADERS, else found (gpumodule)
 
 	KernelOnly       bool // no QEMU is wanted
 	CachedQEMU       bool // the cache's QEMU is wanted, whatever else there is, and no kernel
@@ -79,6 +81,7 @@ type Kernel struct {
 	Version string `json:"version"` // uname -r
 	Modules string `json:"modules"` // directory with its modules; "" = none
 	Source  string `json:"source"`  // SourceGiven, SourceCache
+	Suite   string `json:"-"`       // that it was fetched from; "" = not known
 }
 
 // Boots is the file that QEMU is given.
@@ -132,7 +135,8 @@ type role struct {
 	key     string   // among the trees of the cache that the next run takes
 	title   string   // for people; "": name
 	install []string // the packages whose closure is computed
-	want    string   // the version that is looked for; "": that of versions.lock
+	suites  []string // where to look, best first; nil: those of versions.lock
+	want    string   // the version that is looked for; "": that of versions.lock, else the first suite's
 	pick    func(closure []Package) []Package
 	own     func(Package) bool // the package whose version counts
 	// what is made of a tree's files; nil = nothing
@@ -266,6 +270,7 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 		} else {
 			_ = unpackKernel(root) // where that cannot be, the bzImage is booted
 			r.Kernel, err = kernelOf(root)
+			r.Kernel.Suite = t.Suite
 		}
 		if err != nil {
 			return fmt.Errorf("cache: %w: remove %s and fetch again", err, root)
@@ -404,7 +409,11 @@ func (f *fetcher) choose(ctx context.Context, r role, failed map[string]error) (
 	want := cmp.Or(r.want, lock.version(r.name))
 	var best *candidate
 	var errs []error
-	for _, name := range lock.Suites {
+	suites := r.suites
+	if suites == nil {
+		suites = lock.Suites
+	}
+	for _, name := range suites {
 		c, err := (*candidate)(nil), failed[name]
 		if err == nil {
 			c, err = f.offer(ctx, r, name)
@@ -420,7 +429,7 @@ func (f *fetcher) choose(ctx context.Context, r role, failed map[string]error) (
 			f.passOver(err)
 			continue
 		}
-		if c.version == want {
+		if want == "" || c.version == want {
 			return c, nil
 		}
 		a, b := distance(c.version, want), [4]int{}

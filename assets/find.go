@@ -1,6 +1,7 @@
 package assets
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/binary"
@@ -141,9 +142,23 @@ func givenKernel(o *Options) (k Kernel, err error) {
 	return k, nil // a kernel with all it needs built in
 }
 
-// kernelVersion reads the version out of a bzImage (Linux Documentation/arch/x86/boot.rst: "HdrS"
-// at 0x202, kernel_version at 0x20e points to a string, less 0x200).
+// kernelVersion reads the version out of a bzImage: uname -r.
 func kernelVersion(path string) (string, error) {
+	banner, err := KernelBanner(path)
+	if err != nil {
+		return "", err
+	}
+	version, _, ok := strings.Cut(banner, " ")
+	if !ok || version == "" || strings.ContainsAny(version, "/\x00") {
+		return "", errors.New("a bzImage without a version")
+	}
+	return version, nil
+}
+
+// KernelBanner reads what a bzImage says of itself: its version, by whom and when it was built, which tells a build
+// from others of the same version (Linux Documentation/arch/x86/boot.rst: "HdrS" at 0x202, kernel_version at 0x20e
+// points to a string, less 0x200).
+func KernelBanner(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", err
@@ -160,11 +175,8 @@ func kernelVersion(path string) (string, error) {
 		return "", fmt.Errorf("a bzImage that is cut short: %d of %d bytes", st.Size(), whole)
 	}
 	at := int64(binary.LittleEndian.Uint16(head[0x20e:])) + 0x200
-	var text [128]byte
+	var text [256]byte
 	n, _ := f.ReadAt(text[:], at)
-	version, _, ok := strings.Cut(string(text[:n]), " ")
-	if !ok || version == "" || strings.ContainsAny(version, "/\x00") {
-		return "", errors.New("a bzImage without a version")
-	}
-	return version, nil
+	banner, _, _ := bytes.Cut(text[:n], []byte{0})
+	return string(banner), nil
 }

@@ -2,10 +2,14 @@ package assets
 
 import (
 	"context"
+	"debug/elf"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"vnic.dev/vnic/internal/proc"
 )
@@ -46,4 +50,62 @@ func CompilePython(ctx context.Context, root string) error {
 		return fmt.Errorf("compile Python's modules: %w", err)
 	}
 	return nil
+}
+
+// RunByOwnLoader makes the programs below directories of a tree of packages, which may be patterns, run by the tree's
+// own loader and libraries, whatever libc this machine has. Each program becomes a script that starts the program,
+// which then lies beside it: compilers call other programs by path, so the scripts are where the programs were.
+func RunByOwnLoader(root string, dirs ...string) error {
+	var programs []string
+	for _, pattern := range dirs {
+		list, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			return err
+		}
+		for _, dir := range list {
+			err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+				if err != nil || !e.Type().IsRegular() {
+					return err
+				}
+				st, err := e.Info()
+				// A library may be a program, too.
+				if err == nil && st.Mode()&0o111 != 0 && dynamic(path) && !strings.Contains(filepath.Base(path), ".so") {
+					programs = append(programs, path)
+				}
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	if len(programs) == 0 {
+		return fmt.Errorf("%s: no programs among the tools", root)
+	}
+	for _, p := range programs {
+		if err := os.Rename(p, p+".real"); err != nil {
+			return err
+		}
+		if err := os.WriteFile(p, []byte(ownLoader), 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ownLoader runs the program beside it. The tree may lie anywhere, and be moved; a link may lead to the script.
+const ownLoader = `#!/bin/sh
+self=$(readlink -f "$0")
+libs=${self%/usr/*}/` + Libraries + `
+exec "$libs/ld-linux-x86-64.so.2" --library-path "$libs" --argv0 "$0" "$self.real" "$@"
+`
+
+// dynamic reports whether a file is a program that names glibc's loader.
+func dynamic(path string) bool {
+	f, err := elf.Open(path)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = f.Close() }()
+	return slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
 }

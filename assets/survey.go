@@ -147,6 +147,7 @@ func (s *Survey) findKernel(o Options, have resolved) bool {
 		if k, err = kernelOf(filepath.Join(s.Cache, cached.Dir)); err != nil {
 			k = Kernel{}
 		}
+		k.Suite = cached.Suite
 	}
 	if k.Image == "" {
 		s.found("kernel", Lacking, "none for guests", "the first run fetches it, or give one (--kernel, --modules)")

@@ -49,6 +49,9 @@ var lock = func() *tested {
 	return t
 }()
 
+// Suites are those that QEMU and kernels are fetched from, best first.
+func Suites() []string { return slices.Clone(lock.Suites) }
+
 // role gives what is known of a role, which may be nothing.
 func (t *tested) role(name string) *members {
 	if m := t.Roles[name]; m != nil {

@@ -47,6 +47,7 @@ type Options struct {
 	Kernel     string            // uname -r of the kernel that is to load them; "" = not checked
 	ModulesDir string            // the kernel's modules; may be empty when no module is named
 	Modules    []string          // names as modprobe knows them; what they need comes along
+	GPUModule  string            // vnicgpu.ko, for Modules with GPUModule; $VNIC_GPU_MODULE comes before it
 	Applets    []string          // links /bin/NAME to the program
 	Userland   *Userland         // u-root's commands, in UserlandDir; nil = none
 	Files      map[string]string // more files: path in the guest to path here; their modes are kept
@@ -59,7 +60,7 @@ func Build(ctx context.Context, o Options) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	mods, err := resolve(o.ModulesDir, o.Kernel, o.Modules)
+	mods, err := resolve(o.ModulesDir, o.GPUModule, o.Modules)
 	if err == nil {
 		err = checkRelease(mods, o.Kernel, o.ModulesDir)
 	}

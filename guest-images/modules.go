@@ -44,13 +44,13 @@ const zstdModule = ".ko.zst"
 // resolve finds modules by name in a kernel's module directory, with all that they need. Packages that no maintainer
 // script has finished have no modules.dep, so what a module needs is read from itself.
 //
-// Of ours it takes those of the kernel that has this release, whatever dir has.
-func resolve(dir, release string, names []string) ([]module, error) {
+// Ours is own, a file, whatever dir has.
+func resolve(dir, own string, names []string) ([]module, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
 	if dir == "" && !slices.ContainsFunc(names, func(n string) bool { return !isOwn(n) }) {
-		return ownModules(names, release)
+		return ownModules(names, own)
 	}
 	index, builtin, err := scan(dir)
 	if err != nil {
@@ -70,7 +70,7 @@ func resolve(dir, release string, names []string) ([]module, error) {
 		}
 		seen[name] = true
 		if isOwn(name) {
-			m, err := ownModule(name, release)
+			m, err := ownModule(name, own)
 			mods = append(mods, m)
 			return err
 		}

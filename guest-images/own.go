@@ -1,37 +1,47 @@
 package guestimages
 
 import (
+	"cmp"
+	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
 	"slices"
-	"strings"
 )
 
 // GPUModule is the kernel module of a GPU that is a PCI device with a driver: guest-images/vnicgpu.
 const GPUModule = "vnicgpu"
 
-// EnvGPUModule names a vnicgpu.ko to use in place of those that this program carries.
+// EnvGPUModule names a vnicgpu.ko to use in place of the one that is built (assets/gpumodule).
 const EnvGPUModule = "VNIC_GPU_MODULE"
 
-// ErrNoGPUModule says that this program carries no vnicgpu.ko for a kernel.
-var ErrNoGPUModule = errors.New("this vnic carries no vnicgpu.ko for it: build one with the kernel's headers, " +
-	"make -C HEADERS M=$PWD/guest-images/vnicgpu MO=/tmp/vnicgpu modules, and name it by $" + EnvGPUModule)
+// ErrNoGPUModule says that an image is to have vnicgpu.ko, and that no file of it was given.
+var ErrNoGPUModule = errors.New("no file of it was given: name one by $" + EnvGPUModule)
 
 // ErrGPUModule says that an error is of vnicgpu.ko.
 var ErrGPUModule = errors.New("vnicgpu.ko, the driver of guests' GPUs")
 
+// gpuSource is what the module is built from.
+//
+//go:embed vnicgpu/*.c vnicgpu/*.h vnicgpu/Kbuild
+var gpuSource embed.FS
+
+// GPUModuleSource gives the files that vnicgpu.ko is built from.
+func GPUModuleSource() fs.FS {
+	dir, _ := fs.Sub(gpuSource, "vnicgpu") // an error is of a name that is none
+	return dir
+}
+
 func isOwn(name string) bool { return name == GPUModule }
 
-// ownModules are modules of ours, each once.
-func ownModules(names []string, release string) (mods []module, err error) {
+// ownModules are modules of ours, each once; file is the one that was built.
+func ownModules(names []string, file string) (mods []module, err error) {
 	for i, n := range names {
 		if slices.Contains(names[:i], n) {
 			continue
 		}
-		m, err := ownModule(n, release)
+		m, err := ownModule(n, file)
 		if err != nil {
 			return nil, err
 		}
@@ -40,19 +50,13 @@ func ownModules(names []string, release string) (mods []module, err error) {
 	return mods, nil
 }
 
-// ownModule is a module of ours, for the kernel that has this release.
-func ownModule(name, release string) (module, error) {
-	file := os.Getenv(EnvGPUModule)
-	var b []byte
-	var err error
-	if file != "" {
-		b, err = os.ReadFile(file)
-	} else {
-		file = name + "-" + release + ".ko.gz"
-		if b, err = bin.ReadFile(path.Join("bin", file)); errors.Is(err, fs.ErrNotExist) {
-			return module{}, fmt.Errorf("%w: %w%s", ErrGPUModule, ErrNoGPUModule, carried())
-		}
+// ownModule is a module of ours: the user's file, or the one that was built.
+func ownModule(name, file string) (module, error) {
+	file = cmp.Or(os.Getenv(EnvGPUModule), file)
+	if file == "" {
+		return module{}, fmt.Errorf("%w: %w", ErrGPUModule, ErrNoGPUModule)
 	}
+	b, err := os.ReadFile(file)
 	if err != nil {
 		return module{}, fmt.Errorf("%w: %w", ErrGPUModule, err)
 	}
@@ -64,17 +68,4 @@ func ownModule(name, release string) (module, error) {
 		return module{}, fmt.Errorf("%w: %s: %w: %w", ErrGPUModule, file, ErrBadModule, err)
 	}
 	return m, nil
-}
-
-// carried says for which kernels there are modules of ours.
-func carried() string {
-	var list []string
-	files, _ := fs.Glob(bin, "bin/"+GPUModule+"-*.ko.gz")
-	for _, f := range files {
-		list = append(list, strings.TrimSuffix(strings.TrimPrefix(path.Base(f), GPUModule+"-"), ".ko.gz"))
-	}
-	if len(list) == 0 {
-		return ""
-	}
-	return "; it carries those for " + strings.Join(list, ", ")
 }

@@ -2,12 +2,8 @@ package selftests
 
 import (
 	"context"
-	"debug/elf"
-	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"vnic.dev/vnic/assets"
@@ -26,64 +22,15 @@ func toolsBundle(kernel string) assets.Bundle {
 			"usr/src/linux-source-" + Series(kernel) + ".tar.xz"}}
 }
 
-// finishTools has all programs of a tree run by its own loader and libraries: each becomes a script that says so,
-// beside the program. Compilers call other programs of their own by path, so the scripts are where these were.
+// finishTools makes the programs of a tree run by its own loader and libraries.
 func finishTools(_ context.Context, root string) error {
 	if err := assets.MergeUsr(root); err != nil {
 		return err
 	}
-	var programs []string
-	dirs, _ := filepath.Glob(filepath.Join(root, "usr/lib/llvm-*/bin"))
-	for _, dir := range []string{"usr/bin", "usr/sbin", "usr/libexec", "usr/lib/gcc"} {
-		if _, err := os.Stat(filepath.Join(root, dir)); err == nil {
-			dirs = append(dirs, filepath.Join(root, dir))
-		}
-	}
-	for _, dir := range dirs {
-		err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-			if err != nil || !e.Type().IsRegular() {
-				return err
-			}
-			st, err := e.Info()
-			// A library may be a program, too.
-			if err == nil && st.Mode()&0o111 != 0 && dynamic(path) && !strings.Contains(filepath.Base(path), ".so") {
-				programs = append(programs, path)
-			}
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	for _, p := range programs {
-		if err := os.Rename(p, p+".real"); err != nil {
-			return err
-		}
-		if err := os.WriteFile(p, []byte(script), 0o755); err != nil {
-			return err
-		}
-	}
-	if len(programs) == 0 {
-		return fmt.Errorf("%s: no programs among the tools", root)
+	if err := assets.RunByOwnLoader(root, "usr/bin", "usr/sbin", "usr/libexec", "usr/lib/gcc", "usr/lib/llvm-*/bin"); err != nil {
+		return err
 	}
 	return os.WriteFile(filepath.Join(root, toolsMark), nil, 0o644)
-}
-
-// script runs the program beside it. The tree may lie anywhere, and be moved; a link may lead to the script.
-var script = `#!/bin/sh
-self=$(readlink -f "$0")
-libs=${self%/usr/*}/` + assets.Libraries + `
-exec "$libs/` + filepath.Base(assets.Loader) + `" --library-path "$libs" --argv0 "$0" "$self.real" "$@"
-`
-
-// dynamic says whether a file is a program that names glibc's loader.
-func dynamic(path string) bool {
-	f, err := elf.Open(path)
-	if err != nil {
-		return false
-	}
-	defer func() { _ = f.Close() }()
-	return slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
 }
 
 // shims are commands, by their names, that find what belongs to the tree at places that they could not work out

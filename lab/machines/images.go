@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"slices"
 
 	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/assets/gpumodule"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/kernelnic"
@@ -46,6 +48,8 @@ type Images struct {
 	Modules []string // that are in the initramfs, with what they need
 
 	initrd *guestimages.Image
+	from   assets.Options // where they, and what more is needed, come from
+	note   func(format string, args ...any)
 }
 
 // Fetch finds or fetches QEMU and a kernel for guests with NICs of these models. note gets what
@@ -63,7 +67,7 @@ func Fetch(ctx context.Context, o assets.Options, models []string, note func(for
 	for _, n := range res.Notes {
 		note("%s", n)
 	}
-	return &Images{Resolved: res}, nil
+	return &Images{Resolved: res, from: o, note: note}, nil
 }
 
 // CheckKernel says whether a kernel of the user's own will do for guests with NICs of these models, before it boots in
@@ -86,9 +90,17 @@ func (im *Images) Build(ctx context.Context, modules []string, applets ...string
 	return im.BuildImage(ctx, guestimages.Options{Modules: modules, Applets: applets})
 }
 
-// BuildImage makes the initramfs. What o says of the cache and the kernel is replaced.
+// BuildImage makes the initramfs. What o says of the cache and the kernel is replaced. If the driver of GPUs is among
+// the modules, it is built, unless the cache has it or the user names one.
 func (im *Images) BuildImage(ctx context.Context, o guestimages.Options) error {
 	o.CacheDir, o.Kernel, o.ModulesDir = im.Cache, im.Kernel.Version, im.Kernel.Modules
+	if slices.Contains(o.Modules, guestimages.GPUModule) && os.Getenv(guestimages.EnvGPUModule) == "" {
+		var err error
+		if o.GPUModule, err = gpumodule.Make(ctx, gpumodule.Options{Options: im.from, Kernel: im.Kernel,
+			Source: guestimages.GPUModuleSource(), Note: im.note}); err != nil {
+			return err
+		}
+	}
 	img, err := guestimages.Build(ctx, o)
 	if errors.Is(err, guestimages.ErrGPUModule) {
 		return &assets.Missing{What: "kernel " + im.Kernel.Version, Err: err, Fix: "name one that is for this kernel by $" +

@@ -1,0 +1,139 @@
+package gpumodule
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"vnic.dev/vnic/internal/proc"
+)
+
+// buildLimit ends a build that hangs.
+const buildLimit = 10 * time.Minute
+
+// notOurs are variables that make would take for its own.
+var notOurs = []string{"MAKEFLAGS", "MFLAGS", "GNUMAKEFLAGS", "KBUILD_OUTPUT", "KBUILD_EXTMOD", "KBUILD_EXTRA_SYMBOLS",
+	"ARCH", "CROSS_COMPILE", "M", "O", "MO", "W", "C", "V"}
+
+// build builds the module in work, and puts it to path.
+func (o *Options) build(ctx context.Context, h *headers, c *compiler, work, path string) error {
+	module, bin := filepath.Join(work, "module"), filepath.Join(work, "bin")
+	for _, d := range []string{module, bin} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			return err
+		}
+	}
+	err := o.eachSource(func(name string, content []byte) error {
+		return os.WriteFile(filepath.Join(module, name), content, 0o644)
+	})
+	if err != nil {
+		return err
+	}
+	tree, err := h.configured(work)
+	if err != nil {
+		return err
+	}
+	cc := filepath.Join(bin, "cc")
+	if err := os.WriteFile(cc, []byte(c.wrapper(ctx, work)), 0o755); err != nil {
+		return err
+	}
+	// No BTF, which would want pahole and the kernel itself. Attributes that a compiler does not know yet are of no
+	// concern. The shell joins both streams, in the order in which they were written.
+	const sh, joined = "sh", `exec "$@" 2>&1`
+	args := []string{"-c", joined, sh, "make", "-s", "-j", strconv.Itoa(runtime.NumCPU()), "-C", tree,
+		"CC=" + cc, "CONFIG_DEBUG_INFO_BTF_MODULES=", "KCFLAGS=-Wno-attributes -ffile-prefix-map=" + work + "/=",
+		"M=" + module, "modules"}
+	var log bytes.Buffer
+	run := proc.Command{Dir: work, Unset: notOurs, Stdout: func(line string) { fmt.Fprintln(&log, line) }}
+	if c.bin != "" {
+		run.Env = []string{"PATH=" + c.bin + ":" + os.Getenv("PATH")}
+	}
+	limited, cancel := context.WithTimeout(ctx, buildLimit)
+	defer cancel()
+	_, err = run.Run(limited, sh, args...)
+	made := filepath.Join(module, "vnicgpu.ko")
+	if err == nil {
+		_, err = run.Run(limited, sh, "-c", joined, sh, "strip", "--strip-debug", made)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		fmt.Fprintln(&log, err)
+		return o.failed(ErrBuild, c, &log, path)
+	case warning.Match(log.Bytes()):
+		return o.failed(ErrWarnings, c, &log, path)
+	}
+	_ = os.Remove(logOf(path))
+	return os.Rename(made, path)
+}
+
+// warning is one of the module's own source.
+var warning = regexp.MustCompile(`(?m)^(\S*/)?[a-z]+\.[ch]:[0-9:]* warning`)
+
+func logOf(path string) string { return strings.TrimSuffix(path, ".ko") + ".log" }
+
+// failed keeps the log of a build, and says where.
+func (o *Options) failed(why error, c *compiler, log *bytes.Buffer, path string) error {
+	if err := os.WriteFile(logOf(path), log.Bytes(), 0o644); err != nil {
+		return errors.Join(err, why)
+	}
+	return o.missing(fmt.Errorf("%w by %s: %s", why, c.name, logOf(path)), "boot another kernel (--kernel)")
+}
+
+// wrapper is a script that compiles. Compilers before GCC 14 lack an option that the configuration of kernels has;
+// another one does the same for functions that are not cold.
+func (c *compiler) wrapper(ctx context.Context, work string) string {
+	older := ""
+	if !c.works(ctx, work, "-fmin-function-alignment=16") {
+		older = `for a; do
+  shift
+  case $a in -fmin-function-alignment=*) a=-falign-functions=${a#*=} ;; esac
+  set -- "$@" "$a"
+done
+`
+	}
+	return "#!/bin/sh\n" + older + "exec " + c.cc + ` "$@"` + "\n"
+}
+
+// configured is a tree to build modules in: the user's, or one of links to what Debian's packages have in /usr/src, and
+// to the programs that they have elsewhere.
+func (h *headers) configured(work string) (string, error) {
+	if h.dir != "" {
+		return h.dir, nil
+	}
+	_, base, _ := packages(h.release)
+	root := filepath.Join(h.tree.Dir, "usr")
+	own := filepath.Join(root, "src/linux-headers-"+h.release)
+	entries, err := os.ReadDir(own)
+	if err != nil {
+		return "", err
+	}
+	kernel := filepath.Join(work, "kernel")
+	if err := os.Mkdir(kernel, 0o755); err != nil {
+		return "", err
+	}
+	for _, e := range entries {
+		to := filepath.Join(own, e.Name())
+		switch e.Name() {
+		case "Makefile":
+			continue
+		case "scripts", "tools":
+			to = filepath.Join(root, "lib/linux-kbuild-"+base, e.Name())
+		}
+		if err := os.Symlink(to, filepath.Join(kernel, e.Name())); err != nil {
+			return "", err
+		}
+	}
+	text := "KBUILD_OUTPUT := " + kernel + "\ninclude " + filepath.Join(root, "src/linux-headers-"+base+"-common/Makefile") +
+		"\n"
+	return kernel, os.WriteFile(filepath.Join(kernel, "Makefile"), []byte(text), 0o644)
+}

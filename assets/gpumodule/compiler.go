@@ -1,0 +1,90 @@
+package gpumodule
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/proc"
+)
+
+// compiler is what builds.
+type compiler struct {
+	cc   string       // as a shell has it
+	bin  string       // a directory to come first in PATH; "": none
+	tree *assets.Tree // of the cache; nil: it is this machine's
+	name string       // for people
+}
+
+// programs are what a build needs besides a compiler.
+var programs = []string{"make", "ld", "strip"}
+
+// findCompiler looks for those of this machine, $CC or gcc, and make; nil: they are not there, or do not work. work is
+// a directory for what they write.
+func findCompiler(ctx context.Context, work string) *compiler {
+	cc := strings.Fields(os.Getenv("CC"))
+	if len(cc) == 0 {
+		cc = []string{"gcc"}
+	}
+	for _, p := range programs {
+		if _, err := exec.LookPath(p); err != nil {
+			return nil
+		}
+	}
+	c := &compiler{name: strings.Join(cc, " ")}
+	for i, w := range cc {
+		cc[i] = shellQuote(w)
+	}
+	c.cc = strings.Join(cc, " ")
+	if !c.works(ctx, work) {
+		return nil
+	}
+	return c
+}
+
+// works reports whether it compiles, with these options besides.
+func (c *compiler) works(ctx context.Context, work string, options ...string) bool {
+	script := "exec " + c.cc + ` "$@"`
+	args := append([]string{"-c", script, "cc"}, options...)
+	args = append(args, "-x", "c", "-c", "-o", filepath.Join(work, "none.o"), "/dev/null")
+	_, err := proc.Command{Dir: work}.Run(ctx, "sh", args...)
+	return err == nil
+}
+
+// compilerMark says by which version of this package a compiler was made ready.
+const compilerMark = ".vnic-compiler-1"
+
+// compilerBundle is Debian's, of this machine's suite: any of them will do.
+func compilerBundle() assets.Bundle {
+	return assets.Bundle{Name: assets.BundleCompiler, Title: "a C compiler", Packages: []string{"gcc", "make"},
+		// Sanitizers' libraries, which no module is linked with.
+		Leave:  []string{"libasan8", "liblsan0", "libtsan2", "libubsan1", "libhwasan0", "libitm1", "libquadmath0"},
+		Suites: suites(machineSuite("/etc/os-release")),
+		Build: func(_ context.Context, root string) error {
+			return errors.Join(assets.MergeUsr(root), assets.RunByOwnLoader(root, "usr/bin", "usr/libexec", "usr/lib/gcc"),
+				os.WriteFile(filepath.Join(root, compilerMark), nil, 0o644))
+		},
+		Needs: []string{compilerMark, assets.Loader, "usr/bin/gcc", "usr/bin/make", "usr/bin/ld", "usr/bin/strip"}}
+}
+
+// debianCompiler is Debian's, which is fetched.
+func (o *Options) debianCompiler(ctx context.Context, work string) (*compiler, error) {
+	tree, _, err := assets.FetchBundle(ctx, o.Options, compilerBundle())
+	if err != nil {
+		return nil, o.fetched(err, ErrNoCompiler, "install gcc and make")
+	}
+	bin := filepath.Join(tree.Dir, "usr/bin")
+	gcc := shellQuote(filepath.Join(bin, "gcc")) + " --sysroot=" + shellQuote(tree.Dir) + " -B " + shellQuote(bin)
+	c := &compiler{cc: gcc, bin: bin, tree: tree, name: "Debian's gcc " + tree.Version}
+	if !c.works(ctx, work) {
+		err := o.missing(ErrNoCompiler, "install gcc and make: that of "+tree.Dir+" does not work here")
+		return nil, errors.Join(err, tree.Close())
+	}
+	return c, nil
+}
+
+func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

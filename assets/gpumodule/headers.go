@@ -1,0 +1,170 @@
+package gpumodule
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"vnic.dev/vnic/assets"
+)
+
+// headers are what a module of a kernel is built with.
+type headers struct {
+	dir     string // a configured tree that the user has; "": bundle
+	bundle  assets.Bundle
+	release string       // of bundle
+	tree    *assets.Tree // of bundle, once fetched; nil-safe to close
+}
+
+// ownHeaders are those that the user names, or that the modules directory of his kernel leads to; nil: there are none.
+func (o *Options) ownHeaders() (*headers, error) {
+	if dir := cmp.Or(o.Headers, os.Getenv(assets.EnvHeaders)); dir != "" {
+		if err := checkHeaders(dir, o.Kernel.Version); err != nil {
+			return nil, &assets.Missing{What: "--headers " + dir, Err: oneLine{err},
+				Fix: "name the build tree of kernel " + o.Kernel.Version + ", or its headers as /lib/modules/RELEASE/build has them"}
+		}
+		abs, err := filepath.Abs(dir)
+		return &headers{dir: abs}, err
+	}
+	if o.Kernel.Source != assets.SourceGiven || o.Kernel.Modules == "" {
+		return nil, nil
+	}
+	for _, link := range []string{"build", "source"} {
+		dir, err := filepath.EvalSymlinks(filepath.Join(o.Kernel.Modules, link))
+		if err == nil && checkHeaders(dir, o.Kernel.Version) == nil {
+			return &headers{dir: dir}, nil
+		}
+	}
+	return nil, nil
+}
+
+// Of a configured tree: the files that say which kernel it is of, and how that is configured.
+const (
+	releaseFile = "include/config/kernel.release"
+	configFile  = "include/config/auto.conf"
+)
+
+// checkHeaders says whether a directory has a kernel's headers, ready to build with.
+func checkHeaders(dir, release string) error {
+	b, err := os.ReadFile(filepath.Join(dir, releaseFile))
+	if err != nil {
+		return fmt.Errorf("%w: no %s: build the kernel there, or 'make modules_prepare'", ErrNoHeaders, releaseFile)
+	}
+	if has := strings.TrimSpace(string(b)); has != release {
+		return fmt.Errorf("%w: they are of %s", ErrNoHeaders, has)
+	}
+	for _, f := range []string{"Makefile", configFile} {
+		if _, err := os.Stat(filepath.Join(dir, f)); err != nil {
+			return fmt.Errorf("%w: no %s", ErrNoHeaders, f)
+		}
+	}
+	return nil
+}
+
+// each calls part for what tells the user's headers from others. Of Debian's the kernel's own build says as much.
+func (h *headers) each(part func(name string, content []byte)) error {
+	for _, name := range []string{releaseFile, configFile, "Module.symvers"} {
+		b, err := os.ReadFile(filepath.Join(h.dir, name))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		part("headers "+name, b)
+	}
+	return nil
+}
+
+// flavors are the ends of releases of Debian's kernels, whose headers have others' common part.
+var flavors = regexp.MustCompile(`^(\d+\.\d.*?)(?:-cloud)?-amd64$`)
+
+// packages are those with the headers of one of Debian's kernels, and the programs of its Makefiles; base is what both
+// are called by. false: the release is none of Debian's.
+func packages(release string) (names []string, base string, ok bool) {
+	m := flavors.FindStringSubmatch(release)
+	if m == nil || strings.ContainsAny(release, "/ ") {
+		return nil, "", false
+	}
+	return []string{"linux-headers-" + release, "linux-headers-" + m[1] + "-common", "linux-kbuild-" + m[1]}, m[1], true
+}
+
+// libraries are what the programs of linux-kbuild need, by their names in one suite or another.
+var libraries = []string{"libc6", "libelf1t64", "libelf1", "zlib1g", "libzstd1"}
+
+// debianVersion is the package's in what a kernel of Debian's says of itself.
+var debianVersion = regexp.MustCompile(` Debian (\S+) \(`)
+
+// debianHeaders are those that Debian has of the kernel, not yet fetched.
+func (o *Options) debianHeaders() (*headers, error) {
+	release := o.Kernel.Version
+	names, base, ok := packages(release)
+	if !ok {
+		return nil, o.missing(ErrNoHeaders, "name its build tree, or its headers, by --headers DIR")
+	}
+	want := ""
+	if banner, err := assets.KernelBanner(o.Kernel.Image); err == nil {
+		if m := debianVersion.FindStringSubmatch(banner); m != nil {
+			want = m[1]
+		}
+	}
+	return &headers{release: release, bundle: assets.Bundle{
+		Name: assets.BundleHeaders, Title: "the headers of kernel " + release, Series: release, Packages: names,
+		Only: libraries, Suites: suites(o.Kernel.Suite), Want: want,
+		Build: func(_ context.Context, root string) error {
+			return errors.Join(assets.MergeUsr(root), assets.RunByOwnLoader(root, "usr/lib/linux-kbuild-*"))
+		},
+		Needs: []string{assets.Loader, "usr/src/linux-headers-" + release + "/" + configFile,
+			"usr/src/linux-headers-" + base + "-common/Makefile", "usr/lib/linux-kbuild-" + base + "/scripts/mod/modpost"}}}, nil
+}
+
+// suites are where a kernel's headers may be: where it came from, where vnic's kernels come from, this machine's own
+// backports, and where Debian's packages begin.
+func suites(from string) []string {
+	list := slices.Concat([]string{from}, assets.Suites(), []string{machineSuite("/etc/os-release") + "-backports", "sid"})
+	list = slices.DeleteFunc(list, func(s string) bool { return s == "" || strings.HasPrefix(s, "-") })
+	var once []string
+	for _, s := range list {
+		if !slices.Contains(once, s) {
+			once = append(once, s)
+		}
+	}
+	return once
+}
+
+// machineSuite is this machine's release of Debian, or one that is like it (os-release(5)); "": it does not say.
+func machineSuite(file string) string {
+	b, _ := os.ReadFile(file)
+	for line := range strings.Lines(string(b)) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "VERSION_CODENAME="); ok {
+			return strings.Trim(name, `"'`)
+		}
+	}
+	return ""
+}
+
+// fetch has Debian's headers be in the cache.
+func (h *headers) fetch(ctx context.Context, o *Options) (err error) {
+	if h.dir != "" {
+		return nil
+	}
+	h.tree, _, err = assets.FetchBundle(ctx, o.Options, h.bundle)
+	return o.fetched(err, ErrNoHeaders, "name its headers by --headers DIR")
+}
+
+// fetched is an error of a fetch: with what could not be had, and what to do.
+func (o *Options) fetched(err, lacking error, fix string) error {
+	var known *assets.Missing
+	switch {
+	case err == nil, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	case errors.Is(err, assets.ErrOffline):
+		return o.missing(fmt.Errorf("%w: %w", lacking, assets.ErrOffline), "run it once without --offline")
+	case errors.As(err, &known) && !errors.Is(err, assets.ErrNoPackage):
+		return o.missing(fmt.Errorf("%w: %w", lacking, err), "")
+	}
+	return o.missing(fmt.Errorf("%w: %w", lacking, err), fix)
+}

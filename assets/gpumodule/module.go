@@ -1,0 +1,212 @@
+package gpumodule
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/proc"
+)
+
+// Errors of Make; they come in an *assets.Missing, which says what to do.
+var (
+	ErrNoHeaders  = errors.New("no headers of this kernel")
+	ErrNoCompiler = errors.New("no C compiler and make")
+	ErrBuild      = errors.New("it does not compile")
+	ErrWarnings   = errors.New("it compiles with warnings")
+)
+
+// format is part of every module's hash: change it with how one is built.
+const format = "vnicgpu 1"
+
+// keep is for how long a module stays in the cache that no guest has loaded.
+const keep = 60 * 24 * time.Hour
+
+// Options says what is to be built.
+type Options struct {
+	assets.Options
+	Kernel assets.Kernel // the guests'
+	Source fs.FS         // the module's
+	Note   func(format string, args ...any)
+}
+
+// note tells the user something.
+func (o *Options) note(format string, args ...any) {
+	if o.Note != nil {
+		o.Note(format, args...)
+	}
+}
+
+// missing is an error that the user can do something about. It is one line.
+func (o *Options) missing(err error, fix string) error {
+	if fix != "" {
+		fix += "; or "
+	}
+	return &assets.Missing{What: "vnicgpu.ko for kernel " + o.Kernel.Version, Err: oneLine{err},
+		Fix: fix + "name a module of your own by $VNIC_GPU_MODULE, or leave out --gpu-driver vnicgpu"}
+}
+
+// oneLine is an error whose text is one line: those of several suites are several lines.
+type oneLine struct{ error }
+
+func (e oneLine) Error() string {
+	return strings.ReplaceAll(strings.TrimSpace(e.error.Error()), "\n", "; ")
+}
+func (e oneLine) Unwrap() error { return e.error }
+
+// Make finds the module in the cache, or builds it. Its errors are of package assets, and this package's.
+func Make(ctx context.Context, o Options) (path string, err error) {
+	h, err := o.ownHeaders()
+	if err != nil {
+		return "", err
+	}
+	dir, path, err := o.path(h)
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(path); err == nil {
+		now := time.Now()
+		_ = os.Chtimes(path, now, now) // marks it used; a cache that we may not write is not pruned either
+		return path, nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", assets.CacheError(filepath.Dir(dir), err)
+	}
+	prune(dir, time.Now().Add(-keep))
+	return path, assets.CacheError(filepath.Dir(dir), o.make(ctx, h, dir, path))
+}
+
+// make gathers what the build needs, and builds.
+func (o *Options) make(ctx context.Context, h *headers, dir, path string) (err error) {
+	if strings.ContainsAny(dir, " \t:#$%") {
+		return o.missing(fmt.Errorf("the kernel's Makefiles take no directory with a space or one of :#$%%, as %s", dir),
+			"set "+assets.EnvCache+" to another directory")
+	}
+	work, err := os.MkdirTemp(dir, ".new-")
+	if err != nil {
+		return err
+	}
+	defer proc.Sweep(work)()
+	c := findCompiler(ctx, work)
+	if h == nil {
+		if h, err = o.debianHeaders(); err != nil {
+			return err
+		}
+	}
+	if mb := o.megabytes(h, c); mb > 0 && !o.Offline {
+		o.note("vnicgpu.ko is built for kernel %s, this once: about %d MB to download", o.Kernel.Version, mb)
+	}
+	if err := h.fetch(ctx, o); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, h.tree.Close()) }()
+	if c == nil {
+		if c, err = o.debianCompiler(ctx, work); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, c.tree.Close()) }()
+	}
+	if o.Progress != nil {
+		o.Progress(assets.Progress{Step: "build", What: "vnicgpu.ko"})
+	}
+	return o.build(ctx, h, c, work, path)
+}
+
+// megabytes estimates what will be downloaded.
+func (o *Options) megabytes(h *headers, c *compiler) (n int) {
+	if h.dir == "" && !assets.HasBundle(o.Options, h.bundle) {
+		n += headersMB + listsMB
+	}
+	if c == nil && !assets.HasBundle(o.Options, compilerBundle()) {
+		n += compilerMB + listsMB
+	}
+	return n
+}
+
+// Measured, in MB: Debian's headers of 7.2 and 7.3, its compilers of bookworm and forky, apt's lists of a suite.
+const (
+	headersMB  = 16
+	compilerMB = 60
+	listsMB    = 11
+)
+
+// notInNames are characters of a kernel's release that a file's name is not to have.
+var notInNames = regexp.MustCompile(`[^A-Za-z0-9.+_-]`)
+
+// path is where the module is, or will be.
+func (o *Options) path(h *headers) (dir, path string, err error) {
+	cache, err := assets.CacheDir(o.Options)
+	if err != nil {
+		return "", "", err
+	}
+	key, err := o.key(h)
+	if err != nil {
+		return "", "", err
+	}
+	dir = filepath.Join(cache, assets.GPUModules)
+	return dir, filepath.Join(dir, "vnicgpu-"+notInNames.ReplaceAllString(o.Kernel.Version, "_")+"-"+key+".ko"), nil
+}
+
+// key is the hash of what decides what the module is.
+func (o *Options) key(h *headers) (string, error) {
+	sum := sha256.New()
+	part := func(name string, content []byte) {
+		_, _ = fmt.Fprintf(sum, "%s %d %x\n", name, len(content), sha256.Sum256(content))
+	}
+	part(format, nil)
+	// Without an image that says more, the version has to do.
+	banner, _ := assets.KernelBanner(o.Kernel.Image)
+	part("kernel", []byte(cmp.Or(banner, o.Kernel.Version)))
+	err := o.eachSource(func(name string, content []byte) error {
+		part("source "+name, content)
+		return nil
+	})
+	if err == nil && h != nil {
+		err = h.each(part)
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:8]), err
+}
+
+// sourceName is the name of a file that the module is made of.
+var sourceName = regexp.MustCompile(`^(Kbuild|[a-z]+\.[ch])$`)
+
+// eachSource calls f for each file that the module is made of, by name.
+func (o *Options) eachSource(f func(name string, content []byte) error) error {
+	entries, err := fs.ReadDir(o.Source, ".")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !sourceName.MatchString(e.Name()) { // of a build in place, say: vnicgpu.mod.c
+			continue
+		}
+		b, err := fs.ReadFile(o.Source, e.Name())
+		if err == nil {
+			err = f(e.Name(), b)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prune removes modules, logs and what builds that were killed have left, of before t.
+func prune(dir string, t time.Time) {
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if st, err := e.Info(); err == nil && st.ModTime().Before(t) {
+			_ = os.RemoveAll(filepath.Join(dir, e.Name()))
+		}
+	}
+}
