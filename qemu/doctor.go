@@ -3,12 +3,14 @@ package qemu
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/assets/gpumodule"
 	"vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/internal/confine"
 	"vnic.dev/vnic/internal/memavail"
@@ -37,6 +39,8 @@ func Doctor(ctx context.Context, o assets.Options) *Report {
 	d.kernel(s)
 	program := d.program(s.Cache)
 	d.userland(s.Cache)
+	d.Facts = append(d.Facts, gpumodule.Look(ctx, gpumodule.Options{Options: o, Kernel: s.Kernel,
+		Source: guestimages.GPUModuleSource()}, os.Getenv(guestimages.EnvGPUModule), s.CanFetch))
 	d.kvm(s)
 	d.Facts = append(d.Facts, s.Means...)
 	memory := d.memory()

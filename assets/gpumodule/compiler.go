@@ -64,9 +64,11 @@ func compilerBundle() assets.Bundle {
 		// Sanitizers' libraries, which no module is linked with.
 		Leave:  []string{"libasan8", "liblsan0", "libtsan2", "libubsan1", "libhwasan0", "libitm1", "libquadmath0"},
 		Suites: suites(machineSuite("/etc/os-release")),
-		Build: func(_ context.Context, root string) error {
-			return errors.Join(assets.MergeUsr(root), assets.RunByOwnLoader(root, "usr/bin", "usr/libexec", "usr/lib/gcc"),
-				os.WriteFile(filepath.Join(root, compilerMark), nil, 0o644))
+		Build: func(ctx context.Context, root string) error {
+			if err := finish(ctx, root, "usr/bin", "usr/libexec", "usr/lib/gcc"); err != nil {
+				return err
+			}
+			return os.WriteFile(filepath.Join(root, compilerMark), nil, 0o644)
 		},
 		Needs: []string{compilerMark, assets.Loader, "usr/bin/gcc", "usr/bin/make", "usr/bin/ld", "usr/bin/strip"}}
 }
@@ -88,3 +90,28 @@ func (o *Options) debianCompiler(ctx context.Context, work string) (*compiler, e
 }
 
 func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// finish makes a tree of packages one whose programs, below these directories, run. Packages of Debian 12 and older
+// have files in /lib, which belong below /usr.
+func finish(ctx context.Context, root string, dirs ...string) error {
+	for _, dir := range []string{"bin", "sbin", "lib", "lib64"} {
+		old := filepath.Join(root, dir)
+		if st, err := os.Lstat(old); err != nil || !st.IsDir() {
+			continue
+		}
+		merged := filepath.Join(root, "usr", dir)
+		if err := os.MkdirAll(merged, 0o755); err != nil {
+			return err
+		}
+		if _, err := (proc.Command{}).Run(ctx, "cp", "-a", old+"/.", merged); err != nil {
+			return err
+		}
+		if err := os.RemoveAll(old); err != nil {
+			return err
+		}
+	}
+	if err := assets.MergeUsr(root); err != nil {
+		return err
+	}
+	return assets.RunByOwnLoader(root, dirs...)
+}

@@ -114,9 +114,7 @@ func (o *Options) debianHeaders() (*headers, error) {
 	return &headers{release: release, bundle: assets.Bundle{
 		Name: assets.BundleHeaders, Title: "the headers of kernel " + release, Series: release, Packages: names,
 		Only: libraries, Suites: suites(o.Kernel.Suite), Want: want,
-		Build: func(_ context.Context, root string) error {
-			return errors.Join(assets.MergeUsr(root), assets.RunByOwnLoader(root, "usr/lib/linux-kbuild-*"))
-		},
+		Build: func(ctx context.Context, root string) error { return finish(ctx, root, "usr/lib/linux-kbuild-*") },
 		Needs: []string{assets.Loader, "usr/src/linux-headers-" + release + "/" + configFile,
 			"usr/src/linux-headers-" + base + "-common/Makefile", "usr/lib/linux-kbuild-" + base + "/scripts/mod/modpost"}}}, nil
 }

@@ -169,7 +169,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	f.IntVar(&o.CPUs, "cpus", 1, "CPUs of each guest")
 	f.Var((*bytesFlag)(&o.Memory), "memory", "RAM of each guest")
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each GPU, a power of two; 0: no GPUs")
-	gpuDriverFlag(f, &o.GPUDriver)
+	gpuDriverFlag(f, &o.GPUDriver, &o.Fetch)
 	iommuFlag(f, &o.IOMMU)
 	f.IntVar(&o.MTU, "mtu", 1500, mtuHelp)
 	maxMTUFlag(f, &o.MaxMTU)

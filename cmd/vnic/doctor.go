@@ -35,6 +35,7 @@ guest is started, and the network is not used.`,
 	c.Flags().SortFlags = false
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	sourceFlags(c.Flags(), &o)
+	headersFlag(c.Flags(), &o)
 	return c
 }
 

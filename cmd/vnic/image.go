@@ -75,6 +75,7 @@ The same flags, files and kernel give the same image, byte for byte.`,
 	f.BoolVar(&o.Force, "force", false, "replace it if there is one")
 	f.StringVar(&o.Guest.NIC, "nic", lab.Virtio, "virtio or gve, as of vnic serve")
 	xdpFlag(f, &o.Guest.XDP)
+	gpuDriverFlag(f, &o.Guest.GPUDriver, &o.Guest.Fetch)
 	f.StringArrayVar(&o.Guest.Copies, "copy", nil,
 		"HOST:GUEST, a file or directory for the guest, libraries included; HOST alone: to the same place")
 	f.StringArrayVar(&o.Guest.Env, "env", nil, "NAME=VALUE for the program's environment; NAME alone: its value here")

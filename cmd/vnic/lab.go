@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/labshow"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/internal/memavail"
@@ -26,11 +27,18 @@ func labFlag(f *pflag.FlagSet, name *string) {
 		" (vnic lab show; instead of flags that say the same)")
 }
 
-// gpuDriverFlag says who drives the GPUs in the guests.
-func gpuDriverFlag(f *pflag.FlagSet, name *string) {
+// gpuDriverFlag says who drives the GPUs in the guests, and what a kernel's module for that is built with.
+func gpuDriverFlag(f *pflag.FlagSet, name *string, o *assets.Options) {
 	f.Var(&oneOf{to: name, words: []string{lab.DriverNode, lab.DriverVNICGPU}}, "gpu-driver",
 		"node: no driver, GPU memory is a NUMA node's where the NIC is gve; or vnicgpu: a kernel module, to which GPUs are "+
 			"PCI devices, so that Linux decides which NIC reaches which (default: as the lab file has it, else node)")
+	headersFlag(f, o)
+}
+
+// headersFlag says what the driver of GPUs is built with for a kernel of the user's own.
+func headersFlag(f *pflag.FlagSet, o *assets.Options) {
+	f.StringVar(&o.Headers, "headers", "", "build tree of --kernel, or its headers, to build vnicgpu with ($"+
+		assets.EnvHeaders+"; else as --modules links to them, else Debian's of the kernel's version, fetched)")
 }
 
 // iommuFlag has guests' kernels translate what NICs address.

@@ -40,10 +40,11 @@ var environment = []entry{
 	{assets.EnvQEMU, "QEMU for guests, as --qemu says."},
 	{assets.EnvKernel, "The guests' kernel, as --kernel says."},
 	{assets.EnvModules, "The directory with its modules, as --modules says."},
+	{assets.EnvHeaders, "The build tree or headers of the kernel, as --headers says."},
 	{assets.EnvMirror, "The Debian mirror to fetch from, as --mirror says."},
 	{assets.EnvKeyring, "The keyring that signs it, as --keyring says."},
 	{guestimages.EnvProgram, "The guests' own program, in place of the one in vnic."},
-	{guestimages.EnvGPUModule, "vnicgpu.ko, the driver of guests' GPUs, in place of the one in vnic."},
+	{guestimages.EnvGPUModule, "vnicgpu.ko, the driver of guests' GPUs, in place of the one that is built."},
 	{guestimages.EnvSource, "A checkout of vnic, where vnic builds what it does not carry; unset: the one whose bin it is in."},
 	{stat.EnvDir, "Where the sockets of running vnics are, for vnic stat."},
 	{"XDG_CACHE_HOME, XDG_RUNTIME_DIR", "Where the cache and these sockets are unless said otherwise."},
@@ -55,7 +56,7 @@ var environment = []entry{
 
 // manFiles are what commands read and leave.
 var manFiles = []entry{
-	{"~/.cache/vnic", "The cache: QEMU, kernels, guests' images. vnic cache lists it and removes from it."},
+	{"~/.cache/vnic", "The cache: QEMU, kernels, guests' images and GPU driver. vnic cache lists it and removes from it."},
 	{"$XDG_RUNTIME_DIR/vnic/PID.sock", "The counters of a running vnic; without $XDG_RUNTIME_DIR in /run/user/UID/vnic, " +
 		"/run/vnic or /tmp/vnic-UID."},
 	{"/dev/kvm", "Guests run by it where it works; else by QEMU's own emulation, which is slower."},

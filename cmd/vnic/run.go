@@ -202,7 +202,7 @@ Memory TCP.`,
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of payload, loss and reordering (default: random, printed)")
 	f.Var((*bytesFlag)(&o.Memory), "memory", "RAM of each guest")
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each GPU, a power of two")
-	gpuDriverFlag(f, &o.GPUDriver)
+	gpuDriverFlag(f, &o.GPUDriver, &o.Fetch)
 	iommuFlag(f, &o.IOMMU)
 	timeoutFlag(f, &o.Timeout)
 	sourceFlags(f, &o.Fetch)

@@ -60,7 +60,7 @@ func (u *use) flags(c *cobra.Command) {
 	f.Uint64Var(u.seed, "seed", 0, "seed of all data, and of what links do by chance (default: random, printed)")
 	f.Var((*bytesFlag)(&o.Memory), "memory", "RAM of each guest")
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each GPU, a power of two")
-	gpuDriverFlag(f, &o.Driver)
+	gpuDriverFlag(f, &o.Driver, &o.Fetch)
 	sandboxFlag(f, &u.sandbox)
 	sourceFlags(f, &o.Fetch)
 	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")

@@ -86,7 +86,7 @@ func completeValues(c *cobra.Command) {
 }
 
 // directoryFlags take a directory.
-var directoryFlags = map[string]bool{"log-dir": true, "modules": true, "cache": true, "log": true, "source": true,
+var directoryFlags = map[string]bool{"log-dir": true, "modules": true, "headers": true, "cache": true, "log": true, "source": true,
 	"tests": true}
 
 // alike is the word that was probably meant; "": none.

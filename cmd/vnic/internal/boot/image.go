@@ -51,6 +51,7 @@ func NewImage(ctx context.Context, o Options) (i *Image, err error) {
 		return nil, err
 	}
 	model, _ := lab.LookupModel(o.NIC)
+	model = model.With(o.GPUDriver)
 	software := machines.SoftwareFor(o.NIC)
 	if l.images.Kernel.Modules == "" {
 		o.Note("kernel %s came without modules: unless it has %s built in, its guest has no network: give them by --modules",

@@ -294,7 +294,8 @@ func (r *Report) Print(w io.Writer) error {
 		fmt.Fprintf(&b, "for devmem TCP, on the guest kernel's command line: %s\n", r.KernelArgs)
 	}
 	if r.GPUModule {
-		fmt.Fprintln(&b, "guests with driver: vnicgpu load vnicgpu.ko (guest-images/vnicgpu/README.md)")
+		fmt.Fprintln(&b, "guests with driver: vnicgpu load vnicgpu.ko: 'vnic image build --gpu-driver vnicgpu' builds it "+
+			"(guest-images/vnicgpu/README.md)")
 	}
 	var shared []string
 	for i := range r.Ports {
