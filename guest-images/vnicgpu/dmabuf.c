@@ -5,7 +5,6 @@
  * GPU's removal waits for that.
  */
 #include <linux/dma-buf.h>
-#include <linux/dma-buf-mapping.h>
 #include <linux/file.h>
 #include <linux/iommu.h>
 #include <linux/mm.h>
@@ -15,7 +14,11 @@
 
 #include "internal.h"
 
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 13, 0)
+MODULE_IMPORT_NS(DMA_BUF);
+#else
 MODULE_IMPORT_NS("DMA_BUF");
+#endif
 
 struct vnicgpu_buf {
 	struct vnicgpu *gpu;

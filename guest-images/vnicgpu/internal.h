@@ -12,6 +12,7 @@
 #include <linux/srcu.h>
 #include <linux/wait.h>
 
+#include "compat.h"
 #include "vnicgpu.h"
 
 /* The page by which the NIC is told of pages that it may not use any more, and how much it takes at the same time. */

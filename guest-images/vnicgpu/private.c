@@ -67,7 +67,7 @@ static struct page *private_alloc(struct vnicgpu *gpu)
 	vnicgpu_poison_taken(gpu, at - gpu->start, PAGE_SIZE);
 	page = pfn_to_page(PHYS_PFN(gpu->pgmap.range.start + (at - gpu->start)));
 	atomic_long_inc(&gpu->private);
-	zone_device_page_init(page, &gpu->pgmap, 0);
+	vnicgpu_page_init(page, &gpu->pgmap);
 	return page;
 }
 
@@ -135,8 +135,19 @@ static vm_fault_t private_to_ram(struct vm_fault *vmf)
 	return ret; /* where the page could not be moved now, the CPU touches it again */
 }
 
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 19, 0)
+static void private_page_free(struct page *page)
+{
+	private_free(page_folio(page));
+}
+#endif
+
 static const struct dev_pagemap_ops private_ops = {
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 19, 0)
+	.page_free = private_page_free,
+#else
 	.folio_free = private_free,
+#endif
 	.migrate_to_ram = private_to_ram,
 };
 

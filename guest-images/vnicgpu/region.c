@@ -72,6 +72,16 @@ static void region_put(struct region *r)
 	kref_put(&r->ref, region_free);
 }
 
+/* How many bits of [first, end) are set. */
+static unsigned long weight_from(const unsigned long *map, unsigned long first, unsigned long end)
+{
+	unsigned long n = 0;
+
+	for_each_set_bit_from(first, map, end)
+		n++;
+	return n;
+}
+
 /* Has the NIC let go of those pages of [first, end) that it may have. Under lock. */
 static void take_back(struct region *r, unsigned long first, unsigned long end, u32 reason)
 {
@@ -88,7 +98,7 @@ static void take_back(struct region *r, unsigned long first, unsigned long end, 
 		return;
 	}
 	note.pages = find_last_bit(r->mapped, end) + 1 - note.first;
-	r->stats.mapped -= bitmap_weight_from(r->mapped, note.first, note.first + note.pages);
+	r->stats.mapped -= weight_from(r->mapped, note.first, note.first + note.pages);
 	bitmap_clear(r->mapped, note.first, note.pages);
 	r->stats.invalidations++;
 	t = ktime_get();
@@ -341,7 +351,7 @@ static u64 entry_of(const struct vnicgpu *gpu, unsigned long pfn)
 	if (vnicgpu_private_at(gpu, page, &entry))
 		entry |= VNICGPU_ENTRY_GPU;
 	else if (!is_zone_device_page(page))
-		entry = hmm_pfn_to_phys(pfn) | VNICGPU_ENTRY_RAM;
+		entry = page_to_phys(hmm_pfn_to_page(pfn)) | VNICGPU_ENTRY_RAM;
 	else
 		return invalid(-EOPNOTSUPP);
 	if (pfn & HMM_PFN_WRITE) {
