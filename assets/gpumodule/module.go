@@ -24,6 +24,7 @@ var (
 	ErrNoCompiler = errors.New("no C compiler and make")
 	ErrBuild      = errors.New("it does not compile")
 	ErrWarnings   = errors.New("it compiles with warnings")
+	ErrCachePath  = errors.New("the kernel's Makefiles take no directory with a space or one of :#$%")
 )
 
 // format is part of every module's hash: change it with how one is built.
@@ -89,7 +90,7 @@ func Make(ctx context.Context, o Options) (path string, err error) {
 // make gathers what the build needs, and builds.
 func (o *Options) make(ctx context.Context, h *headers, dir, path string) (err error) {
 	if strings.ContainsAny(dir, " \t:#$%") {
-		return o.missing(fmt.Errorf("the kernel's Makefiles take no directory with a space or one of :#$%%, as %s", dir),
+		return o.missing(fmt.Errorf("%w: %s", ErrCachePath, dir),
 			"set "+assets.EnvCache+" to another directory")
 	}
 	work, err := os.MkdirTemp(dir, ".new-")
