@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# "A GPU driver in the guest": vnicgpu.ko, by the kernel that is fetched and by Linux 7.3.
+# "A GPU driver in the guest": vnicgpu.ko, built by vnic for the kernel that is fetched, for Linux 7.3 and for 6.12.
 #
 # - `vnic run --nic gve --gpu-driver vnicgpu`: the same proof as without, and no nokaslr on the kernel's command line.
 # - Who reaches whom is Linux's decision: across root ports of a host bridge that forwards nothing it refuses, and vnic
@@ -80,18 +80,22 @@ kernel() {
 kernel "the kernel that is fetched"
 
 read -r image dir < <("$root/tools/kernel" trixie-backports)
-"$root/tools/with-tools" --cc "$root/tools/vnicgpu" "$(basename "$dir")" "$work/other.ko.gz" trixie-backports
-status=0
-"$vnic" run --nic gve --gpu-driver vnicgpu --kernel "$image" --modules "$dir" > "$work/out" 2> "$work/err" || status=$?
-[ $status = 1 ] || [ $status = 3 ] || fail "without its module: status $status: $(cat "$work/err")"
-grep -q "carries no vnicgpu.ko for it" "$work/err" || fail "without its module: $(cat "$work/err")"
-echo "ok   status $status: $(tail -n 1 "$work/err")"
-export VNIC_GPU_MODULE=$work/other.ko.gz
 kernel "$(basename "$dir")" --kernel "$image" --modules "$dir"
 ( cd "$root" && VNIC_KERNEL=$image VNIC_MODULES=$dir within 300 tools/with-tools go test -count=1 -run TestPaging \
   ./acceptance/internal/gpulab ) > "$work/out" 2>&1 || fail "pages on demand: $(cat "$work/out")"
 echo "ok   pages on demand"
-unset VNIC_GPU_MODULE
+
+echo "== Linux 6.12, whose gve has no devmem TCP: the module compiles, loads, and moves pages of programs"
+read -r image dir < <("$root/tools/kernel" trixie bookworm-backports)
+within 300 "$vnic" boot --nic gve --gpu-driver vnicgpu --kernel "$image" --modules "$dir" \
+  --copy "$work/gpudriver-test:/bin/gpudriver-test" -- gpudriver-test private \
+  > "$work/out" 2> "$work/err" || fail "$(cat "$work/out" "$work/err")"
+echo "ok   $(basename "$dir"): $(grep -c 'ok  ' "$work/out") cases"
+status=0
+"$vnic" image build --gpu-driver vnicgpu --kernel "$image" --modules "$dir" --cache "$work/empty" --offline \
+  -o "$work/guest" > "$work/out" 2> "$work/err" || status=$?
+[ $status = 3 ] || fail "offline, with an empty cache: status $status: $(cat "$work/err")"
+echo "ok   status $status: $(tail -n 1 "$work/err")"
 
 echo "== a GPU that is removed in flight"
 { lab none sw0 false && echo 'script: [{at: 1s, set: gpu b.gpu0 remove}]'; } > "$work/removed.yaml"

@@ -141,8 +141,6 @@ some gve
 some virtio
 
 read -r image dir < <("$root/tools/kernel" trixie-backports)
-"$root/tools/with-tools" --cc "$root/tools/vnicgpu" "$(basename "$dir")" "$work/other.ko.gz" trixie-backports
-export VNIC_GPU_MODULE=$work/other.ko.gz
 kernel=(--kernel "$image" --modules "$dir")
 echo "== $(basename "$dir")"
 some gve
