@@ -22,19 +22,9 @@ func TestBundleIsFetchedOnce(t *testing.T) {
 	write(t, conf, "Dir::Etc::main \"/dev/null\";\nDir::Etc::parts \"/dev/null\";\n")
 	t.Setenv("APT_CONFIG", conf)
 	m := newMirror(t)
-	var index strings.Builder
-	for name, depends := range map[string]string{"tool": "lib, script", "lib": "", "script": ""} {
-		control := "Package: " + name + "\nVersion: 1.2\nArchitecture: amd64\nMaintainer: test\nDescription: test\n"
-		if depends != "" {
-			control += "Depends: " + depends + "\n"
-		}
-		b := m.deb(control, []string{"usr/bin/" + name})
-		path := "pool/" + name + "_1.2_amd64.deb"
-		write(t, filepath.Join(m.dir, path), string(b))
-		fmt.Fprintf(&index, "%sFilename: %s\nSize: %d\nSHA256: %x\n\n", control, path, len(b), sha256.Sum256(b))
-	}
+	index := m.tools("1.2")
 	for _, s := range lock.Suites {
-		m.suite(s, index.String(), time.Time{})
+		m.suite(s, index, time.Time{})
 		if base, ok := strings.CutSuffix(s, "-backports"); ok {
 			m.suite(base, "", time.Time{})
 		}
@@ -72,5 +62,51 @@ func TestBundleIsFetchedOnce(t *testing.T) {
 	b.Series, b.Packages = "like", []string{"too."}
 	if _, _, err := FetchBundle(t.Context(), o, b); !errors.Is(err, ErrNoPackage) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// tools puts packages of a version into the pool: tool, which needs lib and script. It gives their index.
+func (m *mirror) tools(version string) string {
+	m.t.Helper()
+	var index strings.Builder
+	for name, depends := range map[string]string{"tool": "lib, script", "lib": "", "script": ""} {
+		control := "Package: " + name + "\nVersion: " + version +
+			"\nArchitecture: amd64\nMaintainer: test\nDescription: test\n"
+		if depends != "" {
+			control += "Depends: " + depends + "\n"
+		}
+		b := m.deb(control, []string{"usr/bin/" + name})
+		path := "pool/" + name + "_" + version + "_amd64.deb"
+		write(m.t, filepath.Join(m.dir, path), string(b))
+		fmt.Fprintf(&index, "%sFilename: %s\nSize: %d\nSHA256: %x\n\n", control, path, len(b), sha256.Sum256(b))
+	}
+	return index.String()
+}
+
+// A bundle may have suites of its own: without a version that is looked for the first one that has it serves. Of what
+// its packages need, what it wants is taken.
+func TestBundleOfOtherSuites(t *testing.T) {
+	needsApt(t)
+	conf := filepath.Join(t.TempDir(), "apt.conf")
+	write(t, conf, "Dir::Etc::main \"/dev/null\";\nDir::Etc::parts \"/dev/null\";\n")
+	t.Setenv("APT_CONFIG", conf)
+	m := newMirror(t)
+	m.suite("empty", unrelated, time.Time{})
+	m.suite("first", m.tools("1.2"), time.Time{})
+	m.suite("second", m.tools("1.3"), time.Time{})
+	o := Options{CacheDir: t.TempDir(), Mirror: "file:" + m.dir, Keyring: m.keyring}
+	for want, suite := range map[string]string{"": "first", "1.3": "second", "1.4": "second"} {
+		tree, _, err := FetchBundle(t.Context(), o, Bundle{Name: BundleHeaders, Series: want, Packages: []string{"tool"},
+			Only: []string{"lib", "none"}, Needs: []string{"usr/bin/tool"}, Suites: []string{"empty", "first", "second"},
+			Want: want})
+		testkit.OK(t, err)
+		if tree.Suite != suite || len(tree.Packages) != 2 {
+			t.Errorf("%q: of suite %s: %v", want, tree.Suite, tree.Packages)
+		}
+		testkit.OK(t, tree.Close())
+	}
+	_, list, err := ListCache(o)
+	if err != nil || len(list) != 2 || list[0].Kind != BundleHeaders { // 1.3 and 1.4 are the same tree
+		t.Errorf("%+v, %v", list, err)
 	}
 }

@@ -133,7 +133,7 @@ func (h *headers) configured(work string) (string, error) {
 			return "", err
 		}
 	}
-	text := "KBUILD_OUTPUT := " + kernel + "\ninclude " + filepath.Join(root, "src/linux-headers-"+base+"-common/Makefile") +
-		"\n"
+	common := filepath.Join(root, "src/linux-headers-"+base+"-common/Makefile")
+	text := "KBUILD_OUTPUT := " + kernel + "\ninclude " + common + "\n"
 	return kernel, os.WriteFile(filepath.Join(kernel, "Makefile"), []byte(text), 0o644)
 }

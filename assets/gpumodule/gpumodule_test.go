@@ -135,7 +135,8 @@ func TestModuleIsBuiltOnce(t *testing.T) {
 	for what, change := range map[string]func(o *Options){
 		"source": func(o *Options) { o.Source = fstest.MapFS{"main.c": {Data: []byte("second")}} },
 		"file": func(o *Options) {
-			o.Source = fstest.MapFS{"main.c": {Data: []byte("first")}, "more.h": {}, "Kbuild": {Data: []byte("obj-m := vnicgpu.o\n")}}
+			o.Source = fstest.MapFS{"main.c": {Data: []byte("first")}, "more.h": {},
+				"Kbuild": {Data: []byte("obj-m := vnicgpu.o\n")}}
 		},
 		"build of the kernel": func(o *Options) { o.Kernel.Image = bzImage(t, release+" (me@here) #2 SMP") },
 		"headers": func(o *Options) {

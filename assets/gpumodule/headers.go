@@ -27,7 +27,8 @@ func (o *Options) ownHeaders() (*headers, error) {
 	if dir := cmp.Or(o.Headers, os.Getenv(assets.EnvHeaders)); dir != "" {
 		if err := checkHeaders(dir, o.Kernel.Version); err != nil {
 			return nil, &assets.Missing{What: "--headers " + dir, Err: oneLine{err},
-				Fix: "name the build tree of kernel " + o.Kernel.Version + ", or its headers as /lib/modules/RELEASE/build has them"}
+				Fix: "name the build tree of kernel " + o.Kernel.Version +
+					", or its headers, as /lib/modules/RELEASE/build has them"}
 		}
 		abs, err := filepath.Abs(dir)
 		return &headers{dir: abs}, err

@@ -27,7 +27,8 @@ func finishTools(_ context.Context, root string) error {
 	if err := assets.MergeUsr(root); err != nil {
 		return err
 	}
-	if err := assets.RunByOwnLoader(root, "usr/bin", "usr/sbin", "usr/libexec", "usr/lib/gcc", "usr/lib/llvm-*/bin"); err != nil {
+	err := assets.RunByOwnLoader(root, "usr/bin", "usr/sbin", "usr/libexec", "usr/lib/gcc", "usr/lib/llvm-*/bin")
+	if err != nil {
 		return err
 	}
 	return os.WriteFile(filepath.Join(root, toolsMark), nil, 0o644)
