@@ -96,6 +96,7 @@ type tree struct {
 	Fetched  time.Time `json:"fetched"`
 	Disk     int64     `json:"disk"` // bytes
 	Packages []Package `json:"packages"`
+	For      []string  `json:"for,omitempty"` // only what these commands need is there: it was imported
 }
 
 // load reads resolved.json; trees that are not there any more are left out.

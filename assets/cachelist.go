@@ -28,6 +28,7 @@ type CacheEntry struct {
 	Link    string    `json:"link,omitempty"`    // where it leads, if it is a link: that is not looked at, nor removed
 	InUse   bool      `json:"in_use"`            // by a vnic, or another process
 	PIDs    []int     `json:"pids,omitempty"`    // of these, as far as they can be told
+	For     []string  `json:"for,omitempty"`     // imported: it has only what these commands need
 	Partial bool      `json:"partial,omitempty"` // in the making, or left by a process that was killed
 }
 
@@ -145,7 +146,7 @@ func (c cache) entry(root *os.Root, kind, base string, have resolved) CacheEntry
 	}
 	for _, t := range have {
 		if filepath.Clean(t.Dir) == e.Name {
-			e.Current = true
+			e.Current, e.For = true, t.For
 			if t.Fetched.After(e.Used) {
 				e.Used = t.Fetched
 			}

@@ -45,6 +45,7 @@ type Options struct {
 	VFIOUser         bool // QEMU is to have vfio-user-pci
 	IgnoreSystemQEMU bool // do not look in PATH
 	Offline          bool // the cache only
+	Whole            bool // trees that were imported, which are partial, will not do
 	Refresh          bool // ask the mirror again even when the cache has everything
 
 	Progress func(Progress) // called from one goroutine at a time; may be nil
@@ -58,6 +59,9 @@ func (o *Options) oldest() string {
 	}
 	return MinQEMU
 }
+
+// will says whether a tree will do.
+func (o *Options) will(t *tree) bool { return t != nil && !(o.Whole && t.For != nil) }
 
 // Progress is one step of a fetch.
 type Progress struct {
@@ -82,6 +86,9 @@ type Kernel struct {
 	Modules string `json:"modules"` // directory with its modules; "" = none
 	Source  string `json:"source"`  // SourceGiven, SourceCache
 	Suite   string `json:"-"`       // that it was fetched from; "" = not known
+
+	// Partial are the commands for which it was imported: other modules than theirs are missing; "": none is.
+	Partial string `json:"-"`
 }
 
 // Boots is the file that QEMU is given.
@@ -240,10 +247,12 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 	}
 	lacks := func(role role) bool {
 		t := have[role.name]
-		return t == nil || role.name == roleQEMU && older(t.Version, o.oldest())
+		return !o.will(t) || role.name == roleQEMU && older(t.Version, o.oldest())
 	}
 	if slices.ContainsFunc(want, lacks) || (o.Refresh && !o.Offline) {
 		switch {
+		case o.Offline && o.Whole && have[roleKernel] != nil && have[roleKernel].For != nil:
+			return Partial("kernel "+have[roleKernel].Version, strings.Join(have[roleKernel].For, ", "))
 		case o.Offline && o.CachedQEMU:
 			return &Missing{What: "QEMU in " + c.dir, Err: ErrOffline, Fix: "fetch once with the network"}
 		case o.Offline:
@@ -271,6 +280,7 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 			_ = unpackKernel(root) // where that cannot be, the bzImage is booted
 			r.Kernel, err = kernelOf(root)
 			r.Kernel.Suite = t.Suite
+			r.Kernel.Partial = strings.Join(t.For, ", ")
 		}
 		if err != nil {
 			return fmt.Errorf("cache: %w: remove %s and fetch again", err, root)
@@ -322,7 +332,7 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have reso
 	}
 	c.clean()
 	if !o.Refresh || told {
-		want = slices.DeleteFunc(slices.Clone(want), func(r role) bool { return have[r.key] != nil })
+		want = slices.DeleteFunc(slices.Clone(want), func(r role) bool { return o.will(have[r.key]) })
 		if len(want) == 0 {
 			return have, nil, nil
 		}

@@ -120,7 +120,7 @@ func (s *Survey) findQEMU(ctx context.Context, o Options, have resolved) bool {
 		cached := have[roleQEMU]
 		if b, err = binaryOf(filepath.Join(s.Cache, cached.Dir)); err == nil {
 			b.Version = upstream(cached.Version)
-			where = "in the cache, from " + cached.Suite
+			where = cached.where()
 		} else {
 			note += "; cache: " + err.Error()
 		}
@@ -135,6 +135,15 @@ func (s *Survey) findQEMU(ctx context.Context, o Options, have resolved) bool {
 	return true
 }
 
+// where says where a tree is from.
+func (t *tree) where() string {
+	where := "in the cache, from " + t.Suite
+	if t.For != nil {
+		where += ", imported for " + strings.Join(t.For, ", ")
+	}
+	return where
+}
+
 func (s *Survey) findKernel(o Options, have resolved) bool {
 	k, err := givenKernel(&o)
 	if err != nil {
@@ -143,7 +152,7 @@ func (s *Survey) findKernel(o Options, have resolved) bool {
 	}
 	where := "given: " + cmp.Or(o.Kernel, os.Getenv(EnvKernel))
 	if cached := have[roleKernel]; k.Image == "" && cached != nil {
-		where = "in the cache, from " + cached.Suite
+		where = cached.where()
 		if k, err = kernelOf(filepath.Join(s.Cache, cached.Dir)); err != nil {
 			k = Kernel{}
 		}

@@ -18,16 +18,18 @@ import (
 func cacheCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cache",
-		Short: "List what the cache keeps (QEMU, kernels, images, tools), or remove some of it",
+		Short: "List what the cache keeps (QEMU, kernels, images, tools), remove some, or take it to other machines",
 		Long: `List what the cache keeps, or remove some of it: QEMU and guest kernels that were fetched, guest images
-that were built from them, and tools. What is removed and needed again is fetched or built again.`,
+that were built from them, and tools. What is removed and needed again is fetched or built again.
+For machines without a network, export writes one file with the program and what it needs, import reads it.`,
 		Example: `  vnic cache ls              what is there, how large, and when it was last used
   vnic cache rm images       remove all of a kind
-  vnic cache rm --all        remove everything that is not in use`,
+  vnic cache rm --all        remove everything that is not in use
+  vnic cache export FILE     take run and boot to a machine without a network`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(cacheListCommand(), cacheRemoveCommand())
+	c.AddCommand(cacheListCommand(), cacheRemoveCommand(), cacheExportCommand(), cacheImportCommand())
 	return c
 }
 
@@ -168,6 +170,9 @@ func cacheNote(e assets.CacheEntry) string {
 	}
 	if e.Current {
 		notes = append(notes, "current")
+	}
+	if e.For != nil {
+		notes = append(notes, "imported for "+strings.Join(e.For, " "))
 	}
 	if e.Partial {
 		notes = append(notes, "unfinished")

@@ -102,6 +102,12 @@ func (im *Images) BuildImage(ctx context.Context, o guestimages.Options) error {
 		}
 	}
 	img, err := guestimages.Build(ctx, o)
+	if err != nil && im.Kernel.Partial != "" {
+		if err = im.completed(ctx, err); err == nil {
+			o.Kernel, o.ModulesDir = im.Kernel.Version, im.Kernel.Modules
+			img, err = guestimages.Build(ctx, o)
+		}
+	}
 	if errors.Is(err, guestimages.ErrGPUModule) {
 		return &assets.Missing{What: "kernel " + im.Kernel.Version, Err: err, Fix: "name one that is for this kernel by $" +
 			guestimages.EnvGPUModule + ", or leave out --gpu-driver vnicgpu"}

@@ -1,0 +1,236 @@
+package assets
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"vnic.dev/vnic/assets/offline"
+)
+
+// Export is what an archive for machines without a network is to hold.
+type Export struct {
+	Vnic    string    // version of the program
+	Program io.Reader // an ELF file: this vnic
+	For     []string  // the commands that the archive is for
+	Modules []string  // paths of the kernel's modules that their guests load
+	Files   []string  // more files of the cache, by their names there: KIND/NAME, as extraKinds has them
+}
+
+// firmware are the files that QEMU opens, below usr/share/qemu; all of usr/share/seabios, which is small, comes along.
+// Seen with strace: pvh.bin for a kernel that is an ELF file, linuxboot_dma.bin for a bzImage. efi-virtio.rom is what a
+// virtio NIC of a user's own command line wants.
+var firmware = []string{"efi-virtio.rom", "kvmvapic.bin", "linuxboot_dma.bin", "multiboot_dma.bin", "pvh.bin"}
+
+// FetchCached gives the cache's QEMU and kernel, which it fetches where they are missing, whatever else is given or
+// installed. Without an error the caller closes what it gives.
+func FetchCached(ctx context.Context, o Options) (*Resolved, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Progress == nil {
+		o.Progress = func(Progress) {}
+	}
+	dir, err := CacheDir(o)
+	if err != nil {
+		return nil, err
+	}
+	o.VFIOUser, o.KernelOnly, o.CachedQEMU = true, false, false
+	r := &Resolved{Cache: dir}
+	if err := r.fromCache(ctx, cache{dir}, &o); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+// WriteArchive makes an archive of r, which FetchCached gave: QEMU with its libraries and firmware, and the kernel with
+// x.Modules. The cost is that of offline.Write.
+func (r *Resolved) WriteArchive(ctx context.Context, x Export) ([]byte, error) {
+	have, err := cache{r.Cache}.load()
+	if err != nil {
+		return nil, err
+	}
+	qemu, kernel := have[roleQEMU], have[roleKernel]
+	within := func(t *tree, file string) bool {
+		return t != nil && strings.HasPrefix(file, filepath.Join(r.Cache, t.Dir)+"/")
+	}
+	if !within(qemu, r.QEMU.Args[0]) || !within(kernel, r.Kernel.Image) {
+		return nil, fmt.Errorf("cache %s: another vnic has replaced QEMU or the kernel in this moment: try again", r.Cache)
+	}
+	files := map[string]string{} // by their path in the archive: those here
+	trees := resolved{}
+	add := func(role string, t tree, names []string) {
+		from := filepath.Join(r.Cache, t.Dir)
+		t.For = x.For
+		t.Dir = path.Join(role, partialKey(&t, names))
+		for _, n := range names {
+			files[path.Join(t.Dir, n)] = filepath.Join(from, n)
+		}
+		trees[role] = &t
+	}
+	names, err := qemuFiles(filepath.Join(r.Cache, qemu.Dir))
+	if err != nil {
+		return nil, err
+	}
+	add(roleQEMU, *qemu, names)
+	if names, err = kernelFiles(filepath.Join(r.Cache, kernel.Dir), &r.Kernel, x.Modules); err != nil {
+		return nil, err
+	}
+	add(roleKernel, *kernel, names)
+	for _, f := range x.Files {
+		if !extraFile(f) {
+			return nil, fmt.Errorf("cache: %s cannot be exported", f)
+		}
+		files[f] = filepath.Join(r.Cache, f)
+	}
+	m := offline.Manifest{Vnic: x.Vnic, For: x.For}
+	if m.Trees, err = json.Marshal(trees); err != nil {
+		return nil, err
+	}
+	program, err := stripped(x.Program)
+	if err != nil {
+		return nil, err
+	}
+	var paths []string
+	for p := range files {
+		paths = append(paths, p)
+	}
+	// Links are followed here: the archive has none.
+	open := func(p string) (fs.File, error) { return os.Open(files[p]) }
+	return offline.Write(ctx, m, bytes.NewReader(program), paths, open, nil)
+}
+
+// qemuFiles are the files of QEMU's tree that guests need: the program, the libraries that it and they name, as they
+// name them, and firmware.
+func qemuFiles(root string) ([]string, error) {
+	const program = "usr/bin/qemu-system-x86_64"
+	list := []string{loader, program}
+	seen := map[string]bool{path.Base(loader): true}
+	// glibc opens libgcc_s by itself when a thread ends.
+	more := []string{"libgcc_s.so.1"}
+	for queue := []string{program}; len(queue) > 0; queue = queue[1:] {
+		f, err := elf.Open(filepath.Join(root, queue[0]))
+		if err != nil {
+			return nil, fmt.Errorf("cache: %s: %w", queue[0], err)
+		}
+		libs, err := f.ImportedLibraries()
+		if err = errors.Join(err, f.Close()); err != nil {
+			return nil, fmt.Errorf("cache: %s: %w", queue[0], err)
+		}
+		for _, name := range append(libs, more...) {
+			if seen[name] || strings.Contains(name, "/") {
+				continue
+			}
+			seen[name] = true
+			found := ""
+			for _, dir := range []string{Libraries, "lib/x86_64-linux-gnu"} {
+				if _, err := os.Stat(filepath.Join(root, dir, name)); err == nil {
+					found = path.Join(dir, name)
+					break
+				}
+			}
+			switch {
+			case found != "":
+				list, queue = append(list, found), append(queue, found)
+			case !slices.Contains(more, name):
+				return nil, fmt.Errorf("cache: %s needs %s, which its packages lack", queue[0], name)
+			}
+		}
+		more = nil
+	}
+	bios, err := filepath.Glob(filepath.Join(root, "usr/share/seabios/*.bin"))
+	if err != nil || len(bios) == 0 {
+		return nil, fmt.Errorf("cache: QEMU's packages have no usr/share/seabios: %w", errors.Join(err, fs.ErrNotExist))
+	}
+	for _, f := range bios {
+		list = append(list, path.Join("usr/share/seabios", filepath.Base(f)))
+	}
+	for _, f := range firmware {
+		name := path.Join("usr/share/qemu", f)
+		if _, err := os.Stat(filepath.Join(root, name)); err == nil { // not each version has each
+			list = append(list, name)
+		}
+	}
+	return list, nil
+}
+
+// kernelFiles are the kernel itself, what depmod and the build say of its modules, and these modules. The importer
+// unpacks vmlinux: as an ELF file the kernel takes no less space.
+func kernelFiles(root string, k *Kernel, modules []string) ([]string, error) {
+	files := append([]string{k.Image}, modules...)
+	for _, name := range []string{"modules.builtin", "modules.dep"} {
+		if f := filepath.Join(k.Modules, name); exists(f) {
+			files = append(files, f)
+		}
+	}
+	for i, f := range files {
+		rel, err := filepath.Rel(root, f)
+		if err != nil || !filepath.IsLocal(rel) {
+			return nil, fmt.Errorf("cache: %s is not of the kernel in %s", f, root)
+		}
+		files[i] = filepath.ToSlash(rel)
+	}
+	return files, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// partialKey names a part of a tree: by the packages, as a whole one's name, and by its files.
+func partialKey(t *tree, names []string) string {
+	list := slices.Clone(t.Packages)
+	for _, n := range names {
+		list = append(list, Package{Name: "file", SHA256: n})
+	}
+	return treeKey(t.Version, list)
+}
+
+// maxProgram bounds what is read as the program: vnic has 56 MB.
+const maxProgram = 512 << 20
+
+// stripped is an ELF program without what only debuggers read: what lies behind all that is loaded, and the table of
+// sections. Go's linker writes it in this order; of another file all is kept.
+func stripped(r io.Reader) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r, maxProgram+1))
+	if err != nil {
+		return nil, fmt.Errorf("the program: %w", err)
+	}
+	if len(b) > maxProgram {
+		return nil, fmt.Errorf("the program: more than %d bytes", maxProgram)
+	}
+	f, err := elf.NewFile(bytes.NewReader(b))
+	if err != nil || f.Class != elf.ELFCLASS64 || f.Data != elf.ELFDATA2LSB {
+		return b, nil
+	}
+	end := uint64(0)
+	for _, p := range f.Progs {
+		if p.Off > uint64(len(b)) || p.Filesz > uint64(len(b))-p.Off {
+			return b, nil
+		}
+		if p.Type != elf.PT_GNU_STACK {
+			end = max(end, p.Off+p.Filesz)
+		}
+	}
+	const shoff, shnum, headLen = 0x28, 0x3c, 0x40 // of Elf64_Ehdr: e_shoff, e_shnum and e_shstrndx
+	if end < headLen {
+		return b, nil
+	}
+	b = b[:end]
+	binary.LittleEndian.PutUint64(b[shoff:], 0)
+	binary.LittleEndian.PutUint32(b[shnum:], 0)
+	return b, nil
+}

@@ -1,0 +1,271 @@
+package assets
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"vnic.dev/vnic/assets/offline"
+	"vnic.dev/vnic/internal/proc"
+)
+
+// ErrPartial says that a tree of the cache came out of an archive, which was not made for what is wanted now.
+var ErrPartial = errors.New("not in the archive that was imported")
+
+// Partial is the error of something that a partial tree lacks, on a machine without a network.
+func Partial(what, have string) *Missing {
+	return &Missing{What: what, Err: fmt.Errorf("%w (it is for %s)", ErrPartial, have),
+		Fix: "where there is a network, export again with this command's name in --for, or go on without --offline"}
+}
+
+// extraKinds are the files of the cache that an archive may have beside QEMU and the kernel, by their directory. What
+// is added here can be exported (Export.Files) and imported.
+var extraKinds = map[string]*regexp.Regexp{}
+
+func extraFile(name string) bool {
+	kind, base, ok := strings.Cut(name, "/")
+	re := extraKinds[kind]
+	return ok && re != nil && re.MatchString(base) && !strings.Contains(base, "/")
+}
+
+// Imported is what an import did.
+type Imported struct {
+	Cache string   `json:"cache"`
+	For   []string `json:"for"`   // commands that work now without a network
+	Vnic  string   `json:"vnic"`  // version of the program that exported it
+	Bytes int64    `json:"bytes"` // of the files in it
+	Trees []string `json:"trees"` // as `vnic cache ls` names them
+}
+
+// Import reads an archive into the cache: all of it, or nothing. Of what is there already it replaces nothing: trees
+// that the next run takes become those of the archive, unless the cache has the same packages whole, or more of them.
+// It needs the space of the files and 256 MB of memory at most, and runs QEMU once, to see that it starts.
+func Import(ctx context.Context, o Options, r io.Reader) (*Imported, error) {
+	dir, err := CacheDir(o)
+	if err != nil {
+		return nil, err
+	}
+	if o.Progress == nil {
+		o.Progress = func(Progress) {}
+	}
+	c := cache{dir}
+	told := false
+	unlock, err := c.lock(ctx, func() error {
+		if !told {
+			o.Progress(Progress{Step: "wait", What: "another vnic that is fetching"})
+			told = true
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	c.clean()
+	work, err := os.MkdirTemp(filepath.Join(dir, "tmp"), "fetch-import-")
+	if err != nil {
+		return nil, CacheError(dir, err)
+	}
+	defer proc.Sweep(work)()
+	root, err := os.OpenRoot(work)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }()
+	im := importer{cache: c, root: root, work: work, progress: o.Progress}
+	if err := offline.Read(ctx, r, im.begin, im.put); err != nil {
+		return nil, CacheError(dir, err)
+	}
+	if err := im.finish(ctx); err != nil {
+		return nil, CacheError(dir, err)
+	}
+	return &im.done, nil
+}
+
+// word is what an archive says that is shown to users.
+var word = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.+:~_-]{0,99}$`)
+
+// importer is one import.
+type importer struct {
+	cache    cache
+	root     *os.Root // of work
+	work     string   // where files lie as they will in the cache
+	progress func(Progress)
+	trees    resolved
+	extra    []string
+	read     int64
+	done     Imported
+}
+
+// begin checks the manifest, and whether its files fit.
+func (im *importer) begin(m *offline.Manifest) error {
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("%w: %s", offline.ErrFormat, fmt.Sprintf(format, args...))
+	}
+	d := json.NewDecoder(bytes.NewReader(m.Trees))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&im.trees); err != nil {
+		return bad("its trees: %v", err)
+	}
+	files := map[string][]string{} // of each tree, by its directory
+	for _, f := range m.Files {
+		if extraFile(f.Path) {
+			im.extra = append(im.extra, f.Path)
+			continue
+		}
+		role, rest, _ := strings.Cut(f.Path, "/")
+		base, name, _ := strings.Cut(rest, "/")
+		dir := path.Join(role, base)
+		if t := im.trees[role]; t == nil || t.Dir != dir || name == "" {
+			return bad("%q is of no tree", f.Path)
+		}
+		files[dir] = append(files[dir], name)
+	}
+	for _, w := range append(slices.Clone(m.For), m.Vnic) {
+		if !word.MatchString(w) {
+			return bad("%.80q is no name of a command, or no version", w)
+		}
+	}
+	if len(m.For) == 0 {
+		return bad("it is for no command")
+	}
+	for key, t := range im.trees {
+		i := slices.IndexFunc(roles, func(r role) bool { return r.key == key })
+		if i < 0 || t == nil || !word.MatchString(t.Version) || !word.MatchString(t.Suite) ||
+			len(t.Packages) == 0 || !slices.Equal(t.For, m.For) {
+			return bad("tree %.80q is none of QEMU or a kernel", key)
+		}
+		if want := path.Join(key, partialKey(t, files[t.Dir])); t.Dir != want {
+			return bad("tree %.80q should be %q", t.Dir, want)
+		}
+		if _, err := lock.untested(key, t.Version, t.Packages); err != nil {
+			return err
+		}
+		im.done.Trees = append(im.done.Trees, t.Dir)
+	}
+	slices.Sort(im.done.Trees)
+	im.done.Cache, im.done.For, im.done.Vnic, im.done.Bytes = im.cache.dir, m.For, m.Vnic, m.Total()
+	need := m.Total()
+	if im.trees[roleKernel] != nil {
+		need += 96 << 20 // the kernel is unpacked as well
+	}
+	return im.cache.checkSpace(need)
+}
+
+// put writes one file.
+func (im *importer) put(f offline.File, r io.Reader) error {
+	if err := im.root.MkdirAll(path.Dir(f.Path), 0o755); err != nil {
+		return im.explain(err)
+	}
+	out, err := im.root.OpenFile(f.Path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, f.Mode())
+	if err != nil {
+		return im.explain(err)
+	}
+	n, err := io.Copy(out, r)
+	if err == nil {
+		err = out.Chmod(f.Mode()) // whatever the umask
+	}
+	if err = errors.Join(err, out.Close()); err != nil {
+		return im.explain(err)
+	}
+	im.read += n
+	im.progress(Progress{Step: "unpack", What: "the archive", Done: im.read, Total: im.done.Bytes})
+	return nil
+}
+
+// explain names the whole path, by which CacheError finds that an error is of the cache.
+func (im *importer) explain(err error) error {
+	var p *os.PathError
+	if errors.As(err, &p) {
+		return &os.PathError{Op: p.Op, Path: filepath.Join(im.work, p.Path), Err: p.Err}
+	}
+	return err
+}
+
+// finish makes the trees fit for use, looks whether they work, and moves all into the cache. The caller holds the
+// cache's lock.
+func (im *importer) finish(ctx context.Context) error {
+	have, err := im.cache.load()
+	if err != nil {
+		return err
+	}
+	for _, r := range roles {
+		t := im.trees[r.key]
+		if t == nil {
+			continue
+		}
+		root := filepath.Join(im.work, t.Dir)
+		if r.build != nil {
+			if err := r.build(ctx, root); err != nil {
+				return fmt.Errorf("archive: %s: %w", r.key, err)
+			}
+		}
+		if t.Disk, err = settle(root); err != nil {
+			return err
+		}
+		if err := r.check(ctx, root); err != nil {
+			return fmt.Errorf("archive: its %s does not work here: %w", r.key, err)
+		}
+		t.Fetched = time.Now().UTC().Truncate(time.Second)
+	}
+	for _, t := range im.trees {
+		if err := im.move(t.Dir); err != nil {
+			return err
+		}
+	}
+	for _, name := range im.extra {
+		if err := im.move(name); err != nil {
+			return err
+		}
+	}
+	for key, t := range im.trees {
+		if old := have[key]; old == nil || !im.covers(old, t) {
+			have[key] = t
+		}
+	}
+	return im.cache.save(have)
+}
+
+// move gives something its place in the cache; what is there already stays.
+func (im *importer) move(name string) error {
+	to := filepath.Join(im.cache.dir, filepath.FromSlash(name))
+	if _, err := os.Lstat(to); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	return os.Rename(filepath.Join(im.work, filepath.FromSlash(name)), to)
+}
+
+// covers says whether a tree of the cache has all that another has: it is of the same packages, and has each file.
+func (im *importer) covers(old, t *tree) bool {
+	same := func(a, b Package) bool { return a.Name == b.Name && a.SHA256 == b.SHA256 }
+	if !slices.EqualFunc(old.Packages, t.Packages, same) {
+		return false
+	}
+	from, to := os.DirFS(filepath.Join(im.cache.dir, t.Dir)), filepath.Join(im.cache.dir, old.Dir)
+	all := true
+	_ = walkFiles(from, func(name string) { all = all && exists(filepath.Join(to, filepath.FromSlash(name))) })
+	return all
+}
+
+func walkFiles(from fs.FS, each func(name string)) error {
+	return fs.WalkDir(from, ".", func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			each(name)
+		}
+		return err
+	})
+}

@@ -1,0 +1,132 @@
+// Package offline is the file that `vnic cache export` writes and `vnic cache import` reads: the program, and files of
+// the cache for machines without a network.
+//
+// The file is a plain tar of three members, in this order:
+//
+//	manifest.json   what the others hold: Manifest
+//	vnic.gz         the program, packed by gzip: a bare Debian has tar and gzip, but neither zstd nor xz
+//	files.tar.zst   the cache's files: a tar, packed by zstd, in the manifest's order
+//
+// All files are regular ones. Read believes nothing of what it reads: names are local and in ascending order, sizes
+// have limits and are the manifest's, SHA-256 is computed over each file. It uses at most 100 MB of memory, whatever
+// the file says, and writes nothing itself. SHA-256 finds damage, it proves no origin: QEMU in the archive runs
+// as the user who imports it.
+//
+// The package is not API (README, Stability).
+package offline
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"regexp"
+)
+
+// Format is the version of the format that this package writes, and the only one that it reads.
+const Format = 1
+
+// Program is the name of the program in the archive.
+const Program = "vnic.gz"
+
+// The other members.
+const (
+	manifestName = "manifest.json"
+	filesName    = "files.tar.zst"
+)
+
+// Limits of an archive.
+const (
+	MaxManifest = 4 << 20 // bytes of manifest.json
+	MaxFiles    = 10_000
+	MaxPath     = 512     // bytes of a file's path
+	MaxFile     = 1 << 30 // bytes of one file, and of the packed program
+	MaxTotal    = 2 << 30 // bytes of all files together
+)
+
+// Errors of Read. Each comes with where the archive is wrong.
+var (
+	ErrFormat  = errors.New("no archive of vnic cache export")
+	ErrVersion = errors.New("an archive of another version of the format")
+	ErrDamaged = errors.New("the archive is damaged or cut short")
+)
+
+// Manifest says what an archive holds.
+type Manifest struct {
+	Format  int      `json:"format"`
+	Vnic    string   `json:"vnic"` // version of the program
+	For     []string `json:"for"`  // the commands that work with it
+	Program File     `json:"program"`
+	Files   []File   `json:"files"` // in ascending order of their paths
+	// Trees describe the directories of packages that the files are from. The importer checks them.
+	Trees json.RawMessage `json:"trees"`
+}
+
+// File is one file.
+type File struct {
+	Path   string `json:"path"` // below the cache, with slashes
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256"`         // hexadecimal
+	Exec   bool   `json:"exec,omitempty"` // mode 0755, else 0644
+}
+
+// Mode is the file's mode.
+func (f *File) Mode() fs.FileMode {
+	if f.Exec {
+		return 0o755
+	}
+	return 0o644
+}
+
+// Total is the size of all files.
+func (m *Manifest) Total() (n int64) {
+	for i := range m.Files {
+		n += m.Files[i].Size
+	}
+	return n
+}
+
+var digest = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// check refuses a manifest that breaks a limit.
+func (m *Manifest) check() error {
+	switch {
+	case m.Format != Format:
+		return fmt.Errorf("%w: format %d, this vnic reads %d: use the vnic that is in it (tar xf FILE %s)", ErrVersion,
+			m.Format, Format, Program)
+	case len(m.Files) > MaxFiles:
+		return fmt.Errorf("%w: %d files, at most %d", ErrFormat, len(m.Files), MaxFiles)
+	case m.Program.Path != Program:
+		return fmt.Errorf("%w: the program is %q", ErrFormat, m.Program.Path)
+	}
+	if err := m.Program.check(); err != nil {
+		return err
+	}
+	total := int64(0)
+	for i := range m.Files {
+		f := &m.Files[i]
+		if err := f.check(); err != nil {
+			return err
+		}
+		if i > 0 && f.Path <= m.Files[i-1].Path {
+			return fmt.Errorf("%w: %q stands behind %q", ErrFormat, f.Path, m.Files[i-1].Path)
+		}
+		if f.Size > MaxTotal-total {
+			return fmt.Errorf("%w: its files have more than %d bytes", ErrFormat, int64(MaxTotal))
+		}
+		total += f.Size
+	}
+	return nil
+}
+
+func (f *File) check() error {
+	switch {
+	case len(f.Path) > MaxPath || f.Path == "." || !fs.ValidPath(f.Path):
+		return fmt.Errorf("%w: %.80q is no local path", ErrFormat, f.Path)
+	case f.Size < 0 || f.Size > MaxFile:
+		return fmt.Errorf("%w: %s of %d bytes", ErrFormat, f.Path, f.Size)
+	case !digest.MatchString(f.SHA256):
+		return fmt.Errorf("%w: %s has no SHA-256", ErrFormat, f.Path)
+	}
+	return nil
+}

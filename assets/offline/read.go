@@ -1,0 +1,157 @@
+package offline
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// Read reads an archive to its end. begin gets the manifest before any file, and its error ends the reading; put gets
+// each file in turn, and has to read all of it. Only when Read returns without an error are the files what the
+// manifest says.
+func Read(ctx context.Context, r io.Reader, begin func(*Manifest) error, put func(File, io.Reader) error) error {
+	t := tar.NewReader(reader{ctx, r})
+	size, err := next(t, manifestName, MaxManifest)
+	if err != nil {
+		if !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("%w: it does not begin with a manifest", ErrFormat)
+		}
+		return err
+	}
+	var b bytes.Buffer // it grows with what is there, not with what is claimed
+	if _, err := io.CopyN(&b, t, size); err != nil {
+		return damaged(manifestName, err)
+	}
+	m := &Manifest{}
+	if err := json.Unmarshal(b.Bytes(), m); err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrFormat, manifestName, err)
+	}
+	if err := m.check(); err != nil {
+		return err
+	}
+	if err := begin(m); err != nil {
+		return err
+	}
+	if size, err = next(t, Program, MaxFile); err != nil {
+		return err
+	}
+	if size != m.Program.Size {
+		return fmt.Errorf("%w: %s has %d bytes, its manifest says %d", ErrDamaged, Program, size, m.Program.Size)
+	}
+	err = verify(m.Program, t, func(r io.Reader) error { _, err := io.Copy(io.Discard, r); return err })
+	if err != nil {
+		return err
+	}
+	if _, err := next(t, filesName, MaxTotal); err != nil {
+		return err
+	}
+	if err := m.unpack(t, put); err != nil {
+		return err
+	}
+	switch h, err := t.Next(); {
+	case err == nil:
+		return fmt.Errorf("%w: %.80q stands behind its last member", ErrFormat, h.Name)
+	case !errors.Is(err, io.EOF):
+		return damaged("its end", err)
+	}
+	return nil
+}
+
+// unpack reads files.tar.zst.
+func (m *Manifest) unpack(r io.Reader, put func(File, io.Reader) error) error {
+	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(window),
+		zstd.WithDecoderLowmem(true))
+	if err != nil {
+		return damaged(filesName, err)
+	}
+	defer z.Close()
+	t := tar.NewReader(io.LimitReader(z, m.Total()+(MaxFiles+10)*2048))
+	for _, f := range m.Files {
+		size, err := next(t, f.Path, MaxFile)
+		if err != nil {
+			return err
+		}
+		if size != f.Size {
+			return fmt.Errorf("%w: %s has %d bytes, its manifest says %d", ErrDamaged, f.Path, size, f.Size)
+		}
+		if err := verify(f, t, func(r io.Reader) error { return put(f, r) }); err != nil {
+			return err
+		}
+	}
+	switch h, err := t.Next(); {
+	case err == nil:
+		return fmt.Errorf("%w: %.80q is not in its manifest", ErrFormat, h.Name)
+	case !errors.Is(err, io.EOF):
+		return damaged(filesName, err)
+	}
+	if n, err := io.CopyN(io.Discard, z, 1<<20); err == nil || n > 64<<10 {
+		return fmt.Errorf("%w: %s goes on behind its end", ErrFormat, filesName)
+	} else if !errors.Is(err, io.EOF) { // where zstd's checksum is
+		return damaged(filesName, err)
+	}
+	return nil
+}
+
+// next reads the header of a member, which has to be a regular file of this name.
+func next(t *tar.Reader, name string, most int64) (size int64, err error) {
+	h, err := t.Next()
+	switch {
+	case err != nil:
+		return 0, damaged(name, err)
+	case h.Name != name:
+		return 0, fmt.Errorf("%w: %.80q where %s should be", ErrFormat, h.Name, name)
+	case h.Typeflag != tar.TypeReg:
+		return 0, fmt.Errorf("%w: %s is not a regular file", ErrFormat, name)
+	case h.Size > most:
+		return 0, fmt.Errorf("%w: %s of %d bytes", ErrFormat, name, h.Size)
+	}
+	return h.Size, nil
+}
+
+// verify has a file read by use, and compares what was read with the manifest.
+func verify(f File, r io.Reader, use func(io.Reader) error) error {
+	h := sha256.New()
+	in := &source{r: io.TeeReader(r, h)}
+	err := use(in)
+	switch {
+	case in.err != nil:
+		return damaged(f.Path, in.err)
+	case err != nil:
+		return err
+	case hex.EncodeToString(h.Sum(nil)) != f.SHA256:
+		return fmt.Errorf("%w: %s has another SHA-256 than its manifest says", ErrDamaged, f.Path)
+	}
+	return nil
+}
+
+// source remembers its own error, to be told from one of what was done with the bytes.
+type source struct {
+	r   io.Reader
+	err error
+}
+
+func (s *source) Read(b []byte) (int, error) {
+	n, err := s.r.Read(b)
+	if err != nil && !errors.Is(err, io.EOF) {
+		s.err = err
+	}
+	return n, err
+}
+
+// damaged is the error of what cannot be read; that of a disk, or of a context that has ended, stays what it is.
+func damaged(name string, err error) error {
+	var disk *fs.PathError
+	if errors.As(err, &disk) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return fmt.Errorf("%w: %s: %w", ErrDamaged, name, err)
+}

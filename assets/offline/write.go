@@ -1,0 +1,151 @@
+package offline
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// window is how far back zstd looks for repetitions, and what a reader has to remember.
+const window = 32 << 20
+
+// Source opens a file for Write by its path.
+type Source func(path string) (fs.File, error)
+
+// Write makes an archive of the program and of files, whose sizes, hashes and modes it finds out. The result is the
+// same for the same input. It is kept in memory: about 60 MB for what run and boot need. progress hears how many
+// bytes of how many were read; it may be nil.
+func Write(ctx context.Context, m Manifest, program io.Reader, paths []string, open Source,
+	progress func(done, total int64)) ([]byte, error) {
+	m.Format = Format
+	m.Program = File{Path: Program, Exec: true}
+	m.Files = nil
+	paths = slices.Compact(slices.Sorted(slices.Values(paths)))
+	total := int64(0)
+	for _, p := range paths {
+		f, err := open(p)
+		if err != nil {
+			return nil, err
+		}
+		st, err := f.Stat()
+		_ = f.Close()
+		if err == nil && !st.Mode().IsRegular() {
+			err = fmt.Errorf("%s: not a regular file", p)
+		}
+		if err != nil {
+			return nil, err
+		}
+		m.Files = append(m.Files, File{Path: p, Size: st.Size(), Exec: st.Mode()&0o111 != 0, SHA256: strings.Repeat("0", 64)})
+		total += st.Size()
+	}
+	var packed, files bytes.Buffer
+	z, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression) // the level is valid
+	_, err := io.Copy(z, reader{ctx, program})
+	if err == nil {
+		err = z.Close()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the program: %w", err)
+	}
+	m.Program.Size, m.Program.SHA256 = int64(packed.Len()), sum(packed.Bytes())
+	if err := m.check(); err != nil {
+		return nil, err
+	}
+	if progress == nil {
+		progress = func(int64, int64) {}
+	}
+	if err := m.pack(ctx, &files, open, func(n int64) { progress(n, total) }); err != nil {
+		return nil, err
+	}
+	head, err := json.MarshalIndent(m, "", "\t")
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	out.Grow(len(head) + packed.Len() + files.Len() + 16<<10)
+	t := tar.NewWriter(&out)
+	for _, e := range []struct {
+		name    string
+		mode    int64
+		content []byte
+	}{{manifestName, 0o644, head}, {Program, 0o755, packed.Bytes()}, {filesName, 0o644, files.Bytes()}} {
+		if err := t.WriteHeader(header(e.name, e.mode, int64(len(e.content)))); err != nil {
+			return nil, err
+		}
+		if _, err := t.Write(e.content); err != nil {
+			return nil, err
+		}
+	}
+	err = t.Close() // which writes
+	return out.Bytes(), err
+}
+
+// pack writes files.tar.zst, and the files' hashes into the manifest.
+func (m *Manifest) pack(ctx context.Context, w io.Writer, open Source, progress func(int64)) error {
+	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithWindowSize(window),
+		zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		return err
+	}
+	t := tar.NewWriter(z)
+	done := int64(0)
+	for i := range m.Files {
+		f := &m.Files[i]
+		if err := t.WriteHeader(header(f.Path, int64(f.Mode()), f.Size)); err != nil {
+			return err
+		}
+		in, err := open(f.Path)
+		if err != nil {
+			return err
+		}
+		h := sha256.New()
+		n, err := io.Copy(io.MultiWriter(t, h), reader{ctx, in})
+		_ = in.Close()
+		if err == nil && n != f.Size {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", f.Path, err)
+		}
+		f.SHA256 = hex.EncodeToString(h.Sum(nil))
+		done += n
+		progress(done)
+	}
+	if err := t.Close(); err != nil {
+		return err
+	}
+	return z.Close()
+}
+
+func header(name string, mode, size int64) *tar.Header {
+	return &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: size}
+}
+
+func sum(b []byte) string {
+	s := sha256.Sum256(b)
+	return hex.EncodeToString(s[:])
+}
+
+// reader reads until its context ends.
+type reader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (r reader) Read(b []byte) (int, error) {
+	if err := context.Cause(r.ctx); err != nil {
+		return 0, err
+	}
+	return r.r.Read(b)
+}

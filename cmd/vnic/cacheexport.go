@@ -1,0 +1,133 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/cmd/vnic/internal/export"
+)
+
+func cacheExportCommand() *cobra.Command {
+	var o export.Options
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "export FILE",
+		Short: "Write one file for machines without a network",
+		Long: `Write one file with this program and what some commands need: QEMU with its libraries and firmware, a guest
+kernel, and the modules that these commands' guests load, for NICs of either model. What the cache lacks is
+fetched first. The file is a tar. On the other machine, which needs tar and gzip, and no vnic:
+
+  tar xf FILE vnic.gz && gunzip vnic.gz && ./vnic cache import FILE
+
+Then the commands work there with --offline. boot's --tools and --gpu-driver vnicgpu need more than the file has.`,
+		Example: `  vnic cache export vnic.tar
+  vnic cache export vnic.tar --for run,block
+  vnic cache export vnic.tar --json | jq -r .sha256`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef(c, "export: one FILE to write")
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := o.Check(); err != nil {
+				return usagef(c, "--for: %w", err)
+			}
+			ui := newUI(c.ErrOrStderr(), false)
+			defer ui.done()
+			o.File, o.Vnic = args[0], versionWord()
+			o.Fetch.Log, o.Fetch.Progress = logTo(ui, slog.LevelError, false), ui.fetch
+			o.Note, o.Stage = ui.note, ui.doingNow
+			res, err := export.Run(c.Context(), o)
+			ui.done()
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(c.OutOrStdout(), res)
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "%s, %s\n", res.File, humanize.IBytes(uint64(res.Bytes)))
+			return err
+		},
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.StringSliceVar(&o.For, "for", []string{"run", "boot"}, "commands that are to work there: "+
+		strings.Join(export.Commands(), ", "))
+	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
+	f.BoolVar(&asJSON, "json", false, "print one JSON object")
+	mirrorFlags(f, &o.Fetch)
+	return c
+}
+
+// versionWord is the version of this program as one word.
+func versionWord() string {
+	var b strings.Builder
+	_ = printVersion(&b) // "vnic VERSION[ REVISION], go..."
+	words := strings.Fields(b.String())
+	if len(words) < 2 {
+		return "devel"
+	}
+	return strings.Trim(words[1], "(),")
+}
+
+func cacheImportCommand() *cobra.Command {
+	var o assets.Options
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "import FILE",
+		Short: "Read into the cache what another machine has exported",
+		Long: `Read into the cache a file that 'vnic cache export' has written on another machine. All of it is checked (sizes,
+names, SHA-256) and tried before anything in the cache changes. What is in it runs as you: import only files
+of people whom you trust. It needs no network; - is standard input.`,
+		Example: `  vnic cache import vnic.tar && vnic run --offline
+  ssh login cat vnic.tar | vnic cache import -`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef(c, "import: one FILE to read")
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			in := c.InOrStdin()
+			if args[0] != "-" {
+				f, err := os.Open(args[0])
+				if err != nil {
+					return err
+				}
+				defer func() { _ = f.Close() }()
+				in = f
+			}
+			ui := newUI(c.ErrOrStderr(), false)
+			defer ui.done()
+			o.Progress = ui.fetch
+			done, err := assets.Import(c.Context(), o, in)
+			ui.done()
+			if err != nil {
+				return fmt.Errorf("%s: %w", args[0], err)
+			}
+			return printImported(c.OutOrStdout(), done, asJSON)
+		},
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.BoolVar(&asJSON, "json", false, "print one JSON object")
+	cacheFlag(f, &o.CacheDir)
+	return c
+}
+
+func printImported(w io.Writer, done *assets.Imported, asJSON bool) error {
+	if asJSON {
+		return printJSON(w, done)
+	}
+	_, err := fmt.Fprintf(w, "%s in %s: with --offline work now: %s\n", humanize.IBytes(uint64(done.Bytes)), done.Cache,
+		strings.Join(done.For, ", "))
+	return err
+}

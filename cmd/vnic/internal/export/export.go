@@ -1,0 +1,149 @@
+// Package export is `vnic cache export`: which commands can be exported, what their guests need, and the file.
+package export
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"vnic.dev/vnic/assets"
+	guestimages "vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/guest-images/guestnvme"
+	"vnic.dev/vnic/internal/outfile"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/machines"
+)
+
+// commands are those that can be exported, with the kernel's modules that their guests load besides those for NICs.
+var commands = map[string][]string{
+	"allreduce": nil,
+	"block":     guestnvme.TargetModules,
+	"boot":      nil,
+	"load":      nil,
+	"rdma":      nil,
+	"run":       nil,
+	"serve":     nil, // by vnic qemu and vnic image build
+}
+
+// Commands are the names that Options.For may have.
+func Commands() []string { return slices.Sorted(maps.Keys(commands)) }
+
+// Options are the flags of `vnic cache export`.
+type Options struct {
+	File  string
+	For   []string
+	Vnic  string // version of this program
+	Fetch assets.Options
+	Note  func(format string, args ...any)
+	Stage func(what string)
+}
+
+// Result is what was written.
+type Result struct {
+	File   string   `json:"file"`
+	Bytes  int64    `json:"bytes"`
+	SHA256 string   `json:"sha256"` // of the file
+	For    []string `json:"for"`
+}
+
+// ErrCommand says that a name is of no command that can be exported.
+var ErrCommand = errors.New("cannot be exported for")
+
+// Check looks at the names in For, puts them in order, each once.
+func (o *Options) Check() error {
+	for _, name := range o.For {
+		if _, ok := commands[name]; !ok {
+			return fmt.Errorf("%q %w: name some of %s", name, ErrCommand, strings.Join(Commands(), ", "))
+		}
+	}
+	o.For = slices.Compact(slices.Sorted(slices.Values(o.For)))
+	if len(o.For) == 0 {
+		return fmt.Errorf("no command %w: name some of %s", ErrCommand, strings.Join(Commands(), ", "))
+	}
+	return nil
+}
+
+// modules are those that guests of these commands load, on NICs of any model: some of a kernel's may be built in.
+func modules(im *machines.Images, names []string) (list []string) {
+	for _, m := range []string{lab.Virtio, lab.GVE} {
+		list = append(list, machines.SoftwareFor(m).Modules...)
+		list = append(list, im.Drivers(m)...)
+	}
+	for _, n := range names {
+		list = append(list, commands[n]...)
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// Run fetches what the cache lacks, and writes the file: all of it, or nothing. It keeps it in memory while it makes it,
+// some 60 MB.
+func Run(ctx context.Context, o Options) (res *Result, err error) {
+	if err := o.Check(); err != nil {
+		return nil, err
+	}
+	draft, err := outfile.NewDraft(o.File) // before anything is fetched
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, draft.Discard()) }()
+	if !guestimages.CarriesProgram() {
+		return nil, errors.New("this vnic carries no guest program: export with one that make has built, or of a release")
+	}
+	r, paths, err := open(ctx, &o)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	for _, n := range r.Notes {
+		o.Note("%s", n)
+	}
+	for _, n := range r.Untested {
+		o.Note("untested: %s", n)
+	}
+	program, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = program.Close() }()
+	o.Stage("packing")
+	b, err := r.WriteArchive(ctx, assets.Export{Vnic: o.Vnic, Program: program, For: o.For, Modules: paths})
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(b)
+	if err := draft.Commit(b); err != nil {
+		return nil, err
+	}
+	return &Result{File: o.File, Bytes: int64(len(b)), SHA256: hex.EncodeToString(sum[:]), For: o.For}, nil
+}
+
+// open finds or fetches QEMU and the kernel, and the files of the modules. A kernel that was imported itself may lack
+// some: then it is fetched whole.
+func open(ctx context.Context, o *Options) (*assets.Resolved, []string, error) {
+	for {
+		r, err := assets.FetchCached(ctx, o.Fetch)
+		if err != nil {
+			return nil, nil, err
+		}
+		im := &machines.Images{Resolved: r}
+		paths, err := guestimages.ModuleFiles(r.Kernel.Modules, modules(im, o.For))
+		if err == nil {
+			return r, paths, nil
+		}
+		partial, version := r.Kernel.Partial, r.Kernel.Version
+		if cerr := r.Close(); cerr != nil || partial == "" || !errors.Is(err, guestimages.ErrNoModule) {
+			return nil, nil, errors.Join(err, cerr)
+		}
+		if o.Fetch.Offline {
+			return nil, nil, assets.Partial("kernel "+version+": "+err.Error(), partial)
+		}
+		o.Fetch.Whole = true
+	}
+}

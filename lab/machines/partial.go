@@ -1,0 +1,29 @@
+package machines
+
+import (
+	"context"
+	"errors"
+
+	"vnic.dev/vnic/assets"
+	guestimages "vnic.dev/vnic/guest-images"
+)
+
+// completed makes up for a kernel that was imported without a module that is missing now, as err says: with a network
+// the whole kernel takes its place, and nil is returned; without, the error says what to do.
+func (im *Images) completed(ctx context.Context, err error) error {
+	if !errors.Is(err, guestimages.ErrNoModule) || im.Kernel.Partial == "" {
+		return err
+	}
+	o := im.from
+	if o.Offline {
+		return assets.Partial("kernel "+im.Kernel.Version+": "+err.Error(), im.Kernel.Partial)
+	}
+	o.Whole = true
+	res, ferr := assets.Fetch(ctx, o)
+	if ferr != nil {
+		return ferr
+	}
+	old := im.Resolved
+	im.Resolved = res
+	return old.Close()
+}
