@@ -84,7 +84,8 @@ func TestArchiveGivesBackWhatWentIn(t *testing.T) {
 	}
 }
 
-// Invariant: offline: an archive that is cut short anywhere, or in which a byte is another one, is refused.
+// Invariant: offline: an archive that is cut short anywhere is refused, and one in which a byte is another one is, or gives the
+// same files.
 func TestDamagedArchiveIsRefused(t *testing.T) {
 	b := written(t, some())
 	end := len(b) - 1024 // two empty blocks, which say nothing
@@ -93,13 +94,12 @@ func TestDamagedArchiveIsRefused(t *testing.T) {
 			t.Fatalf("%d of %d bytes: %v", n, len(b), err)
 		}
 	}
-	_, m, err := read(t.Context(), b)
+	want, _, err := read(t.Context(), b)
 	testkit.OK(t, err)
 	for n := 0; n < end; n += 499 {
 		bad := slices.Clone(b)
 		bad[n] ^= 0x10
-		got, changed, err := read(t.Context(), bad)
-		if err == nil && (changed.Total() != m.Total() || len(got) != len(m.Files)) {
+		if got, _, err := read(t.Context(), bad); err == nil && !maps.Equal(got, want) {
 			t.Fatalf("byte %d changed: taken, with other files", n)
 		}
 	}

@@ -3,6 +3,7 @@ package machines
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
@@ -21,7 +22,8 @@ func (im *Images) completed(ctx context.Context, err error) error {
 	o.Whole = true
 	res, ferr := assets.Fetch(ctx, o)
 	if ferr != nil {
-		return ferr
+		return fmt.Errorf("kernel %s, which was imported for %s: %w: the whole one is wanted: %w", im.Kernel.Version,
+			im.Kernel.Partial, err, ferr)
 	}
 	old := im.Resolved
 	im.Resolved = res
