@@ -200,12 +200,18 @@ func TestBadImportChangesNothing(t *testing.T) {
 	o := fakeCache(t)
 	good := exported(t, o, "gve")
 	before := snapshot(t, o.CacheDir)
+	works := fstest.MapFS{} // a QEMU
+	for name, text := range fakeTrees() {
+		if rest, ok := strings.CutPrefix(name, "qemu/"); ok {
+			works["qemu/x/"+rest] = &fstest.MapFile{Data: []byte(text), Mode: 0o755}
+		}
+	}
 	for name, b := range map[string][]byte{
 		"None":         nil,
 		"Cut":          good[:len(good)-2000],
 		"NoTrees":      crafted(t, nil, fstest.MapFS{"qemu/x/y": {}}),
 		"OtherRole":    crafted(t, resolved{"tools": fakeTree("tools/x-0123456789ab")}, fstest.MapFS{"tools/x-0123456789ab/y": {}}),
-		"OtherDir":     crafted(t, resolved{roleQEMU: fakeTree("qemu/x")}, fstest.MapFS{"qemu/x/y": {}}),
+		"OtherDir":     crafted(t, resolved{roleQEMU: fakeTree("qemu/x")}, works),
 		"DirOutside":   crafted(t, resolved{roleQEMU: fakeTree("../x")}, fstest.MapFS{"qemu/x/y": {}}),
 		"TheCacheFile": crafted(t, nil, fstest.MapFS{"resolved.json": {}}),
 		"Programs":     crafted(t, nil, fstest.MapFS{"programs/vnic-guest-" + strings.Repeat("0", 64): {}}),

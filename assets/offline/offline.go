@@ -39,9 +39,9 @@ const (
 const (
 	MaxManifest = 4 << 20 // bytes of manifest.json
 	MaxFiles    = 10_000
-	MaxPath     = 512     // bytes of a file's path
-	MaxFile     = 1 << 30 // bytes of one file, and of the packed program
-	MaxTotal    = 2 << 30 // bytes of all files together
+	MaxPath     = 512       // bytes of a file's path
+	MaxFile     = 256 << 20 // bytes of one file, and of the packed program
+	MaxTotal    = 1 << 30   // bytes of all files together
 )
 
 // Errors of Read. Each comes with where the archive is wrong.

@@ -136,7 +136,7 @@ func TestHostileArchiveIsRefused(t *testing.T) {
 		"OtherSize":   {files: []entry{{name: "a/x", content: "c"}}, edit: size(2), want: offline.ErrDamaged},
 		"NegativSize": {files: []entry{{name: "a/x"}}, edit: size(-1), want: offline.ErrFormat},
 		"HugeFile":    {files: []entry{{name: "a/x"}}, edit: size(offline.MaxFile + 1), want: offline.ErrFormat},
-		"HugeSum": {files: []entry{{name: "a/x"}, {name: "b/x"}, {name: "c/x"}}, edit: size(offline.MaxFile),
+		"HugeSum": {files: []entry{{name: "a/x"}, {name: "b/x"}, {name: "c/x"}, {name: "d/x"}, {name: "e/x"}}, edit: size(offline.MaxFile),
 			want: offline.ErrFormat},
 		"OtherFormat": {files: []entry{{name: "a/x"}}, want: offline.ErrVersion,
 			edit: func(m *offline.Manifest) { m.Format++ }},
