@@ -210,7 +210,7 @@ func TestBadImportChangesNothing(t *testing.T) {
 		"None":         nil,
 		"Cut":          good[:len(good)-2000],
 		"NoTrees":      crafted(t, nil, fstest.MapFS{"qemu/x/y": {}}),
-		"OtherRole":    crafted(t, resolved{"tools": fakeTree("tools/x-0123456789ab")}, fstest.MapFS{"tools/x-0123456789ab/y": {}}),
+		"OtherRole":    crafted(t, resolved{"tools": fakeTree("tools/x")}, fstest.MapFS{"tools/x/y": {}}),
 		"OtherDir":     crafted(t, resolved{roleQEMU: fakeTree("qemu/x")}, works),
 		"DirOutside":   crafted(t, resolved{roleQEMU: fakeTree("../x")}, fstest.MapFS{"qemu/x/y": {}}),
 		"TheCacheFile": crafted(t, nil, fstest.MapFS{"resolved.json": {}}),

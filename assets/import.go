@@ -50,7 +50,8 @@ type Imported struct {
 
 // Import reads an archive into the cache: all of it, or nothing. Of what is there already it replaces nothing: trees
 // that the next run takes become those of the archive, unless the cache has the same packages whole, or more of them.
-// It needs the space of the files, 1 GiB at most, 512 MB of memory at most (to unpack a kernel of the largest size), and runs QEMU once, to see that it starts.
+// It needs the space of the files, 1 GiB at most, and 512 MB of memory at most, to unpack a kernel of the largest size.
+// It runs QEMU once, to see that it starts.
 func Import(ctx context.Context, o Options, r io.Reader) (*Imported, error) {
 	dir, err := CacheDir(o)
 	if err != nil {

@@ -82,8 +82,8 @@ func modules(im *machines.Images, names []string) (list []string) {
 	return slices.Compact(list)
 }
 
-// Run fetches what the cache lacks, and writes the file: all of it, or nothing. It keeps it in memory while it makes it,
-// some 60 MB.
+// Run fetches what the cache lacks, and writes the file: all of it, or nothing. While it makes the file, it keeps it in
+// memory: some 60 MB.
 func Run(ctx context.Context, o Options) (res *Result, err error) {
 	if err := o.Check(); err != nil {
 		return nil, err
