@@ -4,6 +4,8 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"os"
+	"regexp"
 	"testing"
 
 	"vnic.dev/vnic/internal/testkit"
@@ -29,6 +31,16 @@ func TestNamesArePeers(t *testing.T) {
 		"six": "fd00::9", "guest07": "10.0.0.7"} {
 		testkit.Equal(t, name, testkit.Must(r.lookup(name))(t).String(), want)
 	}
-	testkit.Equal(t, "localhost", testkit.Must(hosts.lookup("localhost"))(t).String(), "127.0.0.1") // of this machine
 	testkit.ErrorSays(t, testkit.Err(r.lookup("guest9")), "guest9 is neither an address nor a name of /etc/hosts")
+}
+
+// What /etc/hosts says is found, and no server is asked of what it does not say. A machine may have no such file.
+func TestNamesAreThoseOfHosts(t *testing.T) {
+	testkit.ErrorSays(t, testkit.Err(hosts.lookup("vnic-test.invalid")), "neither an address nor a name of /etc/hosts")
+	text, _ := os.ReadFile("/etc/hosts")
+	if !regexp.MustCompile(`(?m)^127\.0\.0\.1\s+localhost\s*$`).Match(text) {
+		testkit.ErrorSays(t, testkit.Err(hosts.lookup("vnic-test")), "neither an address nor a name of /etc/hosts")
+		return
+	}
+	testkit.Equal(t, "localhost", testkit.Must(hosts.lookup("localhost"))(t).String(), "127.0.0.1")
 }
