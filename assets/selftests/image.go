@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/internal/proc"
@@ -33,8 +34,9 @@ type Options struct {
 type Images struct {
 	Root    string
 	Tests   string
-	Patched string // the tests with the patches applied, if they were asked for
-	Changed string // files that take the place of the tests', if there are any
+	Patched string   // the tests with the patches applied, if they were asked for
+	Left    []string // the names of patches that do not apply to this kernel's tests, and are not in Patched
+	Changed string   // files that take the place of the tests', if there are any
 	Modules string
 	List    string   // the tests' own list of programs: lines COLLECTION:FILE
 	Source  string   // what the tests are of, in words: "linux-source-7.2 7.2.12-1"
@@ -297,7 +299,8 @@ func (m *maker) tests(ctx context.Context) error {
 			if err := source(ctx, m.tools.Dir, m.o.Source, src); err != nil {
 				return nil, err
 			}
-			if err := p.apply(ctx, m.tools.Dir, src); err != nil {
+			left, err := p.apply(ctx, m.tools.Dir, src)
+			if err != nil {
 				return nil, err
 			}
 			var log bytes.Buffer
@@ -311,6 +314,9 @@ func (m *maker) tests(ctx context.Context) error {
 			if err == nil {
 				// Before the image, which is what is looked for.
 				err = os.WriteFile(m.path(kind, parts)+".list", list, 0o644)
+			}
+			if err == nil && left != nil {
+				err = os.WriteFile(m.path(kind, parts)+leftName, []byte(strings.Join(left, "\n")), 0o644)
 			}
 			if err != nil {
 				return nil, err
@@ -333,10 +339,21 @@ func (m *maker) tests(ctx context.Context) error {
 		}
 	}
 	if m.o.Patched {
-		m.im.Patched, err = one("patched", patches)
+		if m.im.Patched, err = one("patched", patches); err != nil {
+			return err
+		}
+		left, err := os.ReadFile(m.im.Patched + leftName)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		m.im.Left = strings.Fields(string(left))
 	}
-	return err
+	return nil
 }
+
+// leftName is the end of the name of a file beside an image, with the names of patches that are not in it; without one
+// all are.
+const leftName = ".left"
 
 // keep leaves the log of a build that failed in the cache, and says where.
 func (m *maker) keep(kind string, log []byte) error {

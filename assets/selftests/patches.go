@@ -6,10 +6,13 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 
 	"vnic.dev/vnic/internal/proc"
@@ -62,35 +65,55 @@ func (s patchSeries) id() string {
 // texts are the forms of a patch, in the order in which they are tried.
 func (p *Patch) texts() [][]byte { return append([][]byte{p.Text}, p.Rebased...) }
 
-// apply applies the patches to a tree: of each the first form that applies.
-func (s patchSeries) apply(ctx context.Context, tools, dir string) error {
-	for _, p := range s {
-		if err := p.apply(ctx, tools, dir); err != nil {
-			return fmt.Errorf("%s does not apply to this kernel's tests: %w", p.Name, err)
+// apply applies the patches to a tree: of each the first form that applies. It gives the names of those that do not
+// apply to this kernel's tests, and of those that need one of these.
+func (s patchSeries) apply(ctx context.Context, tools, dir string) (left []string, err error) {
+	for i, p := range s {
+		lacks := slices.ContainsFunc(s[:i], func(q Patch) bool { return slices.Contains(left, q.Name) && p.needs(&q) })
+		applied := false
+		if !lacks {
+			if applied, err = p.apply(ctx, tools, dir); err != nil {
+				return nil, fmt.Errorf("%s: %w", p.Name, err)
+			}
+		}
+		if !applied {
+			left = append(left, p.Name)
 		}
 	}
-	return nil
+	return left, nil
 }
 
-func (p *Patch) apply(ctx context.Context, tools, dir string) error {
+// helper is a line by which a patch adds something to the library that all programs import.
+var helper = regexp.MustCompile(`(?m)^\+ *from \.\w+ import (\w+)$`)
+
+// needs says whether a patch uses what another adds to the library.
+func (p *Patch) needs(other *Patch) bool {
+	return slices.ContainsFunc(helper.FindAllSubmatch(other.Text, -1),
+		func(m [][]byte) bool { return bytes.Contains(p.Text, m[1]) })
+}
+
+// apply says whether a patch applied. One that does not has changed nothing.
+func (p *Patch) apply(ctx context.Context, tools, dir string) (bool, error) {
 	path := filepath.Join(dir, p.Name)
 	patch := func(args ...string) error {
 		_, err := proc.Command{Dir: dir}.Run(ctx, filepath.Join(tools, "usr/bin/patch"),
 			append(args, "-p1", "--forward", "--batch", "-i", path)...)
 		return err
 	}
-	var errs []error
 	for _, text := range p.texts() {
 		if err := os.WriteFile(path, text, 0o644); err != nil {
-			return err
+			return false, err
 		}
 		err := patch("--dry-run")
 		if err == nil {
-			return patch()
+			return true, patch()
 		}
-		errs = append(errs, err)
+		// Status 1: some hunks cannot be applied; 2: worse (patch(1)).
+		if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+			return false, err
+		}
 	}
-	return errs[0]
+	return false, nil
 }
 
 // imports are modules that lie among the programs, and what they call, with the programs that do so. The library that
@@ -101,23 +124,24 @@ var imports = map[string][]string{
 	"net/lib/gro.c": {"drivers/net/gro.py", "drivers/net/hw/gro_hw.py"},
 }
 
-// Touches says whether the series changes a program, named from tools/testing/selftests on, or a module among the
-// programs that it imports.
-func Touches(name string) bool {
-	if patches.change(name) {
-		return true
-	}
+// Changing gives the names of the patches that change a program, named from tools/testing/selftests on, or a module
+// among the programs that it imports.
+func Changing(name string) (names []string) {
+	files := []string{name}
 	for module, programs := range imports {
-		if slices.Contains(programs, name) && patches.change(module) {
-			return true
+		if slices.Contains(programs, name) {
+			files = append(files, module)
 		}
 	}
-	return false
+	for i := range patches {
+		if slices.ContainsFunc(files, patches[i].changes) {
+			names = append(names, patches[i].Name)
+		}
+	}
+	return names
 }
 
-// change says whether the series changes or makes a file, named from tools/testing/selftests on.
-func (s patchSeries) change(name string) bool {
-	return slices.ContainsFunc(s, func(p Patch) bool {
-		return bytes.Contains(p.Text, []byte("\n+++ b/"+selftestsDir+"/"+name+"\n"))
-	})
+// changes says whether a patch changes or makes a file, named from tools/testing/selftests on.
+func (p *Patch) changes(name string) bool {
+	return bytes.Contains(p.Text, []byte("\n+++ b/"+selftestsDir+"/"+name+"\n"))
 }

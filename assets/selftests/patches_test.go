@@ -149,35 +149,89 @@ func rebasedOf(s patchSeries) (n int) {
 	return n
 }
 
-// Of a patch in several forms that one is applied which applies, whole; where none does, nothing has changed.
-func TestThePatchThatAppliesIsApplied(t *testing.T) {
-	tools := t.TempDir()
-	testkit.OK(t, os.MkdirAll(filepath.Join(tools, "usr/bin"), 0o755))
-	// In the place of patch(1), which not every machine has: it knows changes of one line, of the file f.
-	testkit.OK(t, os.WriteFile(filepath.Join(tools, "usr/bin/patch"), []byte(`#!/bin/sh
+// fakePatch puts a program in the place of patch(1), which not every machine has: it knows changes of one line, and
+// files of the directory that it is called in. status is that of a patch that does not apply.
+func fakePatch(t *testing.T, status int) (tools string) {
+	t.Helper()
+	tools = t.TempDir()
+	write(t, filepath.Join(tools, "usr/bin/patch"), fmt.Sprintf(`#!/bin/sh
 dry=
 for arg; do
   case $arg in --dry-run) dry=1 ;; esac
 done
-[ "$(sed -n 's/^-\([^-]\)/\1/p' "$arg")" = "$(cat f)" ] || exit 1
-[ -n "$dry" ] || sed -n 's/^+\([^+]\)/\1/p' "$arg" > f
-`), 0o755))
-	change := func(was, is string) []byte {
-		return []byte("--- a/f\n+++ b/f\n@@ -1,1 +1,1 @@\n-" + was + "\n+" + is + "\n")
-	}
-	s := patchSeries{{Name: "0001-x.patch", Text: change("old", "new"), Rebased: [][]byte{change("other", "changed")}}}
+f=$(sed -n 's/^+++ b.//p' "$arg")
+[ "$(sed -n 's/^-\([^-]\)/\1/p' "$arg")" = "$(cat "$f")" ] || exit %d
+[ -n "$dry" ] || sed -n 's/^+\([^+]\)/\1/p' "$arg" > "$f"
+`, status), 0o755)
+	return tools
+}
+
+// oneLine is a patch of a file of one line.
+func oneLine(file, was, is string) []byte {
+	return fmt.Appendf(nil, "--- a/%s\n+++ b/%s\n@@ -1,1 +1,1 @@\n-%s\n+%s\n", file, file, was, is)
+}
+
+// Of a patch in several forms that one is applied which applies, whole; where none does, nothing has changed, and the
+// patch is named.
+func TestThePatchThatAppliesIsApplied(t *testing.T) {
+	tools := fakePatch(t, 1)
+	s := patchSeries{{Name: "0001-x.patch", Text: oneLine("f", "old", "new"),
+		Rebased: [][]byte{oneLine("f", "other", "changed")}}}
 	for was, want := range map[string]string{"old\n": "new\n", "other\n": "changed\n", "third\n": ""} {
 		dir := t.TempDir()
 		f := filepath.Join(dir, "f")
-		testkit.OK(t, os.WriteFile(f, []byte(was), 0o644))
-		err := s.apply(t.Context(), tools, dir)
-		if (err == nil) != (want != "") {
-			t.Errorf("%q: %v", was, err)
-		}
+		write(t, f, was, 0o644)
+		left, err := s.apply(t.Context(), tools, dir)
+		testkit.OK(t, err)
 		if want == "" {
+			testkit.Equal(t, "left", fmt.Sprint(left), "[0001-x.patch]")
 			want = was
+		} else {
+			testkit.Equal(t, "left", len(left), 0)
 		}
 		testkit.Equal(t, "the file", string(testkit.Must(os.ReadFile(f))(t)), want)
+	}
+	// A patch that does not apply is one thing, a tool that cannot do its work another.
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "f"), "third\n", 0o644)
+	if left, err := s.apply(t.Context(), fakePatch(t, 2), dir); err == nil {
+		t.Errorf("with trouble of patch's own: %v", left)
+	}
+	if left, err := s.apply(t.Context(), t.TempDir(), dir); err == nil {
+		t.Errorf("without patch: %v", left)
+	}
+}
+
+// What does not apply keeps no other patch from being applied, but those that use what it adds to the library.
+func TestPatchesThatDoNotApplyAreLeft(t *testing.T) {
+	s := patchSeries{
+		{Name: "1", Text: oneLine("lib", "lib", "    from .helper import helper")},
+		{Name: "2", Text: oneLine("a", "a", "helper()")},
+		{Name: "3", Text: oneLine("b", "b", "changed")},
+		{Name: "4", Text: oneLine("c", "c", "changed")},
+	}
+	for name, c := range map[string]struct{ lib, b, left string }{
+		"all apply":    {"lib", "b", ""},
+		"one does not": {"lib", "other", "3"},
+		"the helper":   {"other", "b", "1 2"},
+	} {
+		dir := t.TempDir()
+		for f, text := range map[string]string{"lib": c.lib, "a": "a", "b": c.b, "c": "c"} {
+			write(t, filepath.Join(dir, f), text+"\n", 0o644)
+		}
+		left := testkit.Must(s.apply(t.Context(), fakePatch(t, 1), dir))(t)
+		testkit.Equal(t, name, strings.Join(left, " "), c.left)
+		testkit.Equal(t, name+", the last", string(testkit.Must(os.ReadFile(filepath.Join(dir, "c")))(t)), "changed\n")
+	}
+	// Who needs whom in the series as it is.
+	needs := func(i, other int) bool { return patches[i-1].needs(&patches[other-1]) }
+	for _, c := range []struct {
+		patch, other int
+		want         bool
+	}{{2, 1, true}, {14, 1, true}, {15, 1, true}, {16, 15, true}, {16, 14, false}, {20, 1, false}, {21, 14, false}} {
+		if needs(c.patch, c.other) != c.want {
+			t.Errorf("%s needs %s: %v", patches[c.patch-1].Name, patches[c.other-1].Name, !c.want)
+		}
 	}
 }
 
@@ -235,19 +289,22 @@ func TestPatchesInBadFormAreNoticed(t *testing.T) {
 }
 
 func TestProgramsWithPatchesAreKnown(t *testing.T) {
-	for name, want := range map[string]bool{
-		"drivers/net/hw/ntuple.py":    true,
-		"drivers/net/hw/nk_devmem.py": true,  // by a module beside it
-		"drivers/net/hw/csum.py":      false, // the library alone is no reason
-		"drivers/net/hw/ntuple":       false,
-		"hw/ntuple.py":                false,
+	for name, want := range map[string]string{
+		"drivers/net/hw/ntuple.py":    "0002 0020",
+		"drivers/net/hw/nk_devmem.py": "0006 0014", // by a module beside it
+		"drivers/net/hw/gro_hw.py":    "0021",
+		"drivers/net/hw/csum.py":      "", // the library alone is no reason
+		"drivers/net/hw/ntuple":       "",
+		"hw/ntuple.py":                "",
 	} {
-		if got := Touches(name); got != want {
-			t.Errorf("Touches(%s) = %v", name, got)
+		var got []string
+		for _, n := range Changing(name) {
+			got = append(got, n[:4])
 		}
+		testkit.Equal(t, name, strings.Join(got, " "), want)
 	}
 	for module := range imports {
-		if !patches.change(module) {
+		if len(Changing(module)) == 0 {
 			t.Errorf("no patch changes %s: there is no need to say who imports it", module)
 		}
 	}

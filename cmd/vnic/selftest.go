@@ -43,7 +43,8 @@ and the case that caused it, and after an oops the next program gets a fresh boo
 NIC's counters say whether payload went there.
 
 The exit status is 0 if all results are those that are expected of this model with this kernel: what does not pass has
-a reason there, with evidence. A kernel of which nothing is written down is reported without judgement.`,
+a reason there, with evidence. What comes of a series of kernels of which nothing is written down is new, and no
+failure.`,
 		Example: `  vnic selftest                                all, on the gVNIC
   vnic selftest --nic virtio                   all, on virtio-net
   vnic selftest hw/devmem.py hw/csum.py        two programs

@@ -51,6 +51,9 @@ func (nothing) Close() error                { return nil }
 
 // Line says in one line what came of a program.
 func Line(p *results.Program) string {
+	if p.Left != nil {
+		return fmt.Sprintf("%-24s not run (%s): does not apply: %s", p.Name, p.Column, strings.Join(p.Left, ", "))
+	}
 	n := p.Count()
 	line := fmt.Sprintf("%-24s %3d pass, %d fail, %d skip", p.Name, n[ktap.Pass], n.Bad(), n[ktap.Skip])
 	if n[ktap.XFail] > 0 {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/assets/selftests"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/splat"
@@ -116,6 +117,27 @@ func TestPayloadProves(t *testing.T) {
 		if d.Proved != c.proved || (d.Why == "") != (c.now.device > 100) {
 			t.Errorf("%s: %+v", c.name, d)
 		}
+	}
+}
+
+// A program is run with its patches where all of them apply, and else it is said which do not; nothing boots for that.
+func TestPatchesThatDoNotApplyAreNamed(t *testing.T) {
+	patches := (&program{name: "hw/ntuple.py"}).patches()
+	if len(patches) != 2 {
+		t.Fatalf("ntuple.py is changed by %v", patches)
+	}
+	b := &bench{opt: &Options{Patched: true}, images: &selftests.Images{Left: []string{"9999-other.patch", patches[1]}}}
+	p := &program{name: "hw/ntuple.py", only: []string{"queue*"}}
+	testkit.Equal(t, "columns", len(b.columns(p)), 2)
+	res := testkit.Must(b.program(t.Context(), p, results.Patched))(t)
+	testkit.Equal(t, "left", strings.Join(res.Left, " "), patches[1])
+	testkit.Equal(t, "line", Line(res), "hw/ntuple.py             not run (patched): does not apply: "+patches[1])
+	if b.withoutPatches(p, results.Unmodified) != nil {
+		t.Error("unmodified, it wants patches")
+	}
+	b.images.Left = b.images.Left[:1]
+	if b.withoutPatches(p, results.Patched) != nil {
+		t.Error("a patch of another program keeps it from being run")
 	}
 }
 

@@ -166,15 +166,36 @@ func (b *bench) describeRun() *results.Run {
 // columns are those in which a program is run.
 func (b *bench) columns(p *program) []results.Column {
 	list := []results.Column{results.Unmodified}
-	if b.opt.Patched && selftests.Touches(p.dir()+"/"+path.Base(p.name)) {
+	if b.opt.Patched && len(p.patches()) > 0 {
 		list = append(list, results.Patched)
 	}
 	return list
 }
 
+// withoutPatches is what there is to say of a program in a column for which patches do not apply to this kernel's tests;
+// nil: all do. Without them it would run as it does unmodified, and what that is worth is said there.
+func (b *bench) withoutPatches(p *program, column results.Column) *results.Program {
+	if column != results.Patched {
+		return nil
+	}
+	var left []string
+	for _, name := range p.patches() {
+		if slices.Contains(b.images.Left, name) {
+			left = append(left, name)
+		}
+	}
+	if left == nil {
+		return nil
+	}
+	return &results.Program{Name: p.name, Column: column, Left: left, Only: p.only, Planned: -1, Cases: []results.Case{}}
+}
+
 // program runs one, in a guest that it boots if none is there. Without an error the next one can be run.
 func (b *bench) program(ctx context.Context, p *program, column results.Column) (*results.Program, error) {
 	o := b.opt
+	if res := b.withoutPatches(p, column); res != nil {
+		return res, nil
+	}
 	if err := b.wants(p); err != nil {
 		return nil, err
 	}

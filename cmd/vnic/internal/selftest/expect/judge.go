@@ -11,7 +11,7 @@ import (
 // Verdict is what a case's result is in the light of what is expected.
 type Verdict string
 
-// Verdicts. All but AsExpected, NewPass and Unjudged make a run not match.
+// Verdicts. All but AsExpected, NewPass, New and Unjudged make a run not match.
 const (
 	AsExpected Verdict = "as expected"
 	NewPass    Verdict = "new pass"    // it passes, and was not expected to: the expectation can go
@@ -20,11 +20,12 @@ const (
 	Missing    Verdict = "missing"     // it has no result
 	Complained Verdict = "complaint"   // the kernel complained while it ran
 	Unproved   Verdict = "unproved"    // the host's counters do not say that payload went to device memory
+	New        Verdict = "new"         // nothing is written down of the kernel's series: what is seen is new
 	Unjudged   Verdict = "unjudged"    // nothing is written down of it
 )
 
 // Matches says whether a run with this verdict can be one that matches.
-func (v Verdict) Matches() bool { return v == AsExpected || v == NewPass || v == Unjudged }
+func (v Verdict) Matches() bool { return v == AsExpected || v == NewPass || v == New || v == Unjudged }
 
 // Judged is one case, or one complaint, in the light of what is expected.
 type Judged struct {
@@ -37,6 +38,9 @@ type Judged struct {
 	Expected *Entry `json:"expected,omitempty"`
 	Note     string `json:"note,omitempty"` // what else is to be said
 }
+
+// Complaint says whether it is about one of the kernel's, whose title its note begins with.
+func (j *Judged) Complaint() bool { return j.Verdict == Complained || j.Verdict == New && j.Result == "" }
 
 // ProgramJudgement is what a program's results are worth.
 type ProgramJudgement struct {
@@ -54,11 +58,12 @@ type Judgement struct {
 	// Matches says whether every case has the result that is expected, or passes; of an unjudged run it is false.
 	Matches  bool               `json:"matches"`
 	Programs []ProgramJudgement `json:"programs"`
-	good     bool               // whether nothing at all went wrong in programs that are not judged
+	good     bool               // whether nothing went wrong in programs that are not judged
 }
 
-// Status is the exit status that a run deserves: 0 where it matches. What cannot be judged deserves 0 if nothing in it
-// failed at all.
+// Status is the exit status that a run deserves: 0 where it matches. What is new deserves 0, if payload was where it had
+// to be: that is vnic's own to prove, with any kernel. Whatever else cannot be judged deserves 0 if nothing in it failed
+// at all.
 func (j *Judgement) Status() int {
 	if (j.Matches || !j.Judged) && j.good {
 		return 0
@@ -96,12 +101,16 @@ func (p *ProgramJudgement) Matches() bool {
 
 // Judge compares a run with what is written down of its model and kernel.
 func Judge(run *results.Run) (*Judgement, error) {
-	x, err := Of(run.Model, run.Kernel)
 	if run.Device != "vnic" {
-		err = fmt.Errorf("%w of %s of %s: it is what vnic is compared with", ErrUnknown, run.Model, run.Device)
+		return unjudged(run, fmt.Sprintf("%v of %s of %s: it is what vnic is compared with", ErrUnknown, run.Model,
+			run.Device)), nil
 	}
-	if err != nil {
-		return unjudged(run, err)
+	x, err := Of(run.Model, run.Kernel)
+	switch {
+	case errors.Is(err, ErrUnknown):
+		return allNew(run, err.Error()), nil
+	case err != nil:
+		return nil, err
 	}
 	return x.Judge(run), nil
 }
@@ -132,7 +141,7 @@ func (x *Expectations) Judge(run *results.Run) *Judgement {
 func (x *Expectations) program(run *results.Program) ProgramJudgement {
 	j := ProgramJudgement{Name: run.Name, Column: run.Column, Cases: []Judged{}}
 	p, ok := x.File.Programs[run.Name][run.Column]
-	if !ok {
+	if !ok || run.Left != nil {
 		return notJudged(run)
 	}
 	j.Judged = true
@@ -162,9 +171,13 @@ func (x *Expectations) program(run *results.Program) ProgramJudgement {
 			Note: fmt.Sprintf("and %d times more", n)})
 	}
 	if d := run.Devmem; d != nil && !d.Proved {
-		j.Cases = append(j.Cases, Judged{Case: ktap.Whole, Verdict: Unproved, Class: Ours, Note: d.Why})
+		j.Cases = append(j.Cases, unproved(d))
 	}
 	return j
+}
+
+func unproved(d *results.Devmem) Judged {
+	return Judged{Case: ktap.Whole, Verdict: Unproved, Class: Ours, Note: d.Why}
 }
 
 // complaint judges a complaint that nobody expects.
@@ -211,16 +224,30 @@ func (p *Program) judge(c *results.Case) Judged {
 	return j
 }
 
-// unjudged is the judgement of a run of which nothing is written down; other errors are returned.
-func unjudged(run *results.Run, err error) (*Judgement, error) {
-	if !errors.Is(err, ErrUnknown) {
-		return nil, err
-	}
-	j := &Judgement{Why: err.Error(), good: run.Good()}
+// unjudged is the judgement of a run of a device of which nothing is ever written down.
+func unjudged(run *results.Run, why string) *Judgement {
+	j := &Judgement{Why: why, good: run.Good()}
 	for i := range run.Programs {
 		j.Programs = append(j.Programs, notJudged(&run.Programs[i]))
 	}
-	return j, nil
+	return j
+}
+
+// allNew is the judgement of a run with a series of kernels of which nothing is written down yet.
+func allNew(run *results.Run, why string) *Judgement {
+	j := &Judgement{Why: why, good: true}
+	for i := range run.Programs {
+		p := notJudged(&run.Programs[i])
+		for k := range p.Cases {
+			p.Cases[k].Verdict, p.Cases[k].Class = New, ""
+		}
+		if d := run.Programs[i].Devmem; d != nil && !d.Proved {
+			p.Cases = append(p.Cases, unproved(d))
+			j.good = false
+		}
+		j.Programs = append(j.Programs, p)
+	}
+	return j
 }
 
 func notJudged(run *results.Program) ProgramJudgement {

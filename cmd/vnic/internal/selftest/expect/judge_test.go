@@ -105,6 +105,9 @@ func TestRunsAreJudged(t *testing.T) {
 			r.Programs = append(r.Programs, results.Program{Name: "psp.py", Column: results.Unmodified,
 				Cases: []results.Case{{Name: "z", Result: ktap.Skip}}})
 		}, "z: unjudged", 0},
+		"a patch that does not apply": {func(r *results.Run) {
+			r.Programs[1].Cases, r.Programs[1].Left = nil, []string{"0001-x.patch"}
+		}, "", 0},
 		"a program of which nothing is said, bad": {func(r *results.Run) {
 			r.Programs = append(r.Programs, results.Program{Name: "psp.py", Column: results.Unmodified,
 				Cases: []results.Case{{Name: "z", Result: ktap.Fail}}})
@@ -119,19 +122,22 @@ func TestRunsAreJudged(t *testing.T) {
 	}
 }
 
-// A kernel, or a device, of which nothing is written down is not judged: its status is by what failed.
+// What is seen of a kernel of which nothing is written down is new, and no failure, if payload was where it had to be.
+// A device that is none of ours is not judged: its status is by what failed.
 func TestUnknownIsNotJudged(t *testing.T) {
 	for name, c := range map[string]struct {
 		model, device, kernel string
 		result                ktap.Result
+		verdict               Verdict
 		status                int
 	}{
-		"kernel":         {"gve", "vnic", "6.12.1", ktap.Pass, 0},
-		"kernel, fails":  {"gve", "vnic", "6.12.1", ktap.Fail, 1},
-		"no kernel":      {"gve", "vnic", "", ktap.Pass, 0},
-		"model":          {"mlx5", "vnic", "7.2.12", ktap.Pass, 0},
-		"path for model": {"../models/gve", "vnic", "7.2.12", ktap.Pass, 0},
-		"QEMU's own":     {"virtio", "qemu", "7.2.12", ktap.Pass, 0},
+		"kernel":            {"gve", "vnic", "6.12.1", ktap.Pass, New, 0},
+		"kernel, fails":     {"gve", "vnic", "6.12.1", ktap.Fail, New, 0},
+		"no kernel":         {"gve", "vnic", "", ktap.Error, New, 0},
+		"model":             {"mlx5", "vnic", "7.2.12", ktap.Pass, New, 0},
+		"path for model":    {"../models/gve", "vnic", "7.2.12", ktap.Pass, New, 0},
+		"QEMU's own":        {"virtio", "qemu", "7.2.12", ktap.Pass, Unjudged, 0},
+		"QEMU's own, fails": {"virtio", "qemu", "7.2.12", ktap.Fail, Unjudged, 1},
 	} {
 		r := results.Run{Model: c.model, Device: c.device, Kernel: c.kernel, Programs: []results.Program{{Name: "queues.py",
 			Column: results.Unmodified, Cases: []results.Case{{Name: "get_queues", Result: c.result}}}}}
@@ -140,8 +146,28 @@ func TestUnknownIsNotJudged(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if j.Judged || j.Matches || j.Why == "" || j.Status() != c.status || verdicts(j) != "get_queues: unjudged" {
+		if j.Judged || j.Matches || j.Why == "" || j.Status() != c.status ||
+			verdicts(j) != "get_queues: "+string(c.verdict) {
 			t.Errorf("%s: %+v, status %d", name, j, j.Status())
+		}
+	}
+	for name, c := range map[string]struct {
+		change   func(p *results.Program)
+		verdicts string
+		status   int
+	}{
+		"a complaint": {func(p *results.Program) {
+			p.Splats = []results.Splat{{Case: "a", Splat: splat.Splat{Kind: splat.Oops, Title: "BUG"}}}
+		}, "a: new, a: new", 0},
+		"unproved": {func(p *results.Program) { p.Devmem = &results.Devmem{Why: "host bytes"} },
+			"a: new, (program): unproved ours", 1},
+		"a patch that does not apply": {func(p *results.Program) { p.Cases, p.Left = nil, []string{"0001-x.patch"} }, "", 0},
+	} {
+		r := results.Run{Model: "gve", Device: "vnic", Kernel: "9.1.0", Programs: []results.Program{{Name: "a.py",
+			Column: results.Patched, Cases: []results.Case{{Name: "a", Result: ktap.Fail}}}}}
+		c.change(&r.Programs[0])
+		if j := testkit.Must(Judge(&r))(t); verdicts(j) != c.verdicts || j.Status() != c.status {
+			t.Errorf("%s: %q, status %d", name, verdicts(j), j.Status())
 		}
 	}
 	r := results.Run{Model: "gve", Device: "vnic", Kernel: "7.2.12+deb13-cloud-amd64", Programs: []results.Program{{

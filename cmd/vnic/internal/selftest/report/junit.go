@@ -13,7 +13,7 @@ import (
 
 // JUnit writes a run for CI: a suite for each program, a failure or error for each case that does not match what is
 // expected. A case that fails as expected is skipped, with its reason, so that CI is red exactly when the exit status
-// is not 0. Where there is no judgement, each case that failed is a failure.
+// is not 0. So is one that is new, and does not pass. Where there is no judgement, each case that failed is a failure.
 func JUnit(w io.Writer, run *results.Run, j *expect.Judgement) error {
 	all := junit.Suites{Name: "vnic selftest: " + device(run)}
 	total := 0.0
@@ -34,13 +34,20 @@ func junitSuite(run *results.Run, p *results.Program, j *expect.ProgramJudgement
 	s.Properties = []junit.Property{{Name: "model", Value: run.Model}, {Name: "device", Value: run.Device},
 		{Name: "kernel", Value: run.Kernel}, {Name: "column", Value: string(p.Column)}}
 	class := strings.NewReplacer("/", ".", ".py", "").Replace(p.Name) // Jenkins makes a package of what is before a dot
+	if p.Left != nil {
+		s.Cases = append(s.Cases, junit.Case{Name: ktap.Whole, Class: class, Time: junit.Seconds(0),
+			Skipped: &junit.Message{Message: notApplied(p)}})
+	}
 	for i := range j.Cases {
 		c := &j.Cases[i]
 		t := junit.Case{Name: c.Case, Class: class, Time: junit.Seconds(0)}
 		switch {
 		case c.Verdict == expect.Missing:
 			t.Error = &junit.Message{Message: describe(c), Type: string(c.Verdict)}
-		case c.Verdict == expect.Complained:
+		case c.Complaint() && c.Verdict == expect.New:
+			t.Name += ": kernel"
+			t.Skipped, t.SystemOut = &junit.Message{Message: describe(c)}, trace(p, c)
+		case c.Complaint():
 			t.Name += ": kernel" // beside the case itself
 			t.Error = &junit.Message{Message: c.Note, Type: string(c.Verdict), Text: trace(p, c)}
 		case c.Verdict == expect.Unproved:

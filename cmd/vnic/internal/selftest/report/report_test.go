@@ -104,7 +104,16 @@ func good(t *testing.T) (*results.Run, *expect.Expectations) {
 func unknown(t *testing.T) (*results.Run, *expect.Judgement) {
 	run, _ := example(t)
 	run.Kernel = "6.12.1"
-	run.Programs = run.Programs[2:4]
+	run.Programs = append(run.Programs[2:4:4], results.Program{Name: "gro.py", Column: results.Patched, Planned: -1,
+		Cases: []results.Case{}, Left: []string{"0010-gro.patch", "0021-order.patch"}})
+	return run, testkit.Must(expect.Judge(run))(t)
+}
+
+// newTroubles is one in which the kernel complains, and payload goes to host memory.
+func newTroubles(t *testing.T) (*results.Run, *expect.Judgement) {
+	run, _ := example(t)
+	run.Kernel = "6.12.1"
+	run.Programs = run.Programs[:2]
 	return run, testkit.Must(expect.Judge(run))(t)
 }
 
@@ -129,6 +138,8 @@ func TestReports(t *testing.T) {
 	add("good", fine, x.Judge(fine))
 	old, j := unknown(t)
 	add("unknown", old, j)
+	troubled, j := newTroubles(t)
+	add("new-troubles", troubled, j)
 	old.Device, old.Model = "qemu", "virtio-net-pci"
 	got["side-by-side"] = text(t, func(b *bytes.Buffer) error { return SideBySide(b, []*results.Run{run, old}) })
 	golden.Check(t, "testdata/golden", got)
@@ -173,19 +184,30 @@ func TestYardstick(t *testing.T) {
 func TestJUnitAgreesWithTheStatus(t *testing.T) {
 	bad, x := example(t)
 	fine, _ := good(t)
-	old, unjudged := unknown(t)
-	passed, _ := unknown(t)
-	for i := range passed.Programs {
-		for k := range passed.Programs[i].Cases {
-			passed.Programs[i].Cases[k].Result = ktap.Pass
+	old, isNew := unknown(t)
+	complained, _ := newTroubles(t)
+	complained.Programs = complained.Programs[:1]
+	troubled, unproved := newTroubles(t)
+	ofQEMU := func(failed bool) *results.Run {
+		run, _ := unknown(t)
+		run.Device, run.Model = "qemu", "virtio-net-pci"
+		for i := range run.Programs {
+			for k := range run.Programs[i].Cases {
+				if !failed {
+					run.Programs[i].Cases[k].Result = ktap.Pass
+				}
+			}
 		}
+		return run
 	}
 	for name, c := range map[string]struct {
 		run *results.Run
 		j   *expect.Judgement
 	}{
-		"bad": {bad, x.Judge(bad)}, "good": {fine, x.Judge(fine)}, "unjudged, bad": {old, unjudged},
-		"unjudged, good": {passed, testkit.Must(expect.Judge(passed))(t)},
+		"bad": {bad, x.Judge(bad)}, "good": {fine, x.Judge(fine)}, "new": {old, isNew},
+		"new complaint": {complained, testkit.Must(expect.Judge(complained))(t)}, "new, not proved": {troubled, unproved},
+		"unjudged, bad":  {ofQEMU(true), testkit.Must(expect.Judge(ofQEMU(true)))(t)},
+		"unjudged, good": {ofQEMU(false), testkit.Must(expect.Judge(ofQEMU(false)))(t)},
 	} {
 		var all junit.Suites
 		testkit.OK(t, xml.Unmarshal([]byte(text(t, func(b *bytes.Buffer) error { return JUnit(b, c.run, c.j) })), &all))
@@ -230,7 +252,7 @@ func TestOutputComesThrough(t *testing.T) {
 	} {
 		r := results.NewRecorder(results.Options{Name: name + ".py", Column: results.Unmodified})
 		r.Write(testkit.Must(os.ReadFile("../ktap/testdata/" + name + ".ktap"))(t))
-		run := &results.Run{Model: "gve", Device: "vnic", Kernel: "6.12.1",
+		run := &results.Run{Model: "e1000e", Device: "qemu", Kernel: "6.12.1",
 			Programs: []results.Program{r.End(ktap.Exit{Status: 1})}}
 		j := testkit.Must(expect.Judge(run))(t)
 		xmlText := text(t, func(b *bytes.Buffer) error { return JUnit(b, run, j) })

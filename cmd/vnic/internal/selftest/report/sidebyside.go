@@ -115,6 +115,9 @@ func counts(p *results.Program) string {
 	if p == nil {
 		return "-"
 	}
+	if p.Left != nil {
+		return "patch does not apply"
+	}
 	c := p.Count()
 	s := fmt.Sprintf("%d/%d/%d", c[ktap.Pass], c.Bad(), c[ktap.Skip])
 	if n := c[ktap.XFail]; n > 0 {

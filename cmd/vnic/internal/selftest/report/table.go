@@ -50,6 +50,10 @@ func programs(w io.Writer, run *results.Run, j *expect.Judgement) error {
 	for i := range run.Programs {
 		p := &run.Programs[i]
 		c := p.Count()
+		if p.Left != nil {
+			fmt.Fprintf(tw, "%s\t%s\t%4s\t%4s\t%4s\t%5s\t%7s\t-\t%s\n", p.Name, p.Column, "-", "-", "-", "-", "-", notApplied(p))
+			continue
+		}
 		fmt.Fprintf(tw, "%s\t%s\t%4d\t%4d\t%4d\t%5d\t%7.1f\t%s\t%s\n", p.Name, p.Column, c[ktap.Pass], c.Bad(), c[ktap.Skip],
 			c[ktap.XFail], p.Seconds, devmem(p.Devmem), worth(&j.Programs[i]))
 	}
@@ -70,13 +74,13 @@ func devmem(d *results.Devmem) string {
 func worth(p *expect.ProgramJudgement) string {
 	var parts []string
 	for _, v := range []expect.Verdict{expect.NewFailure, expect.Changed, expect.Missing, expect.Complained,
-		expect.Unproved, expect.NewPass} {
+		expect.Unproved, expect.NewPass, expect.New} {
 		if n := p.Count(v); n > 0 {
 			parts = append(parts, fmt.Sprintf("%s: %d", v, n))
 		}
 	}
 	switch {
-	case !p.Judged:
+	case !p.Judged && p.Count(expect.New) == 0:
 		parts = append(parts, "not judged")
 	case len(parts) == 0 && p.Matches():
 		return "as expected"
@@ -131,8 +135,8 @@ func deviations(w io.Writer, run *results.Run, j *expect.Judgement) {
 		p := &run.Programs[i]
 		for k := range j.Programs[i].Cases {
 			c := &j.Programs[i].Cases[k]
-			bad := c.Verdict == expect.Unjudged && c.Result.Bad()
-			if c.Verdict.Matches() && !bad && c.Verdict != expect.NewPass {
+			bad := (c.Verdict == expect.Unjudged || c.Verdict == expect.New) && c.Result.Bad()
+			if c.Verdict.Matches() && !bad && c.Verdict != expect.NewPass && !c.Complaint() {
 				continue
 			}
 			fmt.Fprintf(w, "\n%s:%s%s: %s", p.Name, c.Case, column(p.Column), describe(c))
@@ -143,7 +147,7 @@ func deviations(w io.Writer, run *results.Run, j *expect.Judgement) {
 			if c.Expected != nil && c.Expected.Text != "" {
 				fmt.Fprintf(w, "  expected was: %s\n", reason(c.Expected))
 			}
-			if c.Verdict == expect.Complained {
+			if c.Complaint() {
 				block(w, strings.Split(trace(p, c), "\n"), shownTrace, false)
 			} else if r := p.Case(c.Case); r != nil && (bad || !c.Verdict.Matches()) && c.Verdict != expect.Unproved {
 				if r.Reason != "" {
@@ -180,6 +184,11 @@ func block(w io.Writer, lines []string, n int, last bool) {
 func verdict(w io.Writer, j *expect.Judgement) error {
 	var err error
 	switch news := j.Count(expect.NewPass); {
+	case !j.Judged && j.Count(expect.Unproved) > 0:
+		_, err = fmt.Fprintf(w, "\n%s: its results are new; payload was NOT where it had to be: %d\n", j.Why,
+			j.Count(expect.Unproved))
+	case !j.Judged && j.Count(expect.New) > 0:
+		_, err = fmt.Fprintf(w, "\n%s: its results are new, and no failures\n", j.Why)
 	case !j.Judged:
 		_, err = fmt.Fprintf(w, "\nnot judged: %s\n", j.Why)
 	case !j.Matches:

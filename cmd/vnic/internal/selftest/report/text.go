@@ -33,6 +33,11 @@ func reason(e *expect.Entry) string {
 	return strings.Join(parts, ": ")
 }
 
+// notApplied says why a program was not run in a column.
+func notApplied(p *results.Program) string {
+	return "not run: does not apply to this kernel's tests: " + strings.Join(p.Left, ", ")
+}
+
 // describe says in a line what a case came to.
 func describe(j *expect.Judged) string {
 	result := string(j.Result)
@@ -44,7 +49,7 @@ func describe(j *expect.Judged) string {
 		return fmt.Sprintf("%s, as expected: %s", result, reason(j.Expected))
 	case j.Verdict == expect.Unjudged || j.Verdict == expect.AsExpected:
 		return result
-	case j.Verdict == expect.Complained || j.Verdict == expect.Unproved:
+	case j.Complaint() || j.Verdict == expect.Unproved:
 		return fmt.Sprintf("%s: %s", j.Verdict, j.Note)
 	case j.Verdict == expect.Missing:
 		return string(j.Verdict) + ": " + j.Note

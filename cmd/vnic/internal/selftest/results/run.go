@@ -35,6 +35,9 @@ type Run struct {
 type Program struct {
 	Name   string `json:"name"` // its path below tools/testing/selftests/drivers/net, as "hw/csum.py"
 	Column Column `json:"column"`
+	// Left has the patches that do not apply to this kernel's tests; with one of them the program was not run in this
+	// column.
+	Left []string `json:"patches_that_do_not_apply,omitempty"`
 	// Only has the patterns of the cases that were asked for; empty: all of them.
 	Only    []string `json:"only,omitempty"`
 	Planned int      `json:"planned"` // cases, by the program; -1: it said nothing
