@@ -103,9 +103,20 @@ func (t *apt) closure(ctx context.Context, names ...string) ([]Package, error) {
 	out, err := t.command(t.dir, nil).Run(ctx, "apt-get",
 		append([]string{"--print-uris", "-y", "-d", "install"}, names...)...)
 	if err != nil {
+		for _, name := range names {
+			if !t.has(ctx, name) && ctx.Err() == nil {
+				return nil, fmt.Errorf("suite %s: %w %s", t.suite, ErrNoPackage, name)
+			}
+		}
 		return nil, aptError("suite "+t.suite, err)
 	}
 	return parseURIs(string(out))
+}
+
+// has says whether the suite has a package, and not only its name, as others' dependency: apt has a record of it.
+func (t *apt) has(ctx context.Context, name string) bool {
+	out, err := t.command(t.dir, nil).Run(ctx, "apt-cache", "show", "--no-all-versions", name)
+	return err == nil && len(out) > 0
 }
 
 // printedURI is a line of apt-get --print-uris: 'URI' NAME_VERSION_ARCHITECTURE.deb SIZE
@@ -158,10 +169,9 @@ var (
 	errTorn    = errors.New("the mirror's copy is not whole")   // its files are of different days, or gone
 )
 
-// noPackage is what apt-get says of a package that it does not find, or finds as a name alone.
-var noPackage = regexp.MustCompile(`Unable to locate package (\S+)|Package '(\S+)' has no installation candidate`)
-
-// aptError finds out from apt's words what is wrong.
+// aptError finds out from apt's words what is wrong, as its status says nothing. Words that it does
+// not know it hands on: then whoever calls goes on to other suites, where they may do no better,
+// and the user is not told what to do.
 func aptError(what string, err error) error {
 	var te *proc.ToolError
 	if !errors.As(err, &te) {
@@ -184,8 +194,6 @@ func aptError(what string, err error) error {
 			Fix: "install a newer debian-archive-keyring, or name one (--keyring, " + EnvKeyring + ")"}
 	case has("is expired", "not valid yet"):
 		return fmt.Errorf("%s: %w (%s)", what, errExpired, te.Words())
-	case noPackage.MatchString(te.Stderr):
-		return fmt.Errorf("%s: %w %s", what, ErrNoPackage, strings.Join(noPackage.FindStringSubmatch(te.Stderr)[1:], ""))
 	case has("does not have a Release file", "404  Not Found"):
 		return fmt.Errorf("%s: %w", what, err)
 	case has("Hash Sum mismatch", "unexpected size", "Mirror sync in progress", "File not found"):

@@ -2,9 +2,7 @@ package assets
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,10 +20,9 @@ func TestBundleIsFetchedOnce(t *testing.T) {
 	write(t, conf, "Dir::Etc::main \"/dev/null\";\nDir::Etc::parts \"/dev/null\";\n")
 	t.Setenv("APT_CONFIG", conf)
 	m := newMirror(t)
-	index := m.tools("1.2")
-	for _, s := range lock.Suites {
-		m.suite(s, index, time.Time{})
-		if base, ok := strings.CutSuffix(s, "-backports"); ok {
+	for _, suite := range lock.Suites {
+		m.packages(suite, time.Time{}, tools("1.2")...)
+		if base, ok := strings.CutSuffix(suite, "-backports"); ok {
 			m.suite(base, "", time.Time{})
 		}
 	}
@@ -65,22 +62,12 @@ func TestBundleIsFetchedOnce(t *testing.T) {
 	}
 }
 
-// tools puts packages of a version into the pool: tool, which needs lib and script. It gives their index.
-func (m *mirror) tools(version string) string {
-	m.t.Helper()
-	var index strings.Builder
+// tools are packages of a version: tool, which needs lib and script.
+func tools(version string) (list []fake) {
 	for name, depends := range map[string]string{"tool": "lib, script", "lib": "", "script": ""} {
-		control := "Package: " + name + "\nVersion: " + version +
-			"\nArchitecture: amd64\nMaintainer: test\nDescription: test\n"
-		if depends != "" {
-			control += "Depends: " + depends + "\n"
-		}
-		b := m.deb(control, []string{"usr/bin/" + name})
-		path := "pool/" + name + "_" + version + "_amd64.deb"
-		write(m.t, filepath.Join(m.dir, path), string(b))
-		fmt.Fprintf(&index, "%sFilename: %s\nSize: %d\nSHA256: %x\n\n", control, path, len(b), sha256.Sum256(b))
+		list = append(list, fake{name, version, depends, map[string]string{"usr/bin/" + name: "x"}})
 	}
-	return index.String()
+	return list
 }
 
 // A bundle may have suites of its own: without a version that is looked for the first one that has it serves. Of what
@@ -92,8 +79,8 @@ func TestBundleOfOtherSuites(t *testing.T) {
 	t.Setenv("APT_CONFIG", conf)
 	m := newMirror(t)
 	m.suite("empty", unrelated, time.Time{})
-	m.suite("first", m.tools("1.2"), time.Time{})
-	m.suite("second", m.tools("1.3"), time.Time{})
+	m.packages("first", time.Time{}, tools("1.2")...)
+	m.packages("second", time.Time{}, tools("1.3")...)
 	o := Options{CacheDir: t.TempDir(), Mirror: "file:" + m.dir, Keyring: m.keyring}
 	for want, suite := range map[string]string{"": "first", "1.3": "second", "1.4": "second"} {
 		tree, _, err := FetchBundle(t.Context(), o, Bundle{Name: BundleHeaders, Series: want, Packages: []string{"tool"},

@@ -39,27 +39,48 @@ func newMirror(t *testing.T) *mirror {
 	return m
 }
 
-// kernel puts a guest kernel's packages into a suite, in a pool of the suite's own. validUntil is
-// its Release file's; zero is none.
-func (m *mirror) kernel(suite, version string, validUntil time.Time) {
-	m.t.Helper()
+// fake is a package that passes for one of Debian's.
+type fake struct {
+	name, version, depends string
+	files                  map[string]string
+}
+
+// fakeKernel is a guest kernel's packages.
+func fakeKernel(version string) []fake {
 	release, _, _ := strings.Cut(version, "-")
 	release += "-cloud-amd64"
+	return []fake{
+		{"linux-image-cloud-amd64", version, "linux-image-" + release, nil},
+		{"linux-image-" + release, version, "",
+			map[string]string{"boot/vmlinuz-" + release: "x", "usr/lib/modules/" + release + "/kernel/gve.ko": "x"}},
+	}
+}
+
+// fakeQEMUPackage is QEMU's, of which the loader alone says something.
+func fakeQEMUPackage(version string) fake {
+	return fake{"qemu-system-x86", version, "", map[string]string{
+		loader:                       "#!/bin/sh\necho QEMU emulator version " + upstream(version) + "\n",
+		"usr/bin/qemu-system-x86_64": "x", "usr/share/qemu/x": "x", "usr/share/seabios/x": "x"}}
+}
+
+// kernel puts a guest kernel's packages into a suite.
+func (m *mirror) kernel(suite, version string, validUntil time.Time) {
+	m.t.Helper()
+	m.packages(suite, validUntil, fakeKernel(version)...)
+}
+
+// packages are those of a suite, in a pool of the suite's own. validUntil is its Release file's; zero is none.
+func (m *mirror) packages(suite string, validUntil time.Time, list ...fake) {
+	m.t.Helper()
 	var index strings.Builder
-	for _, p := range []struct {
-		name, depends string
-		files         []string
-	}{
-		{"linux-image-cloud-amd64", "linux-image-" + release, nil},
-		{"linux-image-" + release, "", []string{"boot/vmlinuz-" + release, "usr/lib/modules/" + release + "/kernel/gve.ko"}},
-	} {
+	for _, p := range list {
 		control := fmt.Sprintf("Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: test\nDescription: test\n",
-			p.name, version)
+			p.name, p.version)
 		if p.depends != "" {
 			control += "Depends: " + p.depends + "\n"
 		}
 		b := m.deb(control, p.files)
-		path := fmt.Sprintf("pool/%s/%s_%s_amd64.deb", suite, p.name, version)
+		path := fmt.Sprintf("pool/%s/%s_%s_amd64.deb", suite, p.name, p.version[strings.Index(p.version, ":")+1:])
 		write(m.t, filepath.Join(m.dir, path), string(b))
 		fmt.Fprintf(&index, "%sFilename: %s\nSize: %d\nSHA256: %x\n\n", control, path, len(b), sha256.Sum256(b))
 	}
@@ -67,12 +88,13 @@ func (m *mirror) kernel(suite, version string, validUntil time.Time) {
 }
 
 // deb makes a package.
-func (m *mirror) deb(control string, files []string) []byte {
+func (m *mirror) deb(control string, files map[string]string) []byte {
 	m.t.Helper()
 	dir := m.t.TempDir()
 	write(m.t, filepath.Join(dir, "DEBIAN/control"), control)
-	for _, f := range files {
-		write(m.t, filepath.Join(dir, f), "x")
+	for name, text := range files {
+		write(m.t, filepath.Join(dir, name), text)
+		testkit.OK(m.t, os.Chmod(filepath.Join(dir, name), 0o755))
 	}
 	out, err := exec.Command("dpkg-deb", "--build", dir, dir+".deb").CombinedOutput()
 	if err != nil {
@@ -179,6 +201,44 @@ func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 				t.Errorf("notes %q", notes)
 			}
 			testkit.NoError(t, r.Close())
+		})
+	}
+}
+
+// Versions that are newer than what vnic is tested with are fetched and used as any others; of each part one line says
+// so, now and when it comes from the cache.
+func TestNewerVersionsAreSaidOnce(t *testing.T) {
+	needsApt(t)
+	testkit.LeavesNothing(t)
+	conf := filepath.Join(t.TempDir(), "apt.conf")
+	write(t, conf, "Dir::Etc::main \"/dev/null\";\nDir::Etc::parts \"/dev/null\";\n")
+	t.Setenv("APT_CONFIG", conf)
+	for name, c := range map[string]struct{ qemu, kernel string }{
+		"Debian's own revision": {lock.version(roleQEMU) + "+1", lock.version(roleKernel) + "+1"},
+		"other releases":        {"1:99.1.0+ds-1", "99.1.2-1"},
+	} {
+		if testing.Short() && name == "other releases" {
+			continue // apt takes seconds for each case
+		}
+		t.Run(name, func(t *testing.T) {
+			m := newMirror(t)
+			for _, suite := range lock.Suites {
+				m.packages(suite, time.Time{}, append(fakeKernel(c.kernel), fakeQEMUPackage(c.qemu))...)
+				if base, ok := strings.CutSuffix(suite, "-backports"); ok {
+					m.suite(base, "", time.Time{})
+				}
+			}
+			o := Options{CacheDir: t.TempDir(), Mirror: "file:" + m.dir, Keyring: m.keyring, IgnoreSystemQEMU: true}
+			want := fmt.Sprintf("qemu %s, tested with %s\nkernel %s, tested with %s", c.qemu, lock.version(roleQEMU), c.kernel,
+				lock.version(roleKernel))
+			for _, o.Offline = range []bool{false, true} {
+				r := testkit.Must(Fetch(t.Context(), o))(t)
+				testkit.Equal(t, "untested", strings.Join(r.Untested, "\n"), want)
+				testkit.Equal(t, "QEMU", r.QEMU.Version, upstream(c.qemu))
+				testkit.Equal(t, "kernel", upstream(r.Kernel.Version), upstream(c.kernel))
+				testkit.Equal(t, "notes", len(r.Notes), 0)
+				testkit.NoError(t, r.Close())
+			}
 		})
 	}
 }

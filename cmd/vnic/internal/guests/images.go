@@ -29,8 +29,8 @@ func Images(ctx context.Context, o assets.Options, models []string, interfaces b
 	}
 	slices.Sort(modules)
 	modules = slices.Compact(modules)
-	for _, n := range im.Untested {
-		note("untested: %s", n)
+	if len(im.Untested) > 0 {
+		note("untested: %s", strings.Join(im.Untested, "; "))
 	}
 	if err := im.Build(ctx, modules, "devmem"); err != nil {
 		if machines.LacksModules(err) {
