@@ -2,6 +2,7 @@ package servelab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -69,9 +70,16 @@ func TestServeGroupsQEMU(t *testing.T) {
 			q = b.startOfGroup(ctx, cache, env, args)
 			defer kill(q.Child)
 			<-q.Done()
-			if said := q.said.String(); !strings.Contains(said, p.GPUPath+" for guest RAM: Permission denied") {
-				t.Errorf("by %s: %s", p.GPUPath, said)
+			if exit := (*exec.ExitError)(nil); !errors.As(q.Err(), &exit) || exit.ExitCode() != 1 {
+				t.Errorf("by %s: %v: %s", p.GPUPath, q.Err(), q.said.String())
 			}
+			// It is the path that this user may not open.
+			opens := b.startOfGroup(ctx, cache, nil, []string{"/bin/sh", "-c", `exec < "$0"`, p.GPUPath})
+			<-opens.Done()
+			if opens.Err() == nil {
+				t.Errorf("%s can be opened", p.GPUPath)
+			}
+			testkit.OK(t, testkit.Must(os.Open(p.GPUPath))(t).Close()) // by root it can
 			s.term()
 		})
 	}
