@@ -12,9 +12,7 @@ import (
 // fetched gives QEMU and a kernel from the user's cache, fetching them when they are not there.
 func fetched(t *testing.T) *assets.Resolved {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("needs QEMU and a kernel, and the network the first time")
-	}
+	testkit.Boots(t)
 	r := testkit.Must(assets.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true}))(t)
 	t.Cleanup(func() {
 		testkit.NoError(t, r.Close())

@@ -28,7 +28,6 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/wire"
 )
 
@@ -57,7 +56,7 @@ func TestGolden(t *testing.T) {
 
 // TestGoldenOfGuests has what only a booted guest shows.
 func TestGoldenOfGuests(t *testing.T) {
-	labtest.Boots(t)
+	testkit.Boots(t)
 	dir, err := assets.CacheDir(assets.Options{})
 	if err == nil {
 		_, err = assets.Fetch(t.Context(), assets.Options{CacheDir: dir, Offline: true, VFIOUser: true})

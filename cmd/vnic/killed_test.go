@@ -18,7 +18,6 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 // children are the processes that a process has started, each by a pidfd and by its command line.
@@ -85,7 +84,7 @@ func TestKilledVnicLeavesNothing(t *testing.T) {
 	} {
 		needs := func(t *testing.T) {
 			if tt.children > 1 {
-				labtest.Boots(t)
+				testkit.Boots(t)
 				testkit.OK(t, err)
 			}
 		}

@@ -19,13 +19,12 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 // cacheWithQEMU is a cache with QEMU and a kernel; without one the test is skipped.
 func cacheWithQEMU(t *testing.T) string {
 	t.Helper()
-	labtest.Boots(t)
+	testkit.Boots(t)
 	dir, err := assets.CacheDir(assets.Options{})
 	var r *assets.Resolved
 	if err == nil {
@@ -41,7 +40,7 @@ func cacheWithQEMU(t *testing.T) string {
 // atNight skips a test that is for make test-all: it boots guests, and others show most of what it does.
 func atNight(t *testing.T) {
 	t.Helper()
-	if !labtest.Long() {
+	if !testkit.Long() {
 		t.Skip("make test-all")
 	}
 }

@@ -102,7 +102,7 @@ func look(body *ast.BlockStmt) (h heldBy, calls []string) {
 			return false // cases, of which others run
 		case *ast.IfStmt:
 			if asked := called(n.Cond); slices.Contains(called(n.Body), "t.Skip") {
-				if slices.Contains(asked, "labtest.Long") {
+				if slices.Contains(asked, "testkit.Long") {
 					h = byLong
 				}
 			}
@@ -110,7 +110,7 @@ func look(body *ast.BlockStmt) (h heldBy, calls []string) {
 		return true
 	})
 	calls = called(body)
-	if slices.Contains(calls, "labtest.Boots") {
+	if slices.Contains(calls, "testkit.Boots") {
 		h = byLong
 	}
 	return h, calls
@@ -142,7 +142,7 @@ func TestWhenATestRuns(t *testing.T) {
 	for f, want := range map[function]heldBy{
 		{"virtq", "TestBadChainStopsItsQueue"}:                                byMakeTest,
 		{"acceptance/internal/badinput", "TestEachBoundIsNeeded"}:             byLong,
-		{"lab/machines/machinetest", "Images"}:                                byLong,   // by a function that it calls
+		{"lab/machines/machinetest", "Images"}:                                byLong, // by a function that it calls
 		{"acceptance/internal/gvelab", "TestDriverSurvivesChurnUnderTraffic"}: byLong, // by one of another package
 	} {
 		if left[f] != want {

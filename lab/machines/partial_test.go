@@ -16,7 +16,7 @@ func TestModuleThatWasNotImportedIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "program")
 	testkit.OK(t, os.WriteFile(program, []byte("\x7fELF"), 0o755))
-	im := &Images{fetch: assets.Options{Offline: true}, Resolved: &assets.Resolved{Cache: dir,
+	im := &Images{from: assets.Options{Offline: true}, Resolved: &assets.Resolved{Cache: dir,
 		Kernel: assets.Kernel{Version: "6.1", Modules: t.TempDir(), Partial: "run"}}}
 	build := func() error {
 		return im.BuildImage(t.Context(), guestimages.Options{Modules: []string{"nvmet"}, Program: program})

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 // mutant is a vnic with a bound taken out, by edits of which each is of something that stands once in its file.
@@ -60,7 +59,7 @@ var mutants = []mutant{
 
 // Each bound that the table is about is needed: without it a row goes red. Each vnic is built with one taken out.
 func TestEachBoundIsNeeded(t *testing.T) {
-	if !labtest.Long() {
+	if !testkit.Long() {
 		t.Skip("in the large form only (VNIC_LONG)")
 	}
 	root := testkit.Must(filepath.Abs("../../.."))(t)

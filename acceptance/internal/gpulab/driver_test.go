@@ -12,7 +12,6 @@ import (
 	"vnic.dev/vnic/acceptance/internal/guestops"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/lab/machines/machinetest"
 )
@@ -77,7 +76,7 @@ func TestDriverInAGuest(t *testing.T) {
 func TestPrivatePages(t *testing.T) {
 	g := boot(t)
 	what := "private"
-	if labtest.Long() {
+	if testkit.Long() {
 		what = "private-long"
 	}
 	t.Log(g.run(t, what))

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/lab/machines/machinetest"
 )
@@ -22,7 +22,7 @@ func TestPaging(t *testing.T) {
 	g := &guest{m, l.Port(0).GPU()}
 	serve(t, g)
 	what := "paging"
-	if labtest.Long() {
+	if testkit.Long() {
 		what = "paging-long"
 	}
 	t.Log(g.run(t, what))

@@ -14,7 +14,6 @@ import (
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/lab/machines/machinetest"
 	"vnic.dev/vnic/pcie"
@@ -104,7 +103,7 @@ func judge(t *testing.T, list ...machine) {
 // Invariant: vnicgpu: Where an IOMMU would translate what the NIC sends below a switch, binding is refused at once, and
 // the log says what helps; where it does not translate, memory is bound.
 func TestTranslatingIOMMU(t *testing.T) {
-	labtest.Boots(t)
+	testkit.Boots(t)
 	judge(t,
 		machine{name: "it translates", below: "x", iommu: "intel_iommu=on iommu.strict=1",
 			domain: "Default domain type: Translated", log: "iommu=pt, or no switch"},
@@ -115,7 +114,7 @@ func TestTranslatingIOMMU(t *testing.T) {
 // Invariant: vnicgpu: Across root ports Linux decides by the CPU: it binds where the lab's host bridges forward, and
 // refuses where they do not.
 func TestLinuxDecides(t *testing.T) {
-	labtest.Boots(t)
+	testkit.Boots(t)
 	judge(t,
 		machine{name: "p2p none", below: "s", routing: pcie.NoRouting, log: "cannot be used for peer-to-peer DMA"},
 		machine{name: "p2p any", below: "s", routing: pcie.AnyBridge})

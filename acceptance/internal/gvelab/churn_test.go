@@ -19,7 +19,7 @@ import (
 // the one that is explained.
 func TestDriverSurvivesChurnUnderTraffic(t *testing.T) {
 	cycles, flaps, reloads := 3, 1, 2
-	if labtest.Long() {
+	if testkit.Long() {
 		cycles, flaps, reloads = 50, 3, 4
 	}
 	b := newBench(t, 4*time.Minute, labtest.Log(t), nil)

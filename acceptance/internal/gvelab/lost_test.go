@@ -15,7 +15,6 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/qemu"
 )
 
@@ -52,7 +51,7 @@ func TestServerGoesWhileQEMULives(t *testing.T) {
 		{name: "process killed with requests unread", remote: true, end: (*loss).killUnread, mayAbort: true, long: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if c.long && !labtest.Long() {
+			if c.long && !testkit.Long() {
 				t.Skip("one of four ways: in the large form only (VNIC_LONG)")
 			}
 			x := newLoss(t, c.remote)

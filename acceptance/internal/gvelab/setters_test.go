@@ -18,7 +18,7 @@ import (
 //
 // Invariant: nic/gve: Every setter of the kernel's driver works under traffic.
 func TestSettersUnderTraffic(t *testing.T) {
-	if !labtest.Long() {
+	if !testkit.Long() {
 		t.Skip("half a minute: in the large form only (VNIC_LONG)")
 	}
 	d := describe()

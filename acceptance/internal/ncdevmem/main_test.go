@@ -24,7 +24,6 @@ import (
 
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -37,8 +36,8 @@ const timeLimit = 5 * time.Minute
 // Invariant: vnic run: Linux's own ncdevmem receives and sends over the NIC, and every byte is
 // compared.
 func TestKernelsOwnTestOfDevmem(t *testing.T) {
-	labtest.Boots(t)
-	if labtest.Long() {
+	testkit.Boots(t)
+	if testkit.Long() {
 		received, compared = 64<<20, 64<<20
 	}
 	newBench(t, lab.DriverNode).judged(t, (*bench).cases)
@@ -47,7 +46,7 @@ func TestKernelsOwnTestOfDevmem(t *testing.T) {
 // Invariant: vnicgpu: Linux's own ncdevmem receives into and sends from a dma-buf of the driver's, of a GPU that is a PCI
 // device below the NIC's switch.
 func TestKernelsOwnTestOfDevmemOnADriversGPU(t *testing.T) {
-	labtest.Boots(t)
+	testkit.Boots(t)
 	newBench(t, lab.DriverVNICGPU).judged(t, (*bench).driverCases)
 }
 

@@ -19,7 +19,6 @@ import (
 	"vnic.dev/vnic/guest-images/session"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/lab/machines/machinetest"
 )
@@ -34,7 +33,7 @@ var modules = []string{"rdma_rxe", "ib_uverbs"}
 // with VNIC_LONG, which `make test-all` sets, the test is skipped: the kernel is a download of 140 MB.
 func Images(t *testing.T) *machines.Images {
 	t.Helper()
-	labtest.Boots(t)
+	testkit.Boots(t)
 	words := strings.Fields(tool(t, "kernel", append([]string{"--generic"}, suites...)...))
 	if len(words) != 2 {
 		t.Fatalf("tools/kernel: %q", words)

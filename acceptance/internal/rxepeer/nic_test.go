@@ -16,7 +16,6 @@ import (
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/lab/machines/machinetest"
 	"vnic.dev/vnic/stack"
 )
@@ -240,7 +239,7 @@ func TestNICAndRXE(t *testing.T) {
 	x := newJudged(t)
 	v4, v6 := x.connect(0, IPv4, 1024, nil), x.connect(1, IPv6, 4096, nil)
 	sizes := []uint64{0, 1, 3, 1023, 1024, 1025, 4096, 65_537, 1 << 20}
-	if labtest.Long() {
+	if testkit.Long() {
 		sizes = append(sizes, 64<<20)
 	}
 	for _, op := range ops {

@@ -10,8 +10,8 @@ import (
 
 	"vnic.dev/vnic/acceptance/internal/stranger"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/lab/machines/machinetest"
 )
 
@@ -104,7 +104,7 @@ func (b *bench) devmem(ctx context.Context) {
 // send has the tool of the guests send device memory.
 func (b *bench) send(ctx context.Context, from, to *guest) error {
 	size := 8 << 20
-	if labtest.Long() {
+	if testkit.Long() {
 		size = 64 << 20
 	}
 	device := map[string]string{lab.Virtio: lab.Virtio, lab.GVE: iface}[b.nic]

@@ -5,7 +5,6 @@ import (
 
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -25,7 +24,7 @@ func TestServeStrangersQEMU(t *testing.T) {
 		{"stock", func(b *bench) { b.stock = true }, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if c.long && !labtest.Long() {
+			if c.long && !testkit.Long() {
 				t.Skip("in the large form only (VNIC_LONG)")
 			}
 			try(t, c.set)

@@ -8,7 +8,6 @@ import (
 
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/lab/machines/machinetest"
 	"vnic.dev/vnic/wire"
 )
@@ -18,7 +17,7 @@ import (
 //
 // Invariant: lab: A guest may raise its MTU to the maximum of its NIC, and what it sends then arrives.
 func TestMTUIsRaised(t *testing.T) {
-	labtest.Boots(t)
+	testkit.Boots(t)
 	const most = 9000
 	program := machinetest.Program(t, "vnic.dev/vnic/acceptance/internal/servelab/guest")
 	for _, model := range []string{lab.Virtio, lab.GVE} {

@@ -10,14 +10,14 @@ import (
 	"time"
 
 	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 // QEMU 10.0, with all of TestServeStrangersQEMU that it can do; of gve it says what vnic has said
 // that it would.
 func TestServeOldQEMU(t *testing.T) {
-	labtest.Boots(t)
+	testkit.Boots(t)
 	find := exec.CommandContext(t.Context(), "../../../tools/qemu", "trixie", "bookworm-backports")
 	find.Stderr = t.Output()
 	out, err := find.Output()

@@ -12,7 +12,6 @@ import (
 
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 // 64 ports: the memory of each; one clear message for a vnic that takes a socket of theirs; no CPU time
@@ -25,7 +24,7 @@ func TestServe64Ports(t *testing.T) {
 		t.Skip("waits while nothing happens")
 	}
 	idle := 3 * time.Second
-	if labtest.Long() {
+	if testkit.Long() {
 		idle = 10 * time.Second
 	}
 	vnic := program(t)

@@ -9,7 +9,6 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/lab/machines/machinetest"
 	"vnic.dev/vnic/stack/gateway"
@@ -22,7 +21,7 @@ import (
 // Invariant: virtio: A NIC takes a native XDP program only if all packets come through it.
 // Invariant: nic/gve: A driver may ask for twice the queues that it comes up with, as far as there are 16.
 func TestNativeXDP(t *testing.T) {
-	labtest.Boots(t)
+	testkit.Boots(t)
 	program := machinetest.Program(t, "vnic.dev/vnic/acceptance/internal/servelab/guest")
 	t.Run(lab.Virtio, func(t *testing.T) {
 		g := xdpGuest(t, program, lab.NIC{Model: lab.Virtio}, lab.NIC{Model: lab.Virtio, XDP: true})
@@ -32,7 +31,7 @@ func TestNativeXDP(t *testing.T) {
 		g.passes(t, "eth1", g.lab.Port(1))
 	})
 	t.Run(lab.GVE, func(t *testing.T) {
-		if !labtest.Long() {
+		if !testkit.Long() {
 			t.Skip("one more guest: in the large form only (VNIC_LONG)")
 		}
 		g := xdpGuest(t, program, lab.NIC{Model: lab.GVE})

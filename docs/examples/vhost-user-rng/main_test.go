@@ -20,7 +20,6 @@ import (
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/qemu"
 	"vnic.dev/vnic/vhostuser"
 	"vnic.dev/vnic/virtq"
@@ -87,7 +86,7 @@ func breaks(b []byte) (n int) {
 // Invariant: examples: A device of the tutorial is a guest's random number generator, and the guest
 // reads the device's bytes.
 func TestGuestReadsTheDevicesBytes(t *testing.T) {
-	labtest.Boots(t)
+	testkit.Boots(t)
 	r := testkit.Must(assets.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true}))(t)
 	defer r.Close()
 	const guest = "vnic.dev/vnic/docs/examples/vhost-user-rng/testdata/guest"

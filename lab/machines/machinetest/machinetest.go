@@ -1,5 +1,5 @@
 // Package machinetest boots guests for tests: what is not there is fetched, and a test whose guest
-// cannot be had fails. Tests that boot are for `make test-all` (labtest.Boots), but for those of
+// cannot be had fails. Tests that boot are for `make test-all` (testkit.Boots), but for those of
 // acceptance/internal/guests.
 package machinetest
 
@@ -19,7 +19,6 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/lab/machines"
 )
 
@@ -55,7 +54,7 @@ var InMakeTest bool
 func boots(t *testing.T) {
 	t.Helper()
 	if !InMakeTest || testing.Short() {
-		labtest.Boots(t)
+		testkit.Boots(t)
 	}
 }
 

@@ -80,8 +80,8 @@ func run(args []string, out io.Writer) error {
 var row = regexp.MustCompile(`^(?:(speed|hand) )?(\d+) (.+)$`)
 
 var (
-	// What makes a package's tests have a long form, or boot guests: lab/labtest, lab/machines/machinetest.
-	hasLong = regexp.MustCompile(`\blabtest\.(Long|Boots)\(|\bmachinetest\.`)
+	// What makes a package's tests have a long form, or boot guests: internal/testkit, lab/machines/machinetest.
+	hasLong = regexp.MustCompile(`\btestkit\.(Long|Boots)\(|\bmachinetest\.`)
 	hasFuzz = regexp.MustCompile(`(?m)^func Fuzz[A-Z]`)
 )
 

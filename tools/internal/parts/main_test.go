@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/tools/internal/treetest"
 )
 
@@ -14,7 +15,7 @@ func checkout(t *testing.T, table string, files map[string]string) {
 	all := map[string]string{
 		"tools/parts.txt": table, "docs/flaky.md": "", "acceptance/lib.sh": "", "acceptance/run": "",
 		"acceptance/2-b.sh": "", "acceptance/1-a.sh": "", "acceptance/3-fast.sh": "",
-		"nic/nic_test.go": "func FuzzX(f *testing.F) {}\n", "lab/lab_test.go": "if labtest.Long() {}\n",
+		"nic/nic_test.go": "func FuzzX(f *testing.F) {}\n", "lab/lab_test.go": "if testkit.Long() {}\n",
 		"wire/wire_test.go": "func TestX(t *testing.T) {}\n", "tools/x_test.go": "func FuzzX(f *testing.F) {}\n",
 	}
 	for name, text := range files {

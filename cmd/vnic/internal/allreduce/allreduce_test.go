@@ -45,7 +45,7 @@ func TestRings(t *testing.T) {
 				switch {
 				case testing.Short(): // with -race above all, where more elements show no more
 					counts[2] = 1e4 + 1
-				case labtest.Long() || typ == devmem.Float32:
+				case testkit.Long() || typ == devmem.Float32:
 					counts[2] = 1e6 + 1
 				}
 				if n > 1 {

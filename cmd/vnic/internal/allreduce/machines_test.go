@@ -9,7 +9,6 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 // Four guests in QEMU, two on the kernel's TCP stack and two on ours, are one ring: elements are right, payload lies in
@@ -17,7 +16,7 @@ import (
 //
 // Invariant: vnic allreduce: guests of both device models are ranks of one ring; when one is killed the others end.
 func TestRingOfMachines(t *testing.T) {
-	labtest.Boots(t)
+	testkit.Boots(t)
 	o := options(t, 4, 1, 3, 5, 100_001, 2)
 	o.InProc, o.NIC, o.Fetch = false, []string{lab.GVE, lab.GVE, lab.Virtio}, assets.Options{IgnoreSystemQEMU: true}
 	o.Memory, o.Timeout = 256<<20, 10*time.Second // a busy machine may leave a guest alone for seconds

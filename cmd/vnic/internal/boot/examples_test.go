@@ -22,7 +22,6 @@ import (
 	"vnic.dev/vnic/devmem/devmemtest"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 // exampleProgram is an example of a package's documentation: a whole program, and what it prints.
@@ -94,7 +93,7 @@ func sections(out string) map[string]string {
 //
 // Invariant: vnic boot: A program's bytes and status come out as they are, on either NIC.
 func TestProgramRunsInAGuest(t *testing.T) {
-	labtest.Boots(t)
+	testkit.Boots(t)
 	const root = "../../../.."
 	dir := t.TempDir()
 	want := map[string]string{}

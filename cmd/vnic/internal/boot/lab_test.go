@@ -19,7 +19,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
-	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/pcie"
 )
 
@@ -116,13 +115,13 @@ func TestTreesAreCompared(t *testing.T) {
 //
 // Invariant: vnic boot: A guest of a lab file has all its NICs and GPUs, each in its place.
 func TestGuestsOfALabUseAllTheirNICs(t *testing.T) {
-	labtest.Boots(t)
+	testkit.Boots(t)
 	dir := t.TempDir()
 	e := exampleProgram{source: testkit.Must(os.ReadFile("testdata/rails.go"))(t)}
 	testkit.OK(t, e.build(t.Context(), filepath.Join(dir, "rails")))
 	for _, model := range []string{lab.Virtio, lab.GVE, "mixed"} {
 		t.Run(model, func(t *testing.T) {
-			if model != "mixed" && !labtest.Long() {
+			if model != "mixed" && !testkit.Long() {
 				t.Skip("NICs of one model: by make test-all")
 			}
 			ignore := goleak.IgnoreCurrent()

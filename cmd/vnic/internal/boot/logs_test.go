@@ -14,7 +14,6 @@ import (
 
 	"vnic.dev/vnic/internal/outfile"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 // Two commands with one directory do not write over each other's consoles; with another number of guests neither.
@@ -73,7 +72,7 @@ func TestPortForGDBThatIsTaken(t *testing.T) {
 // A run that went well leaves what the guest printed, from the kernel's first line to what programs write to its
 // console, whole.
 func TestConsoleOfAGoodRunIsKept(t *testing.T) {
-	labtest.Boots(t)
+	testkit.Boots(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var out bytes.Buffer

@@ -16,13 +16,12 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 // A NIC that the kernel's own driver has is taken away while a stream goes over it: its interface vanishes, its peer
 // hears nothing any more, and the guest goes on, as does the stream over its other NIC.
 func TestStockDriverLosesItsNIC(t *testing.T) {
-	labtest.Boots(t)
+	testkit.Boots(t)
 	ignore := goleak.IgnoreCurrent()
 	dir := t.TempDir()
 	e := exampleProgram{source: testkit.Must(os.ReadFile("testdata/stock.go"))(t)}

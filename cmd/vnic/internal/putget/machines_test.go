@@ -10,7 +10,6 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 // A guest in QEMU writes another's GPU, twice, and every byte and counter is right. Then the other one is killed: that
@@ -18,9 +17,9 @@ import (
 //
 // Invariant: vnic rdma: guests of both device models put and get; when one is killed the other ends.
 func TestMachines(t *testing.T) {
-	labtest.Boots(t)
+	testkit.Boots(t)
 	nics := [][]string{{lab.Virtio}}
-	if labtest.Long() {
+	if testkit.Long() {
 		nics = append(nics, []string{lab.GVE}, []string{lab.GVE, lab.Virtio})
 	}
 	for i, nic := range nics {
@@ -62,9 +61,9 @@ func paging(t *testing.T, nic string) Options {
 // Invariant: vnic rdma: pages of a guest's program move while a NIC of either model writes and reads them: no byte is
 // lost, and none goes where a page was before.
 func TestPaging(t *testing.T) {
-	labtest.Boots(t)
+	testkit.Boots(t)
 	models := []string{lab.Virtio}
-	if labtest.Long() {
+	if testkit.Long() {
 		models = append(models, lab.GVE)
 	}
 	for _, nic := range models {
@@ -89,7 +88,7 @@ func TestPaging(t *testing.T) {
 
 // What goes wrong on purpose is found, and what is left goes on.
 func TestPagingFaults(t *testing.T) {
-	labtest.Boots(t)
+	testkit.Boots(t)
 	for _, nic := range []string{lab.Virtio, lab.GVE} {
 		for _, c := range []struct {
 			fault string

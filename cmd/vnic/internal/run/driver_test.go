@@ -7,14 +7,13 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 // Invariant: vnic run: What Linux allows and the lab's tree does not is bounced, counted, and told before.
 func TestLinuxAllowsWhatTheTreeRedirects(t *testing.T) {
 	const machine = "driver: vnicgpu, memory: 256M, sockets: [{name: s0}], switches: [{name: w, below: s0}], " +
 		"nics: [{name: nic0, below: w, model: gve}], gpus: [{name: gpu0, below: w, memory: 32M, acs-redirect: true}]"
-	labtest.Boots(t)
+	testkit.Boots(t)
 	testkit.LeavesNothing(t)
 	rep, _, said, err := faulty(t, false, file(t, machine, ""), 1, 4<<20)
 	if err != nil && !errors.Is(err, ErrProof) || rep == nil || len(rep.Rails) != 1 {

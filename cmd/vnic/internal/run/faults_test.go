@@ -12,7 +12,6 @@ import (
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/wire"
 )
@@ -133,7 +132,7 @@ func whole(rep *Report, err error) error {
 // leave it right are together in TestFaultsLeaveTheStreamRight, and here when there is time.
 func TestEachFaultInProcess(t *testing.T) {
 	for _, f := range everyFault {
-		if !labtest.Long() && f.ends[NICVirtio] == nil {
+		if !testkit.Long() && f.ends[NICVirtio] == nil {
 			continue
 		}
 		t.Run(f.fault, func(t *testing.T) {
@@ -171,7 +170,7 @@ func TestFaultsLeaveTheStreamRight(t *testing.T) {
 		model, inProc := c.model, c.name == "inproc"
 		t.Run(c.name, func(t *testing.T) {
 			if !inProc {
-				labtest.Boots(t)
+				testkit.Boots(t)
 			}
 			testkit.LeavesNothing(t)
 			var links, script []string
@@ -256,7 +255,7 @@ func TestFaultsThatEndTransfers(t *testing.T) {
 				continue
 			}
 			t.Run(model+" "+f.fault, func(t *testing.T) {
-				labtest.Boots(t)
+				testkit.Boots(t)
 				testkit.LeavesNothing(t)
 				// A removal takes six seconds and more.
 				rep, _, said, err := faulty(t, false, slow(t, faultyLab(t, model, nil, f.set)), 1, 24<<20)

@@ -6,13 +6,12 @@ import (
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 // Invariant: vnic run: Behind an IOMMU that translates, payload goes from GPU to GPU and not through host memory, and
 // maps come and go with the kernel's buffers.
 func TestProofBehindAnIOMMU(t *testing.T) {
-	labtest.Boots(t)
+	testkit.Boots(t)
 	o := pairOptions(NICGVE, 8<<20)
 	o.IOMMU = true
 	var ports []*lab.Port

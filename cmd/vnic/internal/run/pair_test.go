@@ -11,7 +11,6 @@ import (
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/wire"
 )
@@ -48,7 +47,7 @@ const noP2P = " without P2P"
 // there.
 func booted(t *testing.T, name string) *pair {
 	t.Helper()
-	labtest.Boots(t)
+	testkit.Boots(t)
 	x := pairs[name]
 	if x == nil {
 		x = boot(t, name)
@@ -78,7 +77,7 @@ func unused(t *testing.T, name string) *pair {
 func pairOptions(nic string, size uint64) Options {
 	o := options(size)
 	o.NIC, o.InProc, o.Memory, o.GPUMemory = nic, false, 256<<20, 128<<20
-	if labtest.Long() {
+	if testkit.Long() {
 		o.Memory, o.GPUMemory = 512<<20, 512<<20
 	}
 	return o

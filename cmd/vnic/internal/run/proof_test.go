@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/guest-images/transfer"
-	"vnic.dev/vnic/lab/labtest"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // The main claim, under QEMU: with each device model, with one on either end, over IPv4 and IPv6,
@@ -23,7 +23,7 @@ import (
 func TestProof(t *testing.T) {
 	const either = NICVirtio + "," + NICGVE
 	size := func(n, long uint64) func(*Options) {
-		if labtest.Long() {
+		if testkit.Long() {
 			n = long
 		}
 		return func(o *Options) { o.Size = n << 20 }
@@ -63,7 +63,7 @@ func TestProof(t *testing.T) {
 	for _, nic := range []string{either, NICGVE + "," + NICVirtio} {
 		rows = append(rows, row{either + noP2P, nic, []func(*Options){size(2, 32), bounced}})
 	}
-	if labtest.Long() {
+	if testkit.Long() {
 		for _, nic := range []string{NICVirtio, NICGVE} {
 			rows = append(rows, row{nic + noP2P, nic, []func(*Options){size(2, 32), bounced}})
 		}

@@ -17,7 +17,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
-	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/splitter"
 )
 
@@ -228,7 +227,7 @@ func TestRailsHaveTheFilesAddresses(t *testing.T) {
 // several rounds and by GPUs that they share. The second rail's GPUs are behind ports that redirect, and of that rail
 // alone payload is in host memory. In the table of a rail nothing is said of processor time, which is its guest's.
 func TestRailsOfMachines(t *testing.T) {
-	labtest.Boots(t)
+	testkit.Boots(t)
 	const guest = `
     memory: 256M, cpus: 2,
     sockets: [{name: s0, p2p: none}],
@@ -240,7 +239,7 @@ func TestRailsOfMachines(t *testing.T) {
 	for _, c := range []struct{ name, first, second string }{{NICVirtio, NICVirtio, NICVirtio}, {NICGVE, NICGVE, NICGVE},
 		{NICGVE + "+" + NICVirtio, NICGVE, NICVirtio}} {
 		t.Run(c.name, func(t *testing.T) {
-			if c.first == c.second && !labtest.Long() {
+			if c.first == c.second && !testkit.Long() {
 				t.Skip("one model alone: by make test-all; both are in the last")
 			}
 			testkit.LeavesNothing(t)

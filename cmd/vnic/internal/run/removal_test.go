@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 // removalLab is a lab file of three rails: those that lose something last until they do, the last one is short.
@@ -28,7 +27,7 @@ func TestRemovalEndsItsOwnRails(t *testing.T) {
 	for _, name := range []string{"inproc", "qemu"} {
 		t.Run(name, func(t *testing.T) {
 			if name == "qemu" {
-				labtest.Boots(t)
+				testkit.Boots(t)
 			}
 			testkit.LeavesNothing(t)
 			f := file(t, removalLab, "script: [{at: 100ms, set: nic a.nic0 remove}, {at: 100ms, set: gpu b.gpu1 remove}]")

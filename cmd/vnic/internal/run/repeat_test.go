@@ -12,14 +12,13 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/lab/machines"
 )
 
 // Memory does not grow with what is sent: far more than both GPUs together have.
 func TestMemoryIsBounded(t *testing.T) {
 	o := options(256 << 20)
-	if labtest.Long() {
+	if testkit.Long() {
 		o.Size, o.GPUMemory = 4<<30, 512<<20
 	}
 	// The peak is that from now on (proc(5)).
@@ -52,7 +51,7 @@ func status(t *testing.T, field string) int64 {
 // descriptor.
 func TestRepeatedRunsLeaveNothing(t *testing.T) {
 	inproc, machine, size, qemuSize := 2, 1, uint64(4<<20), uint64(2<<20)
-	if labtest.Long() {
+	if testkit.Long() {
 		inproc, machine, size, qemuSize = 20, 20, 64<<20, 16<<20
 	}
 	repeat := func(t *testing.T, n int, o Options) {
@@ -75,7 +74,7 @@ func TestRepeatedRunsLeaveNothing(t *testing.T) {
 		repeat(t, inproc, o)
 	})
 	t.Run("QEMU", func(t *testing.T) {
-		labtest.Boots(t)
+		testkit.Boots(t)
 		o := pairOptions(NICVirtio, qemuSize)
 		o.Fetch.CacheDir = ownCache(t)
 		im, err := prepareGuests(t.Context(), &o) // puts its image there

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/nic/sabotage"
 )
 
@@ -20,7 +19,7 @@ func TestProofSeesSabotage(t *testing.T) {
 	for _, f := range sabotage.Faults() {
 		want, known := says[f.Name]
 		fails := f.RunVirtio == sabotage.Fails
-		if f.RunVirtio == sabotage.Missing || fails && !known && !labtest.Long() {
+		if f.RunVirtio == sabotage.Missing || fails && !known && !testkit.Long() {
 			continue
 		}
 		t.Run(f.Name, func(t *testing.T) {
