@@ -81,7 +81,7 @@ kernel "the kernel that is fetched"
 
 read -r image dir < <("$root/tools/kernel" trixie-backports)
 kernel "$(basename "$dir")" --kernel "$image" --modules "$dir"
-( cd "$root" && VNIC_KERNEL=$image VNIC_MODULES=$dir within 300 tools/with-tools go test -count=1 -run TestPaging \
+( cd "$root" && VNIC_LONG=1 VNIC_KERNEL=$image VNIC_MODULES=$dir within 600 tools/with-tools go test -count=1 -run TestPaging \
   ./acceptance/internal/gpulab ) > "$work/out" 2>&1 || fail "pages on demand: $(cat "$work/out")"
 echo "ok   pages on demand"
 
