@@ -26,7 +26,7 @@ type Export struct {
 	Program io.Reader // an ELF file: this vnic
 	For     []string  // the commands that the archive is for
 	Modules []string  // paths of the kernel's modules that their guests load
-	Files   []string  // more files of the cache, by their names there: KIND/NAME, as extraKinds has them
+	Extras  []string  // of the cache: KIND/NAME, files or directories, as extras has them
 }
 
 // firmware are the files that QEMU opens, below usr/share/qemu; all of usr/share/seabios, which is small, comes along.
@@ -89,11 +89,21 @@ func (r *Resolved) WriteArchive(ctx context.Context, x Export) ([]byte, error) {
 		return nil, err
 	}
 	add(roleKernel, *kernel, names)
-	for _, f := range x.Files {
-		if !extraFile(f) {
-			return nil, fmt.Errorf("cache: %s cannot be exported", f)
+	for _, name := range x.Extras {
+		err := filepath.WalkDir(filepath.Join(r.Cache, name), func(file string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			rel, err := filepath.Rel(r.Cache, file)
+			if err == nil && !isExtra(rel) {
+				err = fmt.Errorf("cache: %s cannot be exported", rel)
+			}
+			files[rel] = file
+			return err
+		})
+		if err != nil {
+			return nil, err
 		}
-		files[f] = filepath.Join(r.Cache, f)
 	}
 	m := offline.Manifest{Vnic: x.Vnic, For: x.For}
 	if m.Trees, err = json.Marshal(trees); err != nil {

@@ -24,6 +24,9 @@ import (
 
 const kernelRelease = "6.1.5-cloud-amd64"
 
+// commandsDir is something of the cache that is neither QEMU nor a kernel.
+var commandsDir = "programs/u-root-" + strings.Repeat("0f", 32)
+
 // elfFile begins an ELF file that has no sections: it needs no library.
 var elfFile = "\x7fELF\x02\x01\x01" + strings.Repeat("\x00", 9) + "\x02\x00\x3e\x00\x01" + strings.Repeat("\x00", 31) +
 	"\x40\x00" + strings.Repeat("\x00", 10)
@@ -80,6 +83,9 @@ func exported(t *testing.T, o Options, modules ...string) []byte {
 	testkit.OK(t, err)
 	defer func() { testkit.NoError(t, r.Close()) }()
 	x := Export{Vnic: "v1", Program: strings.NewReader("program"), For: []string{"run"}}
+	if exists(filepath.Join(o.CacheDir, commandsDir)) {
+		x.Extras = []string{commandsDir}
+	}
 	for _, m := range modules {
 		x.Modules = append(x.Modules, filepath.Join(r.Kernel.Modules, "kernel", m+".ko"))
 	}
@@ -99,7 +105,11 @@ func imported(t *testing.T, o Options, b []byte) *Imported {
 // Invariant: offline: what is exported from one cache and imported into another is found there without a network.
 func TestExportIsFoundElsewhere(t *testing.T) {
 	testkit.LeavesNothing(t)
-	b := exported(t, fakeCache(t), "gve")
+	from := fakeCache(t)
+	for _, f := range []string{"u-root.gz", "u-root.txt"} {
+		write(t, filepath.Join(from.CacheDir, commandsDir, f), f)
+	}
+	b := exported(t, from, "gve")
 	o := Options{CacheDir: filepath.Join(t.TempDir(), "new"), Offline: true, IgnoreSystemQEMU: true}
 	done := imported(t, o, b)
 	if !slices.Equal(done.For, []string{"run"}) || len(done.Trees) != 2 || done.Vnic != "v1" {
@@ -110,6 +120,10 @@ func TestExportIsFoundElsewhere(t *testing.T) {
 	defer func() { testkit.NoError(t, r.Close()) }()
 	if r.QEMU.Version != "11.0.0" || r.Kernel.Version != kernelRelease || r.Kernel.Partial != "run" {
 		t.Errorf("%+v %+v", r.QEMU, r.Kernel)
+	}
+	b, err = os.ReadFile(filepath.Join(o.CacheDir, commandsDir, "u-root.txt"))
+	if err != nil || string(b) != "u-root.txt" {
+		t.Errorf("u-root's commands: %q, %v", b, err)
 	}
 	have, err := cache{o.CacheDir}.load()
 	testkit.OK(t, err)

@@ -29,14 +29,14 @@ func Partial(what, have string) *Missing {
 		Fix: "where there is a network, export again with this command's name in --for, or go on without --offline"}
 }
 
-// extraKinds are the files of the cache that an archive may have beside QEMU and the kernel, by their directory. What
-// is added here can be exported (Export.Files) and imported.
-var extraKinds = map[string]*regexp.Regexp{}
+// extras are the names of the cache's files that an archive may have beside QEMU and the kernel. What is added here can
+// be exported (Export.Extras) and imported: KIND/NAME, a file, or KIND/NAME/FILE, of a directory that comes as a whole.
+var extras = []*regexp.Regexp{
+	regexp.MustCompile(`^programs/u-root-[0-9a-f]{64}/[0-9A-Za-z._-]{1,100}$`), // u-root's commands
+}
 
-func extraFile(name string) bool {
-	kind, base, ok := strings.Cut(name, "/")
-	re := extraKinds[kind]
-	return ok && re != nil && re.MatchString(base) && !strings.Contains(base, "/")
+func isExtra(name string) bool {
+	return slices.ContainsFunc(extras, func(re *regexp.Regexp) bool { return re.MatchString(name) })
 }
 
 // Imported is what an import did.
@@ -104,7 +104,7 @@ type importer struct {
 	work     string   // where files lie as they will in the cache
 	progress func(Progress)
 	trees    resolved
-	extra    []string
+	extra    []string // KIND/NAME
 	read     int64
 	done     Imported
 }
@@ -121,8 +121,10 @@ func (im *importer) begin(m *offline.Manifest) error {
 	}
 	files := map[string][]string{} // of each tree, by its directory
 	for _, f := range m.Files {
-		if extraFile(f.Path) {
-			im.extra = append(im.extra, f.Path)
+		if isExtra(f.Path) {
+			kind, rest, _ := strings.Cut(f.Path, "/")
+			base, _, _ := strings.Cut(rest, "/")
+			im.extra = append(im.extra, path.Join(kind, base))
 			continue
 		}
 		role, rest, _ := strings.Cut(f.Path, "/")
@@ -225,7 +227,7 @@ func (im *importer) finish(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, name := range im.extra {
+	for _, name := range slices.Compact(im.extra) { // in order, as the manifest is
 		if err := im.move(name); err != nil {
 			return err
 		}

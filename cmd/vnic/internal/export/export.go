@@ -36,12 +36,14 @@ func Commands() []string { return slices.Sorted(maps.Keys(commands)) }
 
 // Options are the flags of `vnic cache export`.
 type Options struct {
-	File  string
-	For   []string
-	Vnic  string // version of this program
-	Fetch assets.Options
-	Note  func(format string, args ...any)
-	Stage func(what string)
+	File string
+	For  []string
+	Vnic string // version of this program
+	// Extras give more of the cache that these commands' guests have, as assets.Export.Extras; nil: nothing.
+	Extras func(ctx context.Context, cacheDir string, commands []string) ([]string, error)
+	Fetch  assets.Options
+	Note   func(format string, args ...any)
+	Stage  func(what string)
 }
 
 // Result is what was written.
@@ -107,13 +109,20 @@ func Run(ctx context.Context, o Options) (res *Result, err error) {
 	for _, n := range r.Untested {
 		o.Note("untested: %s", n)
 	}
+	var extras []string
+	if o.Extras != nil {
+		if extras, err = o.Extras(ctx, r.Cache, o.For); err != nil {
+			return nil, err
+		}
+	}
 	program, err := os.Open("/proc/self/exe")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = program.Close() }()
 	o.Stage("packing")
-	b, err := r.WriteArchive(ctx, assets.Export{Vnic: o.Vnic, Program: program, For: o.For, Modules: paths})
+	b, err := r.WriteArchive(ctx, assets.Export{Vnic: o.Vnic, Program: program, For: o.For, Modules: paths,
+		Extras: extras})
 	if err != nil {
 		return nil, err
 	}
