@@ -76,12 +76,15 @@ func run(args []string, out io.Writer) error {
 	return errors.New(usage)
 }
 
-// A row of the table is "SECONDS NAME"; "speed" or "hand" before it is the class of a script that is no part.
-var row = regexp.MustCompile(`^(?:(speed|hand) )?(\d+) (.+)$`)
+// A row of the table is "SECONDS NAME", with "~" for an estimate; "speed" or "hand" before it is the class of a script
+// that is no part.
+var row = regexp.MustCompile(`^(?:(speed|hand) )?~?(\d+) (.+)$`)
 
 var (
 	// What makes a package's tests have a long form, or boot guests: internal/testkit, lab/machines/machinetest.
 	hasLong = regexp.MustCompile(`\btestkit\.(Long|Boots)\(|\bmachinetest\.`)
+	// guests is what `make test` boots.
+	guests  = "./acceptance/internal/guests"
 	hasFuzz = regexp.MustCompile(`(?m)^func Fuzz[A-Z]`)
 )
 
@@ -119,7 +122,7 @@ func find(class string) ([]unit, error) {
 			if err != nil {
 				return nil, err
 			}
-			if hasLong.Match(src) {
+			if hasLong.Match(src) && dir != guests {
 				names = append(names, "go "+dir)
 			}
 			if hasFuzz.Match(src) {
