@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/tools/internal/treetest"
 )
 
