@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // role is the environment's variable that says what a process of the test is for.
@@ -66,7 +68,11 @@ func Run(t *testing.T, test func(t *testing.T)) {
 		c.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}
 		c.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}
 	}
-	out, err := c.CombinedOutput()
+	var out []byte
+	err := testkit.MayClone(c.SysProcAttr.Cloneflags)
+	if err == nil {
+		out, err = c.CombinedOutput()
+	}
 	if exit := new(exec.ExitError); errors.As(err, &exit) {
 		t.Errorf("%v:\n%s", err, out)
 	} else if err != nil {
