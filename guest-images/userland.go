@@ -23,6 +23,8 @@ const (
 
 // Userland is u-root's commands. A nil Userland has none.
 type Userland struct {
+	InCache string // its directory below the cache; "": this program carries it
+
 	names             []string // sorted
 	program, licences []byte   // gzipped
 }

@@ -38,7 +38,8 @@ type UserlandOptions struct {
 }
 
 // FindUserland gives the userland that this program carries, else the one in the cache; a vnic in a checkout builds it
-// into the cache. A vnic elsewhere that carries none has none: nil. The error of what cannot be built is ErrNoUserland.
+// into the cache, and a vnic elsewhere takes the one that was imported last. Without any it gives nil. The error of what
+// cannot be built is ErrNoUserland.
 func FindUserland(ctx context.Context, o UserlandOptions) (*Userland, error) {
 	f := userlandFinder{carried: embedded(), checkout: checkout(), cacheDir: o.CacheDir}
 	u, _, err := f.find()
@@ -86,18 +87,35 @@ func (f userlandFinder) find() (u *Userland, from string, err error) {
 			return u, "in this program", err
 		}
 	}
-	if f.checkout == "" {
-		return nil, "", fs.ErrNotExist
-	}
 	dir, err := f.cached()
 	if err == nil {
 		u, err = readUserland(os.DirFS(dir))
 	}
+	if err == nil {
+		u.InCache = filepath.Join(userlandDir, filepath.Base(dir))
+	}
 	return u, "in the cache", err
 }
 
-// cached is the directory of the cache that the checkout's userland has.
+// userlandDir is the directory of the cache whose directories u-root-HASH are userlands.
+const userlandDir = "programs"
+
+// cached is the directory of the cache that the checkout's userland has; without a checkout, the newest one's: it was
+// imported.
 func (f userlandFinder) cached() (string, error) {
+	if f.checkout == "" {
+		newest, dir := time.Time{}, ""
+		dirs, _ := filepath.Glob(filepath.Join(f.cacheDir, userlandDir, "u-root-*"))
+		for _, d := range dirs {
+			if st, err := os.Stat(d); err == nil && st.ModTime().After(newest) {
+				newest, dir = st.ModTime(), d
+			}
+		}
+		if dir == "" {
+			return "", fs.ErrNotExist
+		}
+		return dir, nil
+	}
 	h := sha256.New()
 	for _, name := range userlandSources {
 		b, err := os.ReadFile(filepath.Join(f.checkout, name))
@@ -106,7 +124,7 @@ func (f userlandFinder) cached() (string, error) {
 		}
 		_, _ = fmt.Fprintf(h, "%s %d %x\n", name, len(b), sha256.Sum256(b))
 	}
-	return filepath.Join(f.cacheDir, "programs", fmt.Sprintf("u-root-%x", h.Sum(nil))), nil
+	return filepath.Join(f.cacheDir, userlandDir, fmt.Sprintf("u-root-%x", h.Sum(nil))), nil
 }
 
 // build builds the userland into the cache, unless another process does that meanwhile.

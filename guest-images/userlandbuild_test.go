@@ -111,6 +111,10 @@ func TestUserlandThatCannotBeBuilt(t *testing.T) {
 		t.Errorf("$%s that is no checkout: %v", EnvSource, err)
 	}
 	t.Setenv(EnvSource, "") // the test's program is in no checkout's bin
+	if u, err := FindUserland(t.Context(), o); err != nil || !u.Has("sh") || !strings.HasPrefix(u.InCache, "programs/u-root-") {
+		t.Errorf("without a checkout, one that was imported: %v, %v", u, err)
+	}
+	o.CacheDir = t.TempDir()
 	if u, err := FindUserland(t.Context(), o); u != nil || err != nil {
 		t.Errorf("without a checkout: %v, %v", u, err)
 	}

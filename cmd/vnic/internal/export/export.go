@@ -39,11 +39,9 @@ type Options struct {
 	File string
 	For  []string
 	Vnic string // version of this program
-	// Extras give more of the cache that these commands' guests have, as assets.Export.Extras; nil: nothing.
-	Extras func(ctx context.Context, cacheDir string, commands []string) ([]string, error)
-	Fetch  assets.Options
-	Note   func(format string, args ...any)
-	Stage  func(what string)
+	Fetch assets.Options
+	Note  func(format string, args ...any)
+	Stage func(what string)
 }
 
 // Result is what was written.
@@ -109,11 +107,9 @@ func Run(ctx context.Context, o Options) (res *Result, err error) {
 	for _, n := range r.Untested {
 		o.Note("untested: %s", n)
 	}
-	var extras []string
-	if o.Extras != nil {
-		if extras, err = o.Extras(ctx, r.Cache, o.For); err != nil {
-			return nil, err
-		}
+	extras, err := o.userland(ctx, r.Cache)
+	if err != nil {
+		return nil, err
 	}
 	program, err := os.Open("/proc/self/exe")
 	if err != nil {
@@ -131,6 +127,24 @@ func Run(ctx context.Context, o Options) (res *Result, err error) {
 		return nil, err
 	}
 	return &Result{File: o.File, Bytes: int64(len(b)), SHA256: hex.EncodeToString(sum[:]), For: o.For}, nil
+}
+
+// userland gives the directory of the cache with u-root's commands, which guests of boot have: a vnic in a checkout
+// builds them there. A release carries them itself.
+func (o *Options) userland(ctx context.Context, cacheDir string) ([]string, error) {
+	if !slices.Contains(o.For, "boot") {
+		return nil, nil
+	}
+	u, err := guestimages.FindUserland(ctx, guestimages.UserlandOptions{CacheDir: cacheDir, Offline: o.Fetch.Offline,
+		Building: func() { o.Stage("building u-root's commands") }})
+	switch {
+	case errors.Is(err, guestimages.ErrNoUserland):
+		o.Note("%v: guests of boot will have what the other machine has", err)
+		return nil, nil
+	case err != nil || u == nil || u.InCache == "":
+		return nil, err
+	}
+	return []string{u.InCache}, nil
 }
 
 // open finds or fetches QEMU and the kernel, and the files of the modules. A kernel that was imported itself may lack
