@@ -129,7 +129,7 @@ lint:
 	tools/apidiff
 
 # lint has vetted what is tested, and without debug information it links faster.
-GOTEST := tools/gotest -vet=off -ldflags='-s -w'
+GOTEST := tools/gotest -vet=off -ldflags=-s
 # What boots guests in `make test`, and nowhere else.
 GUESTS := ./acceptance/internal/guests
 
