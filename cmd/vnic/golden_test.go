@@ -315,7 +315,8 @@ func line(args []string) string {
 // add adds a command and what came of it.
 func (tr *transcript) add(command string, status int, out, errs string) {
 	for _, pid := range tr.pids {
-		command = regexp.MustCompile(`\b`+strconv.Itoa(pid)+`\b`).ReplaceAllString(command, "PID")
+		// Where one stands, and nowhere else: another number of a command may be the same.
+		command = regexp.MustCompile(`^(vnic stat .*)\b`+strconv.Itoa(pid)+`\b`).ReplaceAllString(command, "${1}PID")
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "> %s\n= %d", command, status)
