@@ -36,9 +36,9 @@ func Commands() []string { return slices.Sorted(maps.Keys(commands)) }
 
 // Options are the flags of `vnic cache export`.
 type Options struct {
-	File string
-	For  []string
-	Vnic string // version of this program
+	File  string
+	For   []string
+	Vnic  string // version of this program
 	Fetch assets.Options
 	Note  func(format string, args ...any)
 	Stage func(what string)

@@ -47,7 +47,9 @@ type program struct {
 func (p *program) dir() string { return path.Join("drivers/net", path.Dir(p.name)) }
 
 // patches are the names of those that change it.
-func (p *program) patches() []string { return selftests.Changing(path.Join(p.dir(), path.Base(p.name))) }
+func (p *program) patches() []string {
+	return selftests.Changing(path.Join(p.dir(), path.Base(p.name)))
+}
 
 // isDevmem says whether its payload has to go to device memory.
 func (p *program) isDevmem() bool { return strings.Contains(path.Base(p.name), "devmem") }

@@ -40,7 +40,9 @@ type Judged struct {
 }
 
 // Complaint says whether it is about one of the kernel's, whose title its note begins with.
-func (j *Judged) Complaint() bool { return j.Verdict == Complained || j.Verdict == New && j.Result == "" }
+func (j *Judged) Complaint() bool {
+	return j.Verdict == Complained || j.Verdict == New && j.Result == ""
+}
 
 // ProgramJudgement is what a program's results are worth.
 type ProgramJudgement struct {
