@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -64,12 +63,7 @@ func (t *Tree) Close() error {
 // FetchBundle finds a bundle in the cache, or fetches it, as Fetch does; of the options it goes by those of the cache
 // and the mirror. Without an error the caller closes the Tree.
 func FetchBundle(ctx context.Context, o Options, b Bundle) (*Tree, []string, error) {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Progress == nil {
-		o.Progress = func(Progress) {}
-	}
+	o.silence()
 	dir, err := CacheDir(o)
 	if err != nil {
 		return nil, nil, err

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path"
 	"path/filepath"
@@ -37,12 +36,7 @@ var firmware = []string{"efi-virtio.rom", "kvmvapic.bin", "linuxboot_dma.bin", "
 // FetchCached gives the cache's QEMU and kernel, which it fetches where they are missing, whatever else is given or
 // installed. Without an error the caller closes what it gives.
 func FetchCached(ctx context.Context, o Options) (*Resolved, error) {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Progress == nil {
-		o.Progress = func(Progress) {}
-	}
+	o.silence()
 	dir, err := CacheDir(o)
 	if err != nil {
 		return nil, err

@@ -52,6 +52,16 @@ type Options struct {
 	Log      *slog.Logger   // may be nil
 }
 
+// silence fills in a log and a progress that go nowhere, where the caller gives none.
+func (o *Options) silence() {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Progress == nil {
+		o.Progress = func(Progress) {}
+	}
+}
+
 // oldest is the oldest QEMU that will do.
 func (o *Options) oldest() string {
 	if o.VFIOUser {
@@ -198,12 +208,7 @@ func pickKernel(closure []Package) []Package {
 // privilege, and is safe to run in several processes at once. When ctx ends, what it started has
 // ended too before it returns.
 func Fetch(ctx context.Context, o Options) (*Resolved, error) {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Progress == nil {
-		o.Progress = func(Progress) {}
-	}
+	o.silence()
 	dir, err := CacheDir(o)
 	if err != nil {
 		return nil, err
