@@ -86,8 +86,9 @@ func completeValues(c *cobra.Command) {
 }
 
 // directoryFlags take a directory.
-var directoryFlags = map[string]bool{"log-dir": true, "modules": true, "headers": true, "cache": true, "log": true, "source": true,
-	"tests": true}
+var directoryFlags = map[string]bool{"log-dir": true, "modules": true, "headers": true, "cache": true, "log": true,
+	"source": true,
+	"tests":  true}
 
 // alike is the word that was probably meant; "": none.
 func alike(s string, words []string) (best string) {

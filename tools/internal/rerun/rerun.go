@@ -1,8 +1,8 @@
 // Package rerun decides which failed tests are run again, and keeps the list of those that then passed.
 //
-// A test that fails may be run again once, alone, and at most Limit tests in a run. Never run again are tests that have a
-// row in docs/flaky.md, and failures of a kind that no second run excuses: data races, panics, leaks, wrong bytes, inputs
-// that a fuzz target failed on.
+// A test that fails may be run again once, alone, and at most Limit tests in a run. Never run again are tests that
+// have a row in docs/flaky.md, and failures that no second run excuses: data races, panics, leaks, wrong bytes,
+// inputs that a fuzz target failed on.
 package rerun
 
 import (
@@ -32,7 +32,7 @@ type List struct {
 	flaky string // docs/flaky.md, as text
 }
 
-// Open opens the list of the checkout in dir. The file is $VNIC_RERUNS, else bin/reruns.txt in dir; what it holds counts.
+// Open opens the list of the checkout in dir: $VNIC_RERUNS, else bin/reruns.txt. Rows that are there already count.
 func Open(dir string) (*List, error) {
 	l := &List{file: os.Getenv("VNIC_RERUNS")}
 	if l.file == "" {
