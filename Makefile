@@ -32,9 +32,6 @@ export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 PREFIX  ?= /usr/local
 
-# One way to compile for vnic, its tests and its linter: each takes from Go's cache what another has left.
-export GOFLAGS := $(strip $(filter-out -trimpath,$(GOFLAGS)) -trimpath)
-
 .PHONY: build install release demo demo-build demo-fetch modules check test test-all test-speed parts lint short unit guests race fuzz selftest clean
 
 build: bin/vnic
@@ -50,8 +47,8 @@ HASTE := GOGC=400
 $(GUEST): $(SRC)
 	@mkdir -p bin
 	@$(WITH) tools/modules ./cmd/vnic ./guest-images/cmd/vnic-guest
-	$(HASTE) $(WITH) go build -trimpath -buildvcs=false -ldflags='-s -w -buildid=' -o bin/vnic-guest ./guest-images/cmd/vnic-guest
-	@gzip -9nc bin/vnic-guest > $@.new && mv $@.new $@
+	$(HASTE) $(WITH) go build -buildvcs=false -ldflags='-s -w -buildid=' -o bin/vnic-guest ./guest-images/cmd/vnic-guest
+	@gzip -nc bin/vnic-guest > $@.new && mv $@.new $@
 
 # The commands of guests' userland: u-root's own builder makes one program of them. A vnic in a checkout builds them when
 # it first needs them (guest-images/userlandbuild.go); only one that leaves its checkout carries them.
@@ -59,21 +56,21 @@ $(UROOT): tools/uroot/build tools/uroot/go.mod tools/uroot/go.sum tools/uroot/sh
 	@mkdir -p bin
 	$(WITH) tools/uroot/build $@
 
-AS_VNIC := -trimpath -buildvcs=false -ldflags='-X main.stamped=$(VERSION)'
+AS_VNIC := -buildvcs=false -ldflags='-s -w -X main.stamped=$(VERSION)'
 bin/vnic: $(SRC) $(GUEST)
 	$(HASTE) $(WITH) go build $(AS_VNIC) -o $@ ./cmd/vnic
 
-# To Go the userland lies in guest-images/bin here, and is embedded.
+# To Go the userland lies in guest-images/bin here, and is embedded; and vnic is compiled in full: see tools/with-tools.
 bin/release/vnic: $(SRC) $(GUEST) $(UROOT)
 	@mkdir -p bin/release
 	@{ echo '{"Replace": {'; for f in u-root.txt u-root-licences.gz u-root.gz; do \
 	  echo "  \"$(CURDIR)/guest-images/bin/$$f\": \"$(CURDIR)/bin/$$f\"$$([ $$f = u-root.gz ] || echo ,)"; done; \
 	  echo '}}'; } > bin/release/overlay.json
-	$(HASTE) $(WITH) go build $(AS_VNIC) -overlay bin/release/overlay.json -o $@ ./cmd/vnic
+	$(HASTE) $(WITH) go build $(AS_VNIC) -gcflags=all= -overlay bin/release/overlay.json -o $@ ./cmd/vnic
 
 # The same with a command that writes man pages and completions: cmd/vnic/docs.go.
 bin/vnic-docs: $(SRC)
-	$(WITH) go build -trimpath -buildvcs=false -tags docs -o $@ ./cmd/vnic
+	$(WITH) go build -buildvcs=false -tags docs -o $@ ./cmd/vnic
 
 install: bin/release/vnic bin/vnic-docs
 	packaging/install.sh "$(DESTDIR)" "$(PREFIX)"

@@ -63,7 +63,7 @@ func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
 		{"Dir::State", filepath.Join(dir, "state")}, {"Dir::State::lists", filepath.Join(dir, "lists")},
 		{"Dir::State::status", filepath.Join(dir, "status")}, {"Dir::Log", filepath.Join(dir, "log")},
 		{"Dir::Cache", filepath.Join(dir, "cache")}, {"Dir::Cache::archives", filepath.Join(dir, "archives")},
-		{"Dir::Cache::pkgcache", ""}, {"Dir::Cache::srcpkgcache", ""},
+		{"Dir::Cache::pkgcache", filepath.Join(dir, "pkgcache")}, {"Dir::Cache::srcpkgcache", ""},
 		{"APT::Architecture", "amd64"}, {"APT::Install-Recommends", "false"}, {"APT::Sandbox::User", ""},
 		{"APT::Update::Error-Mode", "any"}, {"APT::Default-Release", suite},
 		{"Acquire::Languages", "none"}, {"Acquire::GzipIndexes", "true"}, {"Acquire::ForceHash", "SHA256"},

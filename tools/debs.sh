@@ -51,21 +51,21 @@ quiet() {
   return 1
 }
 
-# fetch_from SUITE MIRROR DIRECTORY PACKAGE...: the same from one suite. Its closure may also come
-# from the suite that backports are for.
+# fetch_from SUITE MIRROR DIRECTORY PACKAGE...: the same from one suite. A closure may also come from the suite that
+# backports are for.
 fetch_from() (
   suite=$1 from=$2 dir=$3; shift 3
   s=$(mktemp -d "$cache/.apt-XXXXXX")
   trap 'rm -rf "$s"' EXIT
   mkdir -p "$s/lists/partial" "$s/archives/partial" "$s/root"; : > "$s/status"
-  base=${suite%-backports}; [ "$base" != "$suite" ] || base=
+  base=${suite%-backports}; [ "$base" != "$suite" ] && [ "${closure:-yes}" = yes ] || base=
   printf "deb [signed-by=$keyring] $from %s main\n" "$suite" $base > "$s/sources.list"
   # The machine's own hooks (package caches of desktops, say) are not ours to run.
   printf '#clear %s;\n' \
     APT::Update::Pre-Invoke APT::Update::Post-Invoke APT::Update::Post-Invoke-Success > "$s/apt.conf"
   opts=(-qq -c "$s/apt.conf" -o "Dir::Etc::sourcelist=$s/sources.list" -o Dir::Etc::sourceparts=/dev/null
     -o "Dir::State::lists=$s/lists" -o "Dir::State::status=$s/status" -o "Dir::Cache::archives=$s/archives"
-    -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache=
+    -o "Dir::Cache::pkgcache=$s/pkgcache" -o Dir::Cache::srcpkgcache= -o Acquire::Languages=none
     -o "APT::Default-Release=$suite" -o APT::Install-Recommends=false
     -o APT::Sandbox::User= -o APT::Update::Error-Mode=any -o Debug::NoLocking=1
     -o Acquire::Retries=2) # each is tried three times
@@ -79,8 +79,7 @@ fetch_from() (
   # On a system with merged /usr, package files under /bin and /lib belong under /usr.
   mkdir -p "$s/root/usr/bin" "$s/root/usr/sbin" "$s/root/usr/lib" "$s/root/usr/lib64"
   ln -s usr/bin usr/sbin usr/lib usr/lib64 "$s/root/"
-  for deb in "$s"/archives/*.deb; do
-    dpkg-deb --fsys-tarfile "$deb" | tar -x --keep-directory-symlink -C "$s/root" || exit 1
-  done
+  printf '%s\0' "$s"/archives/*.deb | root=$s/root xargs -0 -n 1 -P 2 bash -o pipefail -c \
+    'dpkg-deb --fsys-tarfile "$0" | tar -x --keep-directory-symlink -C "$root"' || exit 1
   touch "$s/root/.complete" && rm -rf "$dir" && mv -T "$s/root" "$dir"
 )
