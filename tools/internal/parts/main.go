@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	usage = "usage: tools/parts [--speed] list | count | run PART|all"
+	usage = "usage: tools/parts [--speed] list | count | run PART|all|UNIT"
 	// table has the seconds that each unit last took, and which scripts are no part.
 	table = "tools/parts.txt"
 	// limit is the longest that a part may take, in seconds.
@@ -67,9 +67,12 @@ func run(args []string, out io.Writer) error {
 	case len(args) == 2 && args[0] == "run" && args[1] == "all":
 		return do(units, out)
 	case len(args) == 2 && args[0] == "run":
+		if i := slices.IndexFunc(units, func(u unit) bool { return u.name == args[1] }); i >= 0 {
+			return do(units[i:i+1], out)
+		}
 		n, err := strconv.Atoi(args[1])
 		if err != nil || n < 1 || n > len(parts) {
-			return fmt.Errorf("there is no part %q: parts are 1 to %d (make parts)", args[1], len(parts))
+			return fmt.Errorf("there is no part or unit %q: parts are 1 to %d, and make parts lists the units", args[1], len(parts))
 		}
 		return do(parts[n-1], out)
 	}
