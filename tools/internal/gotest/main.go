@@ -102,12 +102,24 @@ type report struct {
 	exit   int
 	failed []failure
 	times  []event
-	// output holds, by package, what its tests and itself have printed.
-	output map[string]map[string]*strings.Builder
+	// output holds, by package and top-level test, what that test's parts and it have printed, but for parts that have
+	// passed: their words are no reason of a failure. What a package itself prints is test "".
+	output map[string]map[string]printed
+}
+
+// printed has events that print.
+type printed []event
+
+func (p printed) String() string {
+	var b strings.Builder
+	for _, e := range p {
+		b.WriteString(e.Output)
+	}
+	return b.String()
 }
 
 func newReport(out io.Writer) *report {
-	return &report{out: out, output: map[string]map[string]*strings.Builder{}}
+	return &report{out: out, output: map[string]map[string]printed{}}
 }
 
 // goTest runs go test with these arguments.
@@ -161,15 +173,10 @@ func (r *report) take(e event) {
 	case "build-output":
 		fmt.Fprint(r.out, e.Output)
 	case "output":
-		of := r.output[e.Package]
-		if of == nil {
-			of = map[string]*strings.Builder{}
-			r.output[e.Package] = of
+		if r.output[e.Package] == nil {
+			r.output[e.Package] = map[string]printed{}
 		}
-		if of[top] == nil {
-			of[top] = &strings.Builder{}
-		}
-		of[top].WriteString(e.Output)
+		r.output[e.Package][top] = append(r.output[e.Package][top], e)
 	case "pass", "fail", "skip":
 		r.end(e, top)
 	}
@@ -178,19 +185,19 @@ func (r *report) take(e event) {
 // end takes the end of a test or a package.
 func (r *report) end(e event, top string) {
 	of := r.output[e.Package]
-	text := func(test string) string {
-		if b := of[test]; b != nil {
-			return b.String()
-		}
-		return ""
-	}
 	switch {
 	case strings.Contains(e.Test, "/"):
+		if e.Action != "fail" {
+			of[top] = slices.DeleteFunc(of[top], func(o event) bool {
+				return o.Test == e.Test || strings.HasPrefix(o.Test, e.Test+"/")
+			})
+		}
 		return
 	case e.Test != "":
 		if e.Action == "fail" {
-			r.failed = append(r.failed, failure{e.Package, e.Test, text(top)})
-			fmt.Fprint(r.out, text(top))
+			text := of[top].String()
+			r.failed = append(r.failed, failure{e.Package, e.Test, text})
+			fmt.Fprint(r.out, text)
 		}
 		delete(of, top)
 		return
@@ -207,7 +214,7 @@ func (r *report) end(e event, top string) {
 		r.failed = append(r.failed, failure{pkg: e.Package, output: all.String()})
 		fmt.Fprint(r.out, all.String())
 	} else if e.Action != "skip" {
-		for line := range strings.Lines(text("")) {
+		for line := range strings.Lines(of[""].String()) {
 			if line != "PASS\n" {
 				fmt.Fprint(r.out, line)
 			}

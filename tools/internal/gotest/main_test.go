@@ -33,7 +33,12 @@ func TestFailedTestsAreRunAgain(t *testing.T) {
 		{"all pass", "", false, 0, []string{"1 packages passed, 0 failed"}},
 		{"one passes then", `func TestLate(t *testing.T) { first(t, "late") }`, false, 1,
 			[]string{"late", "run again: vnic.dev/vnic/a TestLate"}},
-		{"its part fails", `func TestLate(t *testing.T) { t.Run("part", func(s *testing.T) { first(t, "late") }) }`, false, 1, nil},
+		{"its part fails", `func TestLate(t *testing.T) { t.Run("part", func(s *testing.T) { first(t, "late") }) }`,
+			false, 1, []string{"late"}},
+		{"beside a part that passes", `func TestLate(t *testing.T) {
+				t.Run("loud", func(s *testing.T) { s.Log("a digest") })
+				t.Run("part", func(s *testing.T) { first(t, "late") })
+			}`, false, 1, []string{"late"}},
 		{"always", `func TestNever(t *testing.T) { t.Error("never") }`, true, 0, []string{"never"}},
 		{"a row", `func TestOld(t *testing.T) { first(t, "old") }`, true, 0, []string{"it has a row in docs/flaky.md"}},
 		{"a panic", `func TestPanic(t *testing.T) { first(t, "x"); if t.Failed() { panic("out") } }`, true, 0,
