@@ -148,18 +148,19 @@ for line in open(sys.argv[2]):
 PY
   python3 "$work/packets.py" "$work/json" "$1" "$work/frames" ${2:-} || fail "what tshark finds of $1"
 }
+# All of a packet of a path MTU of 1024 is captured, and no more: records of more bytes are fewer, and some are missed.
 capture=(--pcap-ends --pcap "$work/rdma.pcapng")
 for op in put get; do
   moves $op "${quick[@]}" --size 1M --block 100K "${capture[@]}"
   dissect $op headers
-  moves $op "${quick[@]}" --size 500001 --block 100K "${capture[@]}" --pcap-payload 65536
+  moves $op "${quick[@]}" --size 500001 --block 100K "${capture[@]}" --pcap-payload 2048
   dissect $op
   # A link that is slow, or more comes at a time than the file takes, and some is missed.
-  moves loss $op "${quick[@]}" --size 1M --block 100K --loss 1% --delay 2ms "${capture[@]}" --pcap-payload 65536
+  moves loss $op "${quick[@]}" --size 1M --block 100K --loss 1% --delay 2ms "${capture[@]}" --pcap-payload 2048
   dissect $op
 done
 for nic in virtio gve; do
-  moves late put --nic $nic --size 1M "${capture[@]}" --pcap-payload 65536
+  moves late put --nic $nic --size 1M "${capture[@]}" --pcap-payload 2048
   dissect put
 done
 
