@@ -7,7 +7,7 @@
 // kernel would skip without a word. A Reader takes any bytes: what is no archive is ErrBadArchive, and memory is taken
 // for a name alone, of at most PATH_MAX.
 //
-// The form "newcx", of bigger numbers, checksums (magic 070702) and hard links are not known here.
+// Checksums (magic 070702) are not known here, and hard links are files like others.
 //
 // The package is not API (README, Stability).
 package newc
