@@ -22,10 +22,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/u-root/u-root/pkg/cpio"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/guest-images/newc"
 )
 
 // format is part of every image's key: change it with the layout.
@@ -98,22 +98,22 @@ func Build(ctx context.Context, o Options) (*Image, error) {
 		img.Size = st.Size()
 		return img, nil
 	}
-	recs, err := records(program, mods, files, applets)
+	list, err := contents(program, mods, files, applets)
 	if err != nil {
 		return nil, err
 	}
 	if o.Userland != nil {
-		more, err := o.Userland.records()
+		more, err := o.Userland.archived()
 		if err != nil {
 			return nil, err
 		}
-		recs = append(recs, more...)
+		list = append(list, more...)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("guest image: %w", err)
 	}
 	prune(dir, time.Now().Add(-keep))
-	img.Size, err = write(img.Path, recs)
+	img.Size, err = write(img.Path, list)
 	if err != nil {
 		return nil, fmt.Errorf("guest image: %w", err)
 	}
@@ -128,9 +128,9 @@ func (i *Image) Initrd(c agent.Config) (io.ReadCloser, error) {
 	}
 	var second bytes.Buffer
 	name := strings.TrimPrefix(agent.ConfigPath, "/")
-	err = archive(&second, []cpio.Record{
-		cpio.Directory(filepath.Dir(name), 0o755),
-		cpio.StaticFile(name, string(conf), 0o644),
+	_, err = archive(&second, []newc.File{
+		newc.Dir(filepath.Dir(name), 0o755),
+		newc.Text(name, string(conf), 0o644),
 	})
 	if err != nil {
 		return nil, err
@@ -145,73 +145,60 @@ func (i *Image) Initrd(c agent.Config) (io.ReadCloser, error) {
 	}{io.MultiReader(f, &second), f}, nil
 }
 
-// records is the whole image but for its trailer.
-func records(program program, mods []module, files []file, applets []string) ([]cpio.Record, error) {
+// contents gives all files of an image without a userland.
+func contents(program program, mods []module, files []file, applets []string) ([]newc.File, error) {
 	init, err := program.unpack()
 	if err != nil {
 		return nil, err
 	}
-	recs := []cpio.Record{
-		cpio.Directory("bin", 0o755),
-		cpio.Directory("dev", 0o755),
-		cpio.CharDev("dev/console", 0o600, 5, 1), // init's stdio, before there is a devtmpfs
-		cpio.CharDev("dev/null", 0o666, 1, 3),
-		cpio.Directory("vnic", 0o755),
-		cpio.Directory(strings.TrimPrefix(agent.ModulesPath, "/"), 0o755),
-		cpio.StaticFile("init", string(init), 0o755),
+	list := []newc.File{
+		newc.Dir("bin", 0o755),
+		newc.Dir("dev", 0o755),
+		newc.CharDevice("dev/console", 0o600, 5, 1), // init's stdio, before there is a devtmpfs
+		newc.CharDevice("dev/null", 0o666, 1, 3),
+		newc.Dir("vnic", 0o755),
+		newc.Dir(strings.TrimPrefix(agent.ModulesPath, "/"), 0o755),
+		newc.Text("init", string(init), 0o755),
 	}
 	for _, a := range applets {
 		if a == "" || strings.ContainsAny(a, "/\x00") {
 			return nil, fmt.Errorf("guest image: %q is no name for an applet", a)
 		}
-		recs = append(recs, cpio.Symlink("bin/"+a, "/init"))
+		list = append(list, newc.Link("bin/"+a, "/init"))
 	}
 	for _, m := range mods {
 		base := strings.TrimPrefix(agent.ModulesPath, "/") + "/" + m.name
-		recs = append(recs, cpio.StaticFile(base+".needs", strings.Join(m.needs, "\n"), 0o644))
+		list = append(list, newc.Text(base+".needs", strings.Join(m.needs, "\n"), 0o644))
 		if m.content != nil {
-			recs = append(recs, cpio.StaticFile(base+m.ext, string(m.content), 0o644))
+			list = append(list, newc.Text(base+m.ext, string(m.content), 0o644))
 		}
 	}
 	for _, f := range files {
-		recs = append(recs, cpio.StaticFile(f.name, string(f.content), f.mode))
+		list = append(list, newc.Text(f.name, string(f.content), f.mode))
 	}
-	return recs, nil
+	return list, nil
 }
 
-// archive writes records in newc form, the directories that a path needs before it, and pads the end so that another
-// archive may follow.
-func archive(w io.Writer, recs []cpio.Record) error {
-	n := &counter{w: w}
-	rw := cpio.Newc.Writer(n)
-	for i := range recs {
-		recs[i].Ino = uint64(i + 1)
+// archive writes files, and pads the end so that another archive may follow. It returns how much that was.
+func archive(w io.Writer, list []newc.File) (int64, error) {
+	a := newc.NewWriter(w)
+	for i, f := range list {
+		f.Ino = uint32(i + 1)
+		if err := a.Add(f); err != nil {
+			return 0, err
+		}
 	}
-	cpio.MakeAllReproducible(recs)
-	if err := cpio.WriteRecordsAndDirs(rw, recs); err != nil {
-		return err
+	if err := a.Close(); err != nil {
+		return 0, err
 	}
-	if err := cpio.WriteTrailer(rw); err != nil {
-		return err
-	}
-	_, err := w.Write(make([]byte, -n.n&511))
-	return err
-}
-
-type counter struct {
-	w io.Writer
-	n int64
-}
-
-func (c *counter) Write(p []byte) (int, error) {
-	n, err := c.w.Write(p)
-	c.n += int64(n)
-	return n, err
+	pad := -a.Len() & 511
+	_, err := w.Write(make([]byte, pad))
+	return a.Len() + pad, err
 }
 
 // write puts the archive where others see it only when it is whole. Until then it has no name,
 // where the file system can do that (open(2), O_TMPFILE): a process that is killed leaves nothing.
-func write(path string, recs []cpio.Record) (size int64, err error) {
+func write(path string, list []newc.File) (size int64, err error) {
 	dir := filepath.Dir(path)
 	f, err := os.OpenFile(dir, os.O_RDWR|unix.O_TMPFILE, 0o644)
 	named := err != nil
@@ -227,8 +214,7 @@ func write(path string, recs []cpio.Record) (size int64, err error) {
 			err = errors.Join(err, os.Remove(f.Name()))
 		}
 	}()
-	n := &counter{w: f}
-	if err = archive(n, recs); err == nil {
+	if size, err = archive(f, list); err == nil {
 		err = f.Chmod(0o644)
 	}
 	switch {
@@ -242,7 +228,7 @@ func write(path string, recs []cpio.Record) (size int64, err error) {
 			err = nil
 		}
 	}
-	return n.n, err
+	return size, err
 }
 
 // prune removes images, and pieces of them, that were last used before t.
@@ -257,7 +243,7 @@ func prune(dir string, t time.Time) {
 
 type file struct {
 	name    string
-	mode    uint64
+	mode    uint32
 	content []byte
 }
 
@@ -272,7 +258,7 @@ func readFiles(m map[string]string) ([]file, error) {
 		if err != nil {
 			return nil, fmt.Errorf("guest image: %w", err)
 		}
-		files = append(files, file{name: strings.TrimPrefix(filepath.Clean("/"+name), "/"), mode: uint64(st.Mode().Perm()),
+		files = append(files, file{name: strings.TrimPrefix(filepath.Clean("/"+name), "/"), mode: uint32(st.Mode().Perm()),
 			content: content})
 	}
 	slices.SortFunc(files, func(a, b file) int { return strings.Compare(a.name, b.name) })

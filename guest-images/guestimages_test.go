@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/u-root/u-root/pkg/cpio"
 	"github.com/ulikunitz/xz"
 
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/guest-images/newc"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -157,15 +157,15 @@ func TestImageHoldsWhatWasAskedFor(t *testing.T) {
 	}
 	got := map[string]string{}
 	for _, part := range [][]byte{all[:img.Size], all[img.Size:]} {
-		recs := testkit.Must(cpio.ReadAllRecords(cpio.Newc.Reader(bytes.NewReader(part))))(t)
-		for _, r := range recs {
-			var b []byte
-			if r.ReaderAt != nil {
-				b, _ = io.ReadAll(io.NewSectionReader(r, 0, int64(r.FileSize)))
+		for r := newc.NewReader(bytes.NewReader(part)); ; {
+			f, err := r.Next()
+			if err == io.EOF {
+				break
 			}
-			got[r.Name] = string(b)
-			if r.MTime != 0 || r.UID != 0 || r.GID != 0 {
-				t.Errorf("%s: %+v", r.Name, r.Info)
+			testkit.OK(t, err)
+			got[f.Name] = string(testkit.Must(io.ReadAll(r))(t))
+			if f.MTime != 0 || f.UID != 0 || f.GID != 0 {
+				t.Errorf("%s: %+v", f.Name, f.Header)
 			}
 		}
 	}

@@ -40,7 +40,7 @@ func firstLine(host string) (string, error) {
 
 // Script adds what runs a file that is in the guest already, if that is a script.
 func (o *Overlay) Script(guest string) error {
-	host := o.recs[strings.TrimPrefix(path.Clean(guest), "/")].from
+	host := o.files[strings.TrimPrefix(path.Clean(guest), "/")].from
 	if host == "" {
 		return nil
 	}
@@ -60,7 +60,7 @@ func (o *Overlay) Script(guest string) error {
 func (o *Overlay) Scripts() {
 	named := o.named
 	for _, guest := range named {
-		st, err := os.Stat(o.recs[strings.TrimPrefix(guest, "/")].from)
+		st, err := os.Stat(o.files[strings.TrimPrefix(guest, "/")].from)
 		if err != nil || st.Mode()&0o111 == 0 {
 			continue
 		}

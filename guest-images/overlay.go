@@ -14,10 +14,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/u-root/u-root/pkg/cpio"
-	"github.com/u-root/uio/uio"
+	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/guest-images/elfdeps"
+	"vnic.dev/vnic/guest-images/newc"
 )
 
 // ErrTooMuch says that files do not fit a guest's memory.
@@ -32,20 +32,20 @@ const maxFiles = 100_000
 type Overlay struct {
 	Notes []string // what a user should know
 
-	recs  map[string]overlayRecord // by path without the first slash
+	files map[string]overlayFile // by path without the first slash
 	bytes uint64
 	find  elfdeps.Finder
 	named []string // files that were copied by name, as the guest has them
 }
 
-type overlayRecord struct {
-	cpio.Record
+type overlayFile struct {
+	newc.File
 	from string // on this machine; "" = made up
 }
 
 // NewOverlay makes one that looks for libraries where this process would find them.
 func NewOverlay() *Overlay {
-	return &Overlay{recs: map[string]overlayRecord{},
+	return &Overlay{files: map[string]overlayFile{},
 		find: elfdeps.Finder{LibraryPath: filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))}}
 }
 
@@ -71,26 +71,26 @@ func guestPath(p string) (string, error) {
 
 // Has says whether there is something at a path of the guest.
 func (o *Overlay) Has(guest string) bool {
-	_, ok := o.recs[strings.TrimPrefix(path.Clean(guest), "/")]
+	_, ok := o.files[strings.TrimPrefix(path.Clean(guest), "/")]
 	return ok
 }
 
 // Text adds a file with this content.
 func (o *Overlay) Text(guest, text string) {
-	o.put(guest, cpio.StaticFile("", text, 0o644), "")
+	o.put(guest, newc.Text("", text, 0o644), "")
 }
 
 // Link adds a symbolic link.
-func (o *Overlay) Link(guest, target string) { o.put(guest, cpio.Symlink("", target), "") }
+func (o *Overlay) Link(guest, target string) { o.put(guest, newc.Link("", target), "") }
 
 // Dir adds a directory.
-func (o *Overlay) Dir(guest string) { o.put(guest, cpio.Directory("", 0o755), "") }
+func (o *Overlay) Dir(guest string) { o.put(guest, newc.Dir("", 0o755), "") }
 
-// put adds a record; what is there already stays.
-func (o *Overlay) put(guest string, r cpio.Record, from string) {
-	r.Name = strings.TrimPrefix(path.Clean(guest), "/")
-	if _, ok := o.recs[r.Name]; !ok && r.Name != "" {
-		o.recs[r.Name] = overlayRecord{r, from}
+// put adds a file; what is there already stays.
+func (o *Overlay) put(guest string, f newc.File, from string) {
+	f.Name = strings.TrimPrefix(path.Clean(guest), "/")
+	if _, ok := o.files[f.Name]; !ok && f.Name != "" {
+		o.files[f.Name] = overlayFile{f, from}
 	}
 }
 
@@ -132,18 +132,18 @@ func (o *Overlay) copyTree(host, guest string, skip func(name string) bool) erro
 		}
 		switch {
 		case p == host:
-			o.put(to, cpio.Directory("", uint64(st.Mode().Perm())), host)
+			o.put(to, newc.Dir("", uint32(st.Mode().Perm())), host)
 		case skip(e.Name()) && e.IsDir():
 			return filepath.SkipDir
 		case skip(e.Name()):
 		case e.IsDir():
-			o.put(to, cpio.Directory("", uint64(st.Mode().Perm())), p)
+			o.put(to, newc.Dir("", uint32(st.Mode().Perm())), p)
 		case st.Mode()&fs.ModeSymlink != 0:
 			target, err := os.Readlink(p)
 			if err != nil {
 				return err
 			}
-			o.put(to, cpio.Symlink("", target), p)
+			o.put(to, newc.Link("", target), p)
 		case st.Mode().IsRegular():
 			return o.file(p, to, st, needSome)
 		default:
@@ -231,28 +231,25 @@ func (o *Overlay) file(host, guest string, st fs.FileInfo, n needs) error {
 	if name == "" {
 		return fmt.Errorf("%s: a file cannot be the guest's root", host)
 	}
-	if old, ok := o.recs[name]; ok {
+	if old, ok := o.files[name]; ok {
 		if same(old.from, host) {
 			return nil
 		}
 		return fmt.Errorf("%s and %s: both would be %s in the guest", old.from, host, guest)
 	}
-	if len(o.recs) >= maxFiles {
-		return fmt.Errorf("%s: %w: with it there are %d files, and %d is the most", host, ErrTooMuch, len(o.recs)+1,
+	if len(o.files) >= maxFiles {
+		return fmt.Errorf("%s: %w: with it there are %d files, and %d is the most", host, ErrTooMuch, len(o.files)+1,
 			maxFiles)
 	}
 	o.bytes = min(o.bytes+uint64(st.Size()), 1<<62) // sparse files can say anything
-	mode := uint64(st.Mode().Perm())
-	for bit, m := range map[fs.FileMode]uint64{fs.ModeSetuid: 0o4000, fs.ModeSetgid: 0o2000, fs.ModeSticky: 0o1000} {
+	mode := unix.S_IFREG | uint32(st.Mode().Perm())
+	for bit, m := range map[fs.FileMode]uint32{fs.ModeSetuid: 0o4000, fs.ModeSetgid: 0o2000, fs.ModeSticky: 0o1000} {
 		if st.Mode()&bit != 0 {
 			mode |= m
 		}
 	}
-	r := cpio.Record{Info: cpio.Info{Mode: cpio.S_IFREG | mode, FileSize: uint64(st.Size())}}
-	if st.Size() > 0 {
-		r.ReaderAt = uio.NewLazyLimitFile(host, st.Size())
-	}
-	o.put(guest, r, host)
+	o.put(guest, newc.File{Header: newc.Header{Mode: mode}, Size: st.Size(),
+		Open: func() (io.ReadCloser, error) { return os.Open(host) }}, host)
 	if n == needNone {
 		return nil
 	}
@@ -314,7 +311,7 @@ func (o *Overlay) library(lib, program, guest string) error {
 		!ofSystem(lib) {
 		if rel, err := filepath.Rel(filepath.Dir(program), lib); err == nil {
 			if at, err := guestPath(path.Join(path.Dir(guest), rel)); err == nil {
-				o.put(at, cpio.Symlink("", lib), lib)
+				o.put(at, newc.Link("", lib), lib)
 			}
 		}
 	}
@@ -334,20 +331,20 @@ func ofSystem(lib string) bool {
 
 // Write writes the archive.
 func (o *Overlay) Write(w io.Writer) error {
-	for _, name := range slices.Collect(maps.Keys(o.recs)) {
+	for _, name := range slices.Collect(maps.Keys(o.files)) {
 		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
-			r := cpio.Directory("", 0o755)
+			f := newc.Dir("", 0o755)
 			if dir == "tmp" {
-				r = cpio.Directory("", 0o1777)
+				f = newc.Dir("", 0o1777)
 			}
-			o.put(dir, r, "")
+			o.put(dir, f, "")
 		}
 	}
-	var recs []cpio.Record
-	for _, name := range slices.Sorted(maps.Keys(o.recs)) { // a directory before what is in it
-		recs = append(recs, o.recs[name].Record)
+	var list []newc.File
+	for _, name := range slices.Sorted(maps.Keys(o.files)) { // a directory before what is in it
+		list = append(list, o.files[name].File)
 	}
-	if err := archive(w, recs); err != nil {
+	if _, err := archive(w, list); err != nil {
 		return fmt.Errorf("guest's files: %w", err)
 	}
 	return nil

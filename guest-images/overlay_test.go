@@ -10,9 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/u-root/u-root/pkg/cpio"
+	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/guest-images/elfdeps"
+	"vnic.dev/vnic/guest-images/newc"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -22,27 +23,24 @@ func unpacked(t *testing.T, o *Overlay) map[string]string {
 	var b bytes.Buffer
 	testkit.OK(t, o.Write(&b))
 	m := map[string]string{}
-	r := cpio.EOFReader{RecordReader: cpio.Newc.Reader(bytes.NewReader(b.Bytes()))}
+	r := newc.NewReader(&b)
 	for {
-		rec, err := r.ReadRecord()
+		f, err := r.Next()
 		if err == io.EOF {
 			return m
 		}
 		testkit.OK(t, err)
-		var content []byte
-		if rec.ReaderAt != nil {
-			content, _ = io.ReadAll(io.NewSectionReader(rec, 0, int64(rec.FileSize)))
+		content := testkit.Must(io.ReadAll(r))(t)
+		if dir := filepath.Dir(f.Name); dir != "." && m[dir] == "" {
+			t.Errorf("%s comes before its directory", f.Name)
 		}
-		if dir := filepath.Dir(rec.Name); dir != "." && m[dir] == "" {
-			t.Errorf("%s comes before its directory", rec.Name)
-		}
-		switch rec.Mode & cpio.S_IFMT {
-		case cpio.S_IFLNK:
-			m[rec.Name] = "-> " + string(content)
-		case cpio.S_IFDIR:
-			m[rec.Name] = fmt.Sprintf("dir %o", rec.Mode&^cpio.S_IFMT)
+		switch f.Mode & unix.S_IFMT {
+		case unix.S_IFLNK:
+			m[f.Name] = "-> " + string(content)
+		case unix.S_IFDIR:
+			m[f.Name] = fmt.Sprintf("dir %o", f.Mode&^unix.S_IFMT)
 		default:
-			m[rec.Name] = fmt.Sprintf("%o %s", rec.Mode&^cpio.S_IFMT, content)
+			m[f.Name] = fmt.Sprintf("%o %s", f.Mode&^unix.S_IFMT, content)
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/u-root/u-root/pkg/cpio"
+	"vnic.dev/vnic/guest-images/newc"
 )
 
 // UserlandDir has the commands of the userland, each a link to one program.
@@ -60,23 +60,23 @@ func (u *Userland) Has(name string) bool {
 	return found
 }
 
-// records put the userland into an image, with /bin/sh: a user's own file at the same place replaces it.
-func (u *Userland) records() ([]cpio.Record, error) {
+// archived gives the userland's files for an image, with /bin/sh: a user's own file at the same place replaces it.
+func (u *Userland) archived() ([]newc.File, error) {
 	bb, err := program{content: u.program, gzipped: true}.unpack()
 	if err != nil {
 		return nil, err
 	}
 	dir := strings.TrimPrefix(UserlandDir, "/")
-	recs := []cpio.Record{cpio.Directory(dir, 0o755), cpio.StaticFile(path.Join(dir, "bb"), string(bb), 0o755)}
+	list := []newc.File{newc.Dir(dir, 0o755), newc.Text(path.Join(dir, "bb"), string(bb), 0o755)}
 	if u.licences != nil {
 		text, err := program{content: u.licences, gzipped: true}.unpack()
 		if err != nil {
 			return nil, err
 		}
-		recs = append(recs, cpio.StaticFile(path.Join(dir, "LICENCES"), string(text), 0o644))
+		list = append(list, newc.Text(path.Join(dir, "LICENCES"), string(text), 0o644))
 	}
 	for _, name := range u.names {
-		recs = append(recs, cpio.Symlink(path.Join(dir, name), "bb"))
+		list = append(list, newc.Link(path.Join(dir, name), "bb"))
 	}
-	return append(recs, cpio.Symlink("bin/sh", path.Join(UserlandDir, "sh"))), nil
+	return append(list, newc.Link("bin/sh", path.Join(UserlandDir, "sh"))), nil
 }

@@ -10,8 +10,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/u-root/u-root/pkg/cpio"
+	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/guest-images/newc"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -33,16 +34,16 @@ func TestUserlandIsInTheImageThatWantsIt(t *testing.T) {
 		img, err := Build(t.Context(), Options{CacheDir: t.TempDir(), Program: program, Userland: wanted})
 		testkit.OK(t, err)
 		sizes = append(sizes, img.Size)
-		recs := map[string]string{}
-		r := cpio.Newc.Reader(bytes.NewReader(testkit.Must(os.ReadFile(img.Path))(t)))
+		links := map[string]string{}
+		r := newc.NewReader(bytes.NewReader(testkit.Must(os.ReadFile(img.Path))(t)))
 		for {
-			rec, err := r.ReadRecord()
+			f, err := r.Next()
 			if err == io.EOF {
 				break
 			}
 			testkit.OK(t, err)
-			if rec.Mode&cpio.S_IFLNK == cpio.S_IFLNK {
-				recs[rec.Name] = string(testkit.Must(io.ReadAll(io.NewSectionReader(rec, 0, int64(rec.FileSize))))(t))
+			if f.Mode&unix.S_IFMT == unix.S_IFLNK {
+				links[f.Name] = string(testkit.Must(io.ReadAll(r))(t))
 			}
 		}
 		want := map[string]string{}
@@ -52,7 +53,7 @@ func TestUserlandIsInTheImageThatWantsIt(t *testing.T) {
 				want["bbin/"+n] = "bb"
 			}
 		}
-		if diff := cmp.Diff(want, recs); diff != "" {
+		if diff := cmp.Diff(want, links); diff != "" {
 			t.Error(diff)
 		}
 	}

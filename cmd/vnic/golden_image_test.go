@@ -11,11 +11,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/u-root/u-root/pkg/cpio"
-)
+	"golang.org/x/sys/unix"
 
-// trailer is the end of a cpio archive, with the end of its header: programs may have the name alone.
-const trailer = "0000000B00000000TRAILER!!!"
+	"vnic.dev/vnic/guest-images/newc"
+)
 
 // initrd FILE: what each of its archives has, in order; a text's content, but not the bytes of
 // programs.
@@ -26,31 +25,28 @@ func (tr *transcript) initrd(args []string) {
 	fmt.Fprintf(&b, "> initrd %s\n", args[0])
 	for n := 1; len(rest) > 0; n++ {
 		fmt.Fprintf(&b, "archive %d\n", n)
-		r := bytes.NewReader(rest)
-		for recs := cpio.Newc.Reader(r); ; {
-			rec, err := recs.ReadRecord()
+		from := bytes.NewReader(rest)
+		for r := newc.NewReader(from); ; {
+			f, err := r.Next()
 			if errors.Is(err, io.EOF) {
 				break
 			}
 			tr.Check(err)
-			if "/"+rec.Name == filepath.Dir(tr.Getenv("WORK")) { // is there only for what is below it
+			if "/"+f.Name == filepath.Dir(tr.Getenv("WORK")) { // is there only for what is below it
 				continue
 			}
-			if strings.HasPrefix(rec.Name, "bbin/") { // held in guest-images
+			if strings.HasPrefix(f.Name, "bbin/") { // held in guest-images
 				continue
 			}
-			content := make([]byte, rec.FileSize)
-			if rec.FileSize > 0 {
-				_, err = io.ReadFull(io.NewSectionReader(rec, 0, int64(rec.FileSize)), content)
-				tr.Check(err)
-			}
-			fmt.Fprintf(&b, "%06o uid %d gid %d nlink %d mtime %d dev %d:%d rdev %d:%d %s", rec.Mode,
-				rec.UID, rec.GID, rec.NLink, rec.MTime, rec.Major, rec.Minor, rec.Rmajor, rec.Rminor,
-				strings.Replace(rec.Name, tr.Getenv("WORK")[1:], "$WORK", 1))
+			content, err := io.ReadAll(r)
+			tr.Check(err)
+			fmt.Fprintf(&b, "%06o uid %d gid %d nlink %d mtime %d dev %d:%d rdev %d:%d %s", f.Mode,
+				f.UID, f.GID, f.NLink, f.MTime, f.Major, f.Minor, f.RMajor, f.RMinor,
+				strings.Replace(f.Name, tr.Getenv("WORK")[1:], "$WORK", 1))
 			switch {
-			case rec.Mode&cpio.S_IFMT == cpio.S_IFLNK:
+			case f.Mode&unix.S_IFMT == unix.S_IFLNK:
 				fmt.Fprintf(&b, " -> %s\n", content)
-			case rec.Mode&cpio.S_IFMT != cpio.S_IFREG:
+			case f.Mode&unix.S_IFMT != unix.S_IFREG:
 				b.WriteString("\n")
 			case bytes.HasPrefix(content, []byte(elf.ELFMAG)):
 				b.WriteString(", a program or module\n")
@@ -62,8 +58,7 @@ func (tr *transcript) initrd(args []string) {
 				}
 			}
 		}
-		end := bytes.Index(rest, []byte(trailer))
-		rest = bytes.TrimLeft(rest[end+len(trailer):], "\x00")
+		rest = bytes.TrimLeft(rest[len(rest)-from.Len():], "\x00")
 	}
 	tr.append(b.String() + "\n")
 }

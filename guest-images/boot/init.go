@@ -14,7 +14,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/u-root/u-root/pkg/mount"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -104,10 +103,12 @@ func mounts() error {
 		if files, _ := os.ReadDir(m.dir); m.dir == "/tmp" && len(files) > 0 {
 			continue // the image has brought files there, which a mount would hide; where they are is memory, too
 		}
-		mkdir := func() error { return os.MkdirAll(m.dir, 0o755) }
-		if _, err := mount.Mount(m.kind, m.dir, m.kind, m.options, unix.MS_NOSUID, mkdir); err != nil &&
-			!errors.Is(err, unix.EBUSY) {
-			errs = append(errs, err)
+		err := os.MkdirAll(m.dir, 0o755)
+		if err == nil {
+			err = unix.Mount(m.kind, m.dir, m.kind, unix.MS_NOSUID, m.options)
+		}
+		if err != nil && !errors.Is(err, unix.EBUSY) {
+			errs = append(errs, &os.PathError{Op: "mount " + m.kind, Path: m.dir, Err: err})
 		}
 	}
 	return errors.Join(errs...)

@@ -28,7 +28,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/u-root/u-root/pkg/mount/loop"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/guest-images/agent"
@@ -111,11 +110,11 @@ func (im *Image) device(ctx context.Context) (string, error) {
 	if im.File == "" {
 		return guestroot.WaitDisk(ctx, im.Serial)
 	}
-	dev, err := loop.FindDevice()
+	dev, err := loopDevice(im.File)
 	if err != nil {
 		return "", fmt.Errorf("a loop device for %s: %w", im.File, err)
 	}
-	return dev, loop.SetFile(dev, im.File)
+	return dev, nil
 }
 
 func mount(ctx context.Context, c Config) error {

@@ -11,7 +11,6 @@ package main
 import (
 	"bytes"
 	"crypto/sha256"
-	"errors"
 	"flag"
 	"fmt"
 	"hash"
@@ -22,8 +21,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/u-root/u-root/pkg/cpio"
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/guest-images/newc"
 )
 
 const toolPath = "/usr/bin/devmem"
@@ -42,8 +42,8 @@ func main() {
 
 // write makes the initramfs.
 func write(out, tool string, modules []string) error {
-	recs := []cpio.Record{cpio.Directory("proc", 0o755), cpio.Directory("sys", 0o755), cpio.Directory("dev", 0o755),
-		cpio.CharDev("dev/console", 0o600, 5, 1)}
+	list := []newc.File{newc.Dir("proc", 0o755), newc.Dir("sys", 0o755), newc.Dir("dev", 0o755),
+		newc.CharDevice("dev/console", 0o600, 5, 1)}
 	files := [][2]string{{"init", "/proc/self/exe"}, {strings.TrimPrefix(toolPath, "/"), tool}}
 	for i, m := range modules {
 		files = append(files, [2]string{fmt.Sprintf("modules/%02d-%s", i, filepath.Base(m)), m})
@@ -53,11 +53,16 @@ func write(out, tool string, modules []string) error {
 		if err != nil {
 			return err
 		}
-		recs = append(recs, cpio.StaticFile(f[0], string(b), 0o755))
+		list = append(list, newc.Text(f[0], string(b), 0o755))
 	}
 	var b bytes.Buffer
-	w := cpio.Newc.Writer(&b)
-	if err := errors.Join(cpio.WriteRecordsAndDirs(w, recs), cpio.WriteTrailer(w)); err != nil {
+	w := newc.NewWriter(&b)
+	for _, f := range list {
+		if err := w.Add(f); err != nil {
+			return err
+		}
+	}
+	if err := w.Close(); err != nil {
 		return err
 	}
 	return os.WriteFile(out, b.Bytes(), 0o644)

@@ -11,20 +11,20 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/u-root/u-root/pkg/cpio"
 	"golang.org/x/sync/errgroup"
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/guest-images/newc"
 )
 
 // programs makes an archive, to be unpacked over the guest's image, of what tools/ncdevmem built
 // and of some files. It is made each time: nothing of the kernel's gets into the cache's
 // images.
 func programs(tools string, files map[string][]byte) (io.Reader, error) {
-	recs := []cpio.Record{cpio.Symlink("bin/sh", "/bin/busybox")}
+	list := []newc.File{newc.Link("bin/sh", "/bin/busybox")}
 	for _, name := range []string{"nc", "ip", "cat", "dmesg", "grep", "usleep"} {
-		recs = append(recs, cpio.Symlink("bin/"+name, "/bin/busybox"))
+		list = append(list, newc.Link("bin/"+name, "/bin/busybox"))
 	}
 	from := map[string]string{}
 	for _, name := range []string{"ncdevmem", "busybox", "ethtool"} {
@@ -44,17 +44,20 @@ func programs(tools string, files map[string][]byte) (io.Reader, error) {
 		if err != nil {
 			return nil, err
 		}
-		recs = append(recs, cpio.StaticFile(name, string(b), 0o755))
+		list = append(list, newc.Text(name, string(b), 0o755))
 	}
 	for name, b := range files {
-		recs = append(recs, cpio.StaticFile(name, string(b), 0o644))
-	}
-	for i := range recs {
-		recs[i].Ino = uint64(i + 1)
+		list = append(list, newc.Text(name, string(b), 0o644))
 	}
 	var b bytes.Buffer
-	w := cpio.Newc.Writer(&b)
-	return &b, errors.Join(cpio.WriteRecordsAndDirs(w, recs), cpio.WriteTrailer(w))
+	w := newc.NewWriter(&b)
+	for i, f := range list {
+		f.Ino = uint32(i + 1)
+		if err := w.Add(f); err != nil {
+			return nil, err
+		}
+	}
+	return &b, w.Close()
 }
 
 // sh runs a script in the guest. Its error is one of ours: the script's own end is in the result.

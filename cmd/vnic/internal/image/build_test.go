@@ -12,16 +12,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/u-root/u-root/pkg/cpio"
-
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
+	"vnic.dev/vnic/guest-images/newc"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 )
-
-// trailer is the end of a cpio archive, with the end of its header: programs may have the name alone.
-const trailer = "0000000B00000000TRAILER!!!"
 
 // options build an image of a kernel without modules, and a program.
 func options(t *testing.T) BuildOptions {
@@ -51,22 +47,16 @@ func files(t *testing.T, initrd []byte) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	for len(initrd) > 0 {
-		r := bytes.NewReader(initrd)
-		recs := cpio.Newc.Reader(r)
-		for {
-			rec, err := recs.ReadRecord()
+		from := bytes.NewReader(initrd)
+		for r := newc.NewReader(from); ; {
+			f, err := r.Next()
 			if errors.Is(err, io.EOF) {
 				break
 			}
 			testkit.OK(t, err)
-			var content bytes.Buffer
-			if rec.ReaderAt != nil {
-				testkit.Must(io.Copy(&content, io.NewSectionReader(rec, 0, int64(rec.FileSize))))(t)
-			}
-			all[rec.Name] = content.String()
+			all[f.Name] = string(testkit.Must(io.ReadAll(r))(t))
 		}
-		end := bytes.Index(initrd, []byte(trailer))
-		initrd = bytes.TrimLeft(initrd[end+len(trailer):], "\x00")
+		initrd = bytes.TrimLeft(initrd[len(initrd)-from.Len():], "\x00")
 	}
 	return all
 }

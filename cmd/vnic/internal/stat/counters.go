@@ -5,17 +5,15 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"vnic.dev/vnic/control"
 )
 
 // counter declares a counter of a T, once for all that show it.
 type counter[T any] struct {
-	key    string           // in JSON: API. One in bytes ends in "bytes"
-	column string           // of the table; "": not shown there
-	metric *prometheus.Desc // nil: none
-	labels []string         // of the metric, behind those that all counters of a T have
+	key    string   // in JSON: API. One in bytes ends in "bytes"
+	column string   // of the table; "": not shown there
+	metric *metric  // nil: none
+	labels []string // of the metric, behind those that all counters of a T have
 	of     func(*T) *uint64
 }
 
@@ -120,8 +118,8 @@ func unmarshal[T any](list []counter[T], v *T, b []byte) error {
 	return nil
 }
 
-// countFunc gives a metric to Prometheus.
-type countFunc func(d *prometheus.Desc, n uint64, labels ...string)
+// countFunc adds a sample of a counter.
+type countFunc func(m *metric, n uint64, labels ...string)
 
 // collect gives the metrics of a T to count, with the labels that all of them have.
 func collect[T any](list []counter[T], v *T, count countFunc, labels ...string) {

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
+
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -57,11 +57,6 @@ func TestEveryCounterIsShown(t *testing.T) {
 	}
 }
 
-type collectFunc func(chan<- prometheus.Metric)
-
-func (f collectFunc) Describe(chan<- *prometheus.Desc)    {}
-func (f collectFunc) Collect(ch chan<- prometheus.Metric) { f(ch) }
-
 // TestCounterIsDeclaredOnce adds a row to the list, and finds the counter in JSON, in the table and
 // in the metrics.
 func TestCounterIsDeclaredOnce(t *testing.T) {
@@ -94,11 +89,10 @@ func TestCounterIsDeclaredOnce(t *testing.T) {
 	if head != "AGAIN" || row != "77 B" {
 		t.Errorf("the table's last column is %s, %s:\n%s", head, row, &out)
 	}
-	r := prometheus.NewRegistry()
-	r.MustRegister(collectFunc(p.collect))
-	families := testkit.Must(r.Gather())(t)
+	var x exposition
+	p.collect(&x)
 	found := map[string]float64{}
-	for _, f := range families {
+	for _, f := range parsed(t, x.text()) {
 		for _, m := range f.GetMetric() {
 			if f.GetName() == "vnic_retrans_bytes_total" {
 				var labels []string

@@ -8,10 +8,6 @@ import (
 	"strconv"
 	"sync"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
 // The metrics. Each is made from a Snapshot when it is asked for.
@@ -54,55 +50,39 @@ var (
 var descSandbox = desc("sandbox_refused_total",
 	"System calls of the process that its sandbox refused, or, in mode log, would refuse.", "mode")
 
-func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc("vnic_"+name, help, labels, nil)
+func desc(name, help string, labels ...string) *metric {
+	return &metric{name: "vnic_" + name, help: help, labels: labels}
 }
 
 // queueDesc is desc for what each half of a queue pair has.
-func queueDesc(name, help string, labels ...string) *prometheus.Desc {
+func queueDesc(name, help string, labels ...string) *metric {
 	return desc(name, help, append([]string{"port", "queue", "direction"}, labels...)...)
 }
 
-// Describe implements prometheus.Collector: the metrics follow from the ports, which come and go.
-func (s *Server) Describe(chan<- *prometheus.Desc) {}
-
-// Collect implements prometheus.Collector.
-func (s *Server) Collect(ch chan<- prometheus.Metric) {
-	now, _ := s.counters()
-	if b := now.Sandbox; b != nil {
-		ch <- prometheus.MustNewConstMetric(descSandbox, prometheus.CounterValue, float64(b.Refused), b.Mode)
+func (s *Snapshot) collect(x *exposition) {
+	if b := s.Sandbox; b != nil {
+		x.add(descSandbox, float64(b.Refused), b.Mode)
 	}
-	for _, p := range now.Ports {
-		p.collect(ch)
+	for i := range s.Ports {
+		s.Ports[i].collect(x)
 	}
-	now.collectLinks(ch)
-}
-
-func (s *Snapshot) collectLinks(ch chan<- prometheus.Metric) {
 	if s.Scale != nil {
-		ch <- prometheus.MustNewConstMetric(descLabScale, prometheus.GaugeValue, *s.Scale)
+		x.add(descLabScale, *s.Scale)
 	}
 	for i := range s.Links {
 		l := &s.Links[i]
-		count := func(d *prometheus.Desc, n float64) {
-			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, n, l.Name)
-		}
-		count(descLabPayload, float64(l.Payload))
-		count(descLabBytes, float64(l.Bytes))
+		x.add(descLabPayload, float64(l.Payload), l.Name)
+		x.add(descLabBytes, float64(l.Bytes), l.Name)
 		if l.Rate > 0 {
-			count(descLabBusy, l.Busy)
-			ch <- prometheus.MustNewConstMetric(descLabRate, prometheus.GaugeValue, l.Rate, l.Name)
+			x.add(descLabBusy, l.Busy, l.Name)
+			x.add(descLabRate, l.Rate, l.Name)
 		}
 	}
 }
 
-func (p *PortCounters) collect(ch chan<- prometheus.Metric) {
-	count := func(d *prometheus.Desc, n uint64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), append([]string{p.Name}, labels...)...)
-	}
-	gauge := func(d *prometheus.Desc, n float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, n, append([]string{p.Name}, labels...)...)
-	}
+func (p *PortCounters) collect(x *exposition) {
+	gauge := func(m *metric, v float64, labels ...string) { x.add(m, v, append([]string{p.Name}, labels...)...) }
+	count := func(m *metric, n uint64, labels ...string) { gauge(m, float64(n), labels...) }
 	gauge(descPort, 1, p.Kind, p.MAC)
 	l := &p.Link
 	count(descLinkPackets, l.Received, "rx")
@@ -167,18 +147,36 @@ func (o *Options) Check() error {
 
 // metricsHandler serves the metrics of s, and those of its process.
 func metricsHandler(s *Server) http.Handler {
-	r := prometheus.NewRegistry()
-	r.MustRegister(s, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics",
-		promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 4, ErrorLog: errorLog{s.log}}))
+	mux.HandleFunc("GET /metrics", expose(s))
 	mux.HandleFunc("GET /{$}", page(s))
 	return mux
 }
 
-type errorLog struct{ log *slog.Logger }
+// scrapesAtOnce is how many requests for metrics are inside at once: each takes memory for all of them.
+const scrapesAtOnce = 4
 
-func (l errorLog) Println(v ...any) { l.log.Warn("metrics", "err", fmt.Sprint(v...)) }
+// expose answers with the metrics. One request more than scrapesAtOnce is refused, and does not wait.
+func expose(s *Server) http.HandlerFunc {
+	inside := make(chan struct{}, scrapesAtOnce)
+	return func(w http.ResponseWriter, _ *http.Request) {
+		select {
+		case inside <- struct{}{}:
+			defer func() { <-inside }()
+		default:
+			http.Error(w, fmt.Sprintf("Limit of concurrent requests reached (%d), try again later.", scrapesAtOnce),
+				http.StatusServiceUnavailable)
+			return
+		}
+		var x exposition
+		now, _ := s.counters()
+		now.collect(&x)
+		collectGo(&x)
+		collectProcess(&x)
+		w.Header().Set("Content-Type", expositionType)
+		_, _ = w.Write(x.text()) // an error is the client's
+	}
+}
 
 // metricsServer is an HTTP server. A client has seconds, and headers of 16 KiB.
 type metricsServer struct {
