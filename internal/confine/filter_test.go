@@ -153,11 +153,9 @@ func (f *filters) everyNumber(t rapid.TB) map[uint32]int {
 		5: math.MaxUint64}
 	for _, nr := range numbers {
 		for _, arch := range []uint32{auditArch, otherArch, unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_ARM, 0, auditArch + 1} {
-			for _, args := range [][6]uint64{{}, ones, {1, 2, 3, 4, 5, 6}} {
-				for _, ip := range []uint64{0, 0x401000, math.MaxUint64} {
-					f.same(t, data{nr, arch, ip, args})
-				}
-			}
+			f.same(t, data{nr, arch, math.MaxUint64, [6]uint64{}})
+			f.same(t, data{nr, arch, 0, ones})
+			f.same(t, data{nr, arch, 0x401000, [6]uint64{1, 2, 3, 4, 5, 6}})
 		}
 		count[f.same(t, data{nr: nr, arch: auditArch})]++
 	}
@@ -176,7 +174,6 @@ func around(conditions []Arg) []uint64 {
 		}
 		for bit := range 64 {
 			values[v^1<<bit] = true
-			values[(v|^mask)^1<<bit] = true
 		}
 	}
 	return slices.Sorted(maps.Keys(values))

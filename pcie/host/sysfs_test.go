@@ -130,11 +130,11 @@ func TestPlacesAreThoseOfProcfs(t *testing.T) {
 		{"pci0000:3a/0000:3a:00.", true},
 		{"pci0000:3a/fffffffff:3a:00.0", true},
 	} {
-		f := newFake(t)
+		f := &fake{sys: t.TempDir()}
 		f.device(t, c.place, 0x020000, 0x1021, 0, nil)
 		testkit.Equal(t, c.place, compareDevices(t, c.place, f.sys), c.wrong)
 	}
-	f := newFake(t)
+	f := &fake{sys: t.TempDir()}
 	f.write(t, "bus/pci/devices/0000:00:00.0/class", "0x020000")
 	testkit.Equal(t, "no link", compareDevices(t, "no link", f.sys), true)
 }
