@@ -1,6 +1,6 @@
 // Package confine takes rights from the running process for good, from all its threads: files by
-// Landlock (go-landlock), system calls by a seccomp filter (gVisor's package builds it). It knows
-// nothing of vnic.
+// Landlock (go-landlock), system calls by a seccomp filter (seccomp(2)), a program of classic BPF that
+// is made from a list. It knows nothing of vnic.
 //
 // What a process may still do is data: Calls and Paths, each with the reason why it is needed.
 // Whatever is not listed fails with EPERM (a path that Landlock refuses: EACCES); nothing is

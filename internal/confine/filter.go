@@ -5,61 +5,61 @@ import (
 	"fmt"
 	"os"
 
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/pkg/abi/linux"
-	"gvisor.dev/gvisor/pkg/bpf"
-	"gvisor.dev/gvisor/pkg/seccomp"
 )
 
 // ErrNoListener says that refused system calls cannot be told of to anybody: the kernel is older
 // than 5.7, or this process runs under somebody's listener already. They fail nevertheless.
 var ErrNoListener = errors.New("refused system calls are not counted: the kernel has no listener for them")
 
+// What a filter can do with a call (seccomp(2)).
+const (
+	actionAllow  = uint32(unix.SECCOMP_RET_ALLOW)
+	actionNotify = uint32(unix.SECCOMP_RET_USER_NOTIF)
+	actionErrno  = uint32(unix.SECCOMP_RET_ERRNO) // with the errno in its lower half
+
+	actionRefuse = actionErrno | uint32(unix.EPERM)
+	actionAbsent = actionErrno | uint32(unix.ENOSYS)
+)
+
 // program builds the filter. What is not listed gets the default action.
-func program(list []Call, otherwise seccomp.Action) ([]bpf.Instruction, error) {
-	rules := seccomp.NewSyscallRules()
+func program(list []Call, otherwise uint32) ([]unix.SockFilter, error) {
+	p := policy{otherwise: otherwise, badArch: actionRefuse, calls: make(map[uint32][]bpf.Instruction)}
+	absent := make(map[uint32]bool)
+	for _, c := range Absent {
+		nr := uint32(c.Nr)
+		absent[nr] = true
+		p.calls[nr] = []bpf.Instruction{bpf.RetConstant{Val: actionAbsent}}
+	}
+	always := make(map[uint32]bool)
 	for _, c := range list {
 		if len(c.If) == 0 {
-			rules.Set(c.Nr, seccomp.MatchAll{})
+			nr := uint32(c.Nr)
+			always[nr] = true
+			p.calls[nr] = []bpf.Instruction{bpf.RetConstant{Val: actionAllow}}
 		}
 	}
+	// A call with conditions: one alternative after the other, and behind them what becomes of it if none holds.
+	alternatives := make(map[uint32][]bpf.Instruction)
 	for _, c := range list {
-		if len(c.If) == 0 {
+		nr := uint32(c.Nr)
+		if len(c.If) == 0 || always[nr] {
 			continue
 		}
-		if rules.Has(c.Nr) {
-			if _, all := rules.Get(c.Nr).(seccomp.MatchAll); all {
-				continue
-			}
+		if err := c.check(); err != nil {
+			return nil, err
 		}
-		var args seccomp.PerArg
-		for i := range args {
-			args[i] = seccomp.AnyValue{}
-		}
-		for _, a := range c.If {
-			if a.Index < 0 || a.Index > 5 {
-				return nil, fmt.Errorf("%s: no argument %d", c.Name, a.Index)
-			}
-			if _, free := args[a.Index].(seccomp.AnyValue); !free {
-				return nil, fmt.Errorf("%s: two conditions of argument %d", c.Name, a.Index)
-			}
-			args[a.Index] = seccomp.MaskedEqual(a.Mask, a.Value)
-			if a.Mask == ^uintptr(0) {
-				args[a.Index] = seccomp.EqualTo(a.Value)
-			}
-		}
-		rules.Add(c.Nr, args)
+		alternatives[nr] = append(alternatives[nr], alternative(c.If)...)
 	}
-	absent := seccomp.NewSyscallRules()
-	for _, c := range Absent {
-		absent.Set(c.Nr, seccomp.MatchAll{})
+	for nr, code := range alternatives {
+		last := otherwise
+		if absent[nr] {
+			last = actionAbsent
+		}
+		p.calls[nr] = append(code, bpf.RetConstant{Val: last})
 	}
-	p := seccomp.Program{RuleSets: []seccomp.RuleSet{{Rules: rules, Action: seccomp.Allow},
-		{Rules: absent, Action: seccomp.ReturnError.Code(uint16(unix.ENOSYS))}},
-		Options: seccomp.ProgramOptions{DefaultAction: otherwise,
-			BadArchAction: seccomp.ReturnError.Code(uint16(unix.EPERM))}}
-	instructions, _, err := p.Build()
-	return instructions, err
+	return p.assemble()
 }
 
 // Calls leaves the process no system calls but these, on all threads and for ever. The listener is
@@ -67,14 +67,15 @@ func program(list []Call, otherwise seccomp.Action) ([]bpf.Instruction, error) {
 // that makes a refused call waits. An error that is ErrNoListener comes with a filter that holds
 // nevertheless. trial: nothing may be refused, so without a listener there is no filter.
 func Calls(list []Call, trial bool) (listener *os.File, err error) {
-	p, err := program(list, seccomp.UserNotify)
+	p, err := program(list, actionNotify)
 	if err != nil {
 		return nil, err
 	}
-	const all = linux.SECCOMP_FILTER_FLAG_TSYNC | linux.SECCOMP_FILTER_FLAG_NEW_LISTENER | flagTSyncESRCH
+	const all = unix.SECCOMP_FILTER_FLAG_TSYNC | unix.SECCOMP_FILTER_FLAG_NEW_LISTENER |
+		unix.SECCOMP_FILTER_FLAG_TSYNC_ESRCH
 	// A thread that a signal interrupts while it waits would else make its call, and have it
 	// counted, again.
-	fd, err := setFilter(p, all|flagWaitKillable)
+	fd, err := setFilter(p, all|unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV)
 	if errors.Is(err, unix.EINVAL) { // older than 5.19
 		fd, err = setFilter(p, all)
 	}
@@ -86,8 +87,8 @@ func Calls(list []Call, trial bool) (listener *os.File, err error) {
 	case trial:
 		return nil, ErrNoListener
 	}
-	if p, err = program(list, seccomp.ReturnError.Code(uint16(unix.EPERM))); err == nil {
-		err = seccomp.SetFilter(p)
+	if p, err = program(list, actionRefuse); err == nil {
+		err = setFilterOnAll(p)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("seccomp: %w", err)
@@ -99,20 +100,21 @@ func Calls(list []Call, trial bool) (listener *os.File, err error) {
 // listener over. They fail with EPERM and are not counted. seccomp(2) and prctl(PR_SET_NO_NEW_PRIVS)
 // have to be left until then.
 func Forbid(list ...uintptr) error {
-	rules := seccomp.NewSyscallRules()
-	for _, nr := range list {
-		rules.Set(nr, seccomp.MatchAll{})
-	}
-	p := seccomp.Program{
-		RuleSets: []seccomp.RuleSet{{Rules: rules, Action: seccomp.ReturnError.Code(uint16(unix.EPERM))}},
-		Options:  seccomp.ProgramOptions{DefaultAction: seccomp.Allow, BadArchAction: seccomp.Allow},
-	}
-	instructions, _, err := p.Build()
+	p, err := forbidding(list)
 	if err == nil {
-		err = seccomp.SetFilter(instructions)
+		err = setFilterOnAll(p)
 	}
 	if err != nil {
 		return fmt.Errorf("seccomp: %w", err)
 	}
 	return nil
+}
+
+// forbidding builds a filter that refuses some calls and leaves the others to the filters that there are.
+func forbidding(list []uintptr) ([]unix.SockFilter, error) {
+	p := policy{otherwise: actionAllow, badArch: actionAllow, calls: make(map[uint32][]bpf.Instruction)}
+	for _, nr := range list {
+		p.calls[uint32(nr)] = []bpf.Instruction{bpf.RetConstant{Val: actionRefuse}}
+	}
+	return p.assemble()
 }

@@ -9,3 +9,5 @@ var goRuntimeArch = []Call{
 }
 
 const archSetFS = 0x1002 // ARCH_SET_FS, asm/prctl.h
+
+const auditArch = unix.AUDIT_ARCH_X86_64

@@ -1,26 +1,24 @@
 package confine
 
 import (
+	"fmt"
 	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/pkg/abi/linux"
-	"gvisor.dev/gvisor/pkg/bpf"
 )
 
-// Flags of seccomp(2) that gVisor's package has no names for.
-const (
-	flagTSyncESRCH   = 1 << 4 // SECCOMP_FILTER_FLAG_TSYNC_ESRCH, Linux 5.7
-	flagWaitKillable = 1 << 5 // SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, Linux 5.19
-)
-
-// setFilter installs a filter, and gives its listener. (gVisor's SetFilter cannot have one.)
-func setFilter(p []bpf.Instruction, flags uintptr) (fd int, err error) {
-	filter := make([]unix.SockFilter, len(p))
-	for i, in := range p {
-		filter[i] = unix.SockFilter{Code: in.OpCode, Jt: in.JumpIfTrue, Jf: in.JumpIfFalse, K: in.K}
+// setFilterOnAll installs a filter without a listener on all threads.
+func setFilterOnAll(filter []unix.SockFilter) error {
+	thread, err := setFilter(filter, unix.SECCOMP_FILTER_FLAG_TSYNC)
+	if err == nil && thread != 0 { // seccomp(2): one that has other filters
+		err = fmt.Errorf("couldn't synchronize filter to TID %d", thread)
 	}
+	return err
+}
+
+// setFilter installs a filter, and gives its listener, if it is to have one.
+func setFilter(filter []unix.SockFilter, flags uintptr) (fd int, err error) {
 	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	runtime.LockOSThread() // no_new_privs is this thread's, and TSYNC gives it to the others
 	defer runtime.UnlockOSThread()
@@ -28,7 +26,7 @@ func setFilter(p []bpf.Instruction, flags uintptr) (fd int, err error) {
 		return -1, err
 	}
 	// The kernel reads prog, and through it Len instructions of filter: all that there are.
-	n, _, errno := unix.Syscall(unix.SYS_SECCOMP, linux.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
+	n, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
 	runtime.KeepAlive(filter)
 	if errno != 0 {
 		return -1, errno
@@ -36,15 +34,9 @@ func setFilter(p []bpf.Instruction, flags uintptr) (fd int, err error) {
 	return int(n), nil
 }
 
-// What a filter can do with a call (SECCOMP_RET_ERRNO, SECCOMP_RET_USER_NOTIF).
-const (
-	actionErrno  = uint32(linux.SECCOMP_RET_ERRNO)
-	actionNotify = uint32(linux.SECCOMP_RET_USER_NOTIF)
-)
-
 // available says whether the kernel knows an action (SECCOMP_GET_ACTION_AVAIL reads 32 bits).
 func available(action uint32) bool {
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, linux.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action)))
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action)))
 	return errno == 0
 }
 
@@ -56,12 +48,12 @@ const (
 
 // receive waits for a refused call.
 func receive(fd int, b *[notifLen]byte) error {
-	return ioctl(fd, linux.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(b))
+	return ioctl(fd, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(b))
 }
 
 // answer says what becomes of it.
 func answer(fd int, b *[respLen]byte) error {
-	return ioctl(fd, linux.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(b))
+	return ioctl(fd, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(b))
 }
 
 // ioctl hands the kernel an array of the size that is in the request (_IOC_SIZE).

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/pkg/abi/linux"
 )
 
 // A Refusal is a system call that was not listed, with its arguments.
@@ -67,7 +66,7 @@ func Watch(listener int, trial bool, refused func(Refusal)) error {
 		var a [respLen]byte
 		copy(a[:8], b[:8])
 		if trial {
-			ne.PutUint32(a[20:], linux.SECCOMP_USER_NOTIF_FLAG_CONTINUE)
+			ne.PutUint32(a[20:], unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE)
 		} else {
 			ne.PutUint32(a[16:], uint32(refusedWith))
 		}

@@ -17,9 +17,6 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/prometheus/procfs"
-	"github.com/prometheus/procfs/sysfs"
-
 	"vnic.dev/vnic/pcie"
 )
 
@@ -51,17 +48,12 @@ func Read(proc, sys string) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := sysfs.NewFS(sys)
-	if err != nil {
+	if err := directory(sys); err != nil {
 		return nil, err
 	}
-	list, err := s.PciDevices()
-	if err != nil {
+	r := reader{machine: m, sys: sys}
+	if r.devices, err = readDevices(sys); err != nil {
 		return nil, fmt.Errorf("PCI devices: %w", err)
-	}
-	r := reader{machine: m, sys: sys, devices: make(map[string]*device)}
-	for _, d := range list {
-		r.devices[nameOf(d.Location)] = &device{PciDevice: d, name: nameOf(d.Location)}
 	}
 	nodes, err := r.nodes(cpu)
 	if err != nil {
@@ -73,31 +65,34 @@ func Read(proc, sys string) (*Machine, error) {
 
 // cpu says what the CPU's host bridges forward, whatever is on the list.
 func (m *Machine) cpu(proc, sys string) (pcie.Routing, error) {
-	p, err := procfs.NewFS(proc)
-	if err != nil {
+	if err := directory(proc); err != nil {
 		return 0, err
 	}
-	cpus, err := p.CPUInfo()
+	p, err := readProcessor(proc)
 	if err != nil {
 		return 0, fmt.Errorf("CPUs: %w", err)
 	}
-	if len(cpus) == 0 {
-		return pcie.NoRouting, nil
-	}
-	if slices.Contains(cpus[0].Flags, "hypervisor") {
-		m.Hypervisor = "a hypervisor"
-		s, err := sysfs.NewFS(sys)
-		if err == nil {
-			if dmi, err := s.DMIClass(); err == nil && dmi.SystemVendor != nil {
-				m.Hypervisor = cmp.Or(*dmi.SystemVendor, m.Hypervisor)
-			}
-		}
+	if slices.Contains(p.flags, "hypervisor") {
+		vendor, _ := readValue(filepath.Join(sys, "class/dmi/id/sys_vendor")) // not every machine has it
+		m.Hypervisor = cmp.Or(vendor, "a hypervisor")
 	}
 	const zen = 0x17
-	if family, _ := strconv.Atoi(cpus[0].CPUFamily); cpus[0].VendorID == "AuthenticAMD" && family >= zen {
+	if family, _ := strconv.Atoi(p.family); p.vendor == "AuthenticAMD" && family >= zen {
 		return pcie.AnyBridge, nil
 	}
 	return pcie.NoRouting, nil
+}
+
+// directory says what is wrong with a file system's mount point.
+func directory(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("could not read %q: %w", path, err)
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("mount point %q is not a directory", path)
+	}
+	return nil
 }
 
 // Intel's devices in slot 0 of a root bus that stand for a host bridge which forwards (pci_p2pdma_whitelist).
@@ -117,15 +112,6 @@ type reader struct {
 	devices map[string]*device
 }
 
-type device struct {
-	sysfs.PciDevice
-	name string
-}
-
-func nameOf(l sysfs.PciDeviceLocation) string {
-	return fmt.Sprintf("%04x:%02x:%02x.%x", l.Segment, l.Bus, l.Device, l.Function)
-}
-
 // Classes of devices (PCI Code and ID Assignment Specification, section 1).
 const (
 	classNVMe    = 0x0108
@@ -136,17 +122,17 @@ const (
 	classAccel   = 0x12
 )
 
-func (d *device) bridge() bool { return d.Class>>8 == classBridge }
+func (d *device) bridge() bool { return d.class>>8 == classBridge }
 
 // wanted says whether an endpoint is one that moves bytes.
-func (d *device) wanted() bool { return d.nic() || d.gpu() || d.Class>>8 == classNVMe }
+func (d *device) wanted() bool { return d.nic() || d.gpu() || d.class>>8 == classNVMe }
 
-func (d *device) nic() bool { return d.Class>>16 == classNetwork }
+func (d *device) nic() bool { return d.class>>16 == classNetwork }
 
 // gpu also knows the memory that is a GPU of vnic's to its guests (ivshmem-plain).
 func (d *device) gpu() bool {
-	return d.Vendor == 0x1af4 && d.Device == 0x1110 || d.Class>>16 == classDisplay || d.Class>>16 == classAccel ||
-		d.Class>>8 == classCo
+	return d.vendor == 0x1af4 && d.device == 0x1110 || d.class>>16 == classDisplay || d.class>>16 == classAccel ||
+		d.class>>8 == classCo
 }
 
 // nodes makes a tree of endpoints that move bytes and of what is above them. Below a host bridge are root ports, below
@@ -176,8 +162,8 @@ func (r *reader) nodes(cpu pcie.Routing) ([]pcie.Node, error) {
 			}
 		}
 		root := chain[len(chain)-1]
-		socket := fmt.Sprintf("pci%04x:%02x", root.Location.Segment, root.Location.Bus)
-		add(pcie.Node{Name: socket, Kind: pcie.Socket, Routing: max(cpu, r.routing(root)), NUMA: numa(root)})
+		socket := fmt.Sprintf("pci%04x:%02x", root.at.segment, root.at.bus)
+		add(pcie.Node{Name: socket, Kind: pcie.Socket, Routing: max(cpu, r.routing(root)), NUMA: root.numa})
 		slices.Reverse(chain)
 		below, redirect := socket, false
 		for level, b := range chain {
@@ -189,7 +175,7 @@ func (r *reader) nodes(cpu pcie.Routing) ([]pcie.Node, error) {
 				redirect = acs
 				continue
 			}
-			n := pcie.Node{Name: b.name, Kind: pcie.Endpoint, Below: below, Link: linkOf(b.PciDevice), Redirect: redirect}
+			n := pcie.Node{Name: b.name, Kind: pcie.Endpoint, Below: below, Link: b.link(), Redirect: redirect}
 			if b.bridge() {
 				n.Kind = pcie.Switch
 			}
@@ -202,15 +188,15 @@ func (r *reader) nodes(cpu pcie.Routing) ([]pcie.Node, error) {
 }
 
 func (r *reader) above(d *device) *device {
-	if d.ParentLocation == nil {
+	if d.up == nil {
 		return nil
 	}
-	return r.devices[nameOf(*d.ParentLocation)]
+	return r.devices[d.up.String()]
 }
 
 // list puts an endpoint among the machine's NICs or GPUs.
 func (r *reader) list(d *device) {
-	e := Device{Name: d.name, Vendor: uint16(d.Vendor), Device: uint16(d.Device)}
+	e := Device{Name: d.name, Vendor: uint16(d.vendor), Device: uint16(d.device)}
 	switch {
 	case d.nic():
 		for _, below := range []string{"net/*", "virtio*/net/*"} {
@@ -231,37 +217,26 @@ func (r *reader) path(name string) string { return filepath.Join(r.sys, "bus/pci
 func (r *reader) routing(root *device) pcie.Routing {
 	var first *device
 	for _, d := range r.devices {
-		l := d.Location
-		if d.ParentLocation == nil && l.Segment == root.Location.Segment && l.Bus == root.Location.Bus &&
+		if d.up == nil && d.at.segment == root.at.segment && d.at.bus == root.at.bus &&
 			(first == nil || d.name < first.name) {
 			first = d
 		}
 	}
-	if first.Vendor == intel && (first.bridge() || first.Location.Device == 0 && first.Location.Function == 0) {
-		return listed[first.Device]
+	if first.vendor == intel && (first.bridge() || first.at.device == 0 && first.at.function == 0) {
+		return listed[first.device]
 	}
 	return pcie.NoRouting
 }
 
-func numa(d *device) int {
-	if d.NumaNode == nil {
-		return -1
-	}
-	return int(*d.NumaNode)
-}
-
-// linkOf is the link as it is now; the zero Link where sysfs does not know it.
-func linkOf(d sysfs.PciDevice) (l pcie.Link) {
-	if d.CurrentLinkSpeed == nil || d.CurrentLinkWidth == nil {
-		return l
-	}
+// link is the link as it is now; the zero Link where sysfs does not know it.
+func (d *device) link() pcie.Link {
 	for gen := range 6 {
-		known := pcie.Link{Gen: gen + 1, Width: int(*d.CurrentLinkWidth)}
-		if _, err := pcie.ParseLink(known.String()); err == nil && known.Transfers() == *d.CurrentLinkSpeed {
+		known := pcie.Link{Gen: gen + 1, Width: int(d.width)}
+		if _, err := pcie.ParseLink(known.String()); err == nil && known.Transfers() == d.speed {
 			return known
 		}
 	}
-	return l
+	return pcie.Link{}
 }
 
 // redirects says whether a port has Access Control Services that send requests upstream (pci_bridge_has_acs_redir).

@@ -5,10 +5,6 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/gopacket/gopacket"
-	"github.com/gopacket/gopacket/layers"
-	"github.com/gopacket/gopacket/pcapgo"
-
 	"vnic.dev/vnic/wire"
 )
 
@@ -16,8 +12,8 @@ import (
 type writer struct {
 	c       *Capture
 	sink    *sink
-	ng      *pcapgo.NgWriter // nil: nothing is written yet
-	ifaces  int              // that the file knows
+	ifaces  int // that the file knows; 0: nothing is written yet
+	block   block
 	text    text
 	unflush bool // something may not be in the file yet
 }
@@ -75,18 +71,49 @@ func (w *writer) sync() error {
 }
 
 // add describes an interface; before the first one comes the section header.
-func (w *writer) add(i *iface) (err error) {
-	about := pcapgo.NgInterface{Name: i.name, Description: i.about, OS: runtime.GOOS, LinkType: layers.LinkTypeEthernet,
-		SnapLength: uint32(recordSize(w.c.payload))}
-	if w.ng != nil {
-		_, err = w.ng.AddInterface(about)
-	} else {
-		w.ng, err = pcapgo.NewNgWriterInterface(w.sink.buf, about, pcapgo.NgWriterOptions{
-			SectionInfo: pcapgo.NgSectionInfo{Hardware: runtime.GOARCH, OS: runtime.GOOS, Application: "vnic",
-				Comment: w.c.comment}})
-	}
+func (w *writer) add(i *iface) error {
+	first := w.ifaces == 0
 	w.ifaces++
 	w.unflush = true
+	if first {
+		if err := w.section(); err != nil {
+			return err
+		}
+	}
+	b := &w.block
+	b.begin(interfaceDescription)
+	b.uint16(linkTypeEthernet)
+	b.uint16(0) // reserved
+	b.uint32(uint32(recordSize(w.c.payload)))
+	b.text(ifName, i.name)
+	b.text(ifDescription, i.about)
+	b.text(ifOS, runtime.GOOS)
+	b.option(ifTSResol, 1)
+	*b = append(*b, nanoseconds)
+	b.pad(1)
+	b.end(0)
+	return w.write(*b)
+}
+
+// section begins the file's only section.
+func (w *writer) section() error {
+	b := &w.block
+	b.begin(sectionHeader)
+	b.uint32(byteOrderMagic)
+	b.uint16(versionMajor)
+	b.uint16(versionMinor)
+	b.uint64(lengthUnknown)
+	b.text(shbUserAppl, "vnic")
+	b.text(optComment, w.c.comment)
+	b.text(shbHardware, runtime.GOARCH)
+	b.text(shbOS, runtime.GOOS)
+	b.end(0)
+	return w.write(*b)
+}
+
+// write hands bytes to the file's buffer, which keeps its first error.
+func (w *writer) write(b []byte) error {
+	_, err := w.sink.buf.Write(b)
 	return err
 }
 
@@ -112,43 +139,61 @@ func (w *writer) take(r *record) {
 	w.settle()
 }
 
+// packet writes a frame, whose bytes go from the record to the file's buffer directly.
 func (w *writer) packet(r *record) error {
+	data := r.data[:r.n]
+	if r.iface.id >= w.ifaces || uint64(len(data)) > uint64(r.length) {
+		return fmt.Errorf("a frame of interface %d of %d, %d of its %d bytes: this is a bug of vnic", r.iface.id, w.ifaces,
+			len(data), r.length)
+	}
 	r.comment(&w.text)
-	o := pcapgo.NgPacketOptions{Comments: []string{string(w.text)}, Flags: flags(r)}
-	if r.queue >= 0 {
-		q := uint32(r.queue)
-		o.Queue = &q
-	}
+	b := &w.block
+	b.begin(enhancedPacket)
+	b.uint32(uint32(r.iface.id))
+	b.timestamp(r.when)
+	b.uint32(uint32(len(data)))
+	b.uint32(r.length)
+	b.pad(len(data)) // of the data, which is written before it
+	b.optionText(optComment, w.text)
+	b.optionUint32(epbFlags, flags(r))
 	if missed := r.iface.missed.Load(); missed != r.iface.told {
-		n := missed - r.iface.told
-		o.DropCount, r.iface.told = &n, missed
+		b.optionUint64(epbDropCount, missed-r.iface.told)
+		r.iface.told = missed
 	}
-	return w.ng.WritePacketWithOptions(gopacket.CaptureInfo{Timestamp: time.Unix(0, r.when), CaptureLength: r.n,
-		Length:         int(r.length),
-		InterfaceIndex: r.iface.id}, r.data[:r.n], o)
+	if r.queue >= 0 {
+		b.optionUint32(epbQueue, uint32(r.queue))
+	}
+	b.end(len(data))
+	if err := w.write((*b)[:packetHead]); err != nil {
+		return err
+	}
+	if err := w.write(data); err != nil {
+		return err
+	}
+	return w.write((*b)[packetHead:])
 }
 
 // flags tell a frame's direction and kind of address.
-func flags(r *record) *pcapgo.NgEpbFlags {
-	f := &pcapgo.NgEpbFlags{Direction: pcapgo.NgEpbFlagDirectionOutbound, Reception: pcapgo.NgEpbFlagReceptionTypeUnicast}
+func flags(r *record) uint32 {
+	direction, reception := uint32(flagOutbound), uint32(flagUnicast)
 	if r.iface.rx {
-		f.Direction = pcapgo.NgEpbFlagDirectionInbound
+		direction = flagInbound
 	}
 	if r.n >= len(wire.MAC{}) && r.data[0]&1 != 0 {
-		f.Reception = pcapgo.NgEpbFlagReceptionTypeMulticast
+		reception = flagMulticast
 		if wire.MAC(r.data[:6]) == (wire.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}) {
-			f.Reception = pcapgo.NgEpbFlagReceptionTypeBroadcast
+			reception = flagBroadcast
 		}
 	}
-	return f
+	return direction | reception
 }
 
 func (w *writer) flush() error {
 	w.unflush = false
-	if w.ng == nil {
+	if w.ifaces == 0 {
 		return nil
 	}
-	err := w.ng.Flush()
+	err := w.sink.buf.Flush()
 	w.settle()
 	return err
 }
@@ -158,6 +203,9 @@ func (w *writer) settle() { w.c.written.Add(w.sink.settle()) }
 
 // finish says for each interface what was seen and what was missed.
 func (w *writer) finish() error {
+	if err := w.sync(); err != nil { // of a port that was attached just before the end
+		return err
+	}
 	all := w.c.interfaces()
 	if len(all) == 0 { // a file without an interface is none that could be read
 		if err := w.add(&iface{name: "none", about: "no port was attached"}); err != nil {
@@ -166,11 +214,23 @@ func (w *writer) finish() error {
 	}
 	now := time.Now()
 	for _, i := range all {
-		if err := w.ng.WriteInterfaceStats(i.id, pcapgo.NgInterfaceStatistics{LastUpdate: now, StartTime: w.c.start,
-			EndTime:         now,
-			PacketsReceived: i.seen.Load(), PacketsDropped: i.missed.Load()}); err != nil {
+		if err := w.statistics(i, now); err != nil {
 			return fmt.Errorf("statistics: %w", err)
 		}
 	}
 	return w.flush()
+}
+
+// statistics says what an interface has seen and missed until now.
+func (w *writer) statistics(i *iface, now time.Time) error {
+	b := &w.block
+	b.begin(interfaceStatistics)
+	b.uint32(uint32(i.id))
+	b.timestamp(now.UnixNano())
+	b.optionTime(isbStartTime, w.c.start)
+	b.optionTime(isbEndTime, now)
+	b.optionUint64(isbIfDrop, i.missed.Load())
+	b.optionUint64(isbIfRecv, i.seen.Load())
+	b.end(0)
+	return w.write(*b)
 }

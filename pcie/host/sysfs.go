@@ -1,0 +1,165 @@
+package host
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// location is where a function is: 0000:3b:00.0 is segment:bus:device.function, in base 16.
+type location struct{ segment, bus, device, function int }
+
+func (l location) String() string {
+	return fmt.Sprintf("%04x:%02x:%02x.%x", l.segment, l.bus, l.device, l.function)
+}
+
+// device is a function as sysfs shows it (Documentation/PCI/sysfs-pci.rst, Documentation/ABI/testing/sysfs-bus-pci).
+type device struct {
+	name string
+	at   location
+	up   *location // the port above it; nil: a host bridge
+
+	class, vendor, device uint32
+
+	// Not every device has these: where sysfs does not know them they are -1, 0 and 0.
+	numa  int
+	speed float64 // of the link as it is now, in GT/s
+	width int64   // of it, in lanes
+}
+
+// readDevices reads all PCI devices of a machine, by name.
+func readDevices(sys string) (map[string]*device, error) {
+	dir := filepath.Join(sys, "bus/pci/devices")
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]*device, len(list))
+	for _, entry := range list {
+		d, err := readDevice(filepath.Join(dir, entry.Name()))
+		if err != nil {
+			return nil, err
+		}
+		all[d.name] = d
+	}
+	return all, nil
+}
+
+// readDevice reads a device. path is a link to its place in the tree, as
+// ../../../devices/pci0000:3a/0000:3a:01.0/0000:3b:00.0.
+func readDevice(path string) (*device, error) {
+	place, err := os.Readlink(path)
+	if err != nil {
+		return nil, fmt.Errorf("failed to readlink: %w", err)
+	}
+	d := &device{numa: -1}
+	name, above := filepath.Base(place), filepath.Base(filepath.Dir(place))
+	if d.at, err = parseLocation(name); err != nil {
+		return nil, fmt.Errorf("failed to parse device location %q: %w", name, err)
+	}
+	d.name = d.at.String()
+	if !strings.HasPrefix(above, "pci") {
+		up, err := parseLocation(above)
+		if err != nil {
+			return nil, fmt.Errorf("failed to parse parent device location %q: %w", above, err)
+		}
+		d.up = &up
+	}
+	for _, f := range []struct {
+		name     string
+		optional bool
+		parse    func(text string) error
+	}{
+		{"class", false, into(&d.class)},
+		{"vendor", false, into(&d.vendor)},
+		{"device", false, into(&d.device)},
+		{"current_link_speed", true, d.parseSpeed},
+		{"current_link_width", true, func(s string) (err error) { d.width, err = strconv.ParseInt(s, 10, 64); return err }},
+		{"numa_node", true, d.parseNUMA},
+	} {
+		file := filepath.Join(path, f.name)
+		text, err := readValue(file)
+		switch {
+		case f.optional && errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("failed to read file %q: %w", file, err)
+		case f.optional && (text == "" || strings.HasPrefix(text, "Unknown")): // pci_speed_string (drivers/pci/probe.c)
+			continue
+		}
+		if err := f.parse(text); err != nil {
+			return nil, fmt.Errorf("failed to parse %s %q %s: %w", f.name, text, d.name, err)
+		}
+	}
+	return d, nil
+}
+
+// parseLocation is the inverse of location's String.
+func parseLocation(s string) (l location, err error) {
+	parts := strings.Split(s, ":")
+	if len(parts) == 3 {
+		parts = append(parts[:2], strings.Split(parts[2], ".")...)
+	}
+	if len(parts) != 4 {
+		return l, fmt.Errorf("invalid location '%s'", s)
+	}
+	for i, f := range []struct {
+		name string
+		v    *int
+	}{{"segment", &l.segment}, {"bus", &l.bus}, {"device", &l.device}, {"function", &l.function}} {
+		v, err := strconv.ParseInt(parts[i], 16, 32)
+		if err != nil {
+			return location{}, fmt.Errorf("invalid %s: %w", f.name, err)
+		}
+		*f.v = int(v)
+	}
+	return l, nil
+}
+
+// into parses a number whose base its prefix tells.
+func into(v *uint32) func(string) error {
+	return func(s string) error {
+		n, err := strconv.ParseInt(s, 0, 32)
+		*v = uint32(n)
+		return err
+	}
+}
+
+func (d *device) parseNUMA(s string) error {
+	n, err := strconv.ParseInt(s, 10, 32)
+	d.numa = int(n)
+	return err
+}
+
+// parseSpeed parses a link's speed, as "32.0 GT/s PCIe".
+func (d *device) parseSpeed(s string) (err error) {
+	speed, unit, _ := strings.Cut(s, " ")
+	if unit != "GT/s PCIe" {
+		return errors.New("unknown unit")
+	}
+	d.speed, err = strconv.ParseFloat(speed, 64)
+	return err
+}
+
+// readValue reads a file of one value, without the space around it. It makes one system call: broken drivers answer
+// EAGAIN, and os.ReadFile would ask them again for ever.
+func readValue(file string) (string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	var b [128]byte
+	n, err := unix.Read(int(f.Fd()), b[:])
+	if err != nil {
+		return "", err
+	}
+	return string(bytes.TrimSpace(b[:n])), nil
+}
