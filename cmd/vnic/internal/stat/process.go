@@ -2,8 +2,10 @@ package stat
 
 import (
 	"os"
+	"strconv"
+	"strings"
 
-	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
 )
 
 // The metrics of this process, with the names and helps of Prometheus's client libraries
@@ -24,33 +26,71 @@ var (
 		help: "Number of bytes sent by the process over the network."}
 )
 
+// userHZ is the unit of times in /proc/PID/stat: USER_HZ, 100 on all of Linux's architectures but alpha and ia64.
+const userHZ = 100
+
 // collectProcess adds them. What /proc does not give is left out.
 func collectProcess(x *exposition) {
-	p, err := procfs.NewProc(os.Getpid())
-	if err != nil {
-		return
-	}
-	if st, err := p.Stat(); err == nil {
-		x.add(&processCPU, st.CPUTime())
-		x.add(&processSize, float64(st.VirtualMemory()))
-		x.add(&processRSS, float64(st.ResidentMemory()))
-		if start, err := st.StartTime(); err == nil {
-			x.add(&processStart, start)
+	// proc_pid_stat(5), from the third field on: the second is a name in parentheses, with anything in it.
+	const utime, stime, starttime, vsize, rss = 14 - 3, 15 - 3, 22 - 3, 23 - 3, 24 - 3
+	text := procFile("/proc/self/stat")
+	if f := floats(text[strings.LastIndexByte(text, ')')+1:]); len(f) > rss {
+		x.add(&processCPU, (f[utime]+f[stime])/userHZ)
+		x.add(&processSize, f[vsize])
+		x.add(&processRSS, f[rss]*float64(os.Getpagesize()))
+		_, boot, _ := strings.Cut(procFile("/proc/stat"), "\nbtime ")
+		if b := floats(boot); len(b) > 0 {
+			x.add(&processStart, b[0]+f[starttime]/userHZ)
 		}
 	}
-	if n, err := p.FileDescriptorsLen(); err == nil {
-		x.add(&processFDs, float64(n))
+	if d, err := os.Open("/proc/self/fd"); err == nil {
+		if names, err := d.Readdirnames(-1); err == nil {
+			x.add(&processFDs, float64(len(names)-1)) // without d
+		}
+		_ = d.Close()
 	}
-	if l, err := p.Limits(); err == nil {
-		x.add(&processMaxFDs, float64(l.OpenFiles))
-		x.add(&processMaxSize, float64(l.AddressSpace))
+	limit := func(m *metric, resource int) {
+		var l unix.Rlimit
+		if unix.Getrlimit(resource, &l) == nil {
+			x.add(m, float64(l.Cur)) // RLIM_INFINITY is 2^64 - 1, as in client libraries
+		}
 	}
-	if n, err := p.Netstat(); err == nil { // of its network namespace
-		for m, v := range map[*metric]*float64{&processReceived: n.InOctets, &processSent: n.OutOctets} {
-			if v == nil {
-				v = new(float64)
+	limit(&processMaxFDs, unix.RLIMIT_NOFILE)
+	limit(&processMaxSize, unix.RLIMIT_AS)
+	// Of the process's network namespace: "IpExt: NAME...", and in the next line "IpExt: NUMBER...".
+	var names []string
+	for line := range strings.Lines(procFile("/proc/self/net/netstat")) {
+		f, ok := strings.CutPrefix(line, "IpExt:")
+		if !ok {
+			continue
+		}
+		if names == nil {
+			names = strings.Fields(f)
+			continue
+		}
+		for i, n := range floats(f) {
+			switch {
+			case i >= len(names):
+			case names[i] == "InOctets":
+				x.add(&processReceived, n)
+			case names[i] == "OutOctets":
+				x.add(&processSent, n)
 			}
-			x.add(m, *v)
 		}
 	}
+}
+
+// procFile gives a file of /proc; "": it cannot be read.
+func procFile(file string) string {
+	b, _ := os.ReadFile(file)
+	return string(b)
+}
+
+// floats gives the words of a text as numbers: what is none is 0.
+func floats(text string) (list []float64) {
+	for _, word := range strings.Fields(text) {
+		n, _ := strconv.ParseFloat(word, 64)
+		list = append(list, n)
+	}
+	return list
 }
