@@ -83,9 +83,8 @@ func (p *Picture) layout(f *fonts) *layout {
 		l.height += panelHead + l.panels[i] + strip(lost) + panelFoot
 	}
 	l.x, l.y = newAxis(end, 10), newAxis(high*1.04, 5)
-	l.x.to = end // a line ends at the edge
-	if end == 0 {
-		l.x.to = 1
+	if end > 0 && end < l.x.to {
+		l.x.to = end // a line ends at the edge
 	}
 	if b := p.Bars; b != nil {
 		l.height += barsHead + float64(len(b.Names))*b.row()
@@ -114,15 +113,19 @@ func (s *Series) lost() (n uint64) {
 // row is the height of a name's bars.
 func (b *Bars) row() float64 { return float64(len(b.Groups))*barThick + barGap }
 
+// Bounds of what an axis can be for: its ticks, and their distance, are normal float64s.
+const tiniest, hugest = 1e-300, 1e300
+
 // axis is from 0 to something, with ticks that people like.
 type axis struct {
 	to, step float64
 	digits   int
 }
 
-// newAxis is an axis for values of at most high, with about n ticks.
+// newAxis is an axis for values of at most high, with about n ticks. Where high is out of an axis' bounds, or no
+// number, the axis ends at 1.
 func newAxis(high float64, n int) axis {
-	if !(high > 0) || math.IsInf(high, 1) {
+	if !(high > tiniest && high < hugest) {
 		high = 1
 	}
 	unit := math.Pow(10, math.Floor(math.Log10(high/float64(n))))
