@@ -7,14 +7,12 @@ import (
 	"slices"
 
 	"github.com/dustin/go-humanize"
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
 )
 
 // draw draws everything, from the top.
-func (l *layout) draw(c draw.Canvas) {
-	l.c, l.pen = c, l.height-margin
-	l.rect(color.White, 0, 0, width, l.height)
+func (l *layout) draw() {
+	l.pen = l.height - margin
+	l.rect(color.NRGBA{0xff, 0xff, 0xff, 0xff}, 0, 0, width, l.height)
 	l.text(style{size: 17, bold: true}, margin, l.pen-8, l.f.fit(style{size: 17, bold: true}, l.Title, width-2*margin))
 	sub := style{size: 10.5, color: soft}
 	l.text(sub, margin, l.pen-8-headLine+3, l.f.fit(sub, l.Subtitle, width-2*margin))
@@ -29,55 +27,57 @@ func (l *layout) draw(c draw.Canvas) {
 	l.text(note, margin, margin-6, l.f.fit(note, l.Footnote, width-2*margin))
 }
 
+// farthest is how far from the picture's corner anything is drawn: infinite values would have no place in a file.
+const farthest = 1 << 20
+
+// at is where on the canvas a point of the layout is, whose heights are above the lower edge.
+func (l *layout) at(x, y float64) point {
+	bounded := func(v float64) float64 {
+		if math.IsNaN(v) {
+			return 0
+		}
+		return min(max(v, -farthest), farthest)
+	}
+	return point{bounded(x), bounded(l.height - y)}
+}
+
 // text writes a line, whose middle is at a height.
-func (l *layout) text(s style, x, y vg.Length, t string) {
-	sty := l.f.of(s)
+func (l *layout) text(s style, x, y float64, t string) {
 	if t = clean(t); t == "" {
 		return
 	}
-	base := -0.36 * s.size // half of what capitals are high
-	pt := vg.Point{X: x, Y: y + base}
+	if s.color == (color.NRGBA{}) {
+		s.color = ink
+	}
+	base := 0.36 * s.size // half of what capitals are high
 	if s.up {
-		pt = vg.Point{X: x - base, Y: y}
-	}
-	face := l.f.Fonts.Lookup(sty.Font, s.size)
-	shift := vg.Length(s.x) * face.Width(t)
-	if l.anchor {
-		shift = 0
-	}
-	l.c.SetColor(sty.Color)
-	if !s.up {
-		l.c.FillString(face, vg.Point{X: pt.X + shift, Y: pt.Y}, t)
+		l.c.text(s, l.at(x+base, y), t)
 		return
 	}
-	l.c.Push()
-	l.c.Translate(pt)
-	l.c.Rotate(quarter)
-	l.c.FillString(face, vg.Point{X: shift}, t)
-	l.c.Pop()
+	l.c.text(s, l.at(x, y-base), t)
 }
 
-func (l *layout) line(c color.Color, w vg.Length, x0, y0, x1, y1 vg.Length, dash ...vg.Length) {
-	l.c.StrokeLine2(draw.LineStyle{Color: c, Width: w, Dashes: dash}, x0, y0, x1, y1)
+func (l *layout) line(c color.NRGBA, w, x0, y0, x1, y1 float64, dash ...float64) {
+	l.c.stroke(stroke{c, w, dash}, []point{l.at(x0, y0), l.at(x1, y1)})
 }
 
-func (l *layout) rect(c color.Color, x0, y0, x1, y1 vg.Length) {
-	l.c.FillPolygon(c, []vg.Point{{X: x0, Y: y0}, {X: x1, Y: y0}, {X: x1, Y: y1}, {X: x0, Y: y1}})
+func (l *layout) rect(c color.NRGBA, x0, y0, x1, y1 float64) {
+	l.c.fill(c, []point{l.at(x0, y0), l.at(x1, y0), l.at(x1, y1), l.at(x0, y1)})
 }
 
 // lineOf is how the line of a number looks.
-func lineOf(i int) draw.LineStyle {
-	return draw.LineStyle{Color: lines[i%len(lines)], Width: 1.5, Dashes: dashes[i/len(lines)%len(dashes)]}
+func lineOf(i int) stroke {
+	return stroke{lines[i%len(lines)], 1.5, dashes[i/len(lines)%len(dashes)]}
 }
 
 // panel draws a panel: its title, its axes, its lines and their names.
-func (l *layout) panel(p *Panel, high vg.Length, last bool) {
+func (l *layout) panel(p *Panel, high float64, last bool) {
 	left, right := margin+axisRoom, width-margin-nameRoom
 	l.text(style{size: 12, bold: true}, left, l.pen-8, l.f.fit(style{size: 12, bold: true}, p.Title, right-left))
 	top := l.pen - panelHead
 	bottom := top - high
-	x := func(v float64) vg.Length { return l.x.place(v, left, right) }
-	y := func(v float64) vg.Length { return l.y.place(v, bottom, top) }
+	x := func(v float64) float64 { return l.x.place(v, left, right) }
+	y := func(v float64) float64 { return l.y.place(v, bottom, top) }
 
 	small := style{size: 9, color: soft}
 	for _, v := range l.y.ticks() {
@@ -106,9 +106,9 @@ func (l *layout) panel(p *Panel, high vg.Length, last bool) {
 	for i := range p.Series {
 		for _, part := range p.Series[i].points() {
 			for j, v := range part {
-				part[j] = vg.Point{X: x(float64(v.X)), Y: y(float64(v.Y))}
+				part[j] = l.at(x(v.x), y(v.y))
 			}
-			l.c.StrokeLines(lineOf(i), part)
+			l.c.stroke(lineOf(i), part)
 		}
 	}
 	if m := p.Limit; m != nil {
@@ -121,35 +121,34 @@ func (l *layout) panel(p *Panel, high vg.Length, last bool) {
 }
 
 // points are of a series' line: the middle of each interval, and the ends of what has no gaps.
-func (s *Series) points() (parts [][]vg.Point) {
-	at := func(t, v float64) vg.Point { return vg.Point{X: vg.Length(t), Y: vg.Length(v)} }
-	var part []vg.Point
+func (s *Series) points() (parts [][]point) {
+	var part []point
 	for i, v := range s.Intervals {
 		if i == 0 || v.From > s.Intervals[i-1].To {
-			part = []vg.Point{at(v.From, v.Value)}
+			part = []point{{v.From, v.Value}}
 		}
-		part = append(part, at((v.From+v.To)/2, v.Value))
+		part = append(part, point{(v.From + v.To) / 2, v.Value})
 		if i == len(s.Intervals)-1 || s.Intervals[i+1].From > v.To {
-			parts = append(parts, append(part, at(v.To, v.Value)))
+			parts = append(parts, append(part, point{v.To, v.Value}))
 		}
 	}
 	return parts
 }
 
 // lostRows draws when packets were lost: a row for each series that has lost any, below the panel.
-func (l *layout) lostRows(p *Panel, bottom vg.Length, x func(float64) vg.Length) (high vg.Length) {
+func (l *layout) lostRows(p *Panel, bottom float64, x func(float64) float64) (high float64) {
 	n := 0
 	for i := range p.Series {
 		s := &p.Series[i]
 		if s.lost() == 0 {
 			continue
 		}
-		top := bottom - 2 - vg.Length(n)*lostLine
+		top := bottom - 2 - float64(n)*lostLine
 		n++
 		for _, v := range s.Intervals {
 			if v.Lost > 0 {
 				from, to := x(v.From), x(v.To)
-				l.rect(lineOf(i).Color, from, top-lostLine+1.5, max(to, from+1), top)
+				l.rect(lineOf(i).color, from, top-lostLine+1.5, max(to, from+1), top)
 			}
 		}
 	}
@@ -160,10 +159,10 @@ func (l *layout) lostRows(p *Panel, bottom vg.Length, x func(float64) vg.Length)
 }
 
 // marks draws what happened, texts one below the other where they would overlap.
-func (l *layout) marks(marks []Mark, x func(float64) vg.Length, top, bottom, right vg.Length) {
+func (l *layout) marks(marks []Mark, x func(float64) float64, top, bottom, right float64) {
 	const size = 8.5
-	var ends []vg.Length // of the last text in each row
-	var texts []func()   // above all lines
+	var ends []float64 // of the last text in each row
+	var texts []func() // above all lines
 	for _, m := range marks {
 		at, s := x(m.At), style{size: size, color: alarm}
 		l.line(alarm, 1, at, bottom, at, top, 2, 2)
@@ -179,7 +178,7 @@ func (l *layout) marks(marks []Mark, x func(float64) vg.Length, top, bottom, rig
 			ends = append(ends, 0)
 		}
 		ends[row] = from + wide + 6
-		y := top - 8 - vg.Length(row)*(size+4)
+		y := top - 8 - float64(row)*(size+4)
 		texts = append(texts, func() { l.label(s, from, y, m.Text) })
 	}
 	for _, f := range texts {
@@ -188,15 +187,15 @@ func (l *layout) marks(marks []Mark, x func(float64) vg.Length, top, bottom, rig
 }
 
 // label is a text with nothing behind it.
-func (l *layout) label(s style, x, y vg.Length, t string) {
+func (l *layout) label(s style, x, y float64, t string) {
 	wide := l.f.width(s, t)
-	from := x + vg.Length(s.x)*wide
+	from := x + s.x*wide
 	l.rect(color.NRGBA{0xff, 0xff, 0xff, 0xdd}, from-2, y-s.size*0.65, from+wide+2, y+s.size*0.65)
 	l.text(s, x, y, t)
 }
 
 // names are the legend: a line for each series, with numbers in columns at the right.
-func (l *layout) names(p *Panel, x, top vg.Length) {
+func (l *layout) names(p *Panel, x, top float64) {
 	head, number, name := style{size: 8.5, color: soft, x: -1}, style{size: 9.5, x: -1}, style{size: 9.5}
 	right := width - margin
 	column := func(title string, of func(*Series) string) {
@@ -204,7 +203,7 @@ func (l *layout) names(p *Panel, x, top vg.Length) {
 		l.text(head, right, top-4, title)
 		for i := range p.Series {
 			t := of(&p.Series[i])
-			l.text(number, right, top-4-nameLine*vg.Length(i+1), t)
+			l.text(number, right, top-4-nameLine*float64(i+1), t)
 			wide = max(wide, l.f.width(number, t))
 		}
 		right -= wide + 10
@@ -214,14 +213,14 @@ func (l *layout) names(p *Panel, x, top vg.Length) {
 	}
 	column("mean "+p.Unit, func(s *Series) string { return digits(s.Mean) })
 	for i := range p.Series {
-		y := top - 4 - nameLine*vg.Length(i+1)
-		l.c.StrokeLine2(thick(lineOf(i)), x, y, x+18, y)
+		y := top - 4 - nameLine*float64(i+1)
+		l.c.stroke(thick(lineOf(i)), []point{l.at(x, y), l.at(x+18, y)})
 		l.text(name, x+24, y, l.f.fit(name, p.Series[i].Name, right-x-24))
 	}
 }
 
-func thick(s draw.LineStyle) draw.LineStyle {
-	s.Width = 2.5
+func thick(s stroke) stroke {
+	s.width = 2.5
 	return s
 }
 
@@ -246,18 +245,18 @@ func (l *layout) bars(b *Bars) {
 		x -= 30
 	}
 	names := style{size: 9.5, x: -1}
-	room := vg.Length(0)
+	room := 0.
 	for _, n := range b.Names {
 		room = max(room, l.f.width(names, n))
 	}
 	room = min(room, width/4)
 	top := l.pen - barsHead + 4
-	bottom := top - vg.Length(len(b.Names))*b.row()
+	bottom := top - float64(len(b.Names))*b.row()
 	for i, n := range b.Names {
-		l.text(names, margin+room, top-b.row()*(vg.Length(i)+0.5), l.f.fit(names, n, room))
+		l.text(names, margin+room, top-b.row()*(float64(i)+0.5), l.f.fit(names, n, room))
 	}
 	from := margin + room + 10
-	wide := (width - margin - from - columnGap*vg.Length(len(b.Columns)-1)) / vg.Length(max(1, len(b.Columns)))
+	wide := (width - margin - from - columnGap*float64(len(b.Columns)-1)) / float64(max(1, len(b.Columns)))
 	for i := range b.Columns {
 		l.column(b, &b.Columns[i], from, from+wide, top, bottom)
 		from += wide + columnGap
@@ -266,7 +265,7 @@ func (l *layout) bars(b *Bars) {
 }
 
 // column draws one column of bars.
-func (l *layout) column(b *Bars, c *Column, left, right, top, bottom vg.Length) {
+func (l *layout) column(b *Bars, c *Column, left, right, top, bottom float64) {
 	const number = 44 // room right of the longest bar
 	l.text(style{size: 9.5, color: soft}, left, top+10, l.f.fit(style{size: 9.5}, c.Title, right-left))
 	high := c.Full
@@ -278,9 +277,9 @@ func (l *layout) column(b *Bars, c *Column, left, right, top, bottom vg.Length) 
 	if high <= 0 {
 		high = 1
 	}
-	x := func(v float64) vg.Length { return left + vg.Length(v/high)*(right-left-number) }
+	x := func(v float64) float64 { return left + v/high*(right-left-number) }
 	for i := range b.Names {
-		y := top - b.row()*vg.Length(i) - barGap/2
+		y := top - b.row()*float64(i) - barGap/2
 		for g := range c.Values {
 			if v := c.Values[g][i]; v >= 0 {
 				l.rect(fills[g%len(fills)], left, y-barThick+0.5, max(x(v), left+0.5), y)

@@ -6,31 +6,27 @@ import (
 	"strconv"
 
 	"github.com/dustin/go-humanize"
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
 )
 
 // Sizes, in points.
 const (
-	width     vg.Length = 900
-	margin    vg.Length = 24
-	headLine  vg.Length = 24 // the title, and what is above the subtitle
-	headRoom  vg.Length = 52 // both
-	axisRoom  vg.Length = 52 // left of panels
-	nameRoom  vg.Length = 236
-	panelLow  vg.Length = 150 // the least height of a panel
-	panelHead vg.Length = 26
-	panelFoot vg.Length = 34 // numbers of the axis, and what is between panels
-	nameLine  vg.Length = 14
-	lostLine  vg.Length = 5
-	lostRoom  vg.Length = 12 // at least, for all that have lost any
-	barThick  vg.Length = 8
-	barGap    vg.Length = 7
-	barsHead  vg.Length = 48
-	columnGap vg.Length = 36
-	footRoom  vg.Length = 16
-
-	quarter = math.Pi / 2
+	width     float64 = 900
+	margin    float64 = 24
+	headLine  float64 = 24 // the title, and what is above the subtitle
+	headRoom  float64 = 52 // both
+	axisRoom  float64 = 52 // left of panels
+	nameRoom  float64 = 236
+	panelLow  float64 = 150 // the least height of a panel
+	panelHead float64 = 26
+	panelFoot float64 = 34 // numbers of the axis, and what is between panels
+	nameLine  float64 = 14
+	lostLine  float64 = 5
+	lostRoom  float64 = 12 // at least, for all that have lost any
+	barThick  float64 = 8
+	barGap    float64 = 7
+	barsHead  float64 = 48
+	columnGap float64 = 36
+	footRoom  float64 = 16
 )
 
 var (
@@ -46,7 +42,7 @@ var (
 	lines = []color.NRGBA{{0x00, 0x72, 0xb2, 0xff}, {0xd5, 0x5e, 0x00, 0xff}, {0x00, 0x9e, 0x73, 0xff},
 		{0xcc, 0x79, 0xa7, 0xff}, {0x56, 0xb4, 0xe9, 0xff}, {0xe6, 0x9f, 0x00, 0xff}, {0x33, 0x22, 0x88, 0xff},
 		{0x88, 0x22, 0x55, 0xff}}
-	dashes = [][]vg.Length{nil, {5, 2}, {1.5, 1.5}, {7, 2, 1.5, 2}}
+	dashes = [][]float64{nil, {5, 2}, {1.5, 1.5}, {7, 2, 1.5, 2}}
 
 	// fills are of bars: one light, one dark, and none that is a line's.
 	fills = []color.NRGBA{{0x2f, 0x4b, 0x6e, 0xff}, {0xa9, 0xbc, 0xd0, 0xff}}
@@ -56,17 +52,16 @@ var (
 type layout struct {
 	*Picture
 	f      *fonts
-	height vg.Length
-	panels []vg.Length // heights of what is within axes
+	height float64
+	panels []float64 // heights of what is within axes
 	x, y   axis
-	c      draw.Canvas
-	anchor bool      // texts are placed by who shows them, whose font may be wider
-	pen    vg.Length // what is below it has not been drawn
+	c      canvas
+	pen    float64 // what is below it has not been drawn
 }
 
 // layout sees how much room everything takes.
 func (p *Picture) layout(f *fonts) *layout {
-	l := &layout{Picture: p, f: f, height: 2*margin + headRoom, panels: make([]vg.Length, len(p.Panels))}
+	l := &layout{Picture: p, f: f, height: 2*margin + headRoom, panels: make([]float64, len(p.Panels))}
 	var end, high float64
 	for i := range p.Panels {
 		panel, lost := &p.Panels[i], 0
@@ -84,16 +79,15 @@ func (p *Picture) layout(f *fonts) *layout {
 		for _, m := range panel.Marks {
 			end = max(end, m.At)
 		}
-		l.panels[i] = max(panelLow, vg.Length(len(panel.Series)+1)*nameLine)
+		l.panels[i] = max(panelLow, float64(len(panel.Series)+1)*nameLine)
 		l.height += panelHead + l.panels[i] + strip(lost) + panelFoot
 	}
 	l.x, l.y = newAxis(end, 10), newAxis(high*1.04, 5)
-	l.x.to = end // a line ends at the edge
-	if end == 0 {
-		l.x.to = 1
+	if end > 0 && end < l.x.to {
+		l.x.to = end // a line ends at the edge
 	}
 	if b := p.Bars; b != nil {
-		l.height += barsHead + vg.Length(len(b.Names))*b.row()
+		l.height += barsHead + float64(len(b.Names))*b.row()
 	}
 	if p.Footnote != "" {
 		l.height += footRoom
@@ -102,11 +96,11 @@ func (p *Picture) layout(f *fonts) *layout {
 }
 
 // strip is how high the rows are of so many series that have lost packets.
-func strip(n int) vg.Length {
+func strip(n int) float64 {
 	if n == 0 {
 		return 0
 	}
-	return max(lostRoom, vg.Length(n)*lostLine+2)
+	return max(lostRoom, float64(n)*lostLine+2)
 }
 
 func (s *Series) lost() (n uint64) {
@@ -117,7 +111,10 @@ func (s *Series) lost() (n uint64) {
 }
 
 // row is the height of a name's bars.
-func (b *Bars) row() vg.Length { return vg.Length(len(b.Groups))*barThick + barGap }
+func (b *Bars) row() float64 { return float64(len(b.Groups))*barThick + barGap }
+
+// Bounds of what an axis can be for: its ticks, and their distance, are normal float64s.
+const tiniest, hugest = 1e-300, 1e300
 
 // axis is from 0 to something, with ticks that people like.
 type axis struct {
@@ -125,9 +122,10 @@ type axis struct {
 	digits   int
 }
 
-// newAxis is an axis for values of at most high, with about n ticks.
+// newAxis is an axis for values of at most high, with about n ticks. Where high is out of an axis' bounds, or no
+// number, the axis ends at 1.
 func newAxis(high float64, n int) axis {
-	if !(high > 0) || math.IsInf(high, 1) {
+	if !(high > tiniest && high < hugest) {
 		high = 1
 	}
 	unit := math.Pow(10, math.Floor(math.Log10(high/float64(n))))
@@ -157,6 +155,6 @@ func (a axis) label(v float64) string {
 }
 
 // place is where in a range of the canvas a value is.
-func (a axis) place(v float64, from, to vg.Length) vg.Length {
-	return from + vg.Length(v/a.to)*(to-from)
+func (a axis) place(v float64, from, to float64) float64 {
+	return from + v/a.to*(to-from)
 }

@@ -1,16 +1,10 @@
 package plot
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"path/filepath"
 	"strings"
-
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgimg"
-	"gonum.org/v1/plot/vg/vgsvg"
 )
 
 // Picture is what is drawn.
@@ -80,8 +74,8 @@ func Format(file string) (string, error) {
 	return "", fmt.Errorf("%s: .svg or .png", file)
 }
 
-// dpi is that of a PNG: of its points two pixels are made, for displays that have many.
-const dpi = 144
+// scale is how many pixels a PNG has for a point: two, for displays that have many.
+const scale = 2
 
 // Write writes the picture in a format of Format's.
 func (p *Picture) Write(w io.Writer, format string) error {
@@ -91,20 +85,12 @@ func (p *Picture) Write(w io.Writer, format string) error {
 	}
 	l := p.layout(f)
 	if format == "png" {
-		c := vgimg.NewWith(vgimg.UseWH(width, l.height), vgimg.UseDPI(dpi))
-		l.draw(draw.New(c))
-		_, err := vgimg.PngCanvas{Canvas: c}.WriteTo(w)
-		return err
+		l.c = newRaster(pixels(width), pixels(l.height), scale, f)
+	} else {
+		l.c = newSVG(width, l.height)
 	}
-	c := vgsvg.New(width, l.height)
-	l.anchor = true
-	l.draw(draw.New(c))
-	var b bytes.Buffer
-	if _, err := c.WriteTo(&b); err != nil {
-		return err
-	}
-	_, err = inSVG.WriteString(w, b.String())
-	return err
+	l.draw()
+	return l.c.encode(w)
 }
 
 // Size is that of a PNG in pixels.
@@ -113,6 +99,7 @@ func (p *Picture) Size() (w, h int, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	pixels := func(l vg.Length) int { return int(l.Dots(dpi) + 0.5) }
 	return pixels(width), pixels(p.layout(f).height), nil
 }
+
+func pixels(points float64) int { return int(points*scale + 0.5) }
