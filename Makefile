@@ -84,7 +84,7 @@ demo:
 	@tools/cold
 	@$(WITH) true
 	@$(MAKE) --no-print-directory -j2 demo-fetch demo-build
-	bin/vnic run
+	bin/vnic run --size 64M
 	bin/vnic run --nic gve --size 64M
 
 demo-build: modules bin/fetch
