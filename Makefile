@@ -45,11 +45,15 @@ CPUS  := $(shell nproc)
 HASTE := GOGC=400 $(if $(filter 1 2,$(CPUS)),GOMAXPROCS=1)
 BUILD := $(HASTE) $(WITH) go build -buildvcs=false -p $(CPUS)
 
+# What of vnic needs no guest program is compiled in the same go, so that no processor waits while that is linked.
+BESIDE := github.com/spf13/cobra ./assets/selftests ./assets/gpumodule ./assets/toolimage \
+          $(addprefix ./cmd/vnic/internal/,bench broker labshow page pcap plot)
+
 # The guest program goes into vnic itself: static, and with nothing in it that differs between machines.
 $(GUEST): $(SRC)
 	@mkdir -p bin
 	@$(WITH) tools/modules ./cmd/vnic ./guest-images/cmd/vnic-guest
-	$(BUILD) -ldflags='-s -w -buildid=' -o bin/vnic-guest ./guest-images/cmd/vnic-guest
+	$(BUILD) -ldflags='-s -w -buildid=' -o bin/ ./guest-images/cmd/vnic-guest $(BESIDE)
 	@gzip -nc bin/vnic-guest > $@.new && mv $@.new $@
 
 # The commands of guests' userland: u-root's own builder makes one program of them. A vnic in a checkout builds them when
@@ -87,7 +91,7 @@ demo:
 	@$(WITH) true
 	@$(MAKE) --no-print-directory -j2 demo-fetch demo-build
 	bin/vnic run --size 64M
-	bin/vnic run --nic gve --size 64M
+	bin/vnic run --nic gve --size 16M
 
 demo-build: modules bin/fetch
 	@$(MAKE) --no-print-directory build
