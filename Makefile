@@ -45,7 +45,7 @@ CPUS  := $(shell nproc)
 HASTE := GOGC=400 $(if $(filter 1 2,$(CPUS)),GOMAXPROCS=1)
 BUILD := $(HASTE) $(WITH) go build -buildvcs=false -p $(CPUS)
 
-# What of vnic needs no guest program is compiled in the same go, so that no processor waits while that is linked.
+# What of vnic needs no guest program is compiled while that is linked and packed, by one processor of two.
 BESIDE := github.com/spf13/cobra ./assets/selftests ./assets/gpumodule ./assets/toolimage \
           $(addprefix ./cmd/vnic/internal/,bench broker labshow page pcap plot)
 
@@ -53,8 +53,12 @@ BESIDE := github.com/spf13/cobra ./assets/selftests ./assets/gpumodule ./assets/
 $(GUEST): $(SRC)
 	@mkdir -p bin
 	@$(WITH) tools/modules ./cmd/vnic ./guest-images/cmd/vnic-guest
-	$(BUILD) -ldflags='-s -w -buildid=' -o bin/ ./guest-images/cmd/vnic-guest $(BESIDE)
-	@gzip -nc bin/vnic-guest > $@.new && mv $@.new $@
+	@echo "go build ./guest-images/cmd/vnic-guest"
+	@$(HASTE) $(WITH) go list -buildvcs=false -p $(CPUS) -export ./guest-images/cmd/vnic-guest > /dev/null
+	@$(BUILD) $(BESIDE) & \
+	  $(BUILD) -ldflags='-s -w -buildid=' -o bin/vnic-guest ./guest-images/cmd/vnic-guest && \
+	  gzip -nc bin/vnic-guest > $@.new; s=$$?; wait $$! && [ $$s = 0 ]
+	@mv $@.new $@
 
 # The commands of guests' userland: u-root's own builder makes one program of them. A vnic in a checkout builds them when
 # it first needs them (guest-images/userlandbuild.go); only one that leaves its checkout carries them.
