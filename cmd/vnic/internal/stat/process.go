@@ -4,8 +4,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // The metrics of this process, with the names and helps of Prometheus's client libraries
@@ -49,14 +47,17 @@ func collectProcess(x *exposition) {
 		}
 		_ = d.Close()
 	}
-	limit := func(m *metric, resource int) {
-		var l unix.Rlimit
-		if unix.Getrlimit(resource, &l) == nil {
-			x.add(m, float64(l.Cur)) // RLIM_INFINITY is 2^64 - 1, as in client libraries
+	for line := range strings.Lines(procFile("/proc/self/limits")) { // a sandbox refuses getrlimit(2)
+		for name, m := range map[string]*metric{"Max open files": &processMaxFDs, "Max address space": &processMaxSize} {
+			if columns, ok := strings.CutPrefix(line, name); ok {
+				soft := strings.Fields(columns)[0]
+				if soft == "unlimited" {
+					soft = "18446744073709551615" // 2^64 - 1, as in client libraries
+				}
+				x.add(m, floats(soft)[0])
+			}
 		}
 	}
-	limit(&processMaxFDs, unix.RLIMIT_NOFILE)
-	limit(&processMaxSize, unix.RLIMIT_AS)
 	// Of the process's network namespace: "IpExt: NAME...", and in the next line "IpExt: NUMBER...".
 	var names []string
 	for line := range strings.Lines(procFile("/proc/self/net/netstat")) {
