@@ -126,11 +126,11 @@ test-speed: build
 parts:
 	@tools/parts list
 
-# The linter runs for half a minute, and takes three to compile, two without inlining. go vet is one of the linter's.
+# The linter runs for half a minute, and takes two to compile. go vet is one of the linter's.
 lint:
 	$(WITH) go mod tidy -diff
 	$(WITH) go vet -C tools ./...
-	cd tools && CGO_ENABLED=0 $(HASTE) ./with-tools go build -gcflags=all=-l -ldflags='-s -w' -o ../bin/ \
+	$(HASTE) $(WITH) go build -C tools -p $(CPUS) -ldflags='-s -w' -o ../bin/ \
 		github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	$(WITH) bin/golangci-lint run --allow-parallel-runners ./...
 	tools/apidiff
