@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// expositionType is the Content-Type of an exposition. No name needs escaping: each is one of all versions of Prometheus.
+// expositionType is the Content-Type of an exposition. All versions of Prometheus take our names: none is escaped.
 const expositionType = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
 
 // metric is what Prometheus knows of a metric: a family of samples, one for each combination of labels.

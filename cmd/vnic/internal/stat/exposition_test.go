@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -156,7 +155,7 @@ func TestMetricsOfTheProcess(t *testing.T) {
 	}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	for name, v := range map[string]uint64{ // those that hardly change meanwhile
+	for name, v := range map[string]uint64{ // they hardly change between the page and now
 		"sys_bytes": m.Sys, "heap_sys_bytes": m.HeapSys, "stack_sys_bytes": m.StackSys, "mspan_sys_bytes": m.MSpanSys,
 		"mcache_sys_bytes": m.MCacheSys, "mcache_inuse_bytes": m.MCacheInuse, "buck_hash_sys_bytes": m.BuckHashSys,
 		"gc_sys_bytes": m.GCSys, "other_sys_bytes": m.OtherSys, "alloc_bytes_total": m.TotalAlloc, "mallocs_total": m.Mallocs,
@@ -174,36 +173,4 @@ func TestMetricsOfTheProcess(t *testing.T) {
 			t.Errorf("%s: help %q", m.name, m.help)
 		}
 	}
-}
-
-// More requests at once than there is room for are refused, not made to wait.
-func TestScrapesAtOnceAreBounded(t *testing.T) {
-	place(t)
-	s := start(t, Options{Command: "serve"})
-	inside, leave := make(chan bool), make(chan bool)
-	s.SetPorts(func() []Port { inside <- true; <-leave; return nil })
-	h := metricsHandler(s)
-	var wg sync.WaitGroup
-	get := func() *httptest.ResponseRecorder {
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-		return w
-	}
-	for range scrapesAtOnce {
-		wg.Go(func() {
-			if w := get(); w.Code != 200 {
-				t.Errorf("inside: %d", w.Code)
-			}
-		})
-	}
-	for range scrapesAtOnce {
-		<-inside
-	}
-	w := get()
-	testkit.Equal(t, "one more", w.Code, 503)
-	testkit.Equal(t, "answer", w.Body.String(), "Limit of concurrent requests reached (4), try again later.\n")
-	close(leave)
-	wg.Wait()
-	s.SetPorts(nil)
-	testkit.Equal(t, "afterwards", get().Code, 200)
 }

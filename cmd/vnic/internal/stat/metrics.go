@@ -153,21 +153,13 @@ func metricsHandler(s *Server) http.Handler {
 	return mux
 }
 
-// scrapesAtOnce is how many requests for metrics are inside at once: each takes memory for all of them.
+// scrapesAtOnce is how many requests for metrics are answered at the same time: each takes memory for all metrics.
 const scrapesAtOnce = 4
 
-// expose answers with the metrics. One request more than scrapesAtOnce is refused, and does not wait.
+// expose answers with the metrics.
 func expose(s *Server) http.HandlerFunc {
-	inside := make(chan struct{}, scrapesAtOnce)
-	return func(w http.ResponseWriter, _ *http.Request) {
-		select {
-		case inside <- struct{}{}:
-			defer func() { <-inside }()
-		default:
-			http.Error(w, fmt.Sprintf("Limit of concurrent requests reached (%d), try again later.", scrapesAtOnce),
-				http.StatusServiceUnavailable)
-			return
-		}
+	refusal := fmt.Sprintf("Limit of concurrent requests reached (%d), try again later.", scrapesAtOnce)
+	return atOnce(scrapesAtOnce, refusal, func(w http.ResponseWriter, _ *http.Request) {
 		var x exposition
 		now, _ := s.counters()
 		now.collect(&x)
@@ -175,6 +167,20 @@ func expose(s *Server) http.HandlerFunc {
 		collectProcess(&x)
 		w.Header().Set("Content-Type", expositionType)
 		_, _ = w.Write(x.text()) // an error is the client's
+	})
+}
+
+// atOnce lets n requests into a handler at the same time. One more is refused with status 503, and does not wait.
+func atOnce(n int, refusal string, h http.HandlerFunc) http.HandlerFunc {
+	places := make(chan struct{}, n)
+	return func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+			h(w, r)
+		default:
+			http.Error(w, refusal, http.StatusServiceUnavailable)
+		}
 	}
 }
 

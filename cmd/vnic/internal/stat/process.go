@@ -47,17 +47,19 @@ func collectProcess(x *exposition) {
 		}
 		_ = d.Close()
 	}
-	for line := range strings.Lines(procFile("/proc/self/limits")) { // a sandbox refuses getrlimit(2)
-		for name, m := range map[string]*metric{"Max open files": &processMaxFDs, "Max address space": &processMaxSize} {
-			if columns, ok := strings.CutPrefix(line, name); ok {
-				soft := strings.Fields(columns)[0]
-				if soft == "unlimited" {
-					soft = "18446744073709551615" // 2^64 - 1, as in client libraries
-				}
-				x.add(m, floats(soft)[0])
-			}
+	limits := procFile("/proc/self/limits") // the sandbox refuses getrlimit(2)
+	limit := func(m *metric, name string) {
+		_, columns, _ := strings.Cut(limits, "\n"+name+" ")
+		if f := strings.Fields(columns); len(f) == 0 {
+			return
+		} else if f[0] == "unlimited" {
+			x.add(m, 1<<64) // 2^64 - 1 as a float64, as client libraries have it
+		} else {
+			x.add(m, floats(f[0])[0])
 		}
 	}
+	limit(&processMaxFDs, "Max open files")
+	limit(&processMaxSize, "Max address space")
 	// Of the process's network namespace: "IpExt: NAME...", and in the next line "IpExt: NUMBER...".
 	var names []string
 	for line := range strings.Lines(procFile("/proc/self/net/netstat")) {

@@ -336,30 +336,45 @@ func TestPageShowsTheCounters(t *testing.T) {
 
 // More pages at once than there is room for are refused, not made to wait.
 func TestPagesAtOnceAreBounded(t *testing.T) {
+	oneTooMany(t, "/", pagesAtOnce, "too many at once: try again\n")
+}
+
+// More requests for metrics at once than there is room for are refused, not made to wait.
+func TestScrapesAtOnceAreBounded(t *testing.T) {
+	oneTooMany(t, "/metrics", scrapesAtOnce, "Limit of concurrent requests reached (4), try again later.\n")
+}
+
+// oneTooMany asks for a page while most others are being answered: it is refused with this text, and served afterwards.
+func oneTooMany(t *testing.T, path string, most int, refusal string) {
+	t.Helper()
 	place(t)
 	s := start(t, Options{Command: "serve"})
 	inside, leave := make(chan bool), make(chan bool)
 	s.SetPorts(func() []Port { inside <- true; <-leave; return nil })
 	h := metricsHandler(s)
 	var wg sync.WaitGroup
-	get := func() int {
+	get := func() *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
-		return w.Code
+		h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		return w
 	}
-	for range pagesAtOnce {
+	for range most {
 		wg.Go(func() {
-			if code := get(); code != 200 {
-				t.Errorf("inside: %d", code)
+			if w := get(); w.Code != 200 {
+				t.Errorf("inside: %d", w.Code)
 			}
 		})
 	}
-	for range pagesAtOnce {
+	for range most {
 		<-inside
 	}
-	testkit.Equal(t, "one more", get(), 503)
+	w := get()
+	testkit.Equal(t, "one more", w.Code, 503)
+	testkit.Equal(t, "answer", w.Body.String(), refusal)
 	close(leave)
 	wg.Wait()
+	s.SetPorts(nil)
+	testkit.Equal(t, "afterwards", get().Code, 200)
 }
 
 func TestBitRateHasThreeDigits(t *testing.T) {

@@ -32,15 +32,7 @@ const pagesAtOnce = 4
 
 // page serves the page for s.
 func page(s *Server) http.HandlerFunc {
-	places := make(chan struct{}, pagesAtOnce)
-	return func(w http.ResponseWriter, _ *http.Request) {
-		select {
-		case places <- struct{}{}:
-			defer func() { <-places }()
-		default:
-			http.Error(w, "too many at once: try again", http.StatusServiceUnavailable)
-			return
-		}
+	return atOnce(pagesAtOnce, "too many at once: try again", func(w http.ResponseWriter, _ *http.Request) {
 		now := s.Snapshot()
 		var table, all strings.Builder
 		err := Table(&table, nil, now)
@@ -57,5 +49,5 @@ func page(s *Server) http.HandlerFunc {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
 		_, _ = w.Write([]byte(all.String()))
-	}
+	})
 }
