@@ -258,8 +258,8 @@ func readFiles(m map[string]string) ([]file, error) {
 		if err != nil {
 			return nil, fmt.Errorf("guest image: %w", err)
 		}
-		files = append(files, file{name: strings.TrimPrefix(filepath.Clean("/"+name), "/"), mode: uint32(st.Mode().Perm()),
-			content: content})
+		files = append(files, file{name: strings.TrimPrefix(filepath.Clean("/"+name), "/"),
+			mode: uint32(st.Mode().Perm()), content: content})
 	}
 	slices.SortFunc(files, func(a, b file) int { return strings.Compare(a.name, b.name) })
 	return files, nil

@@ -86,7 +86,7 @@ func (o *Overlay) Link(guest, target string) { o.put(guest, newc.Link("", target
 // Dir adds a directory.
 func (o *Overlay) Dir(guest string) { o.put(guest, newc.Dir("", 0o755), "") }
 
-// put adds a file; what is there already stays.
+// put adds a file, unless the overlay has one at this path.
 func (o *Overlay) put(guest string, f newc.File, from string) {
 	f.Name = strings.TrimPrefix(path.Clean(guest), "/")
 	if _, ok := o.files[f.Name]; !ok && f.Name != "" {

@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loopDevice puts a file behind a free loop device (loop(4)), for reading. Nobody else asks for one meanwhile.
+// loopDevice puts a file behind a free loop device (loop(4)), for reading. The caller is the only one that
+// asks for loop devices: between the two ioctls another process could take the same one.
 func loopDevice(file string) (string, error) {
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {

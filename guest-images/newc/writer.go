@@ -19,7 +19,7 @@ var ErrBadFile = errors.New("no file for an initramfs")
 type Writer struct {
 	w     io.Writer
 	n     int64
-	names map[string]bool // those that the archive has
+	names map[string]bool // of all files and directories that were written
 }
 
 // NewWriter makes one; Close completes the archive.

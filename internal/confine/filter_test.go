@@ -139,8 +139,8 @@ func (f *filters) same(t rapid.TB, d data) uint32 {
 
 const otherArch = unix.AUDIT_ARCH_X86_64 ^ unix.AUDIT_ARCH_AARCH64 ^ auditArch
 
-// everyNumber tries all calls there are and more, with arguments and without, and counts what became of those of this
-// architecture that have none.
+// everyNumber runs both filters for the numbers of all system calls, and for some that no call has, with arguments and
+// without. It counts the actions for calls of this architecture without arguments.
 func (f *filters) everyNumber(t rapid.TB) map[uint32]int {
 	t.Helper()
 	const x32 = 1 << 30 // __X32_SYSCALL_BIT
@@ -162,7 +162,7 @@ func (f *filters) everyNumber(t rapid.TB) map[uint32]int {
 	return count
 }
 
-// around are values about which the conditions of an argument are of two minds.
+// around gives values that meet the conditions on an argument, and values that differ from those by a bit or by one.
 func around(conditions []Arg) []uint64 {
 	values := map[uint64]bool{0: true, 1: true, 1 << 31: true, 1 << 32: true, math.MaxUint32: true, math.MaxInt64: true,
 		1 << 63: true, math.MaxUint64: true}
@@ -179,8 +179,8 @@ func around(conditions []Arg) []uint64 {
 	return slices.Sorted(maps.Keys(values))
 }
 
-// everyArgument tries calls that have conditions about each value of each argument that one is about, in all
-// combinations; other arguments are zero, or all ones.
+// everyArgument runs both filters for the calls that have conditions. Arguments with a condition have the values of
+// around, in all combinations; the others are all zeros, or all ones.
 func (f *filters) everyArgument(t rapid.TB, list []Call) {
 	t.Helper()
 	conditions := make(map[uintptr]*[6][]Arg)

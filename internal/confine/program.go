@@ -25,7 +25,7 @@ const (
 type policy struct {
 	// calls is what is run for each call: its paths all end in a return, and it may load arguments.
 	calls     map[uint32][]bpf.Instruction
-	otherwise uint32 // the action for other calls; those of x32 are among them, as their numbers have one more bit
+	otherwise uint32 // the action for all other calls, those of x32 too: their numbers have one more bit set
 	badArch   uint32 // the action for calls of another architecture, whose numbers mean other calls
 }
 
@@ -66,8 +66,8 @@ func (p *policy) search(numbers []uint32) []bpf.Instruction {
 	return branch(bpf.JumpGreaterOrEqual, numbers[middle], p.search(numbers[middle:]), p.search(numbers[:middle]))
 }
 
-// branch runs one of two pieces of code, both of which end in returns. A conditional jump goes over 255 instructions at
-// most: to go over more it goes to an unconditional one, which has 32 bits.
+// branch tests the loaded number, and runs yes or no, both of which end in returns. A conditional jump skips at most 255
+// instructions. If yes is longer, an unconditional jump, whose distance has 32 bits, skips it.
 func branch(cond bpf.JumpTest, v uint32, yes, no []bpf.Instruction) []bpf.Instruction {
 	code := []bpf.Instruction{bpf.JumpIf{Cond: cond, Val: v, SkipFalse: uint8(len(yes))}}
 	if len(yes) > 255 {

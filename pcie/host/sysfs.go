@@ -81,7 +81,7 @@ func readDevice(path string) (*device, error) {
 		{"vendor", false, into(&d.vendor)},
 		{"device", false, into(&d.device)},
 		{"current_link_speed", true, d.parseSpeed},
-		{"current_link_width", true, func(s string) (err error) { d.width, err = strconv.ParseInt(s, 10, 64); return err }},
+		{"current_link_width", true, d.parseWidth},
 		{"numa_node", true, d.parseNUMA},
 	} {
 		file := filepath.Join(path, f.name)
@@ -135,6 +135,11 @@ func into(v *uint32) func(string) error {
 func (d *device) parseNUMA(s string) error {
 	n, err := strconv.ParseInt(s, 10, 32)
 	d.numa = int(n)
+	return err
+}
+
+func (d *device) parseWidth(s string) (err error) {
+	d.width, err = strconv.ParseInt(s, 10, 64)
 	return err
 }
 

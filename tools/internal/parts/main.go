@@ -72,7 +72,8 @@ func run(args []string, out io.Writer) error {
 		}
 		n, err := strconv.Atoi(args[1])
 		if err != nil || n < 1 || n > len(parts) {
-			return fmt.Errorf("there is no part or unit %q: parts are 1 to %d, and make parts lists the units", args[1], len(parts))
+			return fmt.Errorf("there is no part or unit %q: parts are 1 to %d, and make parts lists the units", args[1],
+				len(parts))
 		}
 		return do(parts[n-1], out)
 	}

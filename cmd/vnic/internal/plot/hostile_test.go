@@ -65,7 +65,7 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// elements checks that an SVG has no element or attribute but those that are drawn with.
+// elements checks that an SVG has only the elements and attributes that svg.go writes.
 func elements(t *testing.T, svg []byte) {
 	attributes := map[string][]string{"svg": {"xmlns", "width", "height", "viewBox", "style"}, "path": {"d", "style"},
 		"text": {"x", "y", "transform", "style"}}
