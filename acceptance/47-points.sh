@@ -41,7 +41,7 @@ terminal() {
   local want=$1 s=0
   shift
   : > "$work/out"
-  keys | timeout --kill-after=10 120 script -qefc "$(printf '%q ' "$@")" -O "$work/out" > /dev/null || s=$?
+  keys | timeout --kill-after=10 120 script -qefc "exec $(printf '%q ' "$@")" -O "$work/out" > /dev/null || s=$?
   tr '\r' '\n' < "$work/out" | sed 's/\x1b\[[?0-9;]*[A-Za-z]//g' > "$work/plain"
   mv "$work/plain" "$work/out"
   [ $s = "$want" ] || fail "on a terminal: status $s, not $want: $(tail -n 15 "$work/out")"
