@@ -6,11 +6,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"slices"
 	"syscall"
 	"time"
-
-	"golang.org/x/net/http/httpguts"
 
 	"vnic.dev/vnic/devmem"
 )
@@ -104,27 +101,6 @@ func set[V comparable](v *V, otherwise V) {
 	if *v == *new(V) {
 		*v = otherwise
 	}
-}
-
-// CheckHeader says what is wrong with Config.Header: EINVAL.
-func CheckHeader(h http.Header) error {
-	for name, values := range h {
-		canonical := http.CanonicalHeaderKey(name)
-		switch {
-		case !httpguts.ValidHeaderFieldName(name):
-			return fmt.Errorf("header %q: no name of one: %w", name, syscall.EINVAL)
-		case slices.Contains(ours, canonical):
-			return fmt.Errorf("header %s: the loader sets it, leave it out: %w", canonical, syscall.EINVAL)
-		case canonical == "Host" && (len(values) != 1 || !httpguts.ValidHostHeader(values[0])):
-			return fmt.Errorf("header Host: not one name of a host: %w", syscall.EINVAL)
-		}
-		for _, v := range values { // which may be a secret: it is not shown
-			if !httpguts.ValidHeaderFieldValue(v) {
-				return fmt.Errorf("header %s: its value has characters that cannot be sent: %w", canonical, syscall.EINVAL)
-			}
-		}
-	}
-	return nil
 }
 
 // checkHeader checks the headers, and completes them.

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/perf/benchmath"
+
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -134,6 +136,23 @@ func TestIntervalsOfKnownSamples(t *testing.T) {
 		{[]float64{1, 1, 1, 1, 1, 1, 1e9}, Interval{1, 1, 1e9}}, // one wild value moves no median
 	} {
 		testkit.Equal(t, "interval", *summarize(c.values), c.want)
+	}
+}
+
+// The reference spends all of the doubt, and so may have an end that is one value nearer; from 31 values on it goes by the
+// normal distribution.
+func TestIntervalsComparedWithBenchmath(t *testing.T) {
+	for n := MinPairs; n <= MaxPairs; n++ {
+		values := make([]float64, n)
+		for i := range values {
+			values[i] = float64(i)
+		}
+		ours := summarize(values)
+		theirs := benchmath.AssumeNothing.Summary(benchmath.NewSample(values, &benchmath.DefaultThresholds), 1-doubt)
+		low, high := theirs.Lo-ours.Low, ours.High-theirs.Hi
+		if ours.Median != theirs.Center || min(low, high) < -1 || max(low, high) > 1 || n <= 30 && min(low, high) < 0 {
+			t.Fatalf("of %d: %+v, and the reference %+v", n, *ours, theirs)
+		}
 	}
 }
 

@@ -5,7 +5,7 @@
 // run in turn, and ours once more at the end. A run of ours and the yardstick's behind it give a ratio; it and ours
 // behind that one the A/A pair, which says what the machine's noise alone makes of a ratio. So each run of ours comes
 // behind the yardstick: what caches and TCP's windows were left as is the same. A row has the medians, and the interval
-// in which a median lies with a confidence of 95 %, by order statistics (golang.org/x/perf/benchmath).
+// in which a median lies with a confidence of 95 %, by order statistics (stats.go).
 //
 // What a row says was moved is what counters outside of the measuring loop have seen: a device's, or the receiver's
 // end of a connection. A run of which they say otherwise fails, and so does one that moves nothing.

@@ -1,9 +1,12 @@
 package bench
 
-import "golang.org/x/perf/benchmath"
+import (
+	"math"
+	"slices"
+)
 
-// confidence is that of the intervals.
-const confidence = 0.95
+// doubt is the chance that a median lies outside of its interval, at most.
+const doubt = 0.05
 
 // Interval is a median of measured values, and where it lies with a confidence of 95 %.
 type Interval struct {
@@ -12,9 +15,37 @@ type Interval struct {
 	High   float64 `json:"high"`
 }
 
-// summarize gives the median of at least MinPairs values and its interval, by order statistics: nothing is assumed of
-// how the values are distributed.
+// summarize gives the median of MinPairs to MaxPairs values and its interval, by order statistics: nothing is assumed of
+// how the values are distributed. It sorts the values.
 func summarize(values []float64) *Interval {
-	s := benchmath.AssumeNothing.Summary(benchmath.NewSample(values, &benchmath.DefaultThresholds), confidence)
-	return &Interval{Median: s.Center, Low: s.Lo, High: s.Hi}
+	slices.Sort(values)
+	n := len(values)
+	k := outside(n)
+	return &Interval{
+		Median: values[(n-1)/2]/2 + values[n/2]/2,
+		Low:    values[k],
+		High:   values[n-1-k],
+	}
+}
+
+// outside is how many values lie outside of the interval on either side: the most for which the chance is at most doubt.
+// Each value lies below the true median with a chance of one half, so how many do is distributed binomially: the sign
+// test's interval (NIST Engineering Statistics Handbook, 7.2.6; Conover, Practical Nonparametric Statistics, 3.2).
+func outside(n int) int {
+	sum, k := 0.0, 0
+	for ; k < n/2; k++ {
+		sum += math.Exp(logChoose(n, k) - float64(n)*math.Ln2)
+		if 2*sum > doubt {
+			break
+		}
+	}
+	return max(k-1, 0)
+}
+
+// logChoose is the logarithm of how many sets of k there are among n.
+func logChoose(n, k int) float64 {
+	all, _ := math.Lgamma(float64(n + 1))
+	of, _ := math.Lgamma(float64(k + 1))
+	rest, _ := math.Lgamma(float64(n - k + 1))
+	return all - of - rest
 }
