@@ -1,81 +1,92 @@
 package plot
 
 import (
+	_ "embed"
+	"encoding/json"
 	"fmt"
-
-	"codeberg.org/go-fonts/liberation/liberationsansbold"
-	"codeberg.org/go-fonts/liberation/liberationsansregular"
-	"golang.org/x/image/font"
-	"golang.org/x/image/font/sfnt"
-	"golang.org/x/image/math/fixed"
 )
 
 // family is what the embedded fonts are called.
 const family = "Liberation Sans"
 
-// fonts are a regular and a bold one. They serve one picture at a time.
+// liberation has the shapes of Liberation Sans' characters in Latin, Greek and Cyrillic; font_test.go makes it, of the
+// fonts themselves.
+//
+// Copyright (c) 2007 Red Hat, Inc., with Reserved Font Name LIBERATION; SIL Open Font License 1.1.
+//
+//go:embed liberation.json
+var liberation []byte
+
+// fonts are a regular and a bold one.
 type fonts struct {
-	regular, bold *sfnt.Font
-	buffer        sfnt.Buffer
+	Regular *face `json:"regular"`
+	Bold    *face `json:"bold"`
+}
+
+// face is one font. All its numbers are in units, of which Em are as long as the font is large; y grows downwards.
+type face struct {
+	Em     int               `json:"em"`
+	Glyphs map[string]*glyph `json:"glyphs"` // by their characters; "" is a box, for what the font does not have
+	Kern   map[string]int    `json:"kern"`   // by pairs of characters: what the second is nearer, as a negative number
+}
+
+// glyph is the shape of a character.
+type glyph struct {
+	Advance int     `json:"advance"` // to where the next one begins
+	Outline [][]int `json:"outline"` // segments: an operation, and x and y of each of its points
 }
 
 func newFonts() (*fonts, error) {
 	f := new(fonts)
-	for _, of := range []struct {
-		font **sfnt.Font
-		ttf  []byte
-	}{{&f.regular, liberationsansregular.TTF}, {&f.bold, liberationsansbold.TTF}} {
-		var err error
-		if *of.font, err = sfnt.Parse(of.ttf); err != nil {
-			return nil, fmt.Errorf("embedded font: %w", err)
-		}
+	if err := json.Unmarshal(liberation, f); err != nil {
+		return nil, fmt.Errorf("embedded font: %w", err)
 	}
 	return f, nil
 }
 
-// of is a style's font, in which one em is as many units as sfnt is to take for pixels, and what a unit is in points.
-func (f *fonts) of(s style) (face *sfnt.Font, em fixed.Int26_6, unit float64) {
-	face = f.regular
+// of is a style's font, and what a unit is in points.
+func (f *fonts) of(s style) (of *face, unit float64) {
+	of = f.Regular
 	if s.bold {
-		face = f.bold
+		of = f.Bold
 	}
-	em = fixed.Int26_6(face.UnitsPerEm())
-	return face, em, s.size / float64(em)
+	return of, s.size / float64(of.Em)
 }
 
-// glyph is the shape of a character, and how many points right of the text's start it begins.
-type glyph struct {
-	index sfnt.GlyphIndex
-	x     float64
+// placed is a glyph in a text: how many points right of the text's start it begins.
+type placed struct {
+	*glyph
+	x float64
 }
 
-// glyphs has one for each character of a text, and the text's width. What the font does not have is shown by its first
-// glyph, a box. The errors that sfnt has for a broken font are not looked at: the fonts are embedded, and a broken
-// glyph would be that box, too.
-func (f *fonts) glyphs(s style, t string) (list []glyph, width float64) {
-	face, em, unit := f.of(s)
-	for i, r := range []rune(t) {
-		index, _ := face.GlyphIndex(&f.buffer, r)
-		if i > 0 {
-			kern, _ := face.Kern(&f.buffer, list[i-1].index, index, em, font.HintingNone)
-			width += float64(kern) * unit
+// glyphs has one for each character of a text, and the text's width.
+func (f *fonts) glyphs(s style, t string) (list []placed, width float64) {
+	of, unit := f.of(s)
+	before := ""
+	for _, r := range t {
+		c := string(r)
+		g := of.Glyphs[c]
+		if g == nil {
+			c, g = "", of.Glyphs[""]
 		}
-		list = append(list, glyph{index, width})
-		advance, _ := face.GlyphAdvance(&f.buffer, index, em, font.HintingNone)
-		width += float64(advance) * unit
+		if before != "" && c != "" {
+			width += float64(of.Kern[before+c]) * unit
+		}
+		list = append(list, placed{g, width})
+		width += float64(g.Advance) * unit
+		before = c
 	}
 	return list, width
 }
 
 // outline is that of a glyph, in points from where it begins on the baseline.
-func (f *fonts) outline(s style, index sfnt.GlyphIndex) []segment {
-	face, em, unit := f.of(s)
-	parts, _ := face.LoadGlyph(&f.buffer, index, em, nil)
-	list := make([]segment, len(parts))
-	for i, part := range parts {
-		list[i].op = part.Op
-		for k, p := range part.Args {
-			list[i].args[k] = point{float64(p.X) * unit, float64(p.Y) * unit}
+func (f *fonts) outline(s style, g *glyph) []segment {
+	_, unit := f.of(s)
+	list := make([]segment, len(g.Outline))
+	for i, part := range g.Outline {
+		list[i].op = op(part[0])
+		for k := range points(list[i].op) {
+			list[i].args[k] = point{float64(part[1+2*k]) * unit, float64(part[2+2*k]) * unit}
 		}
 	}
 	return list

@@ -8,7 +8,6 @@ import (
 	"io"
 	"math"
 
-	"golang.org/x/image/font/sfnt"
 	"golang.org/x/image/vector"
 )
 
@@ -23,9 +22,18 @@ type raster struct {
 
 // segment is a part of an outline, in pixels. Contours are closed.
 type segment struct {
-	op   sfnt.SegmentOp
-	args [3]point // as many as op has
+	op   op
+	args [2]point // as many as op has
 }
+
+// op is what a segment does.
+type op int
+
+const (
+	moveTo op = iota // a contour begins
+	lineTo
+	quadTo // a quadratic Bézier curve, by its control point and its end
+)
 
 func newRaster(width, height int, scale float64, f *fonts) *raster {
 	r := &raster{pixels: image.NewRGBA(image.Rect(0, 0, width, height)), scale: scale, fonts: f}
@@ -54,7 +62,7 @@ func (r *raster) text(s style, base point, t string) {
 	glyphs, width := r.fonts.glyphs(s, t)
 	from := s.x * width
 	for _, g := range glyphs {
-		for _, part := range r.fonts.outline(s, g.index) {
+		for _, part := range r.fonts.outline(s, g.glyph) {
 			out := segment{op: part.op}
 			for i, p := range part.args {
 				x, y := from+g.x+p.x, p.y
@@ -74,10 +82,10 @@ func (r *raster) place(p point) point { return point{p.x * r.scale, p.y * r.scal
 
 // polygon adds one to the shape.
 func (r *raster) polygon(corners []point) {
-	op := sfnt.SegmentOpMoveTo
+	op := moveTo
 	for _, p := range corners {
-		r.shape = append(r.shape, segment{op, [3]point{r.place(p)}})
-		op = sfnt.SegmentOpLineTo
+		r.shape = append(r.shape, segment{op, [2]point{r.place(p)}})
+		op = lineTo
 	}
 }
 
@@ -90,22 +98,20 @@ func (r *raster) draw(c color.NRGBA) {
 	}
 	r.z.Reset(box.Dx(), box.Dy())
 	for i, s := range r.shape {
-		var a [3][2]float32
+		var a [2][2]float32
 		for k, p := range s.args {
 			a[k] = [2]float32{float32(p.x - float64(box.Min.X)), float32(p.y - float64(box.Min.Y))}
 		}
 		switch s.op {
-		case sfnt.SegmentOpMoveTo:
+		case moveTo:
 			if i > 0 {
 				r.z.ClosePath()
 			}
 			r.z.MoveTo(a[0][0], a[0][1])
-		case sfnt.SegmentOpLineTo:
+		case lineTo:
 			r.z.LineTo(a[0][0], a[0][1])
-		case sfnt.SegmentOpQuadTo:
+		case quadTo:
 			r.z.QuadTo(a[0][0], a[0][1], a[1][0], a[1][1])
-		case sfnt.SegmentOpCubeTo:
-			r.z.CubeTo(a[0][0], a[0][1], a[1][0], a[1][1], a[2][0], a[2][1])
 		}
 	}
 	r.z.ClosePath()
@@ -128,12 +134,9 @@ func (r *raster) bounds() image.Rectangle {
 }
 
 // points is how many a segment has.
-func points(op sfnt.SegmentOp) int {
-	switch op {
-	case sfnt.SegmentOpQuadTo:
+func points(o op) int {
+	if o == quadTo {
 		return 2
-	case sfnt.SegmentOpCubeTo:
-		return 3
 	}
 	return 1
 }
