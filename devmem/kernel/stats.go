@@ -10,10 +10,10 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/rtnl"
 )
 
 // counters of a device. Those of the interface count from its boot, ours from Open.
@@ -80,11 +80,11 @@ func (d *Device) nicCounters() nicCounters {
 // linkCounters are rx_dropped, tx_dropped and rx_missed_errors of struct rtnl_link_stats64
 // (include/uapi/linux/if_link.h).
 func linkCounters(index int) (nicCounters, error) {
-	link, err := netlink.LinkByIndex(index)
-	if err != nil || link.Attrs().Statistics == nil {
+	link, err := rtnl.LinkByIndex(index)
+	if err != nil {
 		return nicCounters{}, err
 	}
-	st := link.Attrs().Statistics
+	st := link.Stats
 	return nicCounters{rxDrops: st.RxDropped, txDrops: st.TxDropped, nicDrops: st.RxMissedErrors}, nil
 }
 

@@ -14,10 +14,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/rtnl"
 )
 
 // channelFD is where the agent's process finds the results channel, envFD its agent.Env.
@@ -199,9 +199,9 @@ func reserve(n int, node0 bool) error {
 }
 
 func loopbackUp() error {
-	lo, err := netlink.LinkByName("lo")
+	lo, err := rtnl.LinkByName("lo")
 	if err == nil {
-		err = netlink.LinkSetUp(lo)
+		err = rtnl.SetUp(lo.Index)
 	}
 	if err != nil {
 		return fmt.Errorf("loopback: %w", err)

@@ -13,12 +13,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/dhcp"
 	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/internal/rtnl"
 )
 
 // network is what the guest has of one.
@@ -51,18 +51,18 @@ func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 			return n, err
 		}
 	}
-	links := make([]netlink.Link, len(names))
+	links := make([]rtnl.Link, len(names))
 	for i, name := range names {
 		leave := a.OwnDriver && i > 0 && i == len(names)-1
-		l, err := netlink.LinkByName(name)
+		l, err := rtnl.LinkByName(name)
 		if err == nil && !leave {
-			err = netlink.LinkSetUp(l)
+			err = rtnl.SetUp(l.Index)
 		}
 		if err != nil {
 			return n, fmt.Errorf("%s: up: %w", name, err)
 		}
 		links[i] = l
-		c.Interfaces = append(c.Interfaces, guestnet.Interface{MAC: l.Attrs().HardwareAddr.String(), Leave: leave})
+		c.Interfaces = append(c.Interfaces, guestnet.Interface{MAC: l.HardwareAddr.String(), Leave: leave})
 	}
 	leases, errs := make([]dhcp.Lease, len(names)), make([]error, len(names))
 	var wg sync.WaitGroup
@@ -70,14 +70,14 @@ func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 		if c.Interfaces[i].Leave {
 			continue
 		}
-		wg.Go(func() { leases[i], errs[i] = dhcp.Ask(ctx, names[i], l.Attrs().HardwareAddr) })
+		wg.Go(func() { leases[i], errs[i] = dhcp.Ask(ctx, names[i], l.HardwareAddr) })
 	}
 	wg.Wait()
 	for i, l := range leases {
 		if errs[i] != nil || c.Interfaces[i].Leave {
 			continue
 		}
-		if l.MTU > links[i].Attrs().MTU { // drivers begin with the largest that the NIC has
+		if l.MTU > links[i].MTU { // drivers begin with the largest that the NIC has
 			l.MTU = 0
 		}
 		if i == 0 {

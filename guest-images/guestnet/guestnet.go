@@ -79,7 +79,7 @@ func (c *Config) apply(ctx context.Context, root string) (Result, error) {
 	}
 	var r Result
 	for i, l := range links {
-		f := Found{Name: l.Attrs().Name, PCI: pciAddress(root, l.Attrs().Name)}
+		f := Found{Name: l.Name, PCI: pciAddress(root, l.Name)}
 		r.Interfaces = append(r.Interfaces, f)
 		if c.Interfaces[i].Leave {
 			err = leave(root, f)
@@ -92,7 +92,7 @@ func (c *Config) apply(ctx context.Context, root string) (Result, error) {
 	}
 	if len(links) > 0 {
 		if err := c.routes(links[0]); err != nil {
-			return r, fmt.Errorf("%s: %w", links[0].Attrs().Name, err)
+			return r, fmt.Errorf("%s: %w", links[0].Name, err)
 		}
 	}
 	if err := c.files(root); err != nil {

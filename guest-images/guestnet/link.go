@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -12,19 +11,20 @@ import (
 	"slices"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/rtnl"
 )
 
 // appears is how long an interface may take to appear, once its driver is loaded.
 const appears = 20 * time.Second
 
 // find waits until all interfaces are there, and gives them in their order.
-func (c *Config) find(ctx context.Context) ([]netlink.Link, error) {
-	var links, found []netlink.Link
+func (c *Config) find(ctx context.Context) ([]rtnl.Link, error) {
+	var links, found []rtnl.Link
 	var missing string
 	there, err := until(ctx, appears, func() (ok bool, err error) {
-		if links, err = netlink.LinkList(); err != nil {
+		if links, err = rtnl.Links(); err != nil {
 			return false, fmt.Errorf("network interfaces: %w", err)
 		}
 		found, missing = c.sort(links)
@@ -35,22 +35,21 @@ func (c *Config) find(ctx context.Context) ([]netlink.Link, error) {
 	}
 	var names []string
 	for _, l := range links {
-		names = append(names, l.Attrs().Name)
+		names = append(names, l.Name)
 	}
 	return nil, fmt.Errorf("no network interface %s, only %v: "+
 		"its driver is not in the kernel, or its probe has failed: %w", missing, names, unix.ENODEV)
 }
 
 // sort puts links in the order of the interfaces, and gives the MAC address of one that is missing.
-func (c *Config) sort(links []netlink.Link) (found []netlink.Link, missing string) {
+func (c *Config) sort(links []rtnl.Link) (found []rtnl.Link, missing string) {
+	byMAC := map[string]rtnl.Link{}
+	for _, l := range links {
+		byMAC[l.HardwareAddr.String()] = l
+	}
 	for _, i := range c.Interfaces {
-		var link netlink.Link
-		for _, l := range links {
-			if l.Attrs().HardwareAddr.String() == i.MAC {
-				link = l
-			}
-		}
-		if link == nil {
+		link, ok := byMAC[i.MAC]
+		if !ok {
 			return nil, i.MAC
 		}
 		found = append(found, link)
@@ -59,22 +58,23 @@ func (c *Config) sort(links []netlink.Link) (found []netlink.Link, missing strin
 }
 
 // up sets an interface's MTU and addresses and brings it up. IPv6 addresses can be used at once.
-func (i *Interface) up(l netlink.Link) error {
-	if i.MTU != 0 && i.MTU != l.Attrs().MTU {
-		if err := netlink.LinkSetMTU(l, i.MTU); err != nil {
+func (i *Interface) up(l rtnl.Link) error {
+	if i.MTU != 0 && i.MTU != l.MTU {
+		if err := rtnl.SetMTU(l.Index, i.MTU); err != nil {
 			return fmt.Errorf("MTU %d: %w", i.MTU, err)
 		}
 	}
-	withoutDAD(l.Attrs().Name)
-	if err := netlink.LinkSetUp(l); err != nil {
+	withoutDAD(l.Name)
+	if err := rtnl.SetUp(l.Index); err != nil {
 		return fmt.Errorf("up: %w", err)
 	}
 	for _, p := range i.Addrs {
-		a := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
+		var flags uint8
 		if p.Addr().Is6() {
-			a.Flags = unix.IFA_F_NODAD // no other host can have the address
+			flags = unix.IFA_F_NODAD // no other host can have the address
 		}
-		if err := netlink.AddrAdd(l, a); err != nil && !errors.Is(err, unix.EEXIST) && !without6(p.Addr().Is6(), err) {
+		err := rtnl.AddAddr(l.Index, p, flags)
+		if err != nil && !errors.Is(err, unix.EEXIST) && !without6(p.Addr().Is6(), err) {
 			return fmt.Errorf("address %v: %w", p, err)
 		}
 	}
@@ -94,18 +94,19 @@ func without6(is6 bool, err error) bool {
 
 // routes makes the default routes, as far as the interface has addresses of their kind: a kernel
 // without IPv6 has refused those.
-func (c *Config) routes(l netlink.Link) error {
-	six, err := netlink.AddrList(l, netlink.FAMILY_V6)
+func (c *Config) routes(l rtnl.Link) error {
+	six, err := rtnl.Addrs(l.Index, unix.AF_INET6)
 	no6 := err == nil && len(six) == 0
 	for _, gw := range c.Gateways {
 		if gw.Is6() && no6 {
 			continue
 		}
-		r := &netlink.Route{LinkIndex: l.Attrs().Index, Gw: gw.AsSlice()}
+		var flags uint32
 		if !c.Interfaces[0].reaches(gw) {
-			r.Flags = int(netlink.FLAG_ONLINK)
+			flags = unix.RTNH_F_ONLINK
 		}
-		if err := netlink.RouteAdd(r); err != nil && !errors.Is(err, unix.EEXIST) && !without6(gw.Is6(), err) {
+		err := rtnl.AddDefaultRoute(l.Index, gw, flags)
+		if err != nil && !errors.Is(err, unix.EEXIST) && !without6(gw.Is6(), err) {
 			return fmt.Errorf("route by %v: %w", gw, err)
 		}
 	}

@@ -4,15 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/rtnl"
 )
 
 // readyTime is how long interfaces may take from up until they can be used. A driver hears of its
@@ -22,14 +22,10 @@ const readyTime = 15 * time.Second
 // ready waits until interfaces that are up can be used: their links are up too, and all of their
 // addresses are good to bind and to send from. It gives what is missing at the end of its patience;
 // "" = nothing.
-func (c *Config) ready(ctx context.Context, links []netlink.Link, patience time.Duration) (missing string, err error) {
+func (c *Config) ready(ctx context.Context, links []rtnl.Link, patience time.Duration) (missing string, err error) {
 	good, err := until(ctx, patience, func() (ok bool, err error) {
-		for {
-			missing, err = c.missing(links)
-			if !errors.Is(err, netlink.ErrDumpInterrupted) { // by a change: which is to be seen
-				return missing == "", err
-			}
-		}
+		missing, err = c.missing(links)
+		return missing == "", err
 	})
 	if err != nil || good {
 		return "", err
@@ -38,17 +34,21 @@ func (c *Config) ready(ctx context.Context, links []netlink.Link, patience time.
 }
 
 // until calls f now, and after each change of links and addresses, until it gives true or an error.
-// It gives false when limit has passed.
+// It gives false when limit has passed. If a change interrupts f, it is called again at once.
 func until(ctx context.Context, limit time.Duration, f func() (bool, error)) (bool, error) {
-	changes, stop, err := changes()
+	changes, stop, err := rtnl.Watch()
 	if err != nil {
-		return false, err
+		return false, fmt.Errorf("network interfaces: %w", err)
 	}
 	defer stop()
 	late := time.NewTimer(limit)
 	defer late.Stop()
 	for {
-		if ok, err := f(); ok || err != nil {
+		ok, err := f()
+		if errors.Is(err, rtnl.ErrInterrupted) {
+			continue
+		}
+		if ok || err != nil {
 			return ok, err
 		}
 		select {
@@ -64,63 +64,23 @@ func until(ctx context.Context, limit time.Duration, f func() (bool, error)) (bo
 	}
 }
 
-// changes tells of changes of links and addresses, from now on: one for any number of them that
-// were not received yet. It is closed when there will be no more.
-func changes() (c <-chan struct{}, stop func(), err error) {
-	links, addrs, done := make(chan netlink.LinkUpdate), make(chan netlink.AddrUpdate), make(chan struct{})
-	if err := netlink.LinkSubscribeWithOptions(links, done, netlink.LinkSubscribeOptions{}); err != nil {
-		return nil, nil, fmt.Errorf("network interfaces: %w", err)
-	}
-	if err := netlink.AddrSubscribeWithOptions(addrs, done, netlink.AddrSubscribeOptions{}); err != nil {
-		close(done)
-		go drain(links)
-		return nil, nil, fmt.Errorf("network addresses: %w", err)
-	}
-	out := make(chan struct{}, 1)
-	go func() {
-		defer close(out)
-		defer func() { go drain(links); go drain(addrs) }()
-		for {
-			ok := false
-			select {
-			case _, ok = <-links:
-			case _, ok = <-addrs:
-			}
-			if !ok {
-				return
-			}
-			select {
-			case out <- struct{}{}:
-			default:
-			}
-		}
-	}()
-	return out, func() { close(done) }, nil
-}
-
-// drain has a subscription end, which may be about to send.
-func drain[T any](c <-chan T) {
-	for range c {
-	}
-}
-
 // missing says what interfaces lack.
-func (c *Config) missing(links []netlink.Link) (string, error) {
+func (c *Config) missing(links []rtnl.Link) (string, error) {
 	var lacks []string
 	for k, l := range links {
 		if c.Interfaces[k].Leave {
 			continue
 		}
-		l, err := netlink.LinkByIndex(l.Attrs().Index)
+		l, err := rtnl.LinkByIndex(l.Index)
 		if err != nil {
-			return "", fmt.Errorf("%s: %w", links[k].Attrs().Name, err)
+			return "", fmt.Errorf("%s: %w", links[k].Name, err)
 		}
 		what, err := c.Interfaces[k].lacks(l)
 		if err != nil {
-			return "", fmt.Errorf("%s: %w", l.Attrs().Name, err)
+			return "", fmt.Errorf("%s: %w", l.Name, err)
 		}
 		for _, w := range what {
-			lacks = append(lacks, l.Attrs().Name+": "+w)
+			lacks = append(lacks, l.Name+": "+w)
 		}
 	}
 	return strings.Join(lacks, ", "), nil
@@ -128,20 +88,19 @@ func (c *Config) missing(links []netlink.Link) (string, error) {
 
 // lacks is what one lacks. The operational state of a link without carrier detection is unknown, and good
 // (Linux Documentation/networking/operstates.rst).
-func (i *Interface) lacks(l netlink.Link) (what []string, err error) {
-	if s := l.Attrs().OperState; s != netlink.OperUp && s != netlink.OperUnknown || l.Attrs().Flags&net.FlagUp == 0 {
+func (i *Interface) lacks(l rtnl.Link) (what []string, err error) {
+	if s := l.OperState; s != rtnl.OperUp && s != rtnl.OperUnknown || l.Flags&unix.IFF_UP == 0 {
 		what = append(what, fmt.Sprintf("the link is %v", s))
 	}
-	addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+	addrs, err := rtnl.Addrs(l.Index, unix.AF_UNSPEC)
 	if err != nil {
 		return nil, err
 	}
 	has6 := false // a kernel without IPv6 has refused all of its addresses
 	have := map[netip.Addr]bool{}
-	linkLocal := !makesLinkLocal(l.Attrs().Name)
+	linkLocal := !makesLinkLocal(l.Name)
 	for _, a := range addrs {
-		addr, _ := netip.AddrFromSlice(a.IP)
-		addr = addr.Unmap()
+		addr := a.IP.Unmap()
 		have[addr] = true
 		has6, linkLocal = has6 || addr.Is6(), linkLocal || addr.Is6() && addr.IsLinkLocalUnicast()
 		switch {

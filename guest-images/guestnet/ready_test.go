@@ -11,18 +11,19 @@ import (
 	"github.com/vishvananda/netlink"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+	"vnic.dev/vnic/internal/rtnl"
 	"vnic.dev/vnic/internal/testkit"
 )
 
 // cable is two interfaces, of which the second is the peer's; the first has a link when the second is up.
-func cable(t *testing.T) (ours, peers netlink.Link) {
+func cable(t *testing.T) (ours, peers rtnl.Link) {
 	t.Helper()
 	v := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "v0"}, PeerName: "v1"}
 	if err := netlink.LinkAdd(v); err != nil {
 		t.Skipf("no interfaces to play with: %v", err)
 	}
 	for i, name := range []string{"v0", "v1"} {
-		l := testkit.Must(netlink.LinkByName(name))(t)
+		l := testkit.Must(rtnl.LinkByName(name))(t)
 		if i == 0 {
 			ours = l
 		} else {
@@ -36,10 +37,10 @@ func TestLinkThatIsLateIsWaitedFor(t *testing.T) {
 	alone(t)
 	ignore := goleak.IgnoreCurrent()
 	ours, peers := cable(t)
-	c := Config{Interfaces: []Interface{{MAC: ours.Attrs().HardwareAddr.String(),
+	c := Config{Interfaces: []Interface{{MAC: ours.HardwareAddr.String(),
 		Addrs: []netip.Prefix{netip.MustParsePrefix("10.9.8.7/24"), netip.MustParsePrefix("fd00::7/64")}}}}
 	testkit.OK(t, c.Interfaces[0].up(ours))
-	links := []netlink.Link{ours}
+	links := []rtnl.Link{ours}
 	missing, err := c.ready(t.Context(), links, time.Millisecond)
 	if err != nil || !strings.Contains(missing, "v0: the link is ") ||
 		!strings.Contains(missing, " after it was to be up") {
@@ -51,9 +52,9 @@ func TestLinkThatIsLateIsWaitedFor(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	// It comes while somebody waits: ready has seen that it is not there when its events have begun.
-	events, stop, err := changes()
+	events, stop, err := rtnl.Watch()
 	testkit.OK(t, err)
-	testkit.OK(t, netlink.LinkSetUp(peers))
+	testkit.OK(t, rtnl.SetUp(peers.Index))
 	if _, ok := <-events; !ok {
 		t.Error("no event")
 	}
@@ -77,16 +78,16 @@ func TestTentativeAddressIsWaitedFor(t *testing.T) {
 		t.Skip("no IPv6")
 	}
 	ours, peers := cable(t)
-	for _, l := range []netlink.Link{ours, peers} {
-		testkit.OK(t, netlink.LinkSetUp(l))
+	for _, l := range []rtnl.Link{ours, peers} {
+		testkit.OK(t, rtnl.SetUp(l.Index))
 	}
-	a := testkit.Must(netlink.ParseAddr("fd00::7/64"))(t)
-	c := Config{Interfaces: []Interface{{MAC: ours.Attrs().HardwareAddr.String(),
+	a := netip.MustParsePrefix("fd00::7/64")
+	c := Config{Interfaces: []Interface{{MAC: ours.HardwareAddr.String(),
 		Addrs: []netip.Prefix{netip.MustParsePrefix("fd00::7/64")}}}}
-	links := []netlink.Link{ours}
+	links := []rtnl.Link{ours}
 	testkit.Eventually(t, "an address that is tentative", func() bool { // it is for a second, in which we may not run
-		_ = netlink.AddrDel(ours, a)
-		testkit.OK(t, netlink.AddrAdd(ours, a)) // with duplicate address detection
+		_ = rtnl.RemoveAddr(ours.Index, a)
+		testkit.OK(t, rtnl.AddAddr(ours.Index, a, 0)) // with duplicate address detection
 		missing := testkit.Must(c.ready(t.Context(), links, 0))(t)
 		return strings.Contains(missing, "address fd00::7 is tentative")
 	})

@@ -12,10 +12,10 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/rtnl"
 )
 
 // GuardName is the name under which a program that uses Options.Guard must run Guard, when it is started so (argv[0]).
@@ -103,11 +103,11 @@ func registered(r io.Reader) map[uint32]struct{} {
 }
 
 func unregisterOf(name string, ids map[uint32]struct{}) (err error) {
-	link, err := netlink.LinkByName(name)
+	link, err := rtnl.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	c, err := openChannel(name, link.Attrs().Index, link.Attrs().HardwareAddr)
+	c, err := openChannel(name, link.Index, link.HardwareAddr)
 	if err != nil {
 		return err
 	}

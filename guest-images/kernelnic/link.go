@@ -9,8 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/rtnl"
 )
 
 // findInterface gives the name of the one network interface of a driver.
@@ -43,38 +44,37 @@ func bringUp(name string, mtu int, addrs []netip.Prefix) (mac net.HardwareAddr, 
 	fail := func(what string, err error) (net.HardwareAddr, int, []netip.Prefix, error) {
 		return nil, 0, added, fmt.Errorf("%s: %s: %w", name, what, err)
 	}
-	link, err := netlink.LinkByName(name)
+	link, err := rtnl.LinkByName(name)
 	if err != nil {
 		return fail("find", err)
 	}
-	if mtu != 0 && mtu != link.Attrs().MTU {
-		if err := netlink.LinkSetMTU(link, mtu); err != nil {
+	if mtu != 0 && mtu != link.MTU {
+		if err := rtnl.SetMTU(link.Index, mtu); err != nil {
 			return fail(fmt.Sprintf("MTU %d", mtu), err)
 		}
 	}
-	if err := netlink.LinkSetUp(link); err != nil {
+	if err := rtnl.SetUp(link.Index); err != nil {
 		return fail("up", err)
 	}
 	for _, p := range addrs {
-		a := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
+		var flags uint8
 		if p.Addr().Is6() {
-			a.Flags = unix.IFA_F_NODAD // no other host can have the address
+			flags = unix.IFA_F_NODAD // no other host can have the address
 		}
-		switch err := netlink.AddrAdd(link, a); {
+		switch err := rtnl.AddAddr(link.Index, p, flags); {
 		case err == nil:
 			added = append(added, p)
 		case !errors.Is(err, unix.EEXIST):
 			return fail("address "+p.String(), err)
 		}
 	}
-	return link.Attrs().HardwareAddr, link.Attrs().Index, added, nil
+	return link.HardwareAddr, link.Index, added, nil
 }
 
 // addRoutes makes default routes by the interface. They go with its addresses.
 func addRoutes(index int, gateways []netip.Addr) error {
 	for _, g := range gateways {
-		r := &netlink.Route{LinkIndex: index, Gw: g.AsSlice()}
-		if err := netlink.RouteAdd(r); err != nil && !errors.Is(err, unix.EEXIST) {
+		if err := rtnl.AddDefaultRoute(index, g, 0); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("route by %v: %w", g, err)
 		}
 	}
@@ -97,13 +97,12 @@ func raiseMinRTO() error {
 
 // takeDown undoes bringUp, but for the MTU.
 func takeDown(name string, addrs []netip.Prefix) error {
-	link, err := netlink.LinkByName(name)
+	link, err := rtnl.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	for _, p := range addrs {
-		a := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
-		if derr := netlink.AddrDel(link, a); derr != nil && !errors.Is(derr, unix.EADDRNOTAVAIL) {
+		if derr := rtnl.RemoveAddr(link.Index, p); derr != nil && !errors.Is(derr, unix.EADDRNOTAVAIL) {
 			err = errors.Join(err, fmt.Errorf("%s: remove %v: %w", name, p, derr))
 		}
 	}
