@@ -10,12 +10,11 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"syscall"
-	"time"
+	"strings"
 
-	"github.com/insomniacslk/dhcp/dhcpv4"
-	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/dhcp4"
 )
 
 // Lease is what a server gave.
@@ -30,13 +29,6 @@ type Lease struct {
 // ErrNoAnswer says that no server has answered.
 var ErrNoAnswer = errors.New("no DHCP server answers")
 
-// How often a client asks, and how long it waits for the first answer; each next wait is twice as
-// long, 5 s in all for either of the two messages. A server on the same machine needs milliseconds.
-const (
-	tries = 5
-	wait  = 160 * time.Millisecond
-)
-
 // minMTU is the least that a server may say (RFC 2132, 5.1).
 const minMTU = 68
 
@@ -46,64 +38,47 @@ const minMTU = 68
 // gives no UDP socket such a packet before the address is ours, so a packet socket is what listens (RFC 2131, 4.1). A
 // kernel without those gets what is broadcast.
 func Ask(ctx context.Context, name string, mac net.HardwareAddr) (Lease, error) {
-	pc, err := nclient4.NewRawUDPConn(name, dhcpv4.ClientPort)
-	if errors.Is(err, unix.EAFNOSUPPORT) {
-		pc, err = listenUDP(ctx, name)
-	}
-	if err != nil {
-		return Lease{}, fmt.Errorf("DHCP on %s: %w", name, err)
-	}
-	l, err := ask(ctx, pc, mac)
+	l, err := askOn(ctx, name, mac)
 	if err != nil {
 		return l, fmt.Errorf("DHCP on %s: %w", name, err)
 	}
 	return l, nil
 }
 
-// listenUDP gives a UDP socket of an interface without an address.
-func listenUDP(ctx context.Context, name string) (net.PacketConn, error) {
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
-		cerr := c.Control(func(fd uintptr) {
-			err = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1),
-				unix.BindToDevice(int(fd), name))
-		})
-		return errors.Join(err, cerr)
-	}}
-	return lc.ListenPacket(ctx, "udp4", ":68")
-}
-
-// ask is DISCOVER, OFFER, REQUEST, ACK; it closes pc. Answers are asked to be broadcast, as we have
-// no address yet.
-func ask(ctx context.Context, pc net.PacketConn, mac net.HardwareAddr, opts ...nclient4.ClientOpt) (Lease, error) {
-	opts = append([]nclient4.ClientOpt{nclient4.WithTimeout(wait), nclient4.WithRetry(tries)}, opts...)
-	c, err := nclient4.NewWithConn(pc, mac, opts...)
-	if err != nil {
-		return Lease{}, errors.Join(err, pc.Close())
+func askOn(ctx context.Context, name string, mac net.HardwareAddr) (Lease, error) {
+	if len(mac) != 6 {
+		return Lease{}, fmt.Errorf("MAC %q: not that of an Ethernet interface", mac)
 	}
-	defer func() { _ = c.Close() }()
-	got, err := c.Request(ctx, dhcpv4.WithBroadcast(true), dhcpv4.WithRequestedOptions(dhcpv4.OptionHostName,
-		dhcpv4.OptionInterfaceMTU))
-	switch {
-	case ctx.Err() != nil:
-		return Lease{}, context.Cause(ctx)
-	case errors.Is(err, nclient4.ErrNoResponse):
-		return Lease{}, ErrNoAnswer
-	case err != nil:
+	c, err := listenPacket(name, [6]byte(mac))
+	if errors.Is(err, unix.EAFNOSUPPORT) {
+		c, err = listenUDP(ctx, name)
+	}
+	if err != nil {
 		return Lease{}, err
 	}
-	return read(got.ACK)
+	defer func() { _ = c.Close() }()
+	return ask(ctx, &client{conn: c, wait: wait, mac: [6]byte(mac)})
+}
+
+func ask(ctx context.Context, c *client) (Lease, error) {
+	ack, err := c.lease(ctx)
+	if err != nil {
+		return Lease{}, err
+	}
+	return read(ack)
 }
 
 // read takes what is wanted from an acknowledgement.
-func read(ack *dhcpv4.DHCPv4) (Lease, error) {
-	addr, ok := netip.AddrFromSlice(ack.YourIPAddr.To4())
-	ones, bits := ack.SubnetMask().Size()
-	if !ok || !addr.IsGlobalUnicast() || bits != 32 {
-		return Lease{}, fmt.Errorf("a lease of address %v, mask %v", ack.YourIPAddr, ack.SubnetMask())
+func read(ack *dhcp4.Message) (Lease, error) {
+	a, _ := ack.Options.Addr(dhcp4.SubnetMask)
+	mask := net.IPMask(a.AsSlice())
+	ones, bits := mask.Size()
+	if !ack.Yours.IsGlobalUnicast() || bits != 32 {
+		return Lease{}, fmt.Errorf("a lease of address %v, mask %v", ack.Yours, mask)
 	}
-	l := Lease{Addr: netip.PrefixFrom(addr, ones), Routers: addrs(ack.Router()), DNS: addrs(ack.DNS()),
-		Name: ack.HostName()}
-	if b := ack.Options.Get(dhcpv4.OptionInterfaceMTU); len(b) == 2 {
+	l := Lease{Addr: netip.PrefixFrom(ack.Yours, ones), Routers: ack.Options.Addrs(dhcp4.Router),
+		DNS: ack.Options.Addrs(dhcp4.DNS), Name: strings.TrimRight(string(ack.Options[dhcp4.HostName]), "\x00")}
+	if b := ack.Options[dhcp4.InterfaceMTU]; len(b) == 2 {
 		if n := int(binary.BigEndian.Uint16(b)); n >= minMTU {
 			l.MTU = n
 		}
@@ -112,15 +87,6 @@ func read(ack *dhcpv4.DHCPv4) (Lease, error) {
 		l.Name = ""
 	}
 	return l, nil
-}
-
-func addrs(list []net.IP) (out []netip.Addr) {
-	for _, ip := range list {
-		if a, ok := netip.AddrFromSlice(ip.To4()); ok {
-			out = append(out, a)
-		}
-	}
-	return out
 }
 
 // hostName says whether a name is fit to be a host's (RFC 1123, 2.1): it goes into files.

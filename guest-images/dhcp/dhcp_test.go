@@ -5,27 +5,19 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
-	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
+
+	"vnic.dev/vnic/internal/dhcp4"
 	"vnic.dev/vnic/internal/testkit"
 )
 
 var mac = net.HardwareAddr{2, 0, 0, 0, 0, 1}
-
-// client asks a server of the test's.
-type client struct {
-	pc     net.PacketConn
-	server *net.UDPAddr
-	wait   time.Duration
-}
-
-func (c *client) lease(ctx context.Context) (Lease, error) {
-	return ask(ctx, c.pc, mac, nclient4.WithServerAddr(c.server), nclient4.WithTimeout(c.wait))
-}
 
 // pair gives a client, and the socket of its server.
 func pair(t *testing.T) (*client, net.PacketConn) {
@@ -36,7 +28,7 @@ func pair(t *testing.T) (*client, net.PacketConn) {
 		t.Cleanup(func() { _ = pc.Close() })
 		ends[i] = pc
 	}
-	return &client{pc: ends[0], server: ends[1].LocalAddr().(*net.UDPAddr), wait: 10 * time.Second}, ends[1]
+	return &client{conn: udpConn{ends[0], ends[1].LocalAddr()}, wait: 10 * time.Second, mac: [6]byte(mac)}, ends[1]
 }
 
 // serve answers n messages: each with what answers gives for it.
@@ -91,10 +83,20 @@ func TestLeaseIsTaken(t *testing.T) {
 	done := serve(t, pc, 2, func(i int, m *dhcpv4.DHCPv4) [][]byte {
 		other := *m
 		other.TransactionID[0] ^= 1
-		return [][]byte{{1, 2, 3}, reply(t, &other, dhcpv4.MessageTypeOffer), reply(t, &other, dhcpv4.MessageTypeAck),
-			m.ToBytes(), answer(t, i, m)}
+		stranger := *m
+		stranger.ClientHWAddr = net.HardwareAddr{2, 0, 0, 0, 0, 2}
+		not := dhcpv4.WithYourIP(net.IPv4(10, 1, 2, 4))
+		list := [][]byte{{1, 2, 3}, m.ToBytes(), reply(t, m, 0, not)}
+		for _, k := range []dhcpv4.MessageType{dhcpv4.MessageTypeOffer, dhcpv4.MessageTypeAck, dhcpv4.MessageTypeNak} {
+			list = append(list, reply(t, &other, k, not), reply(t, &stranger, k, not),
+				reply(t, m, k, not, func(r *dhcpv4.DHCPv4) { r.OpCode = dhcpv4.OpcodeBootRequest }))
+			if i == 1 { // of a server whose offer was not taken
+				list = append(list, reply(t, m, k, not, dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.IPv4(10, 1, 2, 253)))))
+			}
+		}
+		return append(list, answer(t, i, m))
 	})
-	l, err := c.lease(t.Context())
+	l, err := ask(t.Context(), c)
 	<-done
 	gw := []netip.Addr{netip.MustParseAddr("10.1.2.254")}
 	if err != nil || l.Addr != netip.MustParsePrefix("10.1.2.3/24") || !slices.Equal(l.Routers, gw) ||
@@ -108,15 +110,40 @@ func TestAsksAgainAndGivesUp(t *testing.T) {
 	c.wait = time.Millisecond
 	n := 0
 	done := serve(t, pc, tries, func(int, *dhcpv4.DHCPv4) [][]byte { n++; return nil })
-	testkit.ErrorIs(t, testkit.Err(c.lease(t.Context())), ErrNoAnswer)
+	testkit.ErrorIs(t, testkit.Err(ask(t.Context(), c)), ErrNoAnswer)
 	<-done
 	testkit.Equal(t, "questions", n, tries)
 	ctx, cancel := context.WithCancel(t.Context())
 	c, pc = pair(t)
 	c.wait = time.Hour
 	done = serve(t, pc, 1, func(int, *dhcpv4.DHCPv4) [][]byte { cancel(); return nil })
-	testkit.ErrorIs(t, testkit.Err(c.lease(ctx)), context.Canceled)
+	testkit.ErrorIs(t, testkit.Err(ask(ctx, c)), context.Canceled)
 	<-done
+}
+
+// silent is a network without a server. It keeps the deadlines of reads.
+type silent struct {
+	conn
+	waits []time.Duration
+}
+
+func (s *silent) Write(b []byte) (int, error) { return len(b), nil }
+
+func (s *silent) Read([]byte) (int, error) { return 0, os.ErrDeadlineExceeded }
+
+func (s *silent) SetReadDeadline(at time.Time) error {
+	s.waits = append(s.waits, time.Until(at))
+	return nil
+}
+
+func TestEachWaitIsTwiceAsLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s silent
+		testkit.ErrorIs(t, testkit.Err(ask(t.Context(), &client{conn: &s, wait: wait})), ErrNoAnswer)
+		if want := []time.Duration{wait, 2 * wait, 4 * wait, 8 * wait, 16 * wait}; !slices.Equal(s.waits, want) {
+			t.Errorf("waits %v, want %v", s.waits, want)
+		}
+	})
 }
 
 // What a server says of the MTU is taken, if it is one.
@@ -135,7 +162,7 @@ func TestMTUIsTaken(t *testing.T) {
 			}
 			return [][]byte{reply(t, m, dhcpv4.MessageTypeAck, dhcpv4.WithGeneric(dhcpv4.OptionInterfaceMTU, x.said))}
 		})
-		l, err := c.lease(t.Context())
+		l, err := ask(t.Context(), c)
 		<-done
 		testkit.OK(t, err)
 		testkit.Equal(t, fmt.Sprintf("MTU of %v", x.said), l.MTU, x.want)
@@ -151,7 +178,7 @@ func TestRefusalIsSaid(t *testing.T) {
 		}
 		return [][]byte{reply(t, m, dhcpv4.MessageTypeNak, dhcpv4.WithOption(dhcpv4.OptMessage("no more addresses")))}
 	})
-	testkit.ErrorSays(t, testkit.Err(c.lease(t.Context())), "no more addresses")
+	testkit.ErrorSays(t, testkit.Err(ask(t.Context(), c)), "no more addresses")
 	<-done
 }
 
@@ -168,7 +195,7 @@ func TestBadLeasesAreRefused(t *testing.T) {
 			}
 			return [][]byte{reply(t, m, dhcpv4.MessageTypeAck, bad)}
 		})
-		if l, err := c.lease(t.Context()); err == nil {
+		if l, err := ask(t.Context(), c); err == nil {
 			t.Errorf("%s: %+v", name, l)
 		}
 		<-done
@@ -181,7 +208,7 @@ func FuzzLease(f *testing.F) {
 		dhcpv4.WithOption(dhcpv4.OptHostName("a\nb"))))(f)
 	f.Add(m.ToBytes())
 	f.Fuzz(func(t *testing.T, b []byte) {
-		m, err := dhcpv4.FromBytes(b)
+		m, err := dhcp4.Decode(b)
 		if err != nil {
 			return
 		}

@@ -1,6 +1,7 @@
 package dhcp
 
 import (
+	"context"
 	"net"
 	"net/netip"
 	"runtime"
@@ -41,6 +42,12 @@ func TestAnswerToTheAddressThatIsGivenIsHeard(t *testing.T) {
 		<-done
 		testkit.OK(t, pc.Close())
 	}
+	pc := testkit.Must(nclient4.NewRawUDPConn("s", dhcpv4.ServerPort))(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := serve(t, pc, 1, func(int, *dhcpv4.DHCPv4) [][]byte { cancel(); return nil })
+	testkit.ErrorIs(t, testkit.Err(Ask(ctx, "c", hw)), context.Canceled)
+	<-done
+	testkit.OK(t, pc.Close())
 }
 
 // answersTo sends all answers to one address.

@@ -7,11 +7,10 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/insomniacslk/dhcp/dhcpv4"
-	"github.com/insomniacslk/dhcp/iana"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 
+	"vnic.dev/vnic/internal/dhcp4"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/stack/internal/ether"
 	"vnic.dev/vnic/wire"
@@ -77,103 +76,85 @@ func asksForAnother(h *splitter.Headers, src wire.MAC, b []byte) bool {
 // answerDHCP gives the answer to a datagram, and where it goes to. It is empty if none is due, nil
 // if the datagram is not to be understood, or nothing can be done for it.
 func (g *Gateway) answerDHCP(b []byte, now time.Time) (reply []byte, to netip.AddrPort) {
-	req, err := dhcpv4.FromBytes(b)
-	if err != nil || req.OpCode != dhcpv4.OpcodeBootRequest || req.HWType != iana.HWTypeEthernet ||
-		len(req.ClientHWAddr) != 6 ||
-		!req.GatewayIPAddr.IsUnspecified() { // relays have no business here
+	req, err := dhcp4.Decode(b)
+	if err != nil || req.Op != dhcp4.BootRequest || !req.Relay.IsUnspecified() { // relays have no business here
 		return nil, to
 	}
-	mac := wire.MAC(req.ClientHWAddr)
+	mac := wire.MAC(req.MAC)
 	if g.leases.none[mac] {
 		return []byte{}, to // it is on another network
 	}
-	if server, ok := optionAddr(req.Options, dhcpv4.OptionServerIdentifier); ok && server != g.o.Prefix4.Addr() {
+	if server, ok := req.Options.Addr(dhcp4.ServerID); ok && server != g.o.Prefix4.Addr() {
 		return []byte{}, to // the client has chosen another server
 	}
-	client, want := addr4(req.ClientIPAddr), addr4(req.ClientIPAddr)
-	if a, ok := optionAddr(req.Options, dhcpv4.OptionRequestedIPAddress); ok {
+	client, want := req.Client, req.Client
+	if a, ok := req.Options.Addr(dhcp4.RequestedAddress); ok {
 		want = a
 	}
-	kind, yours, known := dhcpv4.MessageTypeAck, want, false
-	switch req.MessageType() {
-	case dhcpv4.MessageTypeDiscover:
-		kind = dhcpv4.MessageTypeOffer
+	kind, yours, known := dhcp4.Ack, want, false
+	switch req.Type() {
+	case dhcp4.Discover:
+		kind = dhcp4.Offer
 		if yours, known = g.leases.offer(mac, want, now); !known {
 			return nil, to
 		}
-	case dhcpv4.MessageTypeRequest:
+	case dhcp4.Request:
 		if !g.leases.confirm(mac, want, now) {
-			kind = dhcpv4.MessageTypeNak
+			kind = dhcp4.Nak
 		}
-	case dhcpv4.MessageTypeInform:
+	case dhcp4.Inform:
 		yours = netip.IPv4Unspecified()
-	case dhcpv4.MessageTypeRelease:
+	case dhcp4.Release:
 		g.leases.release(mac, client)
 		return []byte{}, to
-	case dhcpv4.MessageTypeDecline:
+	case dhcp4.Decline:
 		g.leases.decline(mac, want, now)
 		return []byte{}, to
 	default:
 		return nil, to
 	}
-	r, err := g.dhcpReply(req, kind, yours)
-	if err != nil {
-		return nil, to
-	}
 	// To a client that has no address yet, and with a NAK (RFC 2131, 4.1), the answer is a
 	// broadcast, which each may take.
 	to = netip.AddrPortFrom(broadcast4, portDHCPClient)
-	if kind != dhcpv4.MessageTypeNak && g.port.filter.neighbor4(client) {
+	if kind != dhcp4.Nak && g.port.filter.neighbor4(client) {
 		to = netip.AddrPortFrom(client, portDHCPClient)
 	}
-	return r.ToBytes(), to
+	return g.dhcpReply(req, kind, yours).Encode(), to
 }
 
 // dhcpReply makes an answer (RFC 2131, table 3).
-func (g *Gateway) dhcpReply(req *dhcpv4.DHCPv4, kind dhcpv4.MessageType, yours netip.Addr) (*dhcpv4.DHCPv4, error) {
-	own := net.IP(g.o.Prefix4.Addr().AsSlice())
-	mods := []dhcpv4.Modifier{
-		dhcpv4.WithReply(req),
-		dhcpv4.WithMessageType(kind),
-		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(own)),
-		dhcpv4.WithOptionCopied(req, dhcpv4.OptionClientIdentifier), // RFC 6842
+func (g *Gateway) dhcpReply(req *dhcp4.Message, kind dhcp4.Type, yours netip.Addr) *dhcp4.Message {
+	r := &dhcp4.Message{Op: dhcp4.BootReply, XID: req.XID, Flags: req.Flags, MAC: req.MAC, Options: dhcp4.Options{
+		dhcp4.MessageType: {byte(kind)},
+		dhcp4.ServerID:    g.o.Prefix4.Addr().AsSlice(),
+	}}
+	if id := req.Options[dhcp4.ClientID]; id != nil {
+		r.Options[dhcp4.ClientID] = id // RFC 6842
 	}
-	if kind != dhcpv4.MessageTypeNak {
-		mods = append(mods, dhcpv4.WithYourIP(yours.AsSlice()), dhcpv4.WithClientIP(req.ClientIPAddr))
-		mods = append(mods, g.network(own, wire.MAC(req.ClientHWAddr))...)
+	if kind == dhcp4.Nak {
+		return r
 	}
-	if kind != dhcpv4.MessageTypeNak && req.MessageType() != dhcpv4.MessageTypeInform {
-		mods = append(mods, dhcpv4.WithOption(dhcpv4.OptIPAddressLeaseTime(leaseTime)))
+	r.Yours, r.Client = yours, req.Client
+	g.network(r.Options, wire.MAC(req.MAC))
+	if req.Type() != dhcp4.Inform {
+		r.Options[dhcp4.LeaseTime] = binary.BigEndian.AppendUint32(nil, uint32(leaseTime/time.Second))
 	}
-	return dhcpv4.New(mods...)
+	return r
 }
 
-// network is what a client learns of its network. Without NAT there is no router: it may have
+// network adds what a client learns of its network. Without NAT there is no router: it may have
 // another network that has one.
-func (g *Gateway) network(own net.IP, mac wire.MAC) []dhcpv4.Modifier {
-	mods := []dhcpv4.Modifier{
-		dhcpv4.WithNetmask(net.CIDRMask(g.o.Prefix4.Bits(), 32)),
-		dhcpv4.WithOption(dhcpv4.OptBroadcastAddress(lastOf(g.o.Prefix4).AsSlice())),
-		dhcpv4.WithDNS(own),
-		dhcpv4.WithOption(dhcpv4.OptDomainName(domain)),
-		dhcpv4.WithGeneric(dhcpv4.OptionInterfaceMTU, binary.BigEndian.AppendUint16(nil, uint16(g.o.MTU))),
-	}
+func (g *Gateway) network(o dhcp4.Options, mac wire.MAC) {
+	own := g.o.Prefix4.Addr().AsSlice()
+	o[dhcp4.SubnetMask] = net.CIDRMask(g.o.Prefix4.Bits(), 32)
+	o[dhcp4.BroadcastAddress] = lastOf(g.o.Prefix4).AsSlice()
+	o[dhcp4.DNS] = own
+	o[dhcp4.DomainName] = []byte(domain)
+	o[dhcp4.InterfaceMTU] = binary.BigEndian.AppendUint16(nil, uint16(g.o.MTU))
 	if g.o.NAT {
-		mods = append(mods, dhcpv4.WithRouter(own))
+		o[dhcp4.Router] = own
 	}
 	if h := g.leases.hosts[mac]; h != nil && h.Name != "" {
-		mods = append(mods, dhcpv4.WithOption(dhcpv4.OptHostName(h.Name)))
+		o[dhcp4.HostName] = []byte(h.Name)
 	}
-	return mods
-}
-
-// optionAddr is an option's address.
-func optionAddr(o dhcpv4.Options, code dhcpv4.OptionCode) (netip.Addr, bool) {
-	return netip.AddrFromSlice(o.Get(code))
-}
-
-// addr4 is an address of a DHCP header.
-func addr4(ip net.IP) netip.Addr {
-	a, _ := netip.AddrFromSlice(ip)
-	return a.Unmap()
 }

@@ -41,6 +41,12 @@ func (r *raw) dhcp(mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
 	return m
 }
 
+// addr4 is an address of a DHCP header.
+func addr4(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
+}
+
 // arp makes an ARP message.
 func (r *raw) arp(op byte, from, to netip.Addr, toMAC wire.MAC) []byte {
 	s, d := from.As4(), to.As4()
