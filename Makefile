@@ -57,7 +57,7 @@ $(GUEST): $(SRC)
 	@$(HASTE) $(WITH) go list -buildvcs=false -p $(CPUS) -export ./guest-images/cmd/vnic-guest > /dev/null
 	@$(BUILD) $(BESIDE) & \
 	  $(BUILD) -ldflags='-s -w -buildid=' -o bin/vnic-guest ./guest-images/cmd/vnic-guest && \
-	  gzip -nc bin/vnic-guest > $@.new; s=$$?; wait $$! && [ $$s = 0 ]
+	  gzip -1nc bin/vnic-guest > $@.new; s=$$?; wait $$! && [ $$s = 0 ]
 	@mv $@.new $@
 
 # The commands of guests' userland: u-root's own builder makes one program of them. A vnic in a checkout builds them when
