@@ -88,7 +88,7 @@ echo "ok   pages on demand"
 echo "== Linux 6.12, whose gve has no devmem TCP: the module compiles, loads, and moves pages of programs"
 read -r image dir < <("$root/tools/kernel" trixie bookworm-backports)
 within 300 "$vnic" boot --nic gve --gpu-driver vnicgpu --kernel "$image" --modules "$dir" \
-  --copy "$work/gpudriver-test:/bin/gpudriver-test" -- gpudriver-test private \
+  -- "$work/gpudriver-test" private \
   > "$work/out" 2> "$work/err" || fail "$(cat "$work/out" "$work/err")"
 echo "ok   $(basename "$dir"): $(grep -c 'ok  ' "$work/out") cases"
 status=0

@@ -36,6 +36,8 @@ func TestWhatIsRunAgain(t *testing.T) {
 		{"TestNew", "descriptors before:\n", "descriptors before"},
 		{"TestNew", "100 bytes came back changed\n", "came back changed"},
 		{"TestNew", "SHA-256 is ab, want cd\n", "SHA-256"},
+		{"acceptance/14-pcap.sh", "ok   runs.0.sha256_match == true   (true, true)\nFAIL late\n", ""},
+		{"acceptance/14-pcap.sh", "ok   a digest\nFAIL runs.0.sha256_match == true   (false, true)\n", "sha256"},
 		{"FuzzNew", "Failing input written to testdata/fuzz/FuzzNew/1\n", "Failing input"},
 	} {
 		got, err := l.Refuse(c.test, c.output)
