@@ -24,8 +24,8 @@ suite_of_machine() { ( . /etc/os-release && echo "${VERSION_CODENAME:-trixie}" )
 
 # fetch NAME SUITES PACKAGE...: the closure of the packages (or, with closure=no, the packages
 # alone) unpacked as $cache/NAME, from the first of SUITES (one argument, separated by spaces) that
-# has them all. A suite whose index is expired, cannot be reached, or has moved on to other packages
-# is a note, not an end, as long as another one serves.
+# has them all; but not files that match the patterns in $without, one a line. A suite whose index is
+# expired, cannot be reached, or has moved on to other packages is a note, not an end, as long as another one serves.
 fetch() {
   local name=$1 suites=$2 suite; shift 2
   [ ! -e "$cache/$name/.complete" ] || return 0
@@ -79,7 +79,8 @@ fetch_from() (
   # On a system with merged /usr, package files under /bin and /lib belong under /usr.
   mkdir -p "$s/root/usr/bin" "$s/root/usr/sbin" "$s/root/usr/lib" "$s/root/usr/lib64"
   ln -s usr/bin usr/sbin usr/lib usr/lib64 "$s/root/"
-  printf '%s\0' "$s"/archives/*.deb | root=$s/root xargs -0 -n 1 -P 2 bash -o pipefail -c \
-    'dpkg-deb --fsys-tarfile "$0" | tar -x --keep-directory-symlink -C "$root"' || exit 1
+  printf '%s' "${without:-}" > "$s/without"
+  printf '%s\0' "$s"/archives/*.deb | s=$s xargs -0 -n 1 -P 2 bash -o pipefail -c \
+    'dpkg-deb --fsys-tarfile "$0" | tar -x -X "$s/without" --keep-directory-symlink -C "$s/root"' || exit 1
   touch "$s/root/.complete" && rm -rf "$dir" && mv -T "$s/root" "$dir"
 )
