@@ -42,8 +42,12 @@ func TestServeOldQEMU(t *testing.T) {
 		socket := filepath.Join(t.TempDir(), "g")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		flags, said := (&bench{T: t, vnic: vnic}).flagsOf(ctx, socket, why)
-		got, err := exec.CommandContext(ctx, old, append([]string{"-display", "none"}, flags...)...).CombinedOutput()
+		b := &bench{T: t, vnic: vnic}
+		s := b.serve(ctx, "--nic", lab.GVE, "--socket-path", socket)
+		args := append([]string{"-display", "none"}, s.rep.Ports[0].QEMU...)
+		got, err := exec.CommandContext(ctx, old, args...).CombinedOutput()
+		s.term()
+		said := b.words(ctx, socket, why)
 		if err == nil || !strings.Contains(string(got), why) {
 			t.Errorf("QEMU 10.0: %v: %s", err, got)
 		}
@@ -58,17 +62,12 @@ func TestServeOldQEMU(t *testing.T) {
 	})
 }
 
-// flagsOf gives the arguments for QEMU that vnic serve prints, and its text for people, which ends with
-// these words.
-func (b *bench) flagsOf(ctx context.Context, socket, last string) (args []string, text string) {
+// words is the text for people that vnic serve prints, which ends with these.
+func (b *bench) words(ctx context.Context, socket, last string) string {
 	b.Helper()
-	flags := []string{"--nic", lab.GVE, "--socket-path", socket}
-	s := b.serve(ctx, flags...)
-	s.term()
-	args = s.rep.Ports[0].QEMU
-	s = b.launch(ctx, flags...)
+	s := b.launch(ctx, "--nic", lab.GVE, "--socket-path", socket)
 	defer s.kill()
 	b.must("vnic serve", s.stdout.says(ctx, s.Child, last))
 	s.term()
-	return args, s.stdout.String()
+	return s.stdout.String()
 }

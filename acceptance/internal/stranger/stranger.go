@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"vnic.dev/vnic/guest-images/agent"
@@ -66,7 +67,7 @@ func Boot(ctx context.Context, im *machines.Images, c Config) (*Guest, error) {
 		"-display", "none", "-no-reboot",
 		"-accel", "tcg,thread=multi", "-cpu", "max", "-kernel", im.Kernel.Boots(), "-initrd", c.Initrd,
 		"-append", "console=ttyS0 quiet panic=-1 tsc=unstable "+c.Append, "-serial", "file:"+c.Console(),
-		"-chardev", "socket,id=results,path="+results, "-serial", "chardev:results")
+		"-chardev", "socket,id=results,path="+comma(results), "-serial", "chardev:results")
 	cmd := exec.CommandContext(ctx, im.QEMU.Args[0], append(args, c.Args...)...)
 	cmd.Env = append(os.Environ(), im.QEMU.Env...)
 	said, err := os.Create(c.Console() + "-qemu") // much, when vnic goes away
@@ -86,7 +87,7 @@ func Boot(ctx context.Context, im *machines.Images, c Config) (*Guest, error) {
 	conn, err := l.Accept()
 	if err != nil {
 		<-qemu.Done()
-		return nil, fmt.Errorf("QEMU of %s ended: %w", c.Name, qemu.Err())
+		return nil, fmt.Errorf("QEMU of %s ended: %w: %s", c.Name, qemu.Err(), words(said.Name()))
 	}
 	g := &Guest{agent.NewClient(conn), qemu}
 	select {
@@ -94,12 +95,21 @@ func Boot(ctx context.Context, im *machines.Images, c Config) (*Guest, error) {
 		return g, nil
 	case <-g.Done():
 		g.Kill()
-		return nil, fmt.Errorf("guest %s: %w", c.Name, g.Err())
+		return nil, fmt.Errorf("guest %s: %w: %s", c.Name, g.Err(), words(said.Name()))
 	case <-ctx.Done():
 		g.Kill()
 		return nil, fmt.Errorf("guest %s has not booted: %w", c.Name, ctx.Err())
 	}
 }
+
+// words are the last ones in a file.
+func words(file string) []byte {
+	b, _ := os.ReadFile(file)
+	return b[max(0, len(b)-4<<10):]
+}
+
+// comma escapes a value for QEMU's option lists.
+func comma(s string) string { return strings.ReplaceAll(s, ",", ",,") }
 
 // Run runs a program in the guest.
 func (g *Guest) Run(ctx context.Context, r *agent.ExecResult, args []string) error {
