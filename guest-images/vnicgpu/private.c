@@ -158,6 +158,8 @@ static int private_ready(struct vnicgpu *gpu)
 	int ret = 0;
 	void *p;
 
+	if (!IS_ENABLED(CONFIG_DEVICE_PRIVATE)) /* as in Debian's 6.12: memremap_pages would warn, with a stack */
+		return -EOPNOTSUPP;
 	mutex_lock(&gpu->private_lock);
 	if (gpu->region)
 		goto unlock;

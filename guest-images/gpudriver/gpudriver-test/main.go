@@ -2,6 +2,7 @@
 // whose, and that removal waits for devices and for nobody else. It prints a line for each case.
 //
 //	gpudriver-test                 memory, mappings and dma-bufs
+//	gpudriver-test memory          what needs no NIC with device memory TCP
 //	gpudriver-test private         a program's pages in the GPU
 //	gpudriver-test private-long    the same of 64 MiB, 100 times
 //	gpudriver-test paging          pages that a NIC has on demand, with a test on the host (package testnic)
@@ -69,6 +70,8 @@ func main() {
 				return
 			}
 			fatal(err)
+		case "memory":
+			list = cases[:len(cases)-1] // but unbindBound
 		case "private":
 			list = privateCases
 		case "private-long":
@@ -93,7 +96,7 @@ func main() {
 			fmt.Println("bound")
 			return
 		default:
-			fatal(fmt.Errorf("no argument, private, private-long, paging, paging-long, leave, bind or log, and not %q",
+			fatal(fmt.Errorf("no argument, memory, private, private-long, paging, paging-long, leave, bind or log, and not %q",
 				os.Args[1]))
 		}
 	}
