@@ -12,7 +12,8 @@ const family = "Liberation Sans"
 // liberation has the shapes of Liberation Sans' characters in Latin, Greek and Cyrillic; font_test.go makes it, of the
 // fonts themselves.
 //
-// Copyright (c) 2007 Red Hat, Inc., with Reserved Font Name LIBERATION; SIL Open Font License 1.1.
+// Digitized data copyright (c) 2010 Google Corporation, with Reserved Font Arimo, Tinos and Cousine. Copyright (c) 2012
+// Red Hat, Inc., with Reserved Font Name Liberation. SIL Open Font License 1.1: OFL.txt.
 //
 //go:embed liberation.json
 var liberation []byte
