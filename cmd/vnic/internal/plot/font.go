@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"sync"
 )
 
 // family is what the embedded fonts are called.
@@ -37,13 +38,14 @@ type glyph struct {
 	Outline [][]int `json:"outline"` // segments: an operation, and x and y of each of its points
 }
 
-func newFonts() (*fonts, error) {
+// newFonts reads the embedded fonts, once. Nobody changes them.
+var newFonts = sync.OnceValues(func() (*fonts, error) {
 	f := new(fonts)
 	if err := json.Unmarshal(liberation, f); err != nil {
 		return nil, fmt.Errorf("embedded font: %w", err)
 	}
 	return f, nil
-}
+})
 
 // of is a style's font, and what a unit is in points.
 func (f *fonts) of(s style) (of *face, unit float64) {
