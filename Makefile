@@ -95,7 +95,7 @@ demo:
 	@$(WITH) true
 	@$(MAKE) --no-print-directory -j2 demo-fetch demo-build
 	bin/vnic run --size 64M
-	bin/vnic run --nic gve --mode devmem --size 16M
+	bin/vnic run --nic gve --size 16M
 
 demo-build: modules bin/fetch
 	@$(MAKE) --no-print-directory build
