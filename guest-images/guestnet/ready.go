@@ -34,7 +34,7 @@ func (c *Config) ready(ctx context.Context, links []rtnl.Link, patience time.Dur
 }
 
 // until calls f now, and after each change of links and addresses, until it gives true or an error.
-// It gives false when limit has passed. If a change interrupts f, it is called again at once.
+// It gives false when limit has passed. If a change interrupts f, f is called again at once, within limit too.
 func until(ctx context.Context, limit time.Duration, f func() (bool, error)) (bool, error) {
 	changes, stop, err := rtnl.Watch()
 	if err != nil {
@@ -43,15 +43,18 @@ func until(ctx context.Context, limit time.Duration, f func() (bool, error)) (bo
 	defer stop()
 	late := time.NewTimer(limit)
 	defer late.Stop()
+	now := make(chan struct{})
+	close(now)
 	for {
 		ok, err := f()
+		var again <-chan struct{}
 		if errors.Is(err, rtnl.ErrInterrupted) {
-			continue
-		}
-		if ok || err != nil {
+			again = now
+		} else if ok || err != nil {
 			return ok, err
 		}
 		select {
+		case <-again:
 		case _, ok := <-changes:
 			if !ok {
 				return false, errors.New("network interfaces: netlink has ended")

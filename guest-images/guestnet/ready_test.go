@@ -104,3 +104,20 @@ func TestTentativeAddressIsWaitedFor(t *testing.T) {
 		t.Errorf("%q, %v", missing, err)
 	}
 }
+
+func TestChangesWithoutAnEndHoldNobodyUp(t *testing.T) {
+	good, err := until(t.Context(), time.Millisecond, func() (bool, error) { return false, rtnl.ErrInterrupted })
+	if good || err != nil {
+		t.Errorf("%v, %v", good, err)
+	}
+	n := 0
+	good, err = until(t.Context(), time.Minute, func() (bool, error) {
+		if n++; n < 3 {
+			return false, rtnl.ErrInterrupted
+		}
+		return true, nil
+	})
+	if !good || err != nil {
+		t.Errorf("%v, %v", good, err)
+	}
+}
