@@ -29,11 +29,11 @@ func CheckHeader(h http.Header) error {
 	return nil
 }
 
-// consistsOf says whether each byte of s is an ASCII letter, a digit or one of more.
-func consistsOf(s, more string) bool {
+// consistsOf says whether s has no bytes but ASCII letters, digits, and those in others.
+func consistsOf(s, others string) bool {
 	for _, b := range []byte(s) {
 		letter := 'a' <= b|0x20 && b|0x20 <= 'z'
-		if !letter && !('0' <= b && b <= '9') && strings.IndexByte(more, b) < 0 {
+		if !letter && !('0' <= b && b <= '9') && strings.IndexByte(others, b) < 0 {
 			return false
 		}
 	}
@@ -43,8 +43,8 @@ func consistsOf(s, more string) bool {
 // isToken goes by RFC 9110, 5.6.2.
 func isToken(s string) bool { return s != "" && consistsOf(s, "!#$%&'*+-.^_`|~") }
 
-// isHost takes what consists of the characters of RFC 3986's host and port (3.2.2, 3.2.3); whether they are in order the
-// server decides.
+// isHost says whether s has only characters that a host and a port may have (RFC 3986, 3.2.2 and 3.2.3), as net/http
+// does: their order is not checked.
 func isHost(s string) bool { return consistsOf(s, "-._~%!$&'()*+,;=:[]") }
 
 // isFieldValue goes by RFC 9110, 5.5: of the control characters a value may have the tabulator.

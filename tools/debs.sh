@@ -24,8 +24,9 @@ suite_of_machine() { ( . /etc/os-release && echo "${VERSION_CODENAME:-trixie}" )
 
 # fetch NAME SUITES PACKAGE...: the closure of the packages (or, with closure=no, the packages
 # alone) unpacked as $cache/NAME, from the first of SUITES (one argument, separated by spaces) that
-# has them all; but not files that match the patterns in $without, one a line. A suite whose index is
-# expired, cannot be reached, or has moved on to other packages is a note, not an end, as long as another one serves.
+# has them all. A suite whose index is expired, cannot be reached, or has moved on to other packages
+# is a note, not an end, as long as another one serves. Files that match a pattern in $without (tar's
+# --exclude, one pattern a line) are not unpacked.
 fetch() {
   local name=$1 suites=$2 suite; shift 2
   [ ! -e "$cache/$name/.complete" ] || return 0

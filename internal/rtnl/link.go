@@ -46,7 +46,7 @@ const (
 	statsRxDropped      = 6 * 8
 	statsTxDropped      = 7 * 8
 	statsRxMissedErrors = 15 * 8
-	statsLen            = 16 * 8 // of those that are read: newer kernels have more
+	statsLen            = 16 * 8 // up to and including rx_missed_errors
 )
 
 const linkHeaderLen = unix.SizeofIfInfomsg // struct ifinfomsg
@@ -92,7 +92,7 @@ func decodeLink(b []byte) (l Link, err error) {
 	return l, nil
 }
 
-// linkNotFound is ENODEV in the words that users of vnic had so far.
+// linkNotFound is ENODEV, with the text of vishvananda/netlink, which users know from earlier versions.
 type linkNotFound struct{}
 
 func (linkNotFound) Error() string { return "Link not found" }

@@ -62,7 +62,7 @@ func TestServeOldQEMU(t *testing.T) {
 	})
 }
 
-// words is the text for people that vnic serve prints, which ends with these.
+// words gives the text for people that vnic serve prints; its end is last.
 func (b *bench) words(ctx context.Context, socket, last string) string {
 	b.Helper()
 	s := b.launch(ctx, "--nic", lab.GVE, "--socket-path", socket)

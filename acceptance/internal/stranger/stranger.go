@@ -102,7 +102,7 @@ func Boot(ctx context.Context, im *machines.Images, c Config) (*Guest, error) {
 	}
 }
 
-// words are the last ones in a file.
+// words gives the end of a file, 4 KiB at most.
 func words(file string) []byte {
 	b, _ := os.ReadFile(file)
 	return b[max(0, len(b)-4<<10):]

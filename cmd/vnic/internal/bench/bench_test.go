@@ -139,8 +139,8 @@ func TestIntervalsOfKnownSamples(t *testing.T) {
 	}
 }
 
-// The reference spends all of the doubt, and so may have an end that is one value nearer; from 31 values on it goes by the
-// normal distribution.
+// The reference's interval need not be symmetric: one of its ends may be one value nearer to the median. From 31 values
+// on it approximates by the normal distribution, and may be wider or narrower by one value.
 func TestIntervalsComparedWithBenchmath(t *testing.T) {
 	for n := MinPairs; n <= MaxPairs; n++ {
 		values := make([]float64, n)

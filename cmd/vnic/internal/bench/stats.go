@@ -15,8 +15,8 @@ type Interval struct {
 	High   float64 `json:"high"`
 }
 
-// summarize gives the median of MinPairs to MaxPairs values and its interval, by order statistics: nothing is assumed of
-// how the values are distributed. It sorts the values.
+// summarize gives the median of MinPairs to MaxPairs values and its interval, by order statistics: nothing is assumed
+// of how the values are distributed. It sorts the values.
 func summarize(values []float64) *Interval {
 	slices.Sort(values)
 	n := len(values)
@@ -28,9 +28,10 @@ func summarize(values []float64) *Interval {
 	}
 }
 
-// outside is how many values lie outside of the interval on either side: the most for which the chance is at most doubt.
-// Each value lies below the true median with a chance of one half, so how many do is distributed binomially: the sign
-// test's interval (NIST Engineering Statistics Handbook, 7.2.6; Conover, Practical Nonparametric Statistics, 3.2).
+// outside gives how many of n values are below the interval, and as many are above it: the largest number for which
+// the median is outside of the interval with a chance of at most doubt. Each value is below the true median with a
+// chance of one half, so the number of those that are has a binomial distribution: the interval is that of the sign
+// test (Conover, Practical Nonparametric Statistics, 3.2).
 func outside(n int) int {
 	sum, k := 0.0, 0
 	for ; k < n/2; k++ {

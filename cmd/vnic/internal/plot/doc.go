@@ -1,14 +1,17 @@
 // Package plot draws a picture of a run: panels of rates over time, one above the other with the same axes, and below
 // them bars beside names. It takes plain data, writes SVG or PNG, and knows nothing of labs.
 //
-// The layout (layout.go, draw.go) draws polygons, lines and texts on a canvas (canvas.go), of which there are two kinds:
-// svg.go writes elements, png.go fills outlines with golang.org/x/image/vector. The libraries for plots are not used:
-// they bring axes, TeX, more formats and more fonts into the program, 13 CPU seconds of compiler for these three shapes.
+// The layout (layout.go, draw.go) draws polygons, lines and texts on a canvas (canvas.go), of which there are two
+// kinds: svg.go writes elements, png.go fills outlines with golang.org/x/image/vector. The libraries for plots are not
+// used: they bring axes, TeX, more formats and more fonts into the program, 13 CPU seconds of compiler for these three
+// shapes.
 //
-// Of the Liberation fonts' regular and bold one the characters in Latin, Greek and Cyrillic are embedded (font.go). A PNG
-// is drawn with them; an SVG names the font, and Arial and Helvetica, which are as wide, for viewers that do not have it.
-// No font of the system is read, and no library reads fonts: that brings the world's character sets, 2 CPU seconds.
+// The outlines of Liberation Sans, regular and bold, are embedded for the characters of Latin, Greek and Cyrillic
+// (font.go). A PNG is drawn with them. An SVG names the font, and Arial and Helvetica, which are as wide, for viewers
+// that do not have it. No font of the system is read. The fonts' own files are not embedded: the library that reads
+// them (x/image/font/sfnt) takes 2 CPU seconds to compile.
 //
-// The caller's data costs what it costs to draw: the numbers of panels, series, intervals and bars are not bounded here.
-// A text is: it is cut where no picture has room for it. Text is escaped, and what XML cannot have is left out of it.
+// The caller's data costs what it costs to draw: the numbers of panels, series, intervals and bars are not bounded
+// here. A text is: it is cut where no picture has room for it. Text is escaped, and what XML cannot have is left out of
+// it.
 package plot

@@ -25,11 +25,12 @@ type fonts struct {
 	Bold    *face `json:"bold"`
 }
 
-// face is one font. All its numbers are in units, of which Em are as long as the font is large; y grows downwards.
+// face is one font. Lengths are in the font's own units: at a size of S points, one unit is S/Em points. y grows
+// downwards.
 type face struct {
 	Em     int               `json:"em"`
 	Glyphs map[string]*glyph `json:"glyphs"` // by their characters; "" is a box, for what the font does not have
-	Kern   map[string]int    `json:"kern"`   // by pairs of characters: what the second is nearer, as a negative number
+	Kern   map[string]int    `json:"kern"`   // by pairs of characters: how far the second is moved to the right
 }
 
 // glyph is the shape of a character.

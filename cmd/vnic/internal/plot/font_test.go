@@ -36,9 +36,15 @@ func TestFontsAreThoseOfTheirFiles(t *testing.T) {
 	if !bytes.Equal(b, liberation) && !*update {
 		t.Fatal("liberation.json is not what the fonts say: go test ./cmd/vnic/internal/plot -update")
 	}
-	if n := len(f.Regular.Glyphs); n < 500 || f.Regular.Kern["AV"] >= 0 || f.Bold.Glyphs["m"].Advance <= f.Bold.Glyphs["i"].Advance {
+	if n := len(f.Regular.Glyphs); n < 500 || f.Regular.Kern["AV"] >= 0 ||
+		f.Bold.Glyphs["m"].Advance <= f.Bold.Glyphs["i"].Advance {
 		t.Errorf("%d glyphs, AV %d", n, f.Regular.Kern["AV"])
 	}
+}
+
+// ops are the operations of TrueType's outlines.
+var ops = map[sfnt.SegmentOp]op{
+	sfnt.SegmentOpMoveTo: moveTo, sfnt.SegmentOpLineTo: lineTo, sfnt.SegmentOpQuadTo: quadTo,
 }
 
 func readFont(t *testing.T, ttf []byte) *face {
@@ -58,7 +64,6 @@ func readFont(t *testing.T, ttf []byte) *face {
 	for c, index := range indices {
 		g := &glyph{Advance: int(testkit.Must(in.GlyphAdvance(&b, index, em, font.HintingNone))(t)), Outline: [][]int{}}
 		for _, s := range testkit.Must(in.LoadGlyph(&b, index, em, nil))(t) {
-			ops := map[sfnt.SegmentOp]op{sfnt.SegmentOpMoveTo: moveTo, sfnt.SegmentOpLineTo: lineTo, sfnt.SegmentOpQuadTo: quadTo}
 			o, ok := ops[s.Op]
 			if !ok {
 				t.Fatalf("%q has an operation %d", c, s.Op)
