@@ -18,6 +18,8 @@
 #
 # They need Debian with apt, make and git; what else is missing they fetch into the cache (tools/with-tools).
 
+MAKEFLAGS += -r # no rules of make's own, which it would try for each source
+
 WITH  := tools/with-tools
 GUEST := guest-images/bin/vnic-guest.gz
 UROOT := bin/u-root.gz
@@ -28,8 +30,9 @@ SRC   := $(shell find . -name '*.go' -o -name '*.s' -o -name go.mod -o -name go.
                  -path './guest-images/vnicgpu/*' | grep -v '^./tools/')
 
 # What is made bears the date of its source, not of its making.
-export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+SOURCE_DATE_EPOCH := $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null || echo 0))
+export SOURCE_DATE_EPOCH
+VERSION := $(or $(VERSION),$(shell git describe --tags --always --dirty 2>/dev/null || echo devel))
 PREFIX  ?= /usr/local
 
 .PHONY: build install release demo demo-build demo-fetch modules check test test-all test-speed parts lint short unit guests race fuzz selftest clean
@@ -45,20 +48,16 @@ CPUS  := $(shell nproc)
 HASTE := GOGC=400 $(if $(filter 1 2,$(CPUS)),GOMAXPROCS=1)
 BUILD := $(HASTE) $(WITH) go build -buildvcs=false -p $(CPUS)
 
-# What of vnic needs no guest program is compiled while that is linked and packed, by one processor of two.
-BESIDE := github.com/spf13/cobra ./assets/selftests ./assets/gpumodule ./assets/toolimage \
-          $(addprefix ./cmd/vnic/internal/,bench broker labshow page pcap plot)
+# All that vnic is made of, but for its main package, which carries the guest program and so comes after it.
+REST := ./cmd/vnic/internal/... github.com/schollz/progressbar/v3 github.com/spf13/cobra runtime/pprof
 
-# The guest program goes into vnic itself: static, and with nothing in it that differs between machines.
+# The guest program goes into vnic itself: static, and with nothing in it that differs between machines. It is the only
+# program among these packages, and the first: the others are compiled while it is linked.
 $(GUEST): $(SRC)
 	@mkdir -p bin
 	@$(WITH) tools/modules ./cmd/vnic ./guest-images/cmd/vnic-guest
-	@echo "go build ./guest-images/cmd/vnic-guest"
-	@$(HASTE) $(WITH) go list -buildvcs=false -p $(CPUS) -export ./guest-images/cmd/vnic-guest > /dev/null
-	@$(BUILD) $(BESIDE) & \
-	  $(BUILD) -ldflags='-s -w -buildid=' -o bin/vnic-guest ./guest-images/cmd/vnic-guest && \
-	  gzip -1nc bin/vnic-guest > $@.new; s=$$?; wait $$! && [ $$s = 0 ]
-	@mv $@.new $@
+	$(BUILD) -ldflags='-s -w -buildid=' -o bin/ ./guest-images/cmd/vnic-guest $(REST)
+	@gzip -1nc bin/vnic-guest > $@.new && mv $@.new $@
 
 # The commands of guests' userland: u-root's own builder makes one program of them. A vnic in a checkout builds them when
 # it first needs them (guest-images/userlandbuild.go); only one that leaves its checkout carries them.
@@ -68,7 +67,7 @@ $(UROOT): tools/uroot/build tools/uroot/go.mod tools/uroot/go.sum tools/uroot/sh
 
 AS_VNIC := -ldflags='-s -w -X main.stamped=$(VERSION)'
 bin/vnic: $(SRC) $(GUEST)
-	$(BUILD) $(AS_VNIC) -o $@ ./cmd/vnic
+	$(WITH) go build -buildvcs=false $(AS_VNIC) -o $@ ./cmd/vnic
 
 # To Go the userland lies in guest-images/bin here, and is embedded; and vnic is compiled in full: see tools/with-tools.
 bin/release/vnic: $(SRC) $(GUEST) $(UROOT)

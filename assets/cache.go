@@ -136,12 +136,19 @@ func SaveJSON(dir, name string, v any) error {
 
 // saveFile writes a file whole, or not at all.
 func saveFile(dir, name string, b []byte) error {
+	return saveWritten(dir, name, func(f *os.File) error {
+		_, err := f.Write(b)
+		return err
+	})
+}
+
+// saveWritten is saveFile for what a function writes.
+func saveWritten(dir, name string, write func(*os.File) error) error {
 	f, err := os.CreateTemp(dir, "."+name+"-*")
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(b)
-	err = errors.Join(err, f.Chmod(0o644), f.Close())
+	err = errors.Join(write(f), f.Chmod(0o644), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), filepath.Join(dir, name))
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -46,13 +47,16 @@ func unpackKernel(root string) error {
 	if err != nil {
 		return err
 	}
-	if b, err = vmlinux(b); err == nil {
-		err = bootsByPVH(b)
-	}
-	if err != nil {
-		b = nil
-	}
-	return saveFile(root, vmlinuxName, b)
+	return saveWritten(root, vmlinuxName, func(f *os.File) error {
+		err := vmlinux(f, b)
+		if err == nil {
+			err = bootsByPVH(f)
+		}
+		if err == nil || errors.As(err, new(*fs.PathError)) { // the file's, not the kernel's
+			return err
+		}
+		return f.Truncate(0)
+	})
 }
 
 // Unpacked gives what the kernel's image unpacks to, at most 256 MB.
@@ -64,39 +68,38 @@ func (k *Kernel) Unpacked() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if b, err = vmlinux(b); err != nil {
+	var out bytes.Buffer
+	if err = vmlinux(&out, b); err != nil {
 		return nil, fmt.Errorf("%s: %w", k.Image, err)
 	}
-	return b, nil
+	return out.Bytes(), nil
 }
 
-// vmlinux gives the ELF file in a bzImage (Linux Documentation/arch/x86/boot.rst: payload_offset and payload_length,
+// vmlinux writes the ELF file in a bzImage (Linux Documentation/arch/x86/boot.rst: payload_offset and payload_length,
 // counted from where the protected-mode code begins; behind all but gzip's lies the unpacked size).
-func vmlinux(image []byte) ([]byte, error) {
+func vmlinux(w io.Writer, image []byte) error {
 	const head = 0x250
 	if len(image) < head || string(image[0x202:0x206]) != "HdrS" || binary.LittleEndian.Uint16(image[0x206:]) < 0x208 {
-		return nil, errors.New("not a bzImage of Linux 2.6.26 or newer")
+		return errors.New("not a bzImage of Linux 2.6.26 or newer")
 	}
 	start := (uint64(image[0x1f1])+1)*512 + uint64(binary.LittleEndian.Uint32(image[0x248:]))
 	size := uint64(binary.LittleEndian.Uint32(image[0x24c:]))
 	if size < 8 || start+size > uint64(len(image)) {
-		return nil, fmt.Errorf("a bzImage whose payload of %d bytes at %d lies outside of it", size, start)
+		return fmt.Errorf("a bzImage whose payload of %d bytes at %d lies outside of it", size, start)
 	}
 	payload := image[start : start+size]
 	want := binary.LittleEndian.Uint32(payload[size-4:])
 	if want > maxKernel {
-		return nil, fmt.Errorf("a kernel of %d bytes", want)
+		return fmt.Errorf("a kernel of %d bytes", want)
 	}
 	r, err := decompressor(payload)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var out bytes.Buffer // a size that a short file only claims is not allocated
-	out.Grow(min(int(want), 16*len(payload)) + bytes.MinRead)
-	if n, err := io.CopyN(&out, r, int64(want)); err != nil {
-		return nil, fmt.Errorf("a kernel that does not unpack: %d bytes of %d: %w", n, want, err)
+	if n, err := io.CopyN(w, r, int64(want)); err != nil {
+		return fmt.Errorf("a kernel that does not unpack: %d bytes of %d: %w", n, want, err)
 	}
-	return out.Bytes(), nil
+	return nil
 }
 
 // decompressor reads what Debian's kernels are packed with, zstd, and xz before; and gzip, which is the default. Gzip's
@@ -114,8 +117,8 @@ func decompressor(packed []byte) (io.Reader, error) {
 }
 
 // bootsByPVH looks for the note with which a kernel says where it is entered.
-func bootsByPVH(kernel []byte) error {
-	f, err := elf.NewFile(bytes.NewReader(kernel))
+func bootsByPVH(kernel io.ReaderAt) error {
+	f, err := elf.NewFile(kernel)
 	if err != nil {
 		return err
 	}

@@ -65,10 +65,16 @@ func xzOf(t *testing.T, b []byte) []byte {
 	return packed.Bytes()
 }
 
+func unpacked(image []byte) ([]byte, error) {
+	var out bytes.Buffer
+	err := vmlinux(&out, image)
+	return out.Bytes(), err
+}
+
 func TestKernelIsUnpacked(t *testing.T) {
 	want := elfKernel(xenPhys32Entry)
 	for name, packed := range map[string][]byte{"zstd": zstdOf(t, want), "xz": xzOf(t, want)} {
-		got, err := vmlinux(packedIn(packed, len(want)))
+		got, err := unpacked(packedIn(packed, len(want)))
 		if err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%s: %d bytes of %d, %v", name, len(got), len(want), err)
 		}
@@ -100,9 +106,9 @@ func TestKernelThatCannotBeUnpackedIsSaid(t *testing.T) {
 		"without CONFIG_PVH":            packedIn(zstdOf(t, elfKernel(17)), len(kernel)),
 		"bad magic number":              packedIn(zstdOf(t, make([]byte, 100)), 100),
 	} {
-		b, err := vmlinux(image)
+		b, err := unpacked(image)
 		if err == nil {
-			err = bootsByPVH(b)
+			err = bootsByPVH(bytes.NewReader(b))
 		}
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q: %v", want, err)
@@ -119,6 +125,8 @@ func TestTreeHasItsKernelUnpacked(t *testing.T) {
 	}{
 		{packedIn(zstdOf(t, kernel), len(kernel)), vmlinuxName},
 		{packedIn([]byte("\x02\x21, lz4"), 100), ""},
+		{packedIn(zstdOf(t, kernel), len(kernel)+1), ""},      // ends too early
+		{packedIn(zstdOf(t, elfKernel(17)), len(kernel)), ""}, // without PVH
 	} {
 		root := t.TempDir()
 		dir := filepath.Join(root, "usr/lib/modules/6.1")
@@ -132,6 +140,9 @@ func TestTreeHasItsKernelUnpacked(t *testing.T) {
 		if k.ELF != c.elf {
 			t.Errorf("%q, want %q", k.ELF, c.elf)
 		}
+		if st := testkit.Must(os.Stat(filepath.Join(root, vmlinuxName)))(t); c.elf == "" && st.Size() > 0 {
+			t.Errorf("%d bytes of a kernel that cannot be booted so", st.Size())
+		}
 	}
 	if err := unpackKernel(t.TempDir()); err == nil {
 		t.Error("a tree without a kernel")
@@ -142,13 +153,13 @@ func FuzzVmlinux(f *testing.F) {
 	kernel := elfKernel(xenPhys32Entry)
 	f.Add(packedIn(zstdOf(f, kernel), len(kernel)))
 	f.Fuzz(func(t *testing.T, image []byte) {
-		b, err := vmlinux(image)
+		b, err := unpacked(image)
 		if err != nil {
 			return
 		}
 		if len(b) > maxKernel {
 			t.Errorf("%d bytes are unpacked", len(b))
 		}
-		_ = bootsByPVH(b) // of anything: it ends, and says so
+		_ = bootsByPVH(bytes.NewReader(b)) // of anything: it ends, and says so
 	})
 }

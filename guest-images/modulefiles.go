@@ -2,7 +2,6 @@ package guestimages
 
 import (
 	"fmt"
-	"io/fs"
 	"slices"
 )
 
@@ -24,10 +23,4 @@ func ModuleFiles(dir string, names []string) (paths []string, err error) {
 	}
 	slices.Sort(paths)
 	return paths, nil
-}
-
-// CarriesProgram says whether the guest program is in this program, as it is where make has built it.
-func CarriesProgram() bool {
-	_, err := fs.Stat(bin, "bin/vnic-guest.gz")
-	return err == nil
 }

@@ -26,10 +26,20 @@ var ErrNoProgram = errors.New("this vnic carries no guest program, and building 
 	"make or take a release, " +
 	"put Go in PATH, or give one by $" + EnvProgram)
 
-// bin holds what the Makefile made: vnic-guest.gz, and for a release the userland.
-//
-//go:embed all:bin
-var bin embed.FS
+// programFile is the guest program among what a program carries.
+const programFile = "vnic-guest.gz"
+
+// carried is what this program carries for guests: the guest program, and in a release the userland.
+var carried fs.FS = embed.FS{}
+
+// Carry has this program carry files for guests: those of package guest-images/bin, which calls it.
+func Carry(files fs.FS) { carried = files }
+
+// CarriesProgram says whether the guest program is in this program, as it is where make has built it.
+func CarriesProgram() bool {
+	_, err := fs.Stat(carried, programFile)
+	return err == nil
+}
 
 type program struct {
 	content []byte
@@ -44,7 +54,7 @@ func loadProgram(ctx context.Context, o Options) (program, error) {
 	if path != "" {
 		return readProgram(path)
 	}
-	b, err := bin.ReadFile("bin/vnic-guest.gz")
+	b, err := fs.ReadFile(carried, programFile)
 	if err == nil {
 		return program{content: b, gzipped: true}, nil
 	}
@@ -82,7 +92,7 @@ func FindProgram(cacheDir string) (from string, there bool, err error) {
 		_, err := readProgram(path)
 		return "given: " + path, err == nil, err
 	}
-	if _, err := fs.Stat(bin, "bin/vnic-guest.gz"); err == nil {
+	if CarriesProgram() {
 		return "in this program", true, nil
 	}
 	m, installed := builtFrom()

@@ -41,7 +41,7 @@ type UserlandOptions struct {
 // into the cache, and a vnic elsewhere takes the one that was imported last. Without any it gives nil. The error of what
 // cannot be built is ErrNoUserland.
 func FindUserland(ctx context.Context, o UserlandOptions) (*Userland, error) {
-	f := userlandFinder{carried: embedded(), checkout: checkout(), cacheDir: o.CacheDir}
+	f := userlandFinder{carried: carried, checkout: checkout(), cacheDir: o.CacheDir}
 	u, _, err := f.find()
 	switch {
 	case !errors.Is(err, fs.ErrNotExist):
@@ -62,7 +62,7 @@ func FindUserland(ctx context.Context, o UserlandOptions) (*Userland, error) {
 // LookUserland says, in words for a user, where FindUserland will take the userland from, and whether it is there
 // already. ErrNoUserland says that there will be none.
 func LookUserland(cacheDir string) (from string, there bool, err error) {
-	f := userlandFinder{carried: embedded(), checkout: checkout(), cacheDir: cacheDir}
+	f := userlandFinder{carried: carried, checkout: checkout(), cacheDir: cacheDir}
 	switch _, from, err := f.find(); {
 	case !errors.Is(err, fs.ErrNotExist):
 		return from, err == nil, err
@@ -189,15 +189,6 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 			return nil, errors.Join(ctx.Err(), d.Close())
 		}
 	}
-}
-
-// embedded is what the Makefile put into this program.
-func embedded() fs.FS {
-	dir, err := fs.Sub(bin, "bin")
-	if err != nil {
-		return nil
-	}
-	return dir
 }
 
 // checkout is the checkout that this program is to build in: $VNIC_SOURCE, or the one in whose bin it lies. "": none.

@@ -20,6 +20,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/limit"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
+	_ "vnic.dev/vnic/guest-images/bin" // carries the guest program
 	"vnic.dev/vnic/lab"
 )
 

@@ -8,6 +8,7 @@ import (
 
 	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
+	_ "vnic.dev/vnic/guest-images/bin" // their guests run the program that make has built
 	"vnic.dev/vnic/internal/testkit"
 )
 
