@@ -52,11 +52,12 @@ BUILD := $(HASTE) $(WITH) go build -buildvcs=false -p $(CPUS)
 REST := ./cmd/vnic/internal/... github.com/schollz/progressbar/v3 github.com/spf13/cobra runtime/pprof
 
 # The guest program goes into vnic itself: static, and with nothing in it that differs between machines. It is the only
-# program among these packages, and the first: the others are compiled while it is linked.
+# program among these packages, and the first: the others are compiled while it is linked. (go build -o would leave them.)
 $(GUEST): $(SRC)
 	@mkdir -p bin
 	@$(WITH) tools/modules ./cmd/vnic ./guest-images/cmd/vnic-guest
-	$(BUILD) -ldflags='-s -w -buildid=' -o bin/ ./guest-images/cmd/vnic-guest $(REST)
+	GOBIN=$(CURDIR)/bin $(subst go build,go install,$(BUILD)) -ldflags='-s -w -buildid=' \
+	  ./guest-images/cmd/vnic-guest $(REST)
 	@gzip -1nc bin/vnic-guest > $@.new && mv $@.new $@
 
 # The commands of guests' userland: u-root's own builder makes one program of them. A vnic in a checkout builds them when
