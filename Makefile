@@ -46,7 +46,7 @@ modules:
 # Compilers take less time with more garbage; and on two processors a seventh less where each has one for itself.
 CPUS  := $(shell nproc)
 HASTE := GOGC=400 $(if $(filter 1 2,$(CPUS)),GOMAXPROCS=1)
-BUILD := $(HASTE) $(WITH) go build -buildvcs=false -p $(CPUS)
+BUILD := $(HASTE) $(WITH) go build -p $(CPUS)
 
 # All that vnic is made of, but for its main package, which carries the guest program and so comes after it.
 REST := ./cmd/vnic/internal/... github.com/schollz/progressbar/v3 github.com/spf13/cobra runtime/pprof
@@ -68,7 +68,7 @@ $(UROOT): tools/uroot/build tools/uroot/go.mod tools/uroot/go.sum tools/uroot/sh
 
 AS_VNIC := -ldflags='-s -w -X main.stamped=$(VERSION)'
 bin/vnic: $(SRC) $(GUEST)
-	$(WITH) go build -buildvcs=false $(AS_VNIC) -o $@ ./cmd/vnic
+	$(WITH) go build $(AS_VNIC) -o $@ ./cmd/vnic
 
 # To Go the userland lies in guest-images/bin here, and is embedded; and vnic is compiled in full: see tools/with-tools.
 bin/release/vnic: $(SRC) $(GUEST) $(UROOT)
@@ -94,7 +94,7 @@ demo:
 	@tools/cold
 	@$(WITH) true
 	@$(MAKE) --no-print-directory -j2 demo-fetch demo-build
-	bin/vnic run --size 64M
+	bin/vnic run --size 32M
 	bin/vnic run --nic gve --size 16M
 
 demo-build: modules bin/fetch
@@ -106,7 +106,7 @@ demo-fetch: bin/fetch
 # Nearly all packages wait for Go's runtime: two processors compile it.
 bin/fetch: $(SRC) assets/versions.lock
 	@mkdir -p bin
-	@GOGC=400 $(WITH) go build -buildvcs=false runtime
+	@GOGC=400 $(WITH) go build runtime
 	$(BUILD) -o $@ ./assets/cmd/fetch
 
 check: lint short
