@@ -40,8 +40,9 @@ PREFIX  ?= /usr/local
 build: bin/vnic
 
 # What vnic is made of, its guest program included.
+MODULES := $(WITH) tools/modules ./cmd/vnic ./guest-images/cmd/vnic-guest
 modules:
-	@$(WITH) tools/modules ./cmd/vnic ./guest-images/cmd/vnic-guest
+	@$(MODULES)
 
 # Compilers take less time with more garbage; and on two processors a seventh less where each has one for itself.
 CPUS  := $(shell nproc)
@@ -55,7 +56,7 @@ REST := ./cmd/vnic/internal/... github.com/schollz/progressbar/v3 github.com/spf
 # program among these packages, and the first: the others are compiled while it is linked. (go build -o would leave them.)
 $(GUEST): $(SRC)
 	@mkdir -p bin
-	@$(WITH) tools/modules ./cmd/vnic ./guest-images/cmd/vnic-guest
+	@$(MODULES)
 	GOBIN=$(CURDIR)/bin $(subst go build,go install,$(BUILD)) -ldflags='-s -w -buildid=' \
 	  ./guest-images/cmd/vnic-guest $(REST)
 	@gzip -1nc bin/vnic-guest > $@.new && mv $@.new $@
@@ -98,7 +99,7 @@ demo:
 	bin/vnic run --nic gve --size 16M
 
 demo-build: modules bin/fetch
-	@$(MAKE) --no-print-directory build
+	@$(MAKE) --no-print-directory MODULES=: build
 
 demo-fetch: bin/fetch
 	@-bin/fetch
