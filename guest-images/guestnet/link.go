@@ -69,11 +69,7 @@ func (i *Interface) up(l rtnl.Link) error {
 		return fmt.Errorf("up: %w", err)
 	}
 	for _, p := range i.Addrs {
-		var flags uint8
-		if p.Addr().Is6() {
-			flags = unix.IFA_F_NODAD // no other host can have the address
-		}
-		err := rtnl.AddAddr(l.Index, p, flags)
+		err := rtnl.AddAddr(l.Index, p, false)
 		if err != nil && !errors.Is(err, unix.EEXIST) && !without6(p.Addr().Is6(), err) {
 			return fmt.Errorf("address %v: %w", p, err)
 		}

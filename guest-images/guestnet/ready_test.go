@@ -87,7 +87,7 @@ func TestTentativeAddressIsWaitedFor(t *testing.T) {
 	links := []rtnl.Link{ours}
 	testkit.Eventually(t, "an address that is tentative", func() bool { // it is for a second, in which we may not run
 		_ = rtnl.RemoveAddr(ours.Index, a)
-		testkit.OK(t, rtnl.AddAddr(ours.Index, a, 0)) // with duplicate address detection
+		testkit.OK(t, rtnl.AddAddr(ours.Index, a, true))
 		missing := testkit.Must(c.ready(t.Context(), links, 0))(t)
 		return strings.Contains(missing, "address fd00::7 is tentative")
 	})

@@ -57,11 +57,7 @@ func bringUp(name string, mtu int, addrs []netip.Prefix) (mac net.HardwareAddr, 
 		return fail("up", err)
 	}
 	for _, p := range addrs {
-		var flags uint8
-		if p.Addr().Is6() {
-			flags = unix.IFA_F_NODAD // no other host can have the address
-		}
-		switch err := rtnl.AddAddr(link.Index, p, flags); {
+		switch err := rtnl.AddAddr(link.Index, p, false); {
 		case err == nil:
 			added = append(added, p)
 		case !errors.Is(err, unix.EEXIST):

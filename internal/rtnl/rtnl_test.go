@@ -117,10 +117,10 @@ func TestLinkThatDoesNotExist(t *testing.T) {
 		"up":               {SetUp(none), unix.ENODEV},
 		"MTU":              {SetMTU(none, 1500), unix.ENODEV},
 		"MTU too small":    {SetMTU(a, 1), unix.EINVAL},
-		"add address":      {AddAddr(none, addr, 0), unix.ENODEV},
+		"add address":      {AddAddr(none, addr, false), unix.ENODEV},
 		"remove address":   {RemoveAddr(none, addr), unix.ENODEV},
 		"add route":        {AddDefaultRoute(none, addr.Addr(), unix.RTNH_F_ONLINK), unix.ENODEV},
-		"no address":       {AddAddr(a, netip.Prefix{}, 0), unix.ERANGE},
+		"no address":       {AddAddr(a, netip.Prefix{}, false), unix.ERANGE},
 		"no gateway":       {AddDefaultRoute(a, netip.Addr{}, 0), unix.ERANGE},
 	} {
 		if !errors.Is(c.err, c.want) {
@@ -160,15 +160,15 @@ func TestAddressesAreTheReferences(t *testing.T) {
 	for i, text := range []string{"10.1.2.3/24", "10.1.2.4/24", "10.2.0.1/16", "10.3.0.1/31", "10.4.0.1/32", "0.0.0.1/0",
 		"169.254.1.1/16", "fd00::7/64", "fd01::7/128", "fe80::1234/64"} {
 		p := netip.MustParsePrefix(text)
-		var flags uint8
+		var flags int
 		if p.Addr().Is6() {
 			flags = unix.IFA_F_NODAD
 		}
-		testkit.OK(t, AddAddr(a, p, flags))
-		ref := &netlink.Addr{Flags: int(flags), IPNet: &net.IPNet{IP: p.Addr().AsSlice(),
+		testkit.OK(t, AddAddr(a, p, false))
+		ref := &netlink.Addr{Flags: flags, IPNet: &net.IPNet{IP: p.Addr().AsSlice(),
 			Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
 		testkit.OK(t, netlink.AddrAdd(theirs, ref))
-		testkit.ErrorIs(t, AddAddr(a, p, flags), unix.EEXIST, text)
+		testkit.ErrorIs(t, AddAddr(a, p, false), unix.EEXIST, text)
 		if i == 1 {
 			testkit.OK(t, RemoveAddr(a, p))
 			testkit.OK(t, netlink.AddrDel(theirs, ref))
@@ -201,8 +201,8 @@ func TestRoutesAreTheReferences(t *testing.T) {
 	testkit.OK(t, SetUp(a))
 	testkit.OK(t, SetUp(b))
 	link := testkit.Must(netlink.LinkByIndex(a))(t)
-	testkit.OK(t, AddAddr(a, netip.MustParsePrefix("10.0.0.1/24"), 0))
-	testkit.OK(t, AddAddr(a, netip.MustParsePrefix("fd00::1/64"), unix.IFA_F_NODAD))
+	testkit.OK(t, AddAddr(a, netip.MustParsePrefix("10.0.0.1/24"), false))
+	testkit.OK(t, AddAddr(a, netip.MustParsePrefix("fd00::1/64"), false))
 	for _, c := range []struct {
 		gateway string
 		flags   uint32
@@ -282,9 +282,9 @@ func TestWatchReportsChanges(t *testing.T) {
 	}
 	for _, change := range []func() error{
 		func() error { return SetMTU(a, 2000) },
-		func() error { return AddAddr(a, p4, 0) },
+		func() error { return AddAddr(a, p4, false) },
 		func() error { return RemoveAddr(a, p4) },
-		func() error { return AddAddr(a, p6, unix.IFA_F_NODAD) },
+		func() error { return AddAddr(a, p6, false) },
 		func() error { return SetUp(b) },
 	} {
 		quiet()
