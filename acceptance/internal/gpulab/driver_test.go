@@ -75,11 +75,7 @@ func TestDriverInAGuest(t *testing.T) {
 // request, with fork, exit, SIGKILL, compaction, memory pressure and removal.
 func TestPrivatePages(t *testing.T) {
 	g := boot(t)
-	what := "private"
-	if testkit.Long() {
-		what = "private-long"
-	}
-	t.Log(g.run(t, what))
+	t.Log(g.run(t, "private-long"))
 
 	// The host sees them where the driver says that they are: what was there before is other bytes.
 	const size = 1 << 20

@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/lab/machines/machinetest"
@@ -21,10 +20,6 @@ func TestPaging(t *testing.T) {
 	m := machinetest.Boot(t, im, l.Machine(0), machines.Config{CPUs: 2, RAMSize: 384 << 20, TimeLimit: 30 * time.Minute})
 	g := &guest{m, l.Port(0).GPU()}
 	serve(t, g)
-	what := "paging"
-	if testkit.Long() {
-		what = "paging-long"
-	}
-	t.Log(g.run(t, what))
+	t.Log(g.run(t, "paging"))
 	g.quiet(t)
 }

@@ -4,9 +4,8 @@
 //	gpudriver-test                 memory, mappings and dma-bufs
 //	gpudriver-test memory          what needs no NIC with device memory TCP
 //	gpudriver-test private         a program's pages in the GPU
-//	gpudriver-test private-long    the same of 64 MiB, 100 times
+//	gpudriver-test private-long    the same of 64 MiB, 20 times
 //	gpudriver-test paging          pages that a NIC has on demand, with a test on the host (package testnic)
-//	gpudriver-test paging-long     the same for longer, beside compaction and with little RAM
 //	gpudriver-test leave SIZE      leaves memory in the GPU, and says where each page of it is
 //	gpudriver-test log             the kernel's log
 //	gpudriver-test bind            whether the kernel binds memory of the GPU to a queue of the NIC: "bound", or its
@@ -75,11 +74,9 @@ func main() {
 		case "private":
 			list = privateCases
 		case "private-long":
-			list, moveSize, moveTimes = privateCases, 64<<20, 100
+			list, moveSize, moveTimes = privateCases, 64<<20, 20
 		case "paging":
 			list, mailboxSize = pagingCases, page
-		case "paging-long":
-			list, mailboxSize, stressTime = append(pagingCases, longPagingCases...), page, time.Minute
 		case "region":
 			if err = regionOf(os.Args[2]); err == nil {
 				return
@@ -96,7 +93,7 @@ func main() {
 			fmt.Println("bound")
 			return
 		default:
-			fatal(fmt.Errorf("no argument, memory, private, private-long, paging, paging-long, leave, bind or log, and not %q",
+			fatal(fmt.Errorf("no argument, memory, private, private-long, paging, leave, bind or log, and not %q",
 				os.Args[1]))
 		}
 	}

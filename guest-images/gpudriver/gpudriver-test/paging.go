@@ -33,10 +33,7 @@ var pagingCases = []testCase{
 	{"removal takes pages from the NIC", removalTold},
 	{"a NIC that does not answer does not hold removal up", removalSilent},
 	{"a mailbox that is full is no reason to wait", mailboxFull},
-}
-
-// longPagingCases run beside what makes Linux move pages itself.
-var longPagingCases = []testCase{
+	// and beside what makes Linux move pages itself
 	{"the kernel moves pages in RAM meanwhile, and a NIC writes", stressCompacted},
 	{"RAM is short meanwhile, and a NIC writes", stressPressed},
 	{"processes with regions are killed meanwhile", manyKilled},

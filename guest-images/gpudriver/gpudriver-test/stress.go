@@ -14,7 +14,7 @@ import (
 )
 
 // stressTime is how long pages move at least while the NIC writes to them.
-var stressTime = 2 * time.Second
+const stressTime = time.Minute
 
 // look is how often the agent looks whether the NIC asks for pages.
 const look = 50 * time.Microsecond
