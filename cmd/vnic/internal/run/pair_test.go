@@ -77,10 +77,7 @@ func unused(t *testing.T, name string) *pair {
 // pairOptions are of guests under QEMU.
 func pairOptions(nic string, size uint64) Options {
 	o := options(size)
-	o.NIC, o.InProc, o.Memory, o.GPUMemory = nic, false, 256<<20, 128<<20
-	if testkit.Long() {
-		o.Memory, o.GPUMemory = 512<<20, 512<<20
-	}
+	o.NIC, o.InProc, o.Memory, o.GPUMemory = nic, false, 512<<20, 512<<20
 	return o
 }
 

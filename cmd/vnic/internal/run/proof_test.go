@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/guest-images/transfer"
-	"vnic.dev/vnic/internal/testkit"
 )
 
 // The main claim, under QEMU: with each device model, with one on either end, over IPv4 and IPv6,
@@ -22,12 +21,7 @@ import (
 // returns them.
 func TestProof(t *testing.T) {
 	const either = NICVirtio + "," + NICGVE
-	size := func(n, long uint64) func(*Options) {
-		if testkit.Long() {
-			n = long
-		}
-		return func(o *Options) { o.Size = n << 20 }
-	}
+	size := func(n uint64) func(*Options) { return func(o *Options) { o.Size = n << 20 } }
 	audit := func(o *Options) { o.Audit = true }
 	ipv6 := func(o *Options) { o.Family = 6 }
 	lossy := func(o *Options) { o.Loss, o.Seed = 0.01, 1 }
@@ -41,32 +35,28 @@ func TestProof(t *testing.T) {
 		options   []func(*Options)
 	}
 	rows := []row{
-		{NICVirtio, NICVirtio, []func(*Options){size(4, 32), audit}},
-		{NICVirtio, NICVirtio, []func(*Options){size(4, 16), ipv6}},
-		{NICVirtio, NICVirtio, []func(*Options){size(2, 64), lossy}},
-		{NICGVE, NICGVE, []func(*Options){size(4, 64), audit}},
-		{NICGVE, NICGVE, []func(*Options){size(4, 16), ipv6}},
-		{NICGVE, NICGVE, []func(*Options){size(2, 64), lossy}},
-		{NICGVE, NICGVE, []func(*Options){size(4, 16), func(o *Options) { o.BindQueues = 2 }}},
-		{NICGVE, NICGVE, []func(*Options){size(16, 64), hold(1_000_000)}},
-		{NICGVE, NICGVE, []func(*Options){size(16, 64), hold(1)}},
+		{NICVirtio, NICVirtio, []func(*Options){size(16), audit}},
+		{NICVirtio, NICVirtio, []func(*Options){size(8), ipv6}},
+		{NICVirtio, NICVirtio, []func(*Options){size(8), lossy}},
+		{NICGVE, NICGVE, []func(*Options){size(16), audit}},
+		{NICGVE, NICGVE, []func(*Options){size(8), ipv6}},
+		{NICGVE, NICGVE, []func(*Options){size(8), lossy}},
+		{NICGVE, NICGVE, []func(*Options){size(8), func(o *Options) { o.BindQueues = 2 }}},
+		{NICGVE, NICGVE, []func(*Options){size(64), hold(1_000_000)}},
+		{NICGVE, NICGVE, []func(*Options){size(64), hold(1)}},
 	}
 	for _, nic := range []string{either, NICGVE + "," + NICVirtio} {
 		for _, family := range []int{4, 6} {
 			of := func(o *Options) { o.Family = family }
-			rows = append(rows, row{either, nic, []func(*Options){size(4, 64), of, audit}},
-				row{either, nic, []func(*Options){size(2, 64), of, lossy}})
+			rows = append(rows, row{either, nic, []func(*Options){size(16), of, audit}},
+				row{either, nic, []func(*Options){size(8), of, lossy}})
 		}
 	}
 	// The negative control: the same bytes arrive, and the counters say that they went through host
 	// memory.
-	for _, nic := range []string{either, NICGVE + "," + NICVirtio} {
-		rows = append(rows, row{either + noP2P, nic, []func(*Options){size(2, 32), bounced}})
-	}
-	if testkit.Long() {
-		for _, nic := range []string{NICVirtio, NICGVE} {
-			rows = append(rows, row{nic + noP2P, nic, []func(*Options){size(2, 32), bounced}})
-		}
+	for _, r := range []row{{name: either, nic: either}, {name: either, nic: NICGVE + "," + NICVirtio},
+		{name: NICVirtio, nic: NICVirtio}, {name: NICGVE, nic: NICGVE}} {
+		rows = append(rows, row{r.name + noP2P, r.nic, []func(*Options){size(8), bounced}})
 	}
 	for _, r := range rows {
 		o := pairOptions(r.nic, 0)

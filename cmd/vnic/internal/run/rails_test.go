@@ -239,9 +239,6 @@ func TestRailsOfMachines(t *testing.T) {
 	for _, c := range []struct{ name, first, second string }{{NICVirtio, NICVirtio, NICVirtio}, {NICGVE, NICGVE, NICGVE},
 		{NICGVE + "+" + NICVirtio, NICGVE, NICVirtio}} {
 		t.Run(c.name, func(t *testing.T) {
-			if c.first == c.second && !testkit.Long() {
-				t.Skip("one model alone: by make test-all; both are in the last")
-			}
 			testkit.LeavesNothing(t)
 			o := Defaults()
 			o.load(t, file(t, fmt.Sprintf(guest, c.first, c.second, memory[c.first], memory[c.second]), ""), 0)

@@ -52,7 +52,7 @@ func status(t *testing.T, field string) int64 {
 func TestRepeatedRunsLeaveNothing(t *testing.T) {
 	inproc, machine, size, qemuSize := 2, 1, uint64(4<<20), uint64(2<<20)
 	if testkit.Long() {
-		inproc, machine, size, qemuSize = 20, 20, 64<<20, 16<<20
+		inproc, machine, size, qemuSize = 20, 8, 64<<20, 16<<20
 	}
 	repeat := func(t *testing.T, n int, o Options) {
 		before := left(t, o.Fetch.CacheDir)
