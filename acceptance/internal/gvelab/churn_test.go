@@ -18,12 +18,8 @@ import (
 // Invariant: vnic run: Bindings and reloads of the driver under traffic leave no kernel warning but
 // the one that is explained.
 func TestDriverSurvivesChurnUnderTraffic(t *testing.T) {
-	cycles, flaps, reloads := 3, 1, 2
-	if testkit.Long() {
-		cycles, flaps, reloads = 50, 3, 4
-	}
 	b := newBench(t, 4*time.Minute, labtest.Log(t), nil)
-	b.churn(cycles, flaps, reloads)
+	b.churn(50, 3, 4)
 	b.judge()
 	for _, p := range b.lab.Ports() {
 		if n := p.Device().(interface{ Failures() uint64 }).Failures(); n != 0 {

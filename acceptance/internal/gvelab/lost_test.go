@@ -43,17 +43,13 @@ func TestServerGoesWhileQEMULives(t *testing.T) {
 		end      func(*loss)
 		powerOff bool // the guest ends the run
 		mayAbort bool // QEMU may take it badly: its own fault, but it has to be gone then, and we to say so
-		long     bool
 	}{
 		{name: "Serve ended by its context", end: (*loss).stop},
 		{name: "process ended by SIGTERM", remote: true, end: (*loss).term, powerOff: true},
 		{name: "process killed", remote: true, end: (*loss).kill, mayAbort: true},
-		{name: "process killed with requests unread", remote: true, end: (*loss).killUnread, mayAbort: true, long: true},
+		{name: "process killed with requests unread", remote: true, end: (*loss).killUnread, mayAbort: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if c.long && !testkit.Long() {
-				t.Skip("one of four ways: in the large form only (VNIC_LONG)")
-			}
 			x := newLoss(t, c.remote)
 			x.do("links are up, streams run", OpSetup, Args{})
 			x.do("all streams flow", OpTraffic, Args{})

@@ -20,9 +20,7 @@ import (
 // Invariant: nic/gve: A device that the guest removes and finds again, under traffic, works as before, and leaves
 // nothing.
 func TestRemovedAndFoundAgainUnderTraffic(t *testing.T) {
-	if !testkit.Long() {
-		t.Skip("in the large form only (VNIC_LONG): a minute for each guest")
-	}
+	testkit.Boots(t)
 	for _, iommu := range []bool{false, true} {
 		t.Run(fmt.Sprintf("iommu=%t", iommu), func(t *testing.T) {
 			d := describe()

@@ -18,9 +18,7 @@ import (
 //
 // Invariant: nic/gve: Every setter of the kernel's driver works under traffic.
 func TestSettersUnderTraffic(t *testing.T) {
-	if !testkit.Long() {
-		t.Skip("half a minute: in the large form only (VNIC_LONG)")
-	}
+	testkit.Boots(t)
 	d := describe()
 	d.Guests[0].NICs[0].Timestamps = true
 	b := newBenchWith(t, d, 1, 4*time.Minute, labtest.Log(t), nil)

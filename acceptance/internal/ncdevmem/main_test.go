@@ -37,9 +37,6 @@ const timeLimit = 5 * time.Minute
 // compared.
 func TestKernelsOwnTestOfDevmem(t *testing.T) {
 	testkit.Boots(t)
-	if testkit.Long() {
-		received, compared = 64<<20, 64<<20
-	}
 	newBench(t, lab.DriverNode).judged(t, (*bench).cases)
 }
 
@@ -64,7 +61,7 @@ func (l *bench) judged(t *testing.T, cases func(*bench, context.Context, *judge)
 }
 
 // Sizes of the transfers. What ncdevmem prints comes back over an ordinary connection.
-var received, compared uint64 = 16 << 20, 16 << 20
+const received, compared uint64 = 64 << 20, 64 << 20
 
 const sent = 4 << 20
 

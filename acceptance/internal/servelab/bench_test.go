@@ -10,7 +10,6 @@ import (
 
 	"vnic.dev/vnic/acceptance/internal/stranger"
 	"vnic.dev/vnic/guest-images/agent"
-	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines/machinetest"
 )
@@ -103,13 +102,9 @@ func (b *bench) devmem(ctx context.Context) {
 
 // send has the tool of the guests send device memory.
 func (b *bench) send(ctx context.Context, from, to *guest) error {
-	size := 8 << 20
-	if testkit.Long() {
-		size = 64 << 20
-	}
 	device := map[string]string{lab.Virtio: lab.Virtio, lab.GVE: iface}[b.nic]
 	end := func(g *guest) stranger.End { return stranger.End{Guest: g.Guest, Device: device, Addr: g.addr} }
-	return stranger.Send(ctx, end(from), end(to), size)
+	return stranger.Send(ctx, end(from), end(to), 64<<20)
 }
 
 func (b *bench) consoleOf(i int) string { return filepath.Join(b.dir, fmt.Sprintf("console-%d", i)) }

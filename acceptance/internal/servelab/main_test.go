@@ -16,17 +16,13 @@ func TestServeStrangersQEMU(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		set  func(*bench)
-		long bool
 	}{
-		{"virtio", func(*bench) {}, false},
-		{"gve", func(b *bench) { b.nic = lab.GVE }, false},
-		{"QEMU listens", func(b *bench) { b.client = true }, true},
-		{"stock", func(b *bench) { b.stock = true }, false},
+		{"virtio", func(*bench) {}},
+		{"gve", func(b *bench) { b.nic = lab.GVE }},
+		{"QEMU listens", func(b *bench) { b.client = true }},
+		{"stock", func(b *bench) { b.stock = true }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if c.long && !testkit.Long() {
-				t.Skip("in the large form only (VNIC_LONG)")
-			}
 			try(t, c.set)
 		})
 	}

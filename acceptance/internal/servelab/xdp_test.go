@@ -31,9 +31,6 @@ func TestNativeXDP(t *testing.T) {
 		g.passes(t, "eth1", g.lab.Port(1))
 	})
 	t.Run(lab.GVE, func(t *testing.T) {
-		if !testkit.Long() {
-			t.Skip("one more guest: in the large form only (VNIC_LONG)")
-		}
 		g := xdpGuest(t, program, lab.NIC{Model: lab.GVE})
 		testkit.OK(t, g.call("stock.forxdp", args{Interface: "eth0"}, nil))
 		testkit.OK(t, g.call("stock.xdp", args{Interface: "eth0"}, nil))

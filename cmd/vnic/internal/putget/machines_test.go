@@ -19,11 +19,7 @@ import (
 // Invariant: vnic rdma: guests of both device models put and get; when one is killed the other ends.
 func TestMachines(t *testing.T) {
 	testkit.Boots(t)
-	nics := [][]string{{lab.Virtio}}
-	if testkit.Long() {
-		nics = append(nics, []string{lab.GVE}, []string{lab.GVE, lab.Virtio})
-	}
-	for i, nic := range nics {
+	for i, nic := range [][]string{{lab.Virtio}, {lab.GVE}, {lab.GVE, lab.Virtio}} {
 		o := options(t, []string{Put, Get}[i%2], 4<<20)
 		o.InProc, o.NIC, o.Fetch = false, nic, assets.Options{IgnoreSystemQEMU: true}
 		o.Memory, o.Rounds = 256<<20, maxRounds
@@ -63,12 +59,8 @@ func paging(t *testing.T, nic string) Options {
 // lost, and none goes where a page was before.
 func TestPaging(t *testing.T) {
 	testkit.Boots(t)
-	models := []string{lab.Virtio}
-	if testkit.Long() {
-		models = append(models, lab.GVE)
-	}
-	for _, nic := range models {
-		for _, op := range []string{Put, Get}[:len(models)] {
+	for _, nic := range []string{lab.Virtio, lab.GVE} {
+		for _, op := range []string{Put, Get} {
 			o := paging(t, nic)
 			o.Op = op
 			rep, err := do(t, &o)
