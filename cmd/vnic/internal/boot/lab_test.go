@@ -121,9 +121,6 @@ func TestGuestsOfALabUseAllTheirNICs(t *testing.T) {
 	testkit.OK(t, e.build(t.Context(), filepath.Join(dir, "rails")))
 	for _, model := range []string{lab.Virtio, lab.GVE, "mixed"} {
 		t.Run(model, func(t *testing.T) {
-			if model != "mixed" && !testkit.Long() {
-				t.Skip("NICs of one model: by make test-all")
-			}
 			ignore := goleak.IgnoreCurrent()
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
