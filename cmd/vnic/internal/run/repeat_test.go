@@ -50,9 +50,9 @@ func status(t *testing.T, field string) int64 {
 // Runs one after the other, none fails, and none leaves a process, a file, a goroutine or a
 // descriptor.
 func TestRepeatedRunsLeaveNothing(t *testing.T) {
-	inproc, machine, size, qemuSize := 2, 1, uint64(4<<20), uint64(2<<20)
+	inproc, size := 2, uint64(4<<20)
 	if testkit.Long() {
-		inproc, machine, size, qemuSize = 20, 8, 64<<20, 16<<20
+		inproc, size = 20, 64<<20
 	}
 	repeat := func(t *testing.T, n int, o Options) {
 		before := left(t, o.Fetch.CacheDir)
@@ -75,13 +75,13 @@ func TestRepeatedRunsLeaveNothing(t *testing.T) {
 	})
 	t.Run("QEMU", func(t *testing.T) {
 		testkit.Boots(t)
-		o := pairOptions(NICVirtio, qemuSize)
+		o := pairOptions(NICVirtio, 16<<20)
 		o.Fetch.CacheDir = ownCache(t)
 		im, err := prepareGuests(t.Context(), &o) // puts its image there
 		testkit.OK(t, err)
 		testkit.OK(t, im.Close())
 		t.Setenv("TMPDIR", t.TempDir())
-		repeat(t, machine, o)
+		repeat(t, 8, o)
 	})
 }
 
