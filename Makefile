@@ -40,6 +40,7 @@ PREFIX  ?= /usr/local
 build: bin/vnic
 
 # What vnic is made of, its guest program included.
+# make demo sets MODULES to : (nothing to do) once they are there.
 MODULES := $(WITH) tools/modules ./cmd/vnic ./guest-images/cmd/vnic-guest
 modules:
 	@$(MODULES)
@@ -48,17 +49,18 @@ modules:
 CPUS  := $(shell nproc)
 HASTE := GOGC=400 $(if $(filter 1 2,$(CPUS)),GOMAXPROCS=1)
 BUILD := $(HASTE) $(WITH) go build -p $(CPUS)
+INSTALL := $(HASTE) $(WITH) go install -p $(CPUS)
 
 # All that vnic is made of, but for its main package, which carries the guest program and so comes after it.
 REST := ./cmd/vnic/internal/... github.com/schollz/progressbar/v3 github.com/spf13/cobra runtime/pprof
 
 # The guest program goes into vnic itself: static, and with nothing in it that differs between machines. It is the only
-# program among these packages, and the first: the others are compiled while it is linked. (go build -o would leave them.)
+# program among these packages, and the first: the others are compiled while it is linked. go install compiles packages
+# that are no programs, too; go build -o compiles the programs alone.
 $(GUEST): $(SRC)
 	@mkdir -p bin
 	@$(MODULES)
-	GOBIN=$(CURDIR)/bin $(subst go build,go install,$(BUILD)) -ldflags='-s -w -buildid=' \
-	  ./guest-images/cmd/vnic-guest $(REST)
+	GOBIN='$(CURDIR)/bin' $(INSTALL) -ldflags='-s -w -buildid=' ./guest-images/cmd/vnic-guest $(REST)
 	@gzip -1nc bin/vnic-guest > $@.new && mv $@.new $@
 
 # The commands of guests' userland: u-root's own builder makes one program of them. A vnic in a checkout builds them when
@@ -68,6 +70,7 @@ $(UROOT): tools/uroot/build tools/uroot/go.mod tools/uroot/go.sum tools/uroot/sh
 	$(WITH) tools/uroot/build $@
 
 AS_VNIC := -ldflags='-s -w -X main.stamped=$(VERSION)'
+# Only its main package is left to compile: both processors do.
 bin/vnic: $(SRC) $(GUEST)
 	$(WITH) go build $(AS_VNIC) -o $@ ./cmd/vnic
 

@@ -142,7 +142,7 @@ func saveFile(dir, name string, b []byte) error {
 	})
 }
 
-// saveWritten is saveFile for what a function writes.
+// saveWritten has write write a file: it gets its name when it is whole, and is removed after an error.
 func saveWritten(dir, name string, write func(*os.File) error) error {
 	f, err := os.CreateTemp(dir, "."+name+"-*")
 	if err != nil {

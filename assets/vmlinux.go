@@ -52,7 +52,7 @@ func unpackKernel(root string) error {
 		if err == nil {
 			err = bootsByPVH(f)
 		}
-		if err == nil || errors.As(err, new(*fs.PathError)) { // the file's, not the kernel's
+		if err == nil || errors.As(err, new(*fs.PathError)) { // an error of the file, and not of the kernel
 			return err
 		}
 		return f.Truncate(0)

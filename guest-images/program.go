@@ -26,16 +26,17 @@ var ErrNoProgram = errors.New("this vnic carries no guest program, and building 
 	"make or take a release, " +
 	"put Go in PATH, or give one by $" + EnvProgram)
 
-// programFile is the guest program among what a program carries.
+// programFile is the guest program's name among the carried files.
 const programFile = "vnic-guest.gz"
 
 // carried is what this program carries for guests: the guest program, and in a release the userland.
 var carried fs.FS = embed.FS{}
 
-// Carry has this program carry files for guests: those of package guest-images/bin, which calls it.
+// Carry sets the files that this program carries for guests. Only package guest-images/bin calls it, in its init.
 func Carry(files fs.FS) { carried = files }
 
-// CarriesProgram says whether the guest program is in this program, as it is where make has built it.
+// CarriesProgram reports whether this program carries the guest program. It does if it imports package guest-images/bin
+// and make has built it.
 func CarriesProgram() bool {
 	_, err := fs.Stat(carried, programFile)
 	return err == nil

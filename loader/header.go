@@ -29,7 +29,7 @@ func CheckHeader(h http.Header) error {
 	return nil
 }
 
-// consistsOf says whether s has no bytes but ASCII letters, digits, and those in others.
+// consistsOf reports whether each byte of s is an ASCII letter, a digit, or a byte of others.
 func consistsOf(s, others string) bool {
 	for _, b := range []byte(s) {
 		letter := 'a' <= b|0x20 && b|0x20 <= 'z'

@@ -1,6 +1,6 @@
-// Package bin has a program carry what the Makefile puts into this directory for guests: the guest program, and in a
-// release, by an overlay, the userland. It is imported for that effect, by programs and by tests that boot guests; no
-// other package has to wait for the guest program when it is compiled.
+// Package bin embeds in a program the files that the Makefile puts into this directory for guests: the guest program,
+// and in a release, by an overlay, the userland. Programs, and tests that boot guests, import it for this effect. It is
+// apart from package guestimages so that nothing but these has to wait for the guest program when it is compiled.
 package bin
 
 import (

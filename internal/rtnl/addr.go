@@ -79,8 +79,8 @@ func wanted(family, of uint8) bool {
 	return family == of || of == unix.AF_UNSPEC && (family == unix.AF_INET || family == unix.AF_INET6)
 }
 
-// AddAddr adds an address to a link: EEXIST if the link has it. One of IPv6 is good at once, unless dad says that another
-// host may have it (duplicate address detection, RFC 4862, 5.4).
+// AddAddr adds an address to a link: EEXIST if the link has it. An IPv6 address can be used at once; with dad it is
+// tentative until duplicate address detection has ended (RFC 4862, 5.4).
 func AddAddr(index int, p netip.Prefix, dad bool) error {
 	var flags uint8
 	if p.Addr().Is6() && !dad {

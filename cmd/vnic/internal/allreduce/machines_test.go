@@ -7,7 +7,7 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
-	_ "vnic.dev/vnic/guest-images/bin" // their guests run the program that make has built
+	_ "vnic.dev/vnic/guest-images/bin" // tests' guests run the program that make has built
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 )

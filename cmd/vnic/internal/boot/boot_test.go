@@ -14,7 +14,7 @@ import (
 
 	"vnic.dev/vnic/assets/toolimage"
 	guestimages "vnic.dev/vnic/guest-images"
-	_ "vnic.dev/vnic/guest-images/bin" // their guests run the program that make has built
+	_ "vnic.dev/vnic/guest-images/bin" // tests' guests run the program that make has built
 	"vnic.dev/vnic/guest-images/gpusocket"
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/guest-images/guesttools"

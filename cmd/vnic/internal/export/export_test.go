@@ -8,7 +8,7 @@ import (
 
 	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
-	_ "vnic.dev/vnic/guest-images/bin" // their guests run the program that make has built
+	_ "vnic.dev/vnic/guest-images/bin" // an export is of a program that carries the guest program
 	"vnic.dev/vnic/internal/testkit"
 )
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	_ "vnic.dev/vnic/guest-images/bin" // their guests run the program that make has built
+	_ "vnic.dev/vnic/guest-images/bin" // tests' guests run the program that make has built
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
