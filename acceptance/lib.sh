@@ -65,7 +65,7 @@ holds() {
 # Nobody else's run shows in it.
 private_cache() {
   mkdir "$1"
-  for d in qemu kernel; do [ ! -d "$cache/$d" ] || ln -s "$cache/$d" "$1/$d"; done
+  for d in qemu kernel programs; do [ ! -d "$cache/$d" ] || ln -s "$cache/$d" "$1/$d"; done
   for f in resolved.json kvm.json; do [ ! -e "$cache/$f" ] || cp "$cache/$f" "$1/"; done
 }
 
