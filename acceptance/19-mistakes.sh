@@ -166,7 +166,7 @@ if unshare --user --map-root-user --mount true 2> unshare; then
   left() { find "$full" ! -type d ! -name lock ! -name '*.json' ! -type l ! -name fill | grep . >&2 && \
     fail "$1: files are left"; return 0; }
   mkdir "$full/c"
-  for d in qemu kernel; do ln -s "$cache/$d" "$full/c/$d"; done
+  for d in qemu kernel programs; do ln -s "$cache/$d" "$full/c/$d"; done
   cp "$cache/resolved.json" . && ln -s "$work/resolved.json" "$full/c/" # it may be larger than that disk
   for cmd in "boot -- sh" "boot --nic gve -- sh" "run --size 1M"; do
     set -- $cmd; c=$1; shift

@@ -91,6 +91,9 @@ func (f userlandFinder) find() (u *Userland, from string, err error) {
 	if err == nil {
 		u, err = readUserland(os.DirFS(dir))
 	}
+	if p := (*fs.PathError)(nil); errors.As(err, &p) { // a DirFS keeps its own directory's name to itself
+		err = &fs.PathError{Op: p.Op, Path: filepath.Join(dir, p.Path), Err: p.Err}
+	}
 	if err == nil {
 		u.InCache = filepath.Join(userlandDir, filepath.Base(dir))
 	}

@@ -104,7 +104,7 @@ var faults = []Fault{
 		install: ring(nic.RingGeneration),
 	},
 	{
-		Name: "completion", Class: "missing completion", Every: 7,
+		Name: "completion", Class: "missing completion", Every: 1,
 		What: "a frame that is sent does not come back to its driver",
 		Case: "FramesComeBack", Kernel: "ping.py:test_default_v4",
 		RunVirtio: Fails, RunGVE: Fails,

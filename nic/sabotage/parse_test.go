@@ -36,7 +36,7 @@ func TestFaultsAreOfAllClasses(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	for s, every := range map[string]uint32{"cut": 1, "completion": 7, "cut/97": 97, "cut/4294967295": 1<<32 - 1} {
+	for s, every := range map[string]uint32{"cut": 1, "generation": 40, "cut/97": 97, "cut/4294967295": 1<<32 - 1} {
 		f, err := Parse(s)
 		if err != nil || f.Every != every || f.NIC(5).Every != every || f.NIC(5).Name != f.Name || f.NIC(5).Seed != 5 {
 			t.Errorf("%s: %+v, %v", s, f, err)

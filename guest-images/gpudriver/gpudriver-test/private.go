@@ -350,7 +350,7 @@ func fork(b []byte, childFirst bool) (status int, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	pid, _, errno := syscall.RawSyscall(unix.SYS_FORK, 0, 0, 0)
+	pid, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
 	if errno != 0 {
 		return 0, errno
 	}

@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/assets/toolimage"
 	guestimages "vnic.dev/vnic/guest-images"
 	_ "vnic.dev/vnic/guest-images/bin" // tests' guests run the program that make has built
@@ -175,6 +176,18 @@ func TestCommandsAreFoundOrRefused(t *testing.T) {
 		case c.says == "" && !strings.HasSuffix(p.path, c.path):
 			t.Errorf("%s: %q", name, p.path)
 		}
+	}
+}
+
+// The cache is looked at for u-root's commands before it is for anything else.
+func TestCommandsOfACacheThatIsAFile(t *testing.T) {
+	testkit.Source(t)
+	o := good()
+	o.Fetch.CacheDir = filepath.Join(t.TempDir(), "file")
+	testkit.OK(t, os.WriteFile(o.Fetch.CacheDir, nil, 0o600))
+	_, err := o.userland(t.Context())()
+	if missing := (*assets.Missing)(nil); !errors.As(err, &missing) || !errors.Is(err, assets.ErrNoCache) {
+		t.Errorf("%v", err)
 	}
 }
 

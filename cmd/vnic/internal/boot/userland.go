@@ -18,12 +18,13 @@ func (o *Options) userland(ctx context.Context) func() (*guestimages.Userland, e
 		if err != nil {
 			return nil, err
 		}
-		return guestimages.FindUserland(ctx, guestimages.UserlandOptions{CacheDir: dir, Offline: o.Fetch.Offline,
+		u, err := guestimages.FindUserland(ctx, guestimages.UserlandOptions{CacheDir: dir, Offline: o.Fetch.Offline,
 			Building: func() {
 				o.Note("building u-root's commands for the guests, this once: about a minute, %d MB are downloaded",
 					guestimages.UserlandMegabytes)
 				o.stage("building u-root's commands")
 			}})
+		return u, assets.CacheError(dir, err)
 	})
 }
 

@@ -142,7 +142,7 @@ func (o *Options) userland(ctx context.Context, cacheDir string) ([]string, erro
 		o.Note("%v: guests of boot will have what the other machine has", err)
 		return nil, nil
 	case err != nil || u == nil || u.InCache == "":
-		return nil, err
+		return nil, assets.CacheError(cacheDir, err)
 	}
 	return []string{u.InCache}, nil
 }
