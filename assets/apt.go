@@ -40,7 +40,7 @@ func lackingTools() (lacking []string) {
 // newApt writes the configuration; nothing is asked of the network yet.
 func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
 	t := &apt{dir: dir, suite: suite}
-	for _, d := range []string{"lists/partial", "archives/partial", "state", "cache", "log"} {
+	for _, d := range []string{"lists/partial", "archives/partial", "state", "cache", "log", "tmp"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
 			return nil, err
 		}
@@ -89,8 +89,11 @@ func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
 	return t, nil
 }
 
+// command is one of apt's programs with this state. Its temporary files are a part of that: who is interrupted leaves
+// apt no time to remove them.
 func (t *apt) command(dir string, stdout func(string)) proc.Command {
-	return proc.Command{Dir: dir, Env: []string{"APT_CONFIG=" + filepath.Join(t.dir, "apt.conf")}, Stdout: stdout}
+	return proc.Command{Dir: dir, Stdout: stdout,
+		Env: []string{"APT_CONFIG=" + filepath.Join(t.dir, "apt.conf"), "TMPDIR=" + filepath.Join(t.dir, "tmp")}}
 }
 
 // update reads the archive's lists.

@@ -104,3 +104,14 @@ func TestAptKeepsTheMachinesProxyOnly(t *testing.T) {
 		}
 	}
 }
+
+// Else an interrupted fetch leaves files of apt's in the user's directory for temporary ones.
+func TestAptsTemporaryFilesGoWithItsState(t *testing.T) {
+	needsApt(t)
+	dir := t.TempDir()
+	a := testkit.Must(newApt(t.Context(), dir, "sid", archive{}))(t)
+	file := testkit.Must(a.command(dir, nil).Run(t.Context(), "mktemp"))(t)
+	if !strings.HasPrefix(string(file), dir+"/") {
+		t.Errorf("a temporary file is %s, and not in %s", file, dir)
+	}
+}
