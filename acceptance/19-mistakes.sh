@@ -158,11 +158,11 @@ says 3 'no network interface .*: take a newer one' "$vnic" boot "${own[@]}" init
 echo "== full disk"
 if unshare --user --map-root-user --mount true 2> unshare; then
   mkdir mnt
-  unshare --user --map-root-user --mount --kill-child --fork sh -c "
+  unshare --user --map-root-user --mount sh -c "
     mount -t tmpfs -o size=64k tmpfs $work/mnt && mkdir $work/mnt/a $work/mnt/inodes && : > $work/mnt/fill &&
     mount -t tmpfs -o nr_inodes=1 tmpfs $work/mnt/inodes && echo \$\$ > $work/holder && exec sleep 1000" &
   wait_for test -s holder
-  full=$(readlink -f "/proc/$(pgrep -P $! | head -n 1)")/root$work/mnt
+  full=/proc/$!/root$work/mnt
   left() { find "$full" ! -type d ! -name lock ! -name '*.json' ! -type l ! -name fill | grep . >&2 && \
     fail "$1: files are left"; return 0; }
   mkdir "$full/c"

@@ -29,6 +29,9 @@ const (
 	unknown = 3 * 60
 )
 
+// patience is how long the output of a unit that has ended may stay open.
+var patience = 10 * time.Second
+
 // A unit is what a part is made of: a script, a package's long tests, or its fuzz targets.
 type unit struct {
 	name    string // acceptance/1-demo.sh, "go ./nic", "fuzz ./nic"
@@ -253,7 +256,11 @@ func (u unit) run(out io.Writer) (string, error) {
 	var text tail
 	cmd.Stdout = io.MultiWriter(out, &text)
 	cmd.Stderr = cmd.Stdout
+	cmd.WaitDelay = patience
 	err := cmd.Run()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = errors.New("it leaves a process that has its output open")
+	}
 	return text.String(), err
 }
 

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"vnic.dev/vnic/tools/internal/treetest"
 )
@@ -58,6 +59,8 @@ func TestBadTablesAndArguments(t *testing.T) {
 }
 
 func TestFailedScriptsAreRunAgain(t *testing.T) {
+	defer func(was time.Duration) { patience = was }(patience)
+	patience = time.Second / 10
 	once := "#!/bin/sh\nmkdir seen || exit 0\necho first; echo FAIL late; exit 1\n"
 	for _, c := range []struct {
 		name, script string
@@ -66,6 +69,7 @@ func TestFailedScriptsAreRunAgain(t *testing.T) {
 	}{
 		{"it passes then", once, true, "run again: acceptance/1-a.sh"},
 		{"always", "#!/bin/sh\nexit 1\n", false, "1 passed, 1 failed"},
+		{"it leaves a process", "#!/bin/sh\nsleep 9 &\n", false, "leaves a process"},
 		{"a wrong byte", strings.Replace(once, "late", "digest", 1), false, "not run again"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
