@@ -272,6 +272,7 @@ echo "== boot: at each stage"
 fine 0 "$vnic" boot -- sh -c true # its image is there
 silent_mirror
 mkdir nothing
+ln -s "$cache/programs" nothing/ # they are built before
 # fetching says whether apt's process for HTTP is there, which waits for the mirror.
 fetching() {
   local p

@@ -156,13 +156,15 @@ func (f userlandFinder) build(ctx context.Context, building func()) (*Userland, 
 		return nil, err
 	}
 	defer proc.Sweep(work)()
-	_, err = proc.Command{Dir: f.checkout, Env: []string{"VNIC_CACHE=" + f.cacheDir}}.Run(ctx,
-		filepath.Join(f.checkout, "tools/with-tools"), userlandScript, filepath.Join(work, userlandFile))
-	if err == nil {
-		err = os.Chmod(work, 0o755)
+	made, tmp := filepath.Join(work, "made"), filepath.Join(work, "tmp") // of an interrupted build nothing is left
+	if err := errors.Join(os.Mkdir(made, 0o755), os.Mkdir(tmp, 0o755)); err != nil {
+		return nil, err
 	}
+	env := []string{"VNIC_CACHE=" + f.cacheDir, "VNIC_TOOLS_TMP=" + tmp, "TMPDIR=" + tmp}
+	_, err = proc.Command{Dir: f.checkout, Env: env}.Run(ctx,
+		filepath.Join(f.checkout, "tools/with-tools"), userlandScript, filepath.Join(made, userlandFile))
 	if err == nil {
-		err = os.Rename(work, final)
+		err = os.Rename(made, final)
 	}
 	if err != nil {
 		return nil, err

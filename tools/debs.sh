@@ -1,9 +1,10 @@
 # debs: sourced by the scripts beside it. Debian packages, unpacked into vnic's cache: nothing is installed, apt's own
 # state is not touched, and root is not needed.
 #
-#   VNIC_CACHE    the cache (default: $XDG_CACHE_HOME/vnic or ~/.cache/vnic)
-#   VNIC_MIRROR   a Debian mirror (default: the first one that this machine's apt uses)
-#   VNIC_KEYRING  the keyring that signs it (default: Debian's own)
+#   VNIC_CACHE      the cache (default: $XDG_CACHE_HOME/vnic or ~/.cache/vnic)
+#   VNIC_MIRROR     a Debian mirror (default: the first one that this machine's apt uses)
+#   VNIC_KEYRING    the keyring that signs it (default: Debian's own)
+#   VNIC_TOOLS_TMP  where packages are while they are fetched (default: the cache); on the cache's file system
 cache=${VNIC_CACHE:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/vnic}/tools
 keyring=${VNIC_KEYRING:-/usr/share/keyrings/debian-archive-keyring.gpg}
 arch=$(dpkg --print-architecture 2>/dev/null || echo amd64)
@@ -56,7 +57,8 @@ quiet() {
 # backports are for.
 fetch_from() (
   suite=$1 from=$2 dir=$3; shift 3
-  s=$(mktemp -d "$cache/.apt-XXXXXX")
+  s=$(mktemp -d "${VNIC_TOOLS_TMP:-$cache}/.apt-XXXXXX")
+  export TMPDIR=$s # apt leaves files when it is interrupted
   trap 'rm -rf "$s"' EXIT
   mkdir -p "$s/lists/partial" "$s/archives/partial" "$s/root"; : > "$s/status"
   base=${suite%-backports}; [ "$base" != "$suite" ] && [ "${closure:-yes}" = yes ] || base=
