@@ -139,5 +139,5 @@ bare "$work/home3" "$work/gobin/vnic" run --size 4M --mode devmem --json > "$wor
   fail "the next run, without Go"
 holds "$work/second.json" "$(devmem_proof 0)"
 exports "$work/gobin/vnic" "$work/home3"
-bare "$work/home3" "$work/gobin/vnic" cache ls | grep '^programs/' || fail "the guest program is not in the cache"
+bare "$work/home3" "$work/gobin/vnic" cache ls | grep '^programs/vnic-guest-' || fail "the guest program is not in the cache"
 echo PASS

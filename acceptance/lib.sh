@@ -27,7 +27,7 @@ within() {
 
 # What a guest needs is fetched and built before, into the user's cache: a script is not to find notes of that in what it
 # looks at, nor to run vnic where that cannot be done.
-grep -Eq ' to fetch | none yet$' < <("$vnic" doctor) && within 600 "$vnic" boot -- true
+grep -Eq ' to fetch | none yet$' < <("$vnic" doctor) && within 900 "$vnic" boot -- true
 
 # container: makes $work/container, which runs a command as a user who is nobody outside, without privileges and network,
 # without /dev/kvm, with a small /dev/shm.
@@ -68,8 +68,8 @@ holds() {
 # private_cache DIR: a cache of our own, with what the user's has; only what a run adds is new.
 # Nobody else's run shows in it.
 private_cache() {
-  mkdir "$1"
-  for d in qemu kernel programs; do [ ! -d "$cache/$d" ] || ln -s "$cache/$d" "$1/$d"; done
+  mkdir "$1" "$1/programs"
+  for d in "$cache"/{qemu,kernel,programs/u-root-*}; do [ ! -d "$d" ] || ln -s "$d" "$1/${d#"$cache/"}"; done
   for f in resolved.json kvm.json; do [ ! -e "$cache/$f" ] || cp "$cache/$f" "$1/"; done
 }
 
