@@ -150,7 +150,7 @@ head -c 1000 /dev/urandom > mods/virtio_net.ko.zst
 says 3 'kernel .*: module virtio_net: .* cannot be read as a module: .*: give its own modules by --modules' \
   "$vnic" boot --kernel "$kernel" --modules mods -- sh
 own=(--kernel "$kernel" --modules "$(dirname "$kernel")" --append) # as if it had less built in
-says 1 'guest kernel panic: .* root fs .*: the kernel must have initramfs' "$vnic" boot "${own[@]}" \
+says 1 'guest kernel panic: .*: the kernel must have initramfs' "$vnic" boot "${own[@]}" \
   initcall_blacklist=populate_rootfs -- sh
 says 3 'no network interface .*: take a newer one' "$vnic" boot "${own[@]}" initcall_blacklist=virtio_pci_driver_init \
   -- sh

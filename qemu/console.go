@@ -3,6 +3,7 @@ package qemu
 import (
 	"bytes"
 	"io"
+	"regexp"
 	"sync"
 
 	"vnic.dev/vnic/guest-images/agent"
@@ -34,11 +35,19 @@ func (c *console) bytes() []byte {
 	return bytes.Clone(c.tail.Bytes())
 }
 
-// panicLine finds the kernel's last words.
+// panicFrame is a frame in the stack of a panic.
+var panicFrame = regexp.MustCompile(`\bv?panic\+0x`)
+
+// panicLine finds the kernel's last words. On a machine with much else to do characters are lost, for Linux waits 10 ms
+// for the serial port to take one (drivers/tty/serial/8250, wait_for_lsr); of words that are not whole the stack below
+// them tells.
 func panicLine(console []byte) string {
 	const mark = "Kernel panic - not syncing"
 	i := bytes.LastIndex(console, []byte(mark))
-	if i < 0 {
+	switch {
+	case i < 0 && panicFrame.Match(console):
+		return "its words did not come whole over the console"
+	case i < 0:
 		return ""
 	}
 	line, _, _ := bytes.Cut(console[i:], []byte("\n"))
