@@ -273,17 +273,9 @@ fine 0 "$vnic" boot -- sh -c true # its image is there
 silent_mirror
 mkdir nothing
 ln -s "$cache/programs" nothing/ # they are built before
-# fetching says whether apt's process for HTTP is there, which waits for the mirror.
-fetching() {
-  local p
-  for p in $(alive "$pid"); do
-    ! tr '\0' ' ' < "/proc/$p/cmdline" | grep -q '/methods/http' || return 0
-  done
-  return 1
-}
 for sig in INT HUP KILL; do
   PATH=/usr/bin:/bin no_proxy=127.0.0.1 http_proxy='' launch boot --mirror "$mirror" --cache "$work/nothing" -- sh
-  until_ fetching # before there are others, for a moment
+  until_ fetching
   end $sig "boot, while a mirror does not answer" 3
   [ -z "$(find nothing -mindepth 2)" ] || fail "a fetch leaves $(find nothing -mindepth 2)"
 done

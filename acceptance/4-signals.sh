@@ -26,7 +26,7 @@ mkdir "$work/nothing"
 silent_mirror
 for sig in INT KILL; do # TERM goes INT's way
   PATH=/usr/bin:/bin no_proxy=127.0.0.1 http_proxy='' begin --mirror "$mirror" --cache "$work/nothing" --size 4M
-  until_alive 4 # vnic, its broker, apt-get, what it reads the mirror with
+  until_ fetching # vnic, its broker, apt-get, what it reads the mirror with
   end $sig "while a mirror does not answer" 4
   left=$(find "$work/nothing" -mindepth 2)
   [ -z "$left" ] || fail "$sig while fetching: left $left"

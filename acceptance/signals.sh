@@ -22,10 +22,8 @@ qemus() {
     [ "$p" = "$pid" ] || tr '\0' ' ' < "/proc/$p/cmdline" | grep -q ' __broker ' || echo "$p"
   done
 }
-# until_line PATTERN: waits for a line on its stderr; until_alive N: for that many processes.
+# until_line PATTERN: waits for a line on its stderr.
 until_line() { until_ grep -q "$1" "$work/err"; }
-until_alive() { until_ enough "$1"; }
-enough() { [ "$(alive "$pid" | wc -l)" -ge "$1" ]; }
 # until_guests N: for so many QEMUs that boot a guest. There are others before, for a moment: what asks for a version.
 until_guests() { until_ booting "$1"; }
 booting() {
@@ -83,6 +81,16 @@ silent_mirror() {
   until_ grep -q '^metrics at ' "$work/silent.err"
   kill -STOP $silent
   mirror=$(sed -n 's|^metrics at \(http://[^/]*\)/.*|\1/debian|p' "$work/silent.err")
+}
+
+# fetching says whether apt's process for HTTP is there, which waits for the mirror. Before it there are
+# others, for a moment.
+fetching() {
+  local p
+  for p in $(alive "$pid"); do
+    ! tr '\0' ' ' 2>/dev/null < "/proc/$p/cmdline" | grep -q '/methods/http' || return 0
+  done
+  return 1
 }
 
 one_message() { # PATTERN WHAT
