@@ -8,12 +8,12 @@
 # with guests in the process, two rails in both directions, and in QEMU of either model. Then what must not hold: a side
 # that is not proved, a cable that is cut, a peer that is killed, and what two hosts have not in common.
 # It takes two minutes.
-cd "$(dirname "$0")/.."
-if [ ! "${own_net-}" ]; then
-  tools/openvswitch > /dev/null # while there is a network
+. "$(dirname "$0")/lib.sh"
+if [ ! "${own_net-}" ]; then # what is fetched is there now, for then there is no network
+  tools/openvswitch > /dev/null
+  rm -rf "$work"
   own_net=yes exec unshare --user --map-root-user --net --kill-child --fork "$BASH" "acceptance/${0##*/}"
 fi
-. acceptance/lib.sh
 
 ip link set lo up
 unshare --net sleep infinity & b=$!
