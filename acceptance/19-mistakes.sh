@@ -272,7 +272,7 @@ echo "== boot: at each stage"
 fine 0 "$vnic" boot -- sh -c true # its image is there
 silent_mirror
 mkdir nothing
-ln -s "$cache/programs" nothing/ # they are built before
+ln -s "$cache/programs" nothing/ # else boot builds u-root's commands, before it asks the mirror
 for sig in INT HUP KILL; do
   PATH=/usr/bin:/bin no_proxy=127.0.0.1 http_proxy='' launch boot --mirror "$mirror" --cache "$work/nothing" -- sh
   until_ fetching

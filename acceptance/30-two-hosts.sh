@@ -9,7 +9,7 @@
 # that is not proved, a cable that is cut, a peer that is killed, and what two hosts have not in common.
 # It takes two minutes.
 . "$(dirname "$0")/lib.sh"
-if [ ! "${own_net-}" ]; then # what is fetched is there now, for then there is no network
+if [ ! "${own_net-}" ]; then # all is fetched before the script enters a namespace without a network
   tools/openvswitch > /dev/null
   rm -rf "$work"
   own_net=yes exec unshare --user --map-root-user --net --kill-child --fork "$BASH" "acceptance/${0##*/}"

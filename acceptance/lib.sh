@@ -25,8 +25,8 @@ within() {
   echo "ok   $((SECONDS - start)) s of $limit: $*" >&2
 }
 
-# What a guest needs is fetched and built before, into the user's cache: a script is not to find notes of that in what
-# it looks at, nor to run vnic where that cannot be done.
+# Fetch and build all that a guest needs, into the user's cache, before the script begins. Then no output that it looks
+# at has notes about that, and vnic also runs where it cannot be done: without a network, or with an empty PATH.
 grep -Eq ' to fetch | none yet$' < <("$vnic" doctor) && within 900 "$vnic" boot -- true
 
 # container: makes $work/container, which runs a command as a user who is nobody outside, without privileges and network,

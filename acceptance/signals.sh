@@ -83,8 +83,8 @@ silent_mirror() {
   mirror=$(sed -n 's|^metrics at \(http://[^/]*\)/.*|\1/debian|p' "$work/silent.err")
 }
 
-# fetching says whether apt's process for HTTP is there, which waits for the mirror. Before it there are
-# others, for a moment.
+# fetching says whether apt's HTTP process runs: it waits for the mirror. apt starts other processes before it, and they
+# end at once.
 fetching() {
   local p
   for p in $(alive "$pid"); do

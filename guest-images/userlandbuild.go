@@ -91,7 +91,7 @@ func (f userlandFinder) find() (u *Userland, from string, err error) {
 	if err == nil {
 		u, err = readUserland(os.DirFS(dir))
 	}
-	if p := (*fs.PathError)(nil); errors.As(err, &p) { // a DirFS keeps its own directory's name to itself
+	if p := (*fs.PathError)(nil); errors.As(err, &p) { // os.DirFS leaves its directory out of its errors
 		err = &fs.PathError{Op: p.Op, Path: filepath.Join(dir, p.Path), Err: p.Err}
 	}
 	if err == nil {
@@ -156,7 +156,7 @@ func (f userlandFinder) build(ctx context.Context, building func()) (*Userland, 
 		return nil, err
 	}
 	defer proc.Sweep(work)()
-	made, tmp := filepath.Join(work, "made"), filepath.Join(work, "tmp") // of an interrupted build nothing is left
+	made, tmp := filepath.Join(work, "made"), filepath.Join(work, "tmp") // an interrupted build's files go with work
 	if err := errors.Join(os.Mkdir(made, 0o755), os.Mkdir(tmp, 0o755)); err != nil {
 		return nil, err
 	}

@@ -23,7 +23,8 @@ func fakeCheckout(t *testing.T) string {
 	for name, text := range map[string]string{
 		"tools/debs.sh": "", "tools/uroot/go.mod": "module x\n", "tools/uroot/go.sum": "", "tools/uroot/sh/main.go": "",
 		"tools/with-tools": "#!/bin/sh\nexec \"$@\"\n",
-		"tools/uroot/build": "#!/bin/sh\nset -e\nmktemp > tmp\n[ ! -e fails ] || { echo no network >&2; exit 1; }\necho x >> builds\n" +
+		"tools/uroot/build": "#!/bin/sh\nset -e\nmktemp > tmp\n" +
+			"[ ! -e fails ] || { echo no network >&2; exit 1; }\necho x >> builds\n" +
 			"printf 'built\\nsh\\n' > \"${1%.gz}.txt\"\necho program | gzip > \"$1\"\n",
 	} {
 		testkit.OK(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
@@ -97,7 +98,8 @@ func TestUserlandThatCannotBeBuilt(t *testing.T) {
 		t.Errorf("a build that fails: %v", err)
 	}
 	tmp := string(testkit.Must(os.ReadFile(filepath.Join(dir, "tmp")))(t))
-	if left, _ := filepath.Glob(filepath.Join(o.CacheDir, "programs/.new-*")); !strings.HasPrefix(tmp, o.CacheDir) || left != nil {
+	left, _ := filepath.Glob(filepath.Join(o.CacheDir, "programs/.new-*"))
+	if !strings.HasPrefix(tmp, o.CacheDir) || left != nil {
 		t.Errorf("a build that fails: a temporary file is %s, and there are %v", tmp, left)
 	}
 	testkit.OK(t, os.Remove(filepath.Join(dir, "fails")))

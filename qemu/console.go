@@ -38,9 +38,9 @@ func (c *console) bytes() []byte {
 // panicFrame is a frame in the stack of a panic.
 var panicFrame = regexp.MustCompile(`\bv?panic\+0x`)
 
-// panicLine finds the kernel's last words. On a machine with much else to do characters are lost, for Linux waits 10 ms
-// for the serial port to take one (drivers/tty/serial/8250, wait_for_lsr); of words that are not whole the stack below
-// them tells.
+// panicLine gives the message of a kernel's panic, or "" where there was none. On a busy machine the message may lack
+// characters: Linux waits no longer than 10 ms until the serial port takes one (drivers/tty/serial/8250, wait_for_lsr).
+// Then the stack below the message shows that it was a panic.
 func panicLine(console []byte) string {
 	const mark = "Kernel panic - not syncing"
 	i := bytes.LastIndex(console, []byte(mark))
