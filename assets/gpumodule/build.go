@@ -52,9 +52,10 @@ func (o *Options) build(ctx context.Context, h *headers, c *compiler, work, path
 		"CC=" + cc, "CONFIG_DEBUG_INFO_BTF_MODULES=", "KCFLAGS=-Wno-attributes -ffile-prefix-map=" + work + "/=",
 		"M=" + module, "modules"}
 	var log bytes.Buffer
-	run := proc.Command{Dir: work, Unset: notOurs, Stdout: func(line string) { fmt.Fprintln(&log, line) }}
+	run := proc.Command{Dir: work, Env: temporary(work), Unset: notOurs,
+		Stdout: func(line string) { fmt.Fprintln(&log, line) }}
 	if c.bin != "" {
-		run.Env = []string{"PATH=" + c.bin + ":" + os.Getenv("PATH")}
+		run.Env = append(run.Env, "PATH="+c.bin+":"+os.Getenv("PATH"))
 	}
 	limited, cancel := context.WithTimeout(ctx, buildLimit)
 	defer cancel()

@@ -46,12 +46,15 @@ func findCompiler(ctx context.Context, work string) *compiler {
 	return c
 }
 
+// temporary has compilers and make put their temporary files into work, which is swept after a build that was killed.
+func temporary(work string) []string { return []string{"TMPDIR=" + work} }
+
 // works reports whether it compiles, with these options besides.
 func (c *compiler) works(ctx context.Context, work string, options ...string) bool {
 	script := "exec " + c.cc + ` "$@"`
 	args := append([]string{"-c", script, "cc"}, options...)
 	args = append(args, "-x", "c", "-c", "-o", filepath.Join(work, "none.o"), "/dev/null")
-	_, err := proc.Command{Dir: work}.Run(ctx, "sh", args...)
+	_, err := proc.Command{Dir: work, Env: temporary(work)}.Run(ctx, "sh", args...)
 	return err == nil
 }
 

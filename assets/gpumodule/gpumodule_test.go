@@ -49,6 +49,7 @@ func user(t *testing.T, source string) Options {
 	bin, tree := filepath.Join(dir, "bin"), filepath.Join(dir, "tree")
 	cc := put(t, 0o755, `#!/bin/sh
 for last; do :; done
+: > "${TMPDIR:-/tmp}/cc$$.s" # as gcc leaves it when it is killed
 case "$*" in *"/dev/null") exit 0 ;; esac
 if grep -q wrong "$last"; then echo "$last:1:1: error: it is wrong" >&2; exit 1; fi
 if grep -q doubtful "$last"; then echo "$last:1:1: warning: it is doubtful" >&2; fi
@@ -111,7 +112,10 @@ func TestSuitesBeginWithTheKernelsOwn(t *testing.T) {
 // well; of another build of the kernel, other headers or other source it is another one.
 func TestModuleIsBuiltOnce(t *testing.T) {
 	o := user(t, "first")
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
 	path := testkit.Must(Make(t.Context(), o))(t)
+	testkit.Equal(t, "temporary files", len(testkit.Must(os.ReadDir(temp))(t)), 0)
 	testkit.Equal(t, "module", string(testkit.Must(os.ReadFile(path))(t)), "first")
 	if base := filepath.Base(path); !strings.HasPrefix(base, "vnicgpu-"+release+"-") {
 		t.Error(base)
