@@ -2,14 +2,14 @@
 # Links with rates are what limits transfers over rails, and the model says by how much:
 # - a3-high, 4 NICs and 8 GPUs a guest, both directions: each direction has at least 97 % of what its wire can carry of
 #   payload, Jain's index of all is at least 0.99, no byte of payload is in host memory, digests match. With guests in
-#   the process, and in QEMU on gve; at the scale that auto finds;
+#   the process, and in QEMU on gve; at the scale that auto finds, or in QEMU at a larger one;
 # - the same with NICs below gen3x16: about 57 % of line rate in one direction, 55 % in both, as the model has it, and
 #   the NIC's PCIe link is named;
 # - seven trees, each with another bottleneck, within 3 % of the model: each direction has no less, and all together,
 #   until the last one has ended, no more.
 # Directions that share a link get up to 6 % more of it than others, by chance, as a thread that wakes up late loses a
 # turn; they end earlier, and the others have all of the link then. So one alone may be above the model.
-# It takes two minutes, on a machine with nothing else to do.
+# It takes three minutes, on a machine with nothing else to do.
 . "$(dirname "$0")/lib.sh"
 
 cat > "$work/judge.py" <<'PY'
@@ -47,14 +47,15 @@ if jain < 0.99:
 sys.exit("\n".join(bad) or 0)
 PY
 
-# judge WHAT LEAST LIMIT ARGUMENT...: a run, and what is wrong with it. LEAST 0: it is held to the model.
-judge() {
-  local what=$1 least=$2 limit=$3
-  shift 3
-  "$vnic" run --mode devmem --scale auto --check --json "$@" > "$work/json" 2> "$work/log" ||
-    { cat "$work/log"; fail "$what: vnic run $*"; }
-  python3 "$work/judge.py" "$what" "$least" "$limit" < "$work/json" || fail "$what"
+# judged SCALE WHAT LEAST LIMIT ARGUMENT...: a run, and what is wrong with it. LEAST 0: it is held to the model.
+judged() {
+  local scale=$1 what=$2 least=$3 limit=$4
+  shift 4
+  "$vnic" run --mode devmem --scale "$scale" --check --json "$@" > "$work/json" 2> "$work/log" ||
+    { cat "$work/log"; echo "$what: vnic run $*"; return 1; }
+  python3 "$work/judge.py" "$what" "$least" "$limit" < "$work/json"
 }
+judge() { judged auto "$@" || fail "$1"; }
 
 judge a3-high 0.97 .nic --guest inproc --lab a3-high --rails 4 --bidir --size 48M
 "$vnic" lab show a3-high | awk '/name: nic/ { nic = 1 } nic && /link:/ { sub("gen4x16", "gen3x16"); nic = 0 } 1' \
@@ -64,5 +65,8 @@ judge "gen3x16, both" 0 " up" --guest inproc --lab "$work/gen3.yaml" --rails 4 -
 for t in wire:.nic nic-link:"nic0 up" gpu-link:gpu0 uplink:sw0 memory:"s0 memory" sockets:" to " shared:left; do
   judge "${t%%:*}" 0 "${t#*:}" --guest inproc --lab "lab/labfile/testdata/trees/${t%%:*}.yaml" --bidir --size 48M
 done
-judge "a3-high, gve" 0.97 .nic --nic gve --lab a3-high --rails 4 --bidir --size 64M
+# Eight transfers begin half a second late in emulated guests, or later, and auto does not know by how much: links are
+# what limits at the scale that --check asks for then, or at none.
+gve=("a3-high, gve" 0.97 .nic --nic gve --lab a3-high --rails 4 --bidir --size 64M)
+judged auto "${gve[@]}" || judged 50000 "${gve[@]}" || fail "gve"
 echo PASS
