@@ -150,6 +150,7 @@ grep -qx '\[0\] received 25165824 bytes, 25165824 not in GPU memory, 0 wrong' ou
 cat > killed <<'SH'
 #!/bin/bash
 listens() { grep -q '^ *[0-9]*: [0-9A-F]*:1451 0*:0000 0A' /proc/net/tcp; }
+receives() { grep -q '^ *[0-9]*: [0-9A-F]*:1451 [0-9A-F:]* 01' /proc/net/tcp; }
 if [ $VNIC_INDEX = 1 ]; then # it sends when three were killed, which is said by a port that is open
   until : 2> /dev/null < /dev/tcp/guest0/7; do sleep 0.1; done
   until ./cdevmem; do sleep 0.1; done
@@ -157,7 +158,9 @@ if [ $VNIC_INDEX = 1 ]; then # it sends when three were killed, which is said by
 fi
 for i in 1 2 3 4 5 6; do
   ./cdevmem & pid=$!
-  until listens; do kill -0 $pid || { wait $pid; exit; }; sleep 0.1; done # it has received all before
+  stage=listens
+  [ $i -lt 4 ] || stage=receives
+  until $stage; do kill -0 $pid || { wait $pid; exit; }; sleep 0.1; done # it has received all before
   [ $i -lt 4 ] || sleep 0.0$((3 * (i - 3)))
   kill -9 $pid || { wait $pid; exit; }
   wait $pid
