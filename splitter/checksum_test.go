@@ -56,6 +56,11 @@ func TestChecksumsOfFrames(t *testing.T) {
 				t.Errorf("completed to %#x, want %#x, state %v", got, want, m.Csum)
 			}
 			if !h.IPv6 {
+				for n := range h.L4Off {
+					if VerifyIPv4(&h, hdr[:n]) {
+						t.Errorf("%d bytes of a header verify", n)
+					}
+				}
 				hdr[h.L3Off+8]-- // time to live
 				if VerifyIPv4(&h, hdr) {
 					t.Error("a bad IPv4 header verifies")

@@ -128,6 +128,26 @@ func TestFilterReadsNoFurther(t *testing.T) {
 	}
 }
 
+// Of a frame to another station, and of one whose payload cannot be read, the filter gets less than headers, or nothing:
+// neither passes.
+func TestFilterOfWhatWasNotRead(t *testing.T) {
+	f := filter{prefix4: prefix4, prefix6: prefix6, local6: netip.MustParseAddr("fe80::fe"), nat: true}
+	r := newRaw(t, newSwitch(t), 1)
+	for to, want := range map[netip.Addr]bool{netip.MustParseAddr("192.0.2.1"): true, addr4Of(2): false} {
+		b := r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1), netip.AddrPortFrom(to, 1), make([]byte, 8))
+		b[14+9] = protoICMP
+		var h splitter.Headers
+		testkit.OK(t, splitter.Parse(b, uint32(len(b)), &h))
+		splitter.FixIPv4(&h, b)
+		testkit.Equal(t, "a ping that leads nowhere", f.pingBeyond(&h, b), want)
+		for n := range h.L4Off {
+			if f.admits(&h, b[:n]) || f.pingBeyond(&h, b[:n]) {
+				t.Errorf("%v: passes by %d bytes", to, n)
+			}
+		}
+	}
+}
+
 // TestNetstackGetsWhatWasJudged: a guest that changes its memory after the filter has read it does
 // not get the new bytes past it.
 //
