@@ -151,7 +151,7 @@ cat > killed <<'SH'
 #!/bin/bash
 listens() { grep -q '^ *[0-9]*: [0-9A-F]*:1451 0*:0000 0A' /proc/net/tcp; }
 receives() { grep -q '^ *[0-9]*: [0-9A-F]*:1451 [0-9A-F:]* 01' /proc/net/tcp; }
-if [ $VNIC_INDEX = 1 ]; then # it sends when three were killed, which is said by a port that is open
+if [ $VNIC_INDEX = 1 ]; then # it sends once guest0 has opened port 7, after its third kill
   until : 2> /dev/null < /dev/tcp/guest0/7; do sleep 0.1; done
   until ./cdevmem; do sleep 0.1; done
   exit 0

@@ -65,8 +65,8 @@ judge "gen3x16, both" 0 " up" --guest inproc --lab "$work/gen3.yaml" --rails 4 -
 for t in wire:.nic nic-link:"nic0 up" gpu-link:gpu0 uplink:sw0 memory:"s0 memory" sockets:" to " shared:left; do
   judge "${t%%:*}" 0 "${t#*:}" --guest inproc --lab "lab/labfile/testdata/trees/${t%%:*}.yaml" --bidir --size 48M
 done
-# Eight transfers begin half a second late in emulated guests, or later, and auto does not know by how much: links are
-# what limits at the scale that --check asks for then, or at none.
+# In emulated guests eight transfers begin half a second late, or later, which auto does not count. If that lowers a
+# share below the limit, the run is made once more at a larger scale, as --check advises.
 gve=("a3-high, gve" 0.97 .nic --nic gve --lab a3-high --rails 4 --bidir --size 64M)
-judged auto "${gve[@]}" || judged 50000 "${gve[@]}" || fail "gve"
+judged auto "${gve[@]}" || judged 50000 "${gve[@]}" || fail "${gve[0]}"
 echo PASS

@@ -3,7 +3,7 @@
 # - The case of nic/nictest that is named of each fault fails with it, on each model, and passes without.
 # - The case of the kernel's selftests that is named passes three times in a row without a fault, and fails the first
 #   time with it, on each model that the table names.
-# ACCEPTANCE=40 alone takes ten minutes, on a machine that does nothing else. MODELS="gve virtio"
+# ACCEPTANCE=40 alone takes a quarter of an hour, on a machine that does nothing else. MODELS="gve virtio"
 # and FAULTS="cut end" are for some of them.
 . "$(dirname "$0")/lib.sh"
 

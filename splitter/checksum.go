@@ -77,8 +77,8 @@ func FixIPv4(h *Headers, hdr []byte) {
 	binary.BigEndian.PutUint16(ip[ipv4CsumOff:], ^Sum(ip, 0))
 }
 
-// VerifyIPv4 says whether the IPv4 header checksum holds; true for frames that are not IPv4, false if hdr ends within
-// the header.
+// VerifyIPv4 says whether the IPv4 header checksum holds. It is true for frames that are not IPv4, and false if hdr is
+// shorter than L4Off.
 func VerifyIPv4(h *Headers, hdr []byte) bool {
 	return h.IPv6 || h.L4Off == 0 || int(h.L4Off) <= len(hdr) && Sum(hdr[h.L3Off:h.L4Off], 0) == 0xffff
 }

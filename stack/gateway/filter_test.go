@@ -128,8 +128,8 @@ func TestFilterReadsNoFurther(t *testing.T) {
 	}
 }
 
-// Of a frame to another station, and of one whose payload cannot be read, the filter gets less than headers, or nothing:
-// neither passes.
+// The filter gets no bytes of a frame to another station, and not all headers of one whose payload cannot be read. It
+// refuses both.
 func TestFilterOfWhatWasNotRead(t *testing.T) {
 	f := filter{prefix4: prefix4, prefix6: prefix6, local6: netip.MustParseAddr("fe80::fe"), nat: true}
 	r := newRaw(t, newSwitch(t), 1)
