@@ -249,7 +249,7 @@ func (m *merger) remove(k int) {
 }
 
 // put puts a merge's frames into the queue as one, and counts them and tells of them as they crossed
-// the wire. false: the queue did not take it.
+// the wire; in the account of flows they are one packet, as the guest sees them. false: the queue did not take it.
 func (m *merger) put(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) bool {
 	p := &m.pkt
 	p.Header = g.Header(m.hdr[:], &p.Meta)
@@ -280,6 +280,9 @@ func (m *merger) put(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) b
 		off = rq.part(d, batch[i], &at, off)
 	}
 	rq.delta.add(&rq.mover.byMem)
+	if a := rq.account(d.s, p); a != nil {
+		countFlow(a, p, uint32(g.Frames()), uint32(len(p.Header)), &rq.mover.byMem)
+	}
 	if d.gate.shape != nil {
 		rq.took(d.gate.shape)
 	}

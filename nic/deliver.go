@@ -157,13 +157,18 @@ func (rq *rxQueue) fill(d *delivery, batch []*wire.Packet, r *route) (n int, cal
 	default:
 		m.finish(d, rq, batch)
 	}
+	rq.tally()
+	return n, rq.q.Flush()
+}
+
+// tally ends a use of the queue, whose lock is held: what it counted is there for all, and frames are their senders'.
+func (rq *rxQueue) tally() {
 	rq.mover.c = nil
 	rq.frame.Packet = nil
 	rq.delta.addTo(&rq.in)
 	if rq.flows != nil {
 		rq.flows.Flush()
 	}
-	return n, rq.q.Flush()
 }
 
 // counters reads what the queue counted.
@@ -211,11 +216,7 @@ func (rq *rxQueue) put(s *steering, pkt *wire.Packet, r *route) Result {
 	} else {
 		rq.delta.drop(n)
 	}
-	if rq.flows != nil {
-		a := rq.flows.At(&pkt.Meta.Headers.Flow)
-		if a.Fresh() {
-			a.Rule, _ = s.rules.LookupID(&pkt.Meta.Headers.Flow)
-		}
+	if a := rq.account(s, pkt); a != nil {
 		if res == PutTaken {
 			countFlow(a, pkt, uint32(segs), uint32(head), &rq.mover.byMem)
 		} else {
@@ -232,6 +233,18 @@ func (rq *rxQueue) put(s *steering, pkt *wire.Packet, r *route) Result {
 		}
 	}
 	return res
+}
+
+// account gives what this use of the queue adds to a packet's flow, nil if flows are not counted.
+func (rq *rxQueue) account(s *steering, pkt *wire.Packet) *flows.Acc {
+	if rq.flows == nil {
+		return nil
+	}
+	a := rq.flows.At(&pkt.Meta.Headers.Flow)
+	if a.Fresh() {
+		a.Rule, _ = s.rules.LookupID(&pkt.Meta.Headers.Flow)
+	}
+	return a
 }
 
 // placement says where the packet lies that was just put, for as long as the lock is held.

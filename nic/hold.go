@@ -281,6 +281,9 @@ func (m *merger) lose(d *delivery, rq *rxQueue, k int) {
 		pkt := m.store.frame(d.w.Copier, h, h.done)
 		pkt.Verdict = wire.Drop(wire.DropNoBuffer)
 		rq.delta.drop(uint64(pkt.PayloadLen))
+		if a := rq.account(d.s, pkt); a != nil {
+			dropFlow(a, pkt, wire.DropNoBuffer)
+		}
 		for _, mt := range d.s.meters {
 			if mt.rx.flow == pkt.Meta.Headers.Flow {
 				mt.rx.lose(uint64(pkt.PayloadLen))
@@ -423,9 +426,7 @@ func (rq *rxQueue) flushAll(d *delivery) (call bool) {
 
 // settle ends a use of the queue, whose lock is held, but for Flush.
 func (rq *rxQueue) settle() {
-	rq.mover.c = nil
-	rq.frame.Packet = nil
-	rq.delta.addTo(&rq.in)
+	rq.tally()
 	if rq.merger != nil {
 		rq.holding.Store(int32(rq.merger.n))
 	}

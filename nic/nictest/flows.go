@@ -6,6 +6,7 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/nic/flows"
 	"vnic.dev/vnic/wire"
 )
 
@@ -70,6 +71,30 @@ func flowsCounted(t *testing.T, lab Lab, _ Traits) {
 	testkit.Equal(t, "drops of what goes to its own port", lost.Drops[wire.DropSamePort], 1)
 	testkit.Equal(t, "packets of it that were sent", lost.Packets, 0)
 	testkit.Equal(t, "bytes lost", lost.Lost, 10)
+}
+
+// received gives what a queue has counted of the flows to a TCP port.
+func received(p *nic.Port, queue int, port uint16) (none flows.Counts) {
+	p.QueueCounters(queue) // waits until whoever fills the queue has left it
+	for _, q := range p.FlowAccount() {
+		for _, r := range q.Rows {
+			if !q.Tx && q.Queue == queue && r.Flow.DstPort == port {
+				return r.Counts
+			}
+		}
+	}
+	return none
+}
+
+// countedMerged checks the account of a flow of which all came as one packet.
+func countedMerged(t *testing.T, p *nic.Port, queue int, header []byte, frames, payload uint64, device bool) {
+	t.Helper()
+	c := received(p, queue, 2000)
+	want := flows.Counts{Packets: 1, Segments: frames, Header: uint64(len(header)), Host: payload, Bounced: c.Bounced}
+	if device {
+		want.Device, want.Host = payload, 0
+	}
+	testkit.Equal(t, "account of the flow", c, want)
 }
 
 // Invariant: nic: What a driver has posted can be looked at, and frames find it as if nobody had.

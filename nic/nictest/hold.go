@@ -15,6 +15,7 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/nic/flows"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
 )
@@ -162,6 +163,7 @@ func holds(t *testing.T, lab Lab, traits Traits) {
 					t.Errorf("%s: %+v, before %+v", what, d.is, d.was)
 				}
 			}
+			countedMerged(t, b.Port(), q, fs[0].Header, n, n*mss-100, c.split && !c.o.NoP2P)
 			_, came := to.take()
 			if len(came) != n {
 				t.Fatalf("the tap saw %d frames", len(came))
@@ -381,6 +383,9 @@ func holdLost(t *testing.T, lab Lab, _ Traits) {
 	if rx.Drops != n || rx.DroppedBytes != n*mss || link.Drops[wire.DropNoBuffer] != n {
 		t.Errorf("%+v, link %+v", rx, link)
 	}
+	lost := flows.Counts{Lost: n * mss}
+	lost.Drops[wire.DropNoBuffer] = n
+	testkit.Equal(t, "account of the flow", received(b.Port(), 0, 2000), lost)
 	_, came := to.take()
 	for _, c := range came {
 		testkit.Equal(t, "verdict", c.verdict, wire.Drop(wire.DropNoBuffer))
