@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -55,8 +56,11 @@ func Applet([]string) int {
 	if c.Alone.Shell {
 		greet(tty, &n)
 	}
+	if err := lead(tty); err != nil {
+		say(os.Stderr, err)
+	}
 	how, status := run(c.Alone, env, tty)
-	// The terminal was hung up when its session ended, which /dev/console survives.
+	signal.Ignore(unix.SIGTTOU) // a shell has made another process group the terminal's
 	_, _ = fmt.Fprintf(os.Stdout, "vnic-guest: %s: %s\n", c.Alone.Args[0], how)
 	_ = unix.IoctlSetInt(int(os.Stdout.Fd()), unix.TCSBRK, 1) // wait until the last line has left (tcdrain(3))
 	return status
@@ -121,17 +125,31 @@ func environment(image, found, words []string) []string {
 	return env
 }
 
-// run runs the program in a session of its own, whose terminal is tty if it is one, and says how it ended.
+// lead makes this process the leader of a session, whose terminal is tty if it is one. When a session's leader ends,
+// Linux hangs the terminal up, and a serial line forgets what it has not sent (drivers/tty: disassociate_ctty in
+// tty_jobctrl.c, uart_hangup in serial/serial_core.c). So the program is not the leader: its last lines would be lost.
+// Signals of the terminal, and those that the program sends to its group, do not end this process.
+func lead(tty *os.File) error {
+	if _, err := unix.Setsid(); err != nil {
+		return fmt.Errorf("setsid: %w", err)
+	}
+	signal.Notify(make(chan os.Signal, 1))
+	if _, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS); err != nil {
+		return nil
+	}
+	if err := unix.IoctlSetInt(int(tty.Fd()), unix.TIOCSCTTY, 0); err != nil {
+		return fmt.Errorf("%s: no terminal of the program's: %w", tty.Name(), err)
+	}
+	return nil
+}
+
+// run runs the program on the terminal and says how it ended.
 func run(a *agent.Alone, env []string, tty *os.File) (how string, status int) {
 	path, err := session.Look(a.Path, env)
 	if err != nil {
 		return err.Error(), 127
 	}
-	cmd := &exec.Cmd{Path: path, Args: a.Args, Env: env, Dir: a.Dir, Stdin: tty, Stdout: tty, Stderr: tty,
-		SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
-	if _, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS); err == nil {
-		cmd.SysProcAttr.Setctty = true // of descriptor 0
-	}
+	cmd := &exec.Cmd{Path: path, Args: a.Args, Env: env, Dir: a.Dir, Stdin: tty, Stdout: tty, Stderr: tty}
 	if err := cmd.Start(); err != nil {
 		return err.Error(), 126
 	}
