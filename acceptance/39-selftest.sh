@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # "vnic selftest": the kernel's own driver selftests in a guest.
-# - Of devmem.py, csum.py, queues.py, and ntuple.py with vnic's patches, all cases pass on the gVNIC; the exit status,
+# - Of devmem.py, queues.py, and csum.py and ntuple.py with vnic's patches, all cases pass on the gVNIC; the exit status,
 #   the JSON, and JUnit's XML say so; payload of devmem.py was in device memory, by the NIC's counters.
 # - Negative controls: a test that was changed so that it fails is a new failure, with status 1, and has its line in all
 #   three; a program whose guest's kernel panics is told of with the complaint, and the next program gets another guest.
@@ -9,22 +9,27 @@
 . "$(dirname "$0")/lib.sh"
 
 echo "== programs that pass on the gVNIC"
-within 600 "$vnic" selftest --json --junit "$work/junit.xml" --log "$work/log" --patch-tests hw/devmem.py hw/csum.py \
-  queues.py hw/ntuple.py > "$work/gve.json"
+within 600 "$vnic" selftest --json --junit "$work/junit.xml" --log "$work/log" --patch-tests hw/devmem.py \
+  queues.py hw/ntuple.py > "$work/gve.json" || [ $? = 1 ]
 passes() { # INDEX PROGRAM COLUMN CASES: the conditions that a program's first cases pass
   printf '%s\n' "programs.$1.name == \"$2\"" "programs.$1.column == \"$3\""
   for i in $(seq 0 $(($4 - 1))); do echo "programs.$1.cases.$i.result == \"pass\""; done
 }
-mapfile -t conditions < <(passes 0 hw/devmem.py unmodified 4; passes 2 hw/csum.py unmodified 12
-  passes 3 queues.py unmodified 4; passes 5 hw/ntuple.py patched 24)
-"$work/jsoncheck" "${conditions[@]}" 'programs.2.cases.-len- == 12' 'programs.3.cases.-len- == 4' \
-  'programs.5.cases.-len- == 24' 'programs.0.devmem.proved == true' 'programs.0.devmem.device_bytes >= 10000' \
+mapfile -t conditions < <(passes 0 hw/devmem.py unmodified 4; passes 2 queues.py unmodified 4
+  passes 4 hw/ntuple.py patched 24)
+"$work/jsoncheck" "${conditions[@]}" 'programs.2.cases.-len- == 4' 'programs.4.cases.-len- == 24' \
+  'programs.0.devmem.proved == true' 'programs.0.devmem.device_bytes >= 10000' \
   'judgement.judged == true' 'judgement.matches == true' 'status == 0' < "$work/gve.json" > "$work/holds" ||
-  fail "what the run says of itself: $(grep FAIL "$work/holds")"
+  fail "what the run says of itself: $(grep FAIL "$work/holds"; grep -h -B 20 '^not ok' "$work"/log/*.log)"
 [ "$(grep -c '<testcase' "$work/junit.xml")" = "$(grep -c '"verdict"' "$work/gve.json")" ] &&
   ! grep -q '<failure\|<error' "$work/junit.xml" || fail "JUnit: $(head -c 2000 "$work/junit.xml")"
 [ -e "$work/log/console.log" ] && grep -q "^ok 4 devmem.check_rx_hds" "$work/log/hw_devmem.py-unmodified.log" ||
   fail "--log: $(ls "$work/log")"
+# Without the patch one of 164 runs fails, whatever the NIC does (assets/selftests/patches/README).
+within 300 "$vnic" selftest --json --patch-tests hw/csum.py > "$work/csum.json" || [ $? = 1 ]
+mapfile -t conditions < <(passes 1 hw/csum.py patched 12)
+"$work/jsoncheck" "${conditions[@]}" 'programs.1.cases.-len- == 12' < "$work/csum.json" > "$work/holds" ||
+  fail "csum.py: $(grep FAIL "$work/holds"; grep -A 30 '"fail"' "$work/csum.json")"
 
 echo "== a test that fails, and a kernel that panics"
 mkdir -p "$work/tests/drivers/net"

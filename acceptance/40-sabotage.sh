@@ -21,7 +21,7 @@ def say(text):
     print(text, flush=True)
 
 def run(what, *args):
-    """The results of a run: {(program, case): {column: [results]}}"""
+    """The results of a run: {(program, case): {column: [results]}}; and says what cases said that failed"""
     done = subprocess.run(["timeout", "900", vnic, "selftest", "--nic", model, "--json", *args],
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if not done.stdout:
@@ -30,6 +30,9 @@ def run(what, *args):
     for p in json.loads(done.stdout)["programs"]:
         for c in p["cases"]:
             results[p["name"], c["name"]][p["column"]].append(c["result"])
+            if c["result"] != "pass":
+                said = [c.get("reason", "")] + c.get("diagnostics", [])[-20:]
+                say("     %s (%s) %s: %s" % (c["name"], p["column"], c["result"], "\n       ".join(said)))
     return results
 
 # Of each fault that a test of this model sees: the program, the case, and the flags that it needs.

@@ -121,7 +121,8 @@ func (p *Patch) apply(ctx context.Context, tools, dir string) (bool, error) {
 var imports = map[string][]string{
 	"drivers/net/hw/devmem_lib.py": {"drivers/net/hw/devmem.py", "drivers/net/hw/nk_devmem.py",
 		"drivers/net/hw/userns_devmem.py"},
-	"net/lib/gro.c": {"drivers/net/gro.py", "drivers/net/hw/gro_hw.py"},
+	"net/lib/csum.c": {"drivers/net/hw/csum.py"},
+	"net/lib/gro.c":  {"drivers/net/gro.py", "drivers/net/hw/gro_hw.py"},
 }
 
 // Changing gives the names of the patches that change a program, named from tools/testing/selftests on, or a module
