@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # "vnic selftest": the kernel's own driver selftests in a guest.
-# - Of devmem.py, queues.py, and csum.py and ntuple.py with vnic's patches, all cases pass on the gVNIC; the exit status,
+# - Of devmem.py and queues.py, and with the patches of csum.py and ntuple.py, all cases pass on the gVNIC; exit status,
 #   the JSON, and JUnit's XML say so; payload of devmem.py was in device memory, by the NIC's counters.
 # - Negative controls: a test that was changed so that it fails is a new failure, with status 1, and has its line in all
 #   three; a program whose guest's kernel panics is told of with the complaint, and the next program gets another guest.
