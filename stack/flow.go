@@ -257,9 +257,13 @@ func (f *flow) keep(seq uint32, n int, l *shadowQueue, slot uint32) {
 	f.pages += len(l.slots[slot])
 }
 
-// keepLinear notes that the first n bytes of a segment lie in host memory although it is not readable.
+// keepLinear notes that the first n bytes of a segment lie in host memory although it is not readable. They may lie
+// before the stream, or have been read, where the rest of the segment has not.
 func (f *flow) keepLinear(seq uint32, n int) {
 	off := f.rxOffset(seq)
+	if off+int64(n) <= int64(f.read) {
+		return
+	}
 	f.linear = append(f.linear, span{uint64(max(off, 0)), uint64(off + int64(n))})
 	f.heads.Store(int32(len(f.linear)))
 }

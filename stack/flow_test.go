@@ -230,6 +230,24 @@ func TestFlowKeepsUntilRead(t *testing.T) {
 	}
 }
 
+// The bytes in host memory of a segment that begins before the stream, or before what was read, are those behind that.
+func TestFlowHeads(t *testing.T) {
+	f := &flow{irsKnown: true}
+	for _, c := range []struct{ first, n, pos, want int }{{-100, 50, 0, 0}, {-50, 50, 0, 0}, {-10, 30, 0, 20}, {30, 5, 29, 0},
+		{30, 5, 31, 4}} {
+		f.keepLinear(uint32(c.first+1), c.n)
+		n, ok := f.headAt(uint64(c.pos))
+		if n != c.want || ok != (c.want > 0) {
+			t.Errorf("%d bytes at %d: %d from %d on, %v", c.n, c.first, n, c.pos, ok)
+		}
+	}
+	f.advance(35, nil)
+	f.keepLinear(21, 15)
+	if len(f.linear) != 0 {
+		t.Errorf("of what was read: %v", f.linear)
+	}
+}
+
 // A packet has whole segments, or is one, however long the MTU allows it to be.
 func TestLongestPacket(t *testing.T) {
 	for mss, want := range map[int]int{0: writeSize, 1: writeSize, 1448: 45 * 1448, 8948: 7 * 8948, 40_000: 40_000,
