@@ -161,7 +161,8 @@ func (rq *rxQueue) fill(d *delivery, batch []*wire.Packet, r *route) (n int, cal
 	return n, rq.q.Flush()
 }
 
-// tally ends a use of the queue, whose lock is held: what it counted is there for all, and frames are their senders'.
+// tally ends a use of the queue, whose lock is held: it adds what was counted to the counters that others read, and
+// forgets the frame and the copier.
 func (rq *rxQueue) tally() {
 	rq.mover.c = nil
 	rq.frame.Packet = nil

@@ -257,8 +257,8 @@ func (f *flow) keep(seq uint32, n int, l *shadowQueue, slot uint32) {
 	f.pages += len(l.slots[slot])
 }
 
-// keepLinear notes that the first n bytes of a segment lie in host memory although it is not readable. They may lie
-// before the stream, or have been read, where the rest of the segment has not.
+// keepLinear notes that the first n bytes of a segment lie in host memory although it is not readable. If all
+// of them lie before the stream, or were read already, it notes nothing.
 func (f *flow) keepLinear(seq uint32, n int) {
 	off := f.rxOffset(seq)
 	if off+int64(n) <= int64(f.read) {

@@ -230,11 +230,13 @@ func TestFlowKeepsUntilRead(t *testing.T) {
 	}
 }
 
-// The bytes in host memory of a segment that begins before the stream, or before what was read, are those behind that.
+// A segment's bytes in host memory are found at their place in the stream. Those that lie before the stream, and those
+// that were read already, have no place in it.
 func TestFlowHeads(t *testing.T) {
 	f := &flow{irsKnown: true}
-	for _, c := range []struct{ first, n, pos, want int }{{-100, 50, 0, 0}, {-50, 50, 0, 0}, {-10, 30, 0, 20}, {30, 5, 29, 0},
-		{30, 5, 31, 4}} {
+	for _, c := range []struct{ first, n, pos, want int }{
+		{-100, 50, 0, 0}, {-50, 50, 0, 0}, {-10, 30, 0, 20}, {30, 5, 29, 0}, {30, 5, 31, 4},
+	} {
 		f.keepLinear(uint32(c.first+1), c.n)
 		n, ok := f.headAt(uint64(c.pos))
 		if n != c.want || ok != (c.want > 0) {

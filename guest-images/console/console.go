@@ -60,7 +60,7 @@ func Applet([]string) int {
 		say(os.Stderr, err)
 	}
 	how, status := run(c.Alone, env, tty)
-	signal.Ignore(unix.SIGTTOU) // a shell has made another process group the terminal's
+	signal.Ignore(unix.SIGTTOU) // which TCSBRK sends if a shell has left another process group in the foreground
 	_, _ = fmt.Fprintf(os.Stdout, "vnic-guest: %s: %s\n", c.Alone.Args[0], how)
 	_ = unix.IoctlSetInt(int(os.Stdout.Fd()), unix.TCSBRK, 1) // wait until the last line has left (tcdrain(3))
 	return status
@@ -128,7 +128,7 @@ func environment(image, found, words []string) []string {
 // lead makes this process the leader of a session, whose terminal is tty if it is one. When a session's leader ends,
 // Linux hangs the terminal up, and a serial line forgets what it has not sent (drivers/tty: disassociate_ctty in
 // tty_jobctrl.c, uart_hangup in serial/serial_core.c). So the program is not the leader: its last lines would be lost.
-// Signals of the terminal, and those that the program sends to its group, do not end this process.
+// The program is in the same process group, so that signals such as Ctrl-C's come to both; this process ignores them.
 func lead(tty *os.File) error {
 	if _, err := unix.Setsid(); err != nil {
 		return fmt.Errorf("setsid: %w", err)
@@ -138,7 +138,7 @@ func lead(tty *os.File) error {
 		return nil
 	}
 	if err := unix.IoctlSetInt(int(tty.Fd()), unix.TIOCSCTTY, 0); err != nil {
-		return fmt.Errorf("%s: no terminal of the program's: %w", tty.Name(), err)
+		return fmt.Errorf("%s: it cannot be the program's terminal: %w", tty.Name(), err)
 	}
 	return nil
 }

@@ -73,7 +73,7 @@ func flowsCounted(t *testing.T, lab Lab, _ Traits) {
 	testkit.Equal(t, "bytes lost", lost.Lost, 10)
 }
 
-// received gives what a queue has counted of the flows to a TCP port.
+// received gives what a queue has counted of the flow to a TCP port that it received.
 func received(p *nic.Port, queue int, port uint16) (none flows.Counts) {
 	p.QueueCounters(queue) // waits until whoever fills the queue has left it
 	for _, q := range p.FlowAccount() {
@@ -86,15 +86,20 @@ func received(p *nic.Port, queue int, port uint16) (none flows.Counts) {
 	return none
 }
 
-// countedMerged checks the account of a flow of which all came as one packet.
-func countedMerged(t *testing.T, p *nic.Port, queue int, header []byte, frames, payload uint64, device bool) {
+// countedMerged checks what a queue has counted of the flow to TCP port 2000, when all its frames came merged to one
+// packet. split: payload was for a GPU, by way of host memory if o has NoP2P.
+func countedMerged(t *testing.T, p *nic.Port, queue int, header []byte, frames, payload uint64, split bool, o Options) {
 	t.Helper()
-	c := received(p, queue, 2000)
-	want := flows.Counts{Packets: 1, Segments: frames, Header: uint64(len(header)), Host: payload, Bounced: c.Bounced}
-	if device {
-		want.Device, want.Host = payload, 0
+	want := flows.Counts{Packets: 1, Segments: frames, Header: uint64(len(header))}
+	switch {
+	case !split:
+		want.Host = payload
+	case o.NoP2P:
+		want.Host, want.Bounced = payload, payload
+	default:
+		want.Device = payload
 	}
-	testkit.Equal(t, "account of the flow", c, want)
+	testkit.Equal(t, "account of the flow", received(p, queue, 2000), want)
 }
 
 // Invariant: nic: What a driver has posted can be looked at, and frames find it as if nobody had.

@@ -163,7 +163,7 @@ func holds(t *testing.T, lab Lab, traits Traits) {
 					t.Errorf("%s: %+v, before %+v", what, d.is, d.was)
 				}
 			}
-			countedMerged(t, b.Port(), q, fs[0].Header, n, n*mss-100, c.split && !c.o.NoP2P)
+			countedMerged(t, b.Port(), q, fs[0].Header, n, n*mss-100, c.split, c.o)
 			_, came := to.take()
 			if len(came) != n {
 				t.Fatalf("the tap saw %d frames", len(came))
