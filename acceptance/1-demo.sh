@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # "make demo from a clean clone and empty cache: both modes complete under TCG, digests agree,
-# tx.device == rx.device == bytes, tx.host == rx.host == 0 in devmem mode, >= size in copy mode; at
+# tx.device and rx.device >= bytes, tx.host == rx.host == 0 in devmem mode, >= size in copy mode; at
 # most 3 minutes after the downloads, 90 s when warm, on 2 cores."
 #
 # FULL=1 also begins with empty caches of Go's: modules are downloaded and everything is compiled anew; and with no

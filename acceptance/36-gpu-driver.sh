@@ -55,7 +55,7 @@ kernel() {
   for l in switch any; do
     within 200 "$vnic" run --lab "$work/$l.yaml" --size 4M --mode devmem --json "$@" > "$work/run.json" \
       2> "$work/err" || fail "$what, $l: $(cat "$work/err")"
-    holds "$work/run.json" 'runs.0.sha256_match == true' 'runs.0.tx.device == 4194304' 'runs.0.rx.host == 0'
+    holds "$work/run.json" 'runs.0.sha256_match == true' 'runs.0.tx.device >= 4194304' 'runs.0.rx.host == 0'
     echo "ok   $l: it works"
   done
   "$vnic" run --lab "$work/none.yaml" --size 4M --mode devmem "$@" > "$work/out" 2> "$work/err" || status=$?
@@ -67,7 +67,7 @@ kernel() {
   for l in acs same-bridge; do
     within 200 "$vnic" run --lab "$work/$l.yaml" --size 4M --mode devmem --json "$@" > "$work/run.json" \
       2> "$work/err" || fail "$what, $l: $(cat "$work/err")"
-    holds "$work/run.json" 'runs.0.sha256_match == true' 'runs.0.tx.device == 0' 'runs.0.rx.host == 4194304'
+    holds "$work/run.json" 'runs.0.sha256_match == true' 'runs.0.tx.device == 0' 'runs.0.rx.host >= 4194304'
     grep -q "^note: a: nic0-gpu0: Linux in this guest allows it: " "$work/err" || fail "no note: $(cat "$work/err")"
     echo "ok   $l: Linux allows, the NIC bounces all of it, and vnic says so"
   done

@@ -44,13 +44,9 @@ EOF
   chmod +x "$work/container"
 }
 
-# devmem_proof RUN: the conditions that prove a run of mode devmem without loss.
+# devmem_proof RUN: the conditions that prove a run of mode devmem. An emulated guest that is late may send a segment
+# again where none was lost, so there may be more than the payload.
 devmem_proof() {
-  printf '%s\n' "runs.$1.mode == \"devmem\"" "runs.$1.sha256_match == true" "runs.$1.tx.device == runs.$1.bytes" \
-    "runs.$1.rx.device == runs.$1.bytes" "runs.$1.tx.host == 0" "runs.$1.rx.host == 0" "runs.$1.linear_bytes == 0"
-}
-# devmem_proof_loss RUN: the same, where segments are sent again.
-devmem_proof_loss() {
   printf '%s\n' "runs.$1.mode == \"devmem\"" "runs.$1.sha256_match == true" "runs.$1.tx.device >= runs.$1.bytes" \
     "runs.$1.rx.device >= runs.$1.bytes" "runs.$1.tx.host == 0" "runs.$1.rx.host == 0" "runs.$1.linear_bytes == 0"
 }

@@ -60,8 +60,7 @@ func (e *ears) worked() bool {
 	return false
 }
 
-// uioEvent is how many bytes a read of a uio device gives. It gives EIO when the device has been taken from
-// uio_pci_generic (drivers/uio/uio.c, uio_read).
+// uioEvent is how many bytes a read of a uio device gives.
 const uioEvent = 4
 
 var errUIO = fmt.Errorf("its uio device is gone: %w", unix.ENODEV)
@@ -117,10 +116,22 @@ func (s *sleeper) sleep() (called bool, err error) {
 	if err == nil {
 		s.called, s.ears = true, ears{} // they are heard
 	}
-	if errors.Is(err, unix.EIO) && s.size == uioEvent {
+	if err != nil && s.size == uioEvent && s.gone() {
 		err = errUIO
 	}
 	return err == nil, err
+}
+
+// gone says whether the device has been taken from uio_pci_generic: a read gives EIO from then on (drivers/uio/uio.c,
+// uio_read). The error of Go's own read does not always say so: where an event is EPOLLERR and nothing else (seen with
+// Linux 7.2), Go takes the descriptor for one that cannot be polled (internal/poll, ErrNotPollable), and does not read it.
+func (s *sleeper) gone() bool {
+	c, err := s.f.SyscallConn()
+	if err != nil {
+		return false
+	}
+	closed := c.Control(func(fd uintptr) { _, err = unix.Read(int(fd), s.buf[:s.size]) })
+	return closed == nil && errors.Is(err, unix.EIO)
 }
 
 // ready says whether a call of the device is there.

@@ -3,6 +3,7 @@ package driver
 import (
 	"bufio"
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
@@ -56,6 +57,26 @@ func TestSleepEndsOnce(t *testing.T) {
 		t.Error("asleep on a closed descriptor")
 	}
 	s.wake()
+}
+
+// A uio device that is gone is one whose descriptor gives EIO, as that of a terminal does whose other end is closed;
+// that of an eventfd is never one, nor is a uio device's that somebody has closed.
+func TestUIODeviceThatIsGone(t *testing.T) {
+	fd := testkit.Must(unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0))(t)
+	s := testkit.Must(newSleeper(os.NewFile(uintptr(fd), "ptmx"), uioEvent))(t)
+	testkit.OK(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
+	slave := testkit.Must(os.OpenFile(fmt.Sprintf("/dev/pts/%d", testkit.Must(unix.IoctlGetInt(fd, unix.TIOCGPTN))(t)),
+		os.O_RDWR|unix.O_NOCTTY, 0))(t)
+	testkit.Equal(t, "gone while it is there", s.gone(), false)
+	testkit.OK(t, slave.Close())
+	is(t, "a device that is gone", errOf(s.sleep()), unix.ENODEV)
+	// What Go's read said has no part in it.
+	testkit.Equal(t, "gone", s.gone(), true)
+	s.size = 8
+	is(t, "an eventfd", errOf(s.sleep()), unix.EIO)
+	s.size = uioEvent
+	testkit.OK(t, s.close())
+	is(t, "one that is closed", errOf(s.sleep()), os.ErrClosed)
 }
 
 // A device whose calls do not come is looked at by and by, and once it was missed twice every millisecond; the first
