@@ -2,14 +2,14 @@
 # Links with rates are what limits transfers over rails, and the model says by how much:
 # - a3-high, 4 NICs and 8 GPUs a guest, both directions: each direction has at least 97 % of what its wire can carry of
 #   payload, Jain's index of all is at least 0.99, no byte of payload is in host memory, digests match. With guests in
-#   the process, and in QEMU on gve; at the scale that auto finds, or in QEMU at a larger one;
+#   the process, and in QEMU on gve; at the scale that auto finds, or at a larger one;
 # - the same with NICs below gen3x16: about 57 % of line rate in one direction, 55 % in both, as the model has it, and
 #   the NIC's PCIe link is named;
 # - seven trees, each with another bottleneck, within 3 % of the model: each direction has no less, and all together,
 #   until the last one has ended, no more.
 # Directions that share a link get up to 6 % more of it than others, by chance, as a thread that wakes up late loses a
 # turn; they end earlier, and the others have all of the link then. So one alone may be above the model.
-# It takes three minutes, on a machine with nothing else to do.
+# It takes five minutes, on a machine with nothing else to do.
 . "$(dirname "$0")/lib.sh"
 
 cat > "$work/judge.py" <<'PY'
@@ -55,7 +55,10 @@ judged() {
     { cat "$work/log"; echo "$what: vnic run $*"; return 1; }
   python3 "$work/judge.py" "$what" "$least" "$limit" < "$work/json"
 }
-judge() { judged auto "$@" || fail "$1"; }
+# What auto measured may not hold while it is judged: the processors have others to serve, and emulated guests begin their
+# eight transfers half a second late, or later. If that lowers a share below the limit, the run is made once more at a
+# larger scale, as --check advises.
+judge() { judged auto "$@" || judged 10000 "$@" || fail "$1"; }
 
 judge a3-high 0.97 .nic --guest inproc --lab a3-high --rails 4 --bidir --size 48M
 "$vnic" lab show a3-high | awk '/name: nic/ { nic = 1 } nic && /link:/ { sub("gen4x16", "gen3x16"); nic = 0 } 1' \
@@ -65,8 +68,6 @@ judge "gen3x16, both" 0 " up" --guest inproc --lab "$work/gen3.yaml" --rails 4 -
 for t in wire:.nic nic-link:"nic0 up" gpu-link:gpu0 uplink:sw0 memory:"s0 memory" sockets:" to " shared:left; do
   judge "${t%%:*}" 0 "${t#*:}" --guest inproc --lab "lab/labfile/testdata/trees/${t%%:*}.yaml" --bidir --size 48M
 done
-# In emulated guests eight transfers begin half a second late, or later, which auto does not count. If that lowers a
-# share below the limit, the run is made once more at a larger scale, as --check advises.
 gve=("a3-high, gve" 0.97 .nic --nic gve --lab a3-high --rails 4 --bidir --size 64M)
 judged auto "${gve[@]}" || judged 50000 "${gve[@]}" || fail "${gve[0]}"
 echo PASS
