@@ -122,16 +122,16 @@ func (s *sleeper) sleep() (called bool, err error) {
 	return err == nil, err
 }
 
-// gone says whether the device has been taken from uio_pci_generic: a read gives EIO from then on (drivers/uio/uio.c,
-// uio_read). The error of Go's own read does not always say so: where an event is EPOLLERR and nothing else (seen with
-// Linux 7.2), Go takes the descriptor for one that cannot be polled (internal/poll, ErrNotPollable), and does not read it.
+// gone says whether the kernel has taken the device away: a read gives EIO then (drivers/uio/uio.c, uio_read). It reads
+// the descriptor itself, because the error of Go's read may name no errno: when epoll reports EPOLLERR alone (seen with
+// Linux 7.2), Go does not read at all and returns ErrNotPollable (internal/poll).
 func (s *sleeper) gone() bool {
 	c, err := s.f.SyscallConn()
 	if err != nil {
 		return false
 	}
-	closed := c.Control(func(fd uintptr) { _, err = unix.Read(int(fd), s.buf[:s.size]) })
-	return closed == nil && errors.Is(err, unix.EIO)
+	cerr := c.Control(func(fd uintptr) { _, err = unix.Read(int(fd), s.buf[:s.size]) })
+	return cerr == nil && errors.Is(err, unix.EIO)
 }
 
 // ready says whether a call of the device is there.

@@ -59,8 +59,8 @@ func TestSleepEndsOnce(t *testing.T) {
 	s.wake()
 }
 
-// A uio device that is gone is one whose descriptor gives EIO, as that of a terminal does whose other end is closed;
-// that of an eventfd is never one, nor is a uio device's that somebody has closed.
+// A uio device is gone when a read of its descriptor gives EIO. A terminal whose other end is closed stands in for it.
+// EIO of an eventfd does not mean that, nor does an error of a descriptor that we have closed.
 func TestUIODeviceThatIsGone(t *testing.T) {
 	fd := testkit.Must(unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0))(t)
 	s := testkit.Must(newSleeper(os.NewFile(uintptr(fd), "ptmx"), uioEvent))(t)
@@ -70,7 +70,6 @@ func TestUIODeviceThatIsGone(t *testing.T) {
 	testkit.Equal(t, "gone while it is there", s.gone(), false)
 	testkit.OK(t, slave.Close())
 	is(t, "a device that is gone", errOf(s.sleep()), unix.ENODEV)
-	// What Go's read said has no part in it.
 	testkit.Equal(t, "gone", s.gone(), true)
 	s.size = 8
 	is(t, "an eventfd", errOf(s.sleep()), unix.EIO)

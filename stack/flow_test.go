@@ -230,8 +230,8 @@ func TestFlowKeepsUntilRead(t *testing.T) {
 	}
 }
 
-// A segment's bytes in host memory are found at their place in the stream. Those that lie before the stream, and those
-// that were read already, have no place in it.
+// headAt finds the bytes that keepLinear has noted by their position in the stream. It finds none that lie before the
+// stream's start or that were read already.
 func TestFlowHeads(t *testing.T) {
 	f := &flow{irsKnown: true}
 	for _, c := range []struct{ first, n, pos, want int }{
