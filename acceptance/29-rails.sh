@@ -55,9 +55,9 @@ judged() {
     { cat "$work/log"; echo "$what: vnic run $*"; return 1; }
   python3 "$work/judge.py" "$what" "$least" "$limit" < "$work/json"
 }
-# What auto measured may not hold while it is judged: the processors have others to serve, and emulated guests begin their
-# eight transfers half a second late, or later. If that lowers a share below the limit, the run is made once more at a
-# larger scale, $again, as --check advises.
+# What auto measured may not hold in the run that is judged: other programs take the processors, and emulated guests
+# begin their eight transfers half a second late, or later. If that lowers a share below the limit, the run is made once
+# more at a larger scale, $again, as --check advises.
 again=10000
 judge() { judged auto "$@" || judged $again "$@" || fail "$1"; }
 
