@@ -21,18 +21,21 @@ import (
 // the kernel is in trouble: with -no-reboot a reset ends QEMU.
 const kernelArgs = "console=ttyS0 quiet panic=-1 oops=panic cryptomgr.notests no_timer_check random.trust_cpu=on"
 
-// kernelArgs is the kernel's command line. The TSCs of several CPUs that are emulated are apart: a kernel that takes
-// its time from them has it run ten times too fast now and then, and hangs (seen in 3 of 17 boots of two guests with
-// two CPUs; in 0 of 20 that were told).
+// tscUnstable has a kernel leave the TSC alone, which several emulated CPUs on a busy machine need. When Linux 7.2 or
+// 7.3 checks the TSC, two CPUs wait for each other with interrupts off, as long as the clock of the moment says
+// (kernel/time/clocksource.c, watchdog_wait_seq). Early on that is jiffies, which stand still meanwhile: if one of the
+// two is in stop_machine, to change the clock, they wait for ever. Seen in 3 of 17 boots of two guests and in 1 of 48.
+const tscUnstable = "tsc=unstable"
+
 func (c *Config) kernelArgs(accel Accel) string {
 	more := c.Append
 	if c.CPUs > 1 && accel != AccelKVM {
-		more = strings.TrimSpace("tsc=unstable " + more)
+		more = tscUnstable + " " + more
 	}
 	if c.IOMMU {
-		more = strings.TrimSpace(iommuKernelArgs + " " + more)
+		more = iommuKernelArgs + " " + more
 	}
-	return KernelArgs(slices.ContainsFunc(c.GPUs, func(g GPU) bool { return g.Node }), more)
+	return kernelWords(slices.ContainsFunc(c.GPUs, func(g GPU) bool { return g.Node }), more)
 }
 
 // iommu is QEMU's model of an IOMMU, before all devices that it is for. In caching mode it tells of each map that the
@@ -44,9 +47,13 @@ const iommu = "intel-iommu,caching-mode=on,intremap=off"
 // (Documentation/admin-guide/kernel-parameters.txt).
 const iommuKernelArgs = "intel_iommu=on iommu.passthrough=0"
 
-// KernelArgs is the kernel's command line of a guest, with more words behind. A kernel that looks
-// for a random place may find one on a node that is a GPU's.
-func KernelArgs(node bool, more string) string {
+// KernelArgs is the kernel's command line of a guest that another starts, with as many CPUs and with such an accelerator
+// as they like, with more words behind.
+func KernelArgs(node bool, more string) string { return kernelWords(node, tscUnstable+" "+more) }
+
+// kernelWords has the words of every guest before more. A kernel that looks for a random place may find one on a node
+// that is a GPU's.
+func kernelWords(node bool, more string) string {
 	args := kernelArgs
 	if node {
 		args += " nokaslr"

@@ -248,7 +248,8 @@ func TestArgumentsOfDisks(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(c.MachineArgs()), "disk 0", "serial number")
 }
 
-// Several CPUs that are emulated have clocks of their own, and the kernel is told; one's, and those of KVM, are left.
+// The kernel leaves the TSC of several emulated CPUs alone, and of a machine that is not known; that of one, and KVM's,
+// it may use.
 func TestKernelDoesNotTrustEmulatedClocks(t *testing.T) {
 	for _, c := range []struct {
 		cpus  int
@@ -262,4 +263,5 @@ func TestKernelDoesNotTrustEmulatedClocks(t *testing.T) {
 			t.Errorf("%+v: %q", c, args)
 		}
 	}
+	testkit.Equal(t, "a machine that is not known", KernelArgs(false, "a b"), kernelArgs+" tsc=unstable a b")
 }

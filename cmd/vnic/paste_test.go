@@ -77,7 +77,7 @@ func TestPrintedCommandsBoot(t *testing.T) {
 			testkit.OK(t, errors.Join(os.Mkdir(bin, 0o755), os.Symlink(vnic, filepath.Join(bin, "vnic"))))
 			env := []string{"PATH=" + bin, "HOME=" + dir, assets.EnvCache + "=" + cache, "VNIC_RUNTIME_DIR=" + dir}
 			build := exec.Command("vnic", "image", "build", "--offline", "--cache", cache, "--nic", tt.nic, "-o", dir+"/image",
-				"--append", "tsc=unstable", "--", "sh", "-c", "echo up $(ip -4 -o addr show scope global | "+
+				"--", "sh", "-c", "echo up $(ip -4 -o addr show scope global | "+
 					"while read n name inet addr rest; do echo $addr; done); "+
 					"read pid name state parent group session rest < /proc/self/stat; [ $session != $$ ] && exit 7")
 			said, err := build.CombinedOutput()

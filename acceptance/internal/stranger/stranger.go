@@ -61,8 +61,7 @@ func Boot(ctx context.Context, im *machines.Images, c Config) (*Guest, error) {
 		return nil, err
 	}
 	defer l.Close()
-	// tsc=unstable: on a busy machine the kernel's clock by the TSC of two CPUs under TCG ran ten
-	// times too fast, once in 13 runs.
+	// tsc=unstable, as package qemu has it: a busy machine's two CPUs under TCG stand still now and then.
 	args := append(im.QEMU.Args[1:len(im.QEMU.Args):len(im.QEMU.Args)], "-nodefaults", "-no-user-config",
 		"-display", "none", "-no-reboot",
 		"-accel", "tcg,thread=multi", "-cpu", "max", "-kernel", im.Kernel.Boots(), "-initrd", c.Initrd,

@@ -98,7 +98,7 @@ func TestGPUOfAGVENICIsANode(t *testing.T) {
 	o := options(t)
 	o.Guest.NIC = lab.GVE
 	testkit.OK(t, Build(t.Context(), o, io.Discard))
-	if got := read(t, o.Dir+"/append"); !strings.Contains(got, " nokaslr udmabuf.") {
+	if got := read(t, o.Dir+"/append"); !strings.Contains(got, " nokaslr tsc=unstable udmabuf.") {
 		t.Errorf("append %q", got)
 	}
 	if conf := files(t, []byte(read(t, o.Dir+"/initrd")))["vnic/config.json"]; !strings.Contains(conf, `"node0": true`) ||
