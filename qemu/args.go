@@ -47,8 +47,8 @@ const iommu = "intel-iommu,caching-mode=on,intremap=off"
 // (Documentation/admin-guide/kernel-parameters.txt).
 const iommuKernelArgs = "intel_iommu=on iommu.passthrough=0"
 
-// KernelArgs is the kernel's command line of a guest that another starts, with as many CPUs and with such an accelerator
-// as they like, with more words behind.
+// KernelArgs is the kernel's command line of a guest that another starts, with as many CPUs and with such an
+// accelerator as they like, with more words behind.
 func KernelArgs(node bool, more string) string { return kernelWords(node, tscUnstable+" "+more) }
 
 // kernelWords has the words of every guest before more. A kernel that looks for a random place may find one on a node
