@@ -88,8 +88,8 @@ pair() {
   waits serve.out 'dev-net1.*\(s1\|:02,\)' 20 $serve
   words=$(sed -n 's/^for devmem TCP.*: //p' serve.out)
   eval "timeout 150 ./qemu $(flags port0) $common -kernel $nic/kernel -initrd bare-$nic" \
-    "-append 'console=ttyS0 quiet panic=-1 tsc=unstable $words -- recv -f $device -s 10.118.110.101 -p 5201 -L'" < /dev/null \
-      > recv.log 2>&1 & recv=$!
+    "-append 'console=ttyS0 quiet panic=-1 tsc=unstable $words -- recv -f $device -s 10.118.110.101 -p 5201 -L'" \
+    < /dev/null > recv.log 2>&1 & recv=$!
   eval "timeout 150 ./qemu $(flags \
     port1) $common -kernel $nic/kernel -initrd $nic/initrd -append \"\$(cat $nic/append)\"" < in \
     > send.log 2>&1 & send=$!

@@ -21,12 +21,15 @@ import (
 // the kernel is in trouble: with -no-reboot a reset ends QEMU.
 const kernelArgs = "console=ttyS0 quiet panic=-1 oops=panic cryptomgr.notests no_timer_check random.trust_cpu=on"
 
-// tscUnstable has a kernel leave the TSC alone, which several emulated CPUs on a busy machine need. When Linux 7.2 or
-// 7.3 checks the TSC, two CPUs wait for each other with interrupts off, as long as the clock of the moment says
-// (kernel/time/clocksource.c, watchdog_wait_seq). Early on that is jiffies, which stand still meanwhile: if one of the
-// two is in stop_machine, to change the clock, they wait for ever. Seen in 3 of 17 boots of two guests and in 1 of 48.
+// tscUnstable keeps a kernel from taking its time from the TSC. Two things were seen on busy machines, with two
+// emulated CPUs: the kernel's clock ran ten times too fast (so tsc=nowatchdog, which trusts the TSC, is no cure), and
+// the kernel stood still while it booted (1 of 48 boots of two guests; 3 of 17 before the cause was known). Linux 7.2
+// and 7.3 have two CPUs compare their TSCs. Each waits for the other with interrupts off and a time limit, which it
+// reads from the clock in use (kernel/time/clocksource.c, watchdog_wait_seq). Early in the boot that clock is jiffies,
+// which stand still meanwhile, so that the limit never comes when the other CPU is in stop_machine.
 const tscUnstable = "tsc=unstable"
 
+// kernelArgs is the command line of a kernel that this process starts.
 func (c *Config) kernelArgs(accel Accel) string {
 	more := c.Append
 	if c.CPUs > 1 && accel != AccelKVM {
@@ -47,8 +50,8 @@ const iommu = "intel-iommu,caching-mode=on,intremap=off"
 // (Documentation/admin-guide/kernel-parameters.txt).
 const iommuKernelArgs = "intel_iommu=on iommu.passthrough=0"
 
-// KernelArgs is the kernel's command line of a guest that another starts, with as many CPUs and with such an
-// accelerator as they like, with more words behind.
+// KernelArgs is the command line of a kernel whose QEMU the user starts: its CPUs and its accelerator are not known.
+// more are words that follow.
 func KernelArgs(node bool, more string) string { return kernelWords(node, tscUnstable+" "+more) }
 
 // kernelWords has the words of every guest before more. A kernel that looks for a random place may find one on a node

@@ -248,8 +248,8 @@ func TestArgumentsOfDisks(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(c.MachineArgs()), "disk 0", "serial number")
 }
 
-// The kernel leaves the TSC of several emulated CPUs alone, and of a machine that is not known; that of one, and KVM's,
-// it may use.
+// A kernel with several emulated CPUs is told not to use the TSC, and so is one whose machine is not known. A kernel
+// with one CPU, or with KVM, is not told.
 func TestKernelDoesNotTrustEmulatedClocks(t *testing.T) {
 	for _, c := range []struct {
 		cpus  int

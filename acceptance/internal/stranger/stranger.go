@@ -61,7 +61,7 @@ func Boot(ctx context.Context, im *machines.Images, c Config) (*Guest, error) {
 		return nil, err
 	}
 	defer l.Close()
-	// tsc=unstable, as package qemu has it: a busy machine's two CPUs under TCG stand still now and then.
+	// tsc=unstable: why, says qemu's tscUnstable.
 	args := append(im.QEMU.Args[1:len(im.QEMU.Args):len(im.QEMU.Args)], "-nodefaults", "-no-user-config",
 		"-display", "none", "-no-reboot",
 		"-accel", "tcg,thread=multi", "-cpu", "max", "-kernel", im.Kernel.Boots(), "-initrd", c.Initrd,
