@@ -203,6 +203,7 @@ func (p *Port) AddFlowCounter(m control.FlowCounter) (id uint32, err error) {
 // ReadFlowCounter implements control.Handler.
 func (p *Port) ReadFlowCounter(id uint32) (control.FlowCounts, error) {
 	if m := p.steering.Load().meter(id); m != nil {
+		p.settle()
 		return control.FlowCounts{Rx: m.rx.Read(), Tx: m.tx.Read()}, nil
 	}
 	return control.FlowCounts{}, fmt.Errorf("no meter %d: %w", id, syscall.ENOENT)
@@ -215,6 +216,7 @@ func (p *Port) DelFlowCounter(id uint32) error {
 
 // PortCounters implements control.Handler.
 func (p *Port) PortCounters() (c control.PortCounters, err error) {
+	p.settle()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, q := range p.queues {

@@ -55,6 +55,7 @@ func (p *Port) FlowAccount() (list []QueueFlows) {
 	if p.flows == nil {
 		return nil
 	}
+	p.settle()
 	n := len(p.queues)
 	for i := range 2 * n {
 		q := QueueFlows{Queue: i % n, Tx: i >= n}

@@ -42,7 +42,7 @@ func newToy(t testing.TB, sw *wire.Switch, n byte, o nic.SenderOptions, link wir
 	space := dma.NewSpace(fmt.Sprint("toy", n), dma.NewFiles())
 	limits := new(atomic.Pointer[wire.Limits])
 	limits.Store(&wire.Limits{MaxFrame: 1514})
-	conf := nic.Config{Name: space.Name(), MAC: d.mac, MTU: 1500, QueuePairs: 1, HeaderLimit: 256}
+	conf := nic.Config{Name: space.Name(), MAC: d.mac, MTU: 1500, QueuePairs: 1, HeaderLimit: 256, Flows: 8}
 	var err error
 	d.port, err = nic.NewPort(conf, space, []nic.RxQueue{d.rx}, limits)
 	testkit.OK(t, err)
@@ -135,6 +135,7 @@ type toyRx struct {
 	staged  []toyBuf
 	came    []toyBuf
 	refuses nic.Result    // of all frames; PutTaken: of none
+	meets   func()        // what Put does first, if not nil
 	called  chan struct{} // holds one
 }
 
@@ -176,6 +177,9 @@ func (q *toyRx) receive() []byte {
 }
 
 func (q *toyRx) Put(m *nic.Mover, f *nic.Frame) nic.Result {
+	if q.meets != nil {
+		q.meets()
+	}
 	if q.refuses != nic.PutTaken {
 		return q.refuses
 	}

@@ -278,8 +278,19 @@ func (p *Port) LostReplies() uint64 { return p.lostReplies.Load() }
 // QueuePairs is how many queue pairs the port has; its driver may use fewer.
 func (p *Port) QueuePairs() int { return p.conf.QueuePairs }
 
+// settle waits until what the transmit queues have brought to others is counted.
+func (p *Port) settle() {
+	p.mu.Lock()
+	all := p.transmitters // to which others are only added
+	p.mu.Unlock()
+	for _, t := range all {
+		t.settle()
+	}
+}
+
 // QueueCounters reads the counters of receive and transmit queue pair i.
 func (p *Port) QueueCounters(i int) (rx, tx control.DirCounters) {
+	p.settle()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if i < len(p.queues) {
@@ -293,6 +304,7 @@ func (p *Port) QueueCounters(i int) (rx, tx control.DirCounters) {
 
 // QueueTraffic reads whose memory payload of receive and transmit queue pair i was in.
 func (p *Port) QueueTraffic(i int) (rx, tx Traffic) {
+	p.settle()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if i < len(p.queues) {

@@ -1,6 +1,8 @@
 package nic
 
 import (
+	"sync"
+
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/nic/flows"
@@ -11,19 +13,24 @@ import (
 // Transmitter is the port's end for one transmit queue: it belongs to that queue's goroutine, which
 // must have been started by dma.Go and be inside the port's address space during Send.
 type Transmitter struct {
-	Worker  *wire.Worker
-	port    *Port
-	delta   delta // of this batch
-	out     Counters
-	traffic Traffic
-	flows   *flows.Shard  // nil: flows are not counted
-	bounce  []dma.Segment // host memory for one batch, made when first needed
-	marks   []mark
-	run     []*wire.Packet // the batch without the control channel's frames
-	host    []dma.Segment  // pieces of bounce that stand for payload
-	ctl     []byte         // a control frame, whole
-	answer  []byte
-	reply   wire.Packet
+	Worker *wire.Worker
+	port   *Port
+	delta  delta // of this batch
+
+	// uncounted is held from when a batch goes to the wire until it is counted. A reader of counters takes it, so that
+	// what a receiver has read is counted. Nobody holds it for longer than a batch takes: no Deliver waits.
+	uncounted sync.Mutex
+	out       Counters
+	traffic   Traffic
+	flows     *flows.Shard // nil: flows are not counted
+
+	bounce []dma.Segment // host memory for one batch, made when first needed
+	marks  []mark
+	run    []*wire.Packet // the batch without the control channel's frames
+	host   []dma.Segment  // pieces of bounce that stand for payload
+	ctl    []byte         // a control frame, whole
+	answer []byte
+	reply  wire.Packet
 }
 
 // mark remembers where the payload of a packet of the batch lies, before a port may change it.
@@ -74,6 +81,8 @@ func (t *Transmitter) Send(batch []*wire.Packet) {
 		}
 		run = append(run, p)
 	}
+	t.uncounted.Lock()
+	defer t.uncounted.Unlock()
 	if len(run) > 0 { // in one piece: only within one Deliver does a busy receiver hold up the rest of a flow
 		t.deliver(run)
 	}
@@ -91,6 +100,12 @@ func (t *Transmitter) flush() {
 	if t.flows != nil {
 		t.flows.Flush()
 	}
+}
+
+// settle waits until what t has brought to others is counted.
+func (t *Transmitter) settle() {
+	t.uncounted.Lock()
+	defer t.uncounted.Unlock()
 }
 
 func (t *Transmitter) deliver(run []*wire.Packet) {
