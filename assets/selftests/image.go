@@ -288,7 +288,7 @@ func (m *maker) tests(ctx context.Context) error {
 		id, m.im.Source = id+" "+own, m.o.Source
 	}
 	one := func(kind string, p patchSeries) (string, error) {
-		parts := []string{id, p.id(), preload, string(liburing)}
+		parts := []string{id, p.id(), preload, sitecustomize, string(liburing)}
 		return m.image(ctx, kind, parts, func(work string) ([]string, error) {
 			src, ks := filepath.Join(work, "src"), filepath.Join(work, "ks")
 			for _, d := range []string{src, ks} {

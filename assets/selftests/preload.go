@@ -17,6 +17,13 @@ var preload string
 // of the NUMA node $GPU_NODE. ncdevmem and what tests call instead of it run with it.
 const Preload = "vnic/gpu-memory.so"
 
+// PythonPath is where the tests' Python finds a module that it imports first, which stretches the limits of the tests'
+// library.
+const PythonPath = "vnic"
+
+//go:embed preload/sitecustomize.py
+var sitecustomize string
+
 // devmemPrograms are the programs whose memfds are to be a GPU's.
 var devmemPrograms = []string{"drivers/net/hw/ncdevmem"}
 
@@ -27,10 +34,13 @@ if [ -n "$GPU_NODE" ]; then export LD_PRELOAD=/ks/` + Preload + `; fi
 exec "$0.real" "$@"
 `
 
-// buildPreload builds the library, and has the programs run with it.
+// buildPreload builds the library, and has the programs run with it; and it puts Python's module there.
 func (m *maker) buildPreload(ctx context.Context, ks string) error {
 	out := filepath.Join(ks, Preload)
 	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(ks, PythonPath, "sitecustomize.py"), []byte(sitecustomize), 0o644); err != nil {
 		return err
 	}
 	c := out + ".c"

@@ -236,7 +236,9 @@ func (b *bench) env() []string {
 		env = append(env, "NTUPLE=on", "GPU_NODE="+gpuNode)
 	}
 	if b.opt.Sabotage != nil {
-		env = append(env, "FAULTY=on")
+		env = append(env, "FAULTY=on") // what waits in vain need not wait for longer
+	} else {
+		env = append(env, "PYTHONPATH=/ks/"+selftests.PythonPath)
 	}
 	return env
 }
