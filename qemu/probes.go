@@ -54,7 +54,8 @@ func keyOf(q assets.Binary, k assets.Kernel) probeKey {
 // probes are what was found, the last one last.
 type probes []probed
 
-// readProbes reads those of a cache's directory. What cannot be read was not found.
+// readProbes reads those of a cache's directory. What cannot be read was not found, nor what a vnic wrote that did not
+// say when: its limits were others.
 func readProbes(dir string) probes {
 	var f struct {
 		Probes probes `json:"probes"`
@@ -63,7 +64,7 @@ func readProbes(dir string) probes {
 	if err != nil || json.Unmarshal(b, &f) != nil {
 		return nil
 	}
-	return f.Probes
+	return slices.DeleteFunc(f.Probes, func(p probed) bool { return p.At.IsZero() })
 }
 
 // find is the probe that answers for what is to be probed; nil: none does. A kernel with which KVM failed says that KVM

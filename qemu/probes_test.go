@@ -49,13 +49,18 @@ func TestProbesAnswerForOtherKernels(t *testing.T) {
 
 	dir := t.TempDir()
 	testkit.Equal(t, "of an empty cache", len(readProbes(dir)), 0)
-	probes{{probeKey: key("then", "11.1", "mine")}}.save(dir)
+	now := time.Now()
+	probes{{probeKey: key("then", "11.1", "mine"), At: now}}.save(dir)
 	for i := range maxProbes + 3 {
-		readProbes(dir).with(probed{probeKey: key("now", "11.1", fmt.Sprint(i)), Why: fmt.Sprint(i)}).save(dir)
+		readProbes(dir).with(probed{probeKey: key("now", "11.1", fmt.Sprint(i)), Why: fmt.Sprint(i), At: now}).save(dir)
 	}
-	readProbes(dir).with(probed{probeKey: key("now", "11.1", "10"), OK: true}).save(dir) // in the place of the other
+	readProbes(dir).with(probed{probeKey: key("now", "11.1", "10"), OK: true, At: now}).save(dir) // in the place of the other
 	l := readProbes(dir)
 	testkit.Equal(t, "kept", len(l), maxProbes)
 	testkit.Equal(t, "the oldest", l[0].Kernel, "3")
 	testkit.Equal(t, "the newest", fmt.Sprint(l[maxProbes-1].Kernel, l[maxProbes-1].OK), "10true")
+	probes{{probeKey: here, Why: "of an older vnic"}, {probeKey: here, Why: "newer", At: now}}.save(dir)
+	if l := readProbes(dir); len(l) != 1 || l[0].Why != "newer" {
+		t.Errorf("without a time: %+v", l)
+	}
 }
