@@ -215,7 +215,7 @@ func (b *bench) program(ctx context.Context, p *program, column results.Column) 
 	if b.first == 0 {
 		o.Stage("") // from here on
 		b.first = time.Since(b.began)
-		o.Note("the first test starts after %.1f s", b.first.Seconds())
+		o.Note("the first test starts after %.1f s (%s)", b.first.Seconds(), b.guest.Accel())
 	}
 	root := "/ks"
 	if column == results.Patched {
