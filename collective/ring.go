@@ -13,11 +13,10 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/internal/limits"
 )
 
 // DefaultTimeout is Config.Timeout where that is 0.
-const DefaultTimeout = time.Duration(limits.Silence)
+const DefaultTimeout = 5 * time.Second
 
 // Config says who a rank is.
 type Config struct {
@@ -115,7 +114,7 @@ func (c *Config) check() error {
 // returns when both neighbours are there, or ctx ends.
 func Join(ctx context.Context, c Config) (_ *Ring, err error) {
 	if c.Timeout == 0 {
-		c.Timeout = limits.Silence.Here()
+		c.Timeout = DefaultTimeout
 	}
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("ring: %w", err)

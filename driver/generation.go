@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"vnic.dev/vnic/internal/limits"
 )
 
 // The in-band state of a port dies with a reset of the device, or of the backend behind it. The driver learns it
@@ -39,7 +37,7 @@ func (n *NIC) setUpAgain() {
 // setUp asks for the generation and sets the split of bound queues again, until nothing is lost meanwhile.
 func (n *NIC) setUp() {
 	for {
-		ctx, cancel := context.WithTimeout(n.life, limits.Control.Here())
+		ctx, cancel := context.WithTimeout(n.life, setupTimeout)
 		err := n.setUpOnce(ctx)
 		cancel()
 		if err != nil && n.life.Err() == nil {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/nic/coalesce"
 	"vnic.dev/vnic/shape"
 	"vnic.dev/vnic/splitter"
@@ -515,7 +514,7 @@ func (rq *rxQueue) flush(p *Port, now int64) (next int64, stuck, call bool) {
 		if !p.exhausted() && m.end(&d, rq, nil, 0) {
 			continue
 		}
-		lost := h.due + int64(limits.Patience.Here())
+		lost := h.due + int64(DefaultPatience)
 		if lost > p.hold.now() {
 			next, stuck = lost, true
 			break

@@ -10,11 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/internal/limits"
 )
 
 // stuckAfter is after how long a write that blocks is ended; it takes twice that in the worst case.
-const stuckAfter = limits.StuckWrite
+const stuckAfter = 500 * time.Millisecond
 
 // Monitor is the goroutine of a device that does what none of its queues can do: it frees writers
 // that are blocked in the frontend's eventfds (EventFDs), passes on kicks of receive queues, and calls
@@ -127,7 +126,7 @@ func (m *Monitor) look(now time.Time) (next time.Time) {
 	switch {
 	case m.parked && !m.lines.Parked(): // a write began: look again after stuckAfter whether it still blocks
 		m.looked, m.parked = now, false
-	case !m.parked && now.Sub(m.looked) >= stuckAfter.Here():
+	case !m.parked && now.Sub(m.looked) >= stuckAfter:
 		if m.lines.anyStuck() {
 			m.lines.Quarantine()
 			m.dev.TakeEventFDs()
@@ -138,5 +137,5 @@ func (m *Monitor) look(now time.Time) (next time.Time) {
 	if m.parked {
 		return time.Time{}
 	}
-	return m.looked.Add(stuckAfter.Here())
+	return m.looked.Add(stuckAfter)
 }

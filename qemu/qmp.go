@@ -9,8 +9,6 @@ import (
 	"net"
 	"sync"
 	"time"
-
-	"vnic.dev/vnic/internal/limits"
 )
 
 // qmp is a client of QEMU's machine protocol (QEMU docs/interop/qmp-spec.rst): a JSON object a
@@ -125,7 +123,7 @@ func (q *qmp) do(ctx context.Context, command string, args any) (json.RawMessage
 	q.id++
 	deadline, ok := ctx.Deadline()
 	if !ok {
-		deadline = time.Now().Add(limits.Monitor.Here())
+		deadline = time.Now().Add(10 * time.Second)
 	}
 	_ = q.conn.SetWriteDeadline(deadline)
 	b, err := json.Marshal(struct {

@@ -5,8 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
-
-	"vnic.dev/vnic/internal/limits"
+	"time"
 )
 
 // A device with Hotplug, below a port of a Tree, can be taken out while the guest runs: a virtio-net-pci, or GPU memory
@@ -20,6 +19,9 @@ const DevicePrefix = "dev-"
 // nicDevice and gpuDevice are QEMU's names of devices, by their place in Config.
 func nicDevice(i int) string { return DevicePrefix + "net" + strconv.Itoa(i) }
 func gpuDevice(i int) string { return DevicePrefix + "gpu" + strconv.Itoa(i) }
+
+// unplugLimit is how long a guest has to let go of a device: it takes six seconds, longer where much else runs.
+const unplugLimit = 2 * time.Minute
 
 const (
 	outNICs = iota // in Machine.unplug
@@ -111,7 +113,7 @@ func (m *Machine) takeOut(device string) (<-chan error, error) {
 		defer u.mu.Unlock()
 		delete(u.waiting, device)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), limits.Unplug.Here())
+	ctx, cancel := context.WithTimeout(context.Background(), unplugLimit)
 	if _, err := m.qmp.do(ctx, commandUnplug, unplugArgs{device}); err != nil {
 		cancel()
 		forget()
@@ -126,7 +128,7 @@ func (m *Machine) takeOut(device string) (<-chan error, error) {
 		case <-m.done:
 			close(done)
 		case <-ctx.Done():
-			done <- fmt.Errorf("%w in %v", ErrKept, limits.Unplug.Here())
+			done <- fmt.Errorf("%w in %v", ErrKept, unplugLimit)
 		}
 	}()
 	return done, nil

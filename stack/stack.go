@@ -46,7 +46,6 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/stack/internal/ether"
 	"vnic.dev/vnic/stack/internal/netlog"
 )
@@ -181,10 +180,10 @@ func (s *Stack) configure(o Options) error {
 	}
 	s.maxRecv = recv.Max
 	// A guest that is emulated on a busy host may be silent for long without having lost anything.
-	rto := tcpip.TCPMinRTOOption(limits.MinRTO.Here())
+	rto := tcpip.TCPMinRTOOption(time.Second)
 	recovery := tcpip.TCPRecovery(0)
 	if o.RACK {
-		rto, recovery = tcpip.TCPMinRTOOption(limits.MinRTORACK.Here()), tcpip.TCPRACKLossDetection
+		rto, recovery = tcpip.TCPMinRTOOption(200*time.Millisecond), tcpip.TCPRACKLossDetection
 	}
 	if o.MinRTO > 0 {
 		rto = tcpip.TCPMinRTOOption(o.MinRTO)

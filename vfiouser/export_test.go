@@ -1,14 +1,10 @@
 package vfiouser
 
-import (
-	"time"
-
-	"vnic.dev/vnic/internal/limits"
-)
+import "time"
 
 // SetDrainTimeout sets how long the end of Serve waits for answers to be sent, and gives what undoes it.
 func SetDrainTimeout(d time.Duration) (undo func()) {
 	was := drainTimeout
-	drainTimeout = limits.Limit(d)
+	drainTimeout = d
 	return func() { drainTimeout = was }
 }

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/peer"
 )
 
@@ -42,9 +41,9 @@ func newSession(s *Server, sock *net.UnixConn, over <-chan struct{}) *session {
 	return ses
 }
 
-// qemuTimeout is how long QEMU waits for a reply (vfio-user-pci's x-msg-timeout, as package qemu sets it). It drops the
-// message then, and takes a later reply for garbage.
-const qemuTimeout = limits.QEMUReply
+// qemuTimeout is how long QEMU waits for a reply (vfio-user-pci's x-msg-timeout). It drops the message
+// then, and takes a later reply for garbage.
+const qemuTimeout = 5 * time.Second
 
 // serveOne serves one message. An error ends the connection.
 func (s *session) serveOne() error {
@@ -66,7 +65,7 @@ func (s *session) serveOne() error {
 			start = time.Now()
 		}
 		err = ru.handle(s, m)
-		if ru.slow && time.Since(start) > qemuTimeout.Here() {
+		if ru.slow && time.Since(start) > qemuTimeout {
 			s.log.Error("a vfio-user request took longer than QEMU waits", "request", fmt.Sprint(m.Command), "took",
 				time.Since(start))
 		}
@@ -137,14 +136,14 @@ func (s *session) end() {
 }
 
 // drainTimeout is how long a client that does not read its answers may delay the end of Serve; a test gives it more.
-var drainTimeout = limits.Drain
+var drainTimeout = time.Second
 
 // drain answers what the client has sent already, all of it with an error. A QEMU whose request
 // just goes unanswered waits for it, with its lock held, for as long as qemuTimeout; what it sends
 // later fails at once. And a socket that is closed with something unread in it is a reset to the
 // other end, which QEMU 11.1 does not survive (util/error.c, an assertion of error_setv; measured).
 func (s *session) drain() {
-	if s.sock.SetDeadline(time.Now().Add(drainTimeout.Here())) != nil || s.sock.CloseRead() != nil {
+	if s.sock.SetDeadline(time.Now().Add(drainTimeout)) != nil || s.sock.CloseRead() != nil {
 		return
 	}
 	defer s.discard()

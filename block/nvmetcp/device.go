@@ -16,12 +16,11 @@ import (
 
 	"vnic.dev/vnic/block"
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/internal/limits"
 )
 
 // What a Config has where it has nothing.
 const (
-	DefaultTimeout = time.Duration(limits.Silence)
+	DefaultTimeout = 5 * time.Second
 	DefaultDepth   = 128
 )
 
@@ -73,7 +72,7 @@ func (c *Config) check() error {
 		c.Depth = DefaultDepth
 	}
 	if c.Timeout == 0 {
-		c.Timeout = limits.Silence.Here()
+		c.Timeout = DefaultTimeout
 	}
 	if c.HostNQN == "" {
 		c.HostNQN = randomNQN()

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -125,8 +124,8 @@ func TestProbe(t *testing.T) {
 //
 // Invariant: devmem/kernel: A bind or unbind of a queue leaves no packet waiting at a transmit queue.
 func TestWhatRestartsQueuesSendsOnWhatWaits(t *testing.T) {
-	defer func(was limits.Limit) { flushTime = was }(flushTime)
-	flushTime = limits.Limit(time.Hour)
+	defer func(was time.Duration) { flushTime = was }(flushTime)
+	flushTime = time.Hour
 	td := newTestDevice(t)
 	kicked := make(chan struct{}, 1000)
 	td.kick = func() (int, error) {
@@ -159,7 +158,7 @@ func TestWhatRestartsQueuesSendsOnWhatWaits(t *testing.T) {
 
 	rx = testkit.Must(td.BindRX(buf, 1))(t)
 	times("bind again", 1)
-	flushTime = limits.Limit(time.Millisecond)
+	flushTime = time.Millisecond
 	td.nic.keep(rx.ID())
 	testkit.OK(t, rx.Close())
 	for range 3 { // one by Close, the others as the memory stays in use
@@ -170,7 +169,7 @@ func TestWhatRestartsQueuesSendsOnWhatWaits(t *testing.T) {
 	for len(kicked) > 0 {
 		<-kicked
 	}
-	flushTime = limits.Limit(time.Hour)
+	flushTime = time.Hour
 	testkit.OK(t, td.Close())
 	times("the split as it was", 1)
 }

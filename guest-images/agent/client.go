@@ -9,8 +9,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"vnic.dev/vnic/internal/limits"
 )
 
 // ErrClosed says that the results channel has ended.
@@ -142,7 +140,7 @@ func (c *Client) CallProgress(ctx context.Context, op string, args, out any, pro
 		}
 		return fmt.Errorf("%s: %w", op, c.Err())
 	case <-ctx.Done():
-		short, cancel := context.WithTimeout(context.Background(), limits.AgentCancel.Here())
+		short, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		_ = c.send(short, &message{ID: m.ID, Cancel: true})
 		return fmt.Errorf("%s: %w", op, ctx.Err())

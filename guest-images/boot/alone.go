@@ -5,7 +5,6 @@ import (
 	"os"
 
 	"vnic.dev/vnic/guest-images/agent"
-	"vnic.dev/vnic/internal/limits"
 )
 
 // runAlone is process 1 of a guest without a results channel: another process runs what is
@@ -19,7 +18,7 @@ func runAlone(setUp error) {
 	}
 	say(setUp)
 	p, err := os.StartProcess("/proc/self/exe", []string{agent.ConsoleApplet}, &os.ProcAttr{
-		Env: append([]string{"PATH=/bin:/sbin", "HOME=/root"}, limits.Environ()...), Dir: "/", Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
+		Env: []string{"PATH=/bin:/sbin", "HOME=/root"}, Dir: "/", Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
 	})
 	if err != nil {
 		say(err)

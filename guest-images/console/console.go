@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -18,7 +19,6 @@ import (
 	"vnic.dev/vnic/guest-images/gpusocket"
 	"vnic.dev/vnic/guest-images/guesttools"
 	"vnic.dev/vnic/guest-images/session"
-	"vnic.dev/vnic/internal/limits"
 )
 
 // Applet does what the image says.
@@ -68,6 +68,9 @@ func Applet([]string) int {
 
 func say(w io.Writer, err error) { _, _ = fmt.Fprintln(w, "vnic-guest:", err) }
 
+// patience is how long a terminal may take to say its size: the line is fast enough for that, and a file says nothing.
+const patience = 500 * time.Millisecond
+
 // greet tells who sits before it what there is.
 func greet(tty *os.File, n *network) {
 	if n.lease.Addr.IsValid() {
@@ -79,7 +82,7 @@ func greet(tty *os.File, n *network) {
 		_, _ = fmt.Fprintln(tty, "vnic-guest:", m)
 	}
 	_, _ = fmt.Fprintln(tty, "vnic-guest: the end of the shell powers off")
-	if size, ok := askSize(tty, limits.Terminal.Here()); ok {
+	if size, ok := askSize(tty, patience); ok {
 		_ = unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &size)
 	} else {
 		_, _ = fmt.Fprintln(tty, "vnic-guest: the terminal does not say its size: stty rows 50 cols 120")

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/internal/limits"
 )
 
 // Applet is the tool as a guest's program has it: on a PCI device, until it is done or interrupted.
@@ -57,6 +56,9 @@ type tool struct {
 	dev  *Device
 	undo []func() error // in reverse
 }
+
+// unbindTime is how long a binding may take until its memory is out of use.
+const unbindTime = 10 * time.Second
 
 func (t *tool) run(ctx context.Context, open Opener) (err error) {
 	if t.dev, err = open(ctx, Request{Interface: t.iface, Address: t.ours()}); err != nil {
@@ -137,8 +139,8 @@ func (t *tool) bound(b devmem.Binding) {
 		select {
 		case <-b.Done():
 			return nil
-		case <-time.After(limits.Unbind.Here()):
-			return fmt.Errorf("memory still in use after %v", limits.Unbind.Here())
+		case <-time.After(unbindTime):
+			return fmt.Errorf("memory still in use after %v", unbindTime)
 		}
 	})
 }

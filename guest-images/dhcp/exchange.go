@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"vnic.dev/vnic/internal/dhcp4"
-	"vnic.dev/vnic/internal/limits"
 )
 
 // conn writes DHCP messages to the servers of a network, and reads datagrams to the client's port.
@@ -24,7 +23,7 @@ type conn interface {
 // long, 5 s in all for either of the two messages. A server on the same machine needs milliseconds.
 const (
 	tries = 5
-	wait  = limits.Lease
+	wait  = 160 * time.Millisecond
 )
 
 // maxMessage is the longest message that we read: the client's MTU may be no more than Ethernet's.

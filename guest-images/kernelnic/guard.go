@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/control"
-	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/rtnl"
 )
 
@@ -113,7 +112,7 @@ func unregisterOf(name string, ids map[uint32]struct{}) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.close()) }()
-	ctx, cancel := context.WithTimeout(context.Background(), limits.GVECommand.Here())
+	ctx, cancel := context.WithTimeout(context.Background(), callTime)
 	defer cancel()
 	for id := range ids {
 		if uerr := unregister(ctx, c.ctl, id); uerr != nil {

@@ -8,7 +8,6 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/internal/limits"
 )
 
 // Prepare registers, binds, fills and poisons what the transfer needs. After an error nothing of that is left.
@@ -33,7 +32,7 @@ func (n *Node) Prepare(ctx context.Context, p Prepare) error {
 	if err == nil {
 		return nil
 	}
-	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), limits.Finish.Here())
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTime)
 	defer cancel()
 	if ferr := n.finish(clean, s); ferr != nil {
 		err = errors.Join(err, ferr)

@@ -6,9 +6,15 @@ import (
 	"fmt"
 	"net"
 	"syscall"
+	"time"
 
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/internal/limits"
+)
+
+// Times that the end of a transfer may take.
+const (
+	unbindTime = 10 * time.Second // a binding, until its memory is out of use
+	cleanTime  = 20 * time.Second // all of it, where the caller sets no limit
 )
 
 // errFinished ends what is under way when its transfer is finished.
@@ -153,7 +159,7 @@ func unbind(ctx context.Context, b devmem.Binding) error {
 	if err := b.Close(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, limits.Unbind.Here())
+	ctx, cancel := context.WithTimeout(ctx, unbindTime)
 	defer cancel()
 	select {
 	case <-b.Done():

@@ -29,7 +29,6 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/internal/limits"
 )
 
 // Modes of a transfer.
@@ -119,9 +118,12 @@ type Prepare struct {
 	StallSeconds int `json:"stall_seconds,omitempty"`
 }
 
+// defaultStall is long enough for a guest that is emulated on a busy host and loses the same segment a few times.
+const defaultStall = time.Minute
+
 func (p *Prepare) stall() time.Duration {
 	if p.StallSeconds == 0 {
-		return limits.Stall.Here()
+		return defaultStall
 	}
 	return time.Duration(p.StallSeconds) * time.Second
 }

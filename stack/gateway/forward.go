@@ -7,8 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-
-	"vnic.dev/vnic/internal/limits"
 )
 
 // startForwards listens on the host.
@@ -72,7 +70,7 @@ func (g *Gateway) listenTCP(f *Forward) error {
 
 // fromHost carries on a connection of the host to a guest.
 func (g *Gateway) fromHost(host hostConn, to netip.AddrPort, o owner) {
-	ctx, cancel := context.WithTimeout(g.ctx, limits.Dial.Here())
+	ctx, cancel := context.WithTimeout(g.ctx, dialTime)
 	defer cancel()
 	guest, err := g.dialGuest(ctx, to)
 	if err != nil {

@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	maxResolvers = 3 // as in resolv.conf(5)
+	maxResolvers = 3               // as in resolv.conf(5)
+	askTime      = 2 * time.Second // that one resolver has
 )
 
 var errNotTheAnswer = errors.New("not an answer to this question")

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/control"
-	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/virtq"
@@ -166,7 +165,7 @@ func (n *network) begin(l *flow) error {
 
 // until waits for something that is polled for.
 func until(f func() (bool, error)) error {
-	for deadline := time.Now().Add(limits.Bench.Here()); ; {
+	for deadline := time.Now().Add(patience); ; {
 		if ok, err := f(); ok || err != nil {
 			return err
 		}
@@ -337,7 +336,7 @@ func byStream(s side, payload int, meanwhile func() error) runFunc {
 			switch {
 			case n > 0:
 				last = now
-			case now.Sub(last) > limits.Bench.Here():
+			case now.Sub(last) > patience:
 				return w, errStuck
 			case out > 0:
 				runtime.Gosched()

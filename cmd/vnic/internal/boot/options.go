@@ -18,7 +18,6 @@ import (
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
-	"vnic.dev/vnic/qemu"
 	"vnic.dev/vnic/stack/gateway"
 )
 
@@ -64,7 +63,6 @@ type Options struct {
 	Confine func() error
 	Broker  *broker.Client
 
-	Accel          qemu.Accel // how QEMU runs guests
 	Fetch          assets.Options
 	Log            *slog.Logger
 	Note           func(format string, args ...any)

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -188,3 +189,6 @@ func receive(c *net.UnixConn, b []byte) (n, fd int, err error) {
 	}
 	return n, fd, err
 }
+
+// dialTime is how long the broker tries to connect.
+const dialTime = 10 * time.Second

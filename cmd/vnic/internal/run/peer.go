@@ -13,8 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 	"unicode"
-
-	"vnic.dev/vnic/internal/limits"
 )
 
 // peer is the vnic on the host that runs the other guest, at the end of a connection. What is said are JSON objects,
@@ -87,7 +85,8 @@ const (
 	protocol   = 1
 	maxMessage = 4 << 20 // bytes: a completed lab file is some 100 KiB at most
 	maxSteps   = 4 * MaxRails
-	maxText    = 500 // bytes of what is printed
+	maxText    = 500             // bytes of what is printed
+	farewell   = 3 * time.Second // for the other end of the connection, when all is said
 	timeWait   = 250 * time.Millisecond
 )
 
@@ -320,7 +319,7 @@ func (p *peer) close(why error) {
 	_ = p.conn.CloseWrite()
 	select {
 	case <-p.gone:
-	case <-time.After(min(limits.OtherHost.Here(), p.silence)):
+	case <-time.After(min(farewell, p.silence)):
 	}
 	_ = p.conn.Close()
 	p.work.Wait()

@@ -18,7 +18,6 @@ import (
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/guestnvme"
 	"vnic.dev/vnic/guest-images/transfer"
-	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/memavail"
 	"vnic.dev/vnic/internal/proc"
 	"vnic.dev/vnic/lab"
@@ -117,7 +116,7 @@ func (o *Options) nvmet() (*Peer, error) {
 	p.start = func(ctx context.Context, s *guests.Set) (netip.AddrPort, error) {
 		b := s.Servers[0]
 		addr := netip.AddrPortFrom(b.Addr, guestnvme.Port)
-		ctx, cancel := context.WithTimeout(ctx, limits.Setup.Here())
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		err := guestnvme.Serve(ctx, b.QEMU.Agent(), guestnvme.Target{NQN: ownNQN, Addrs: []netip.AddrPort{addr},
 			Disks: []string{serial}})
@@ -152,7 +151,7 @@ func (o *Options) nbdkit(ctx context.Context) (*Peer, error) {
 		return nil, fmt.Errorf("nbdkit: %w", err)
 	}
 	end := func() error {
-		child.End(limits.CloseWait.Here())
+		child.End(5 * time.Second)
 		return nil
 	}
 	if err := listens(ctx, at, child); err != nil {
@@ -176,7 +175,7 @@ func (o *Options) nbdkit(ctx context.Context) (*Peer, error) {
 
 // listens waits until a server takes connections.
 func listens(ctx context.Context, at netip.AddrPort, child *proc.Child) error {
-	ctx, cancel := context.WithTimeout(ctx, limits.StorageServer.Here())
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	for {
 		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", at.String())
