@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # "vnic selftest": the kernel's own driver selftests in a guest.
 # - Of devmem.py and queues.py, and with the patches of csum.py and ntuple.py, all cases pass on the gVNIC; exit status,
-#   the JSON, and JUnit's XML say so; payload of devmem.py was in device memory, by the NIC's counters.
+#   the JSON, and JUnit's XML say so; payload of devmem.py was in device memory, by the NIC's counters. A program that
+#   needs longer than the tests' library gives it on a fast machine passes.
 # - Negative controls: a test that was changed so that it fails is a new failure, with status 1, and has its line in all
-#   three; a program that needs longer than the tests' library gives it on a fast machine passes; a program whose
-#   guest's kernel panics is told of with the complaint, and the next program gets another guest.
+#   three; a program whose guest's kernel panics is told of with the complaint, and the next program gets another guest.
 # - A case that does not exist, a program that does not exist, wrong flags and trees end at once, and are named.
 # ACCEPTANCE=39 alone takes four minutes with a warm cache, and downloads 400 MB before it is.
 . "$(dirname "$0")/lib.sh"

@@ -25,7 +25,7 @@ step() { # NAME NIC COMMAND: leaves the results in $work/NAME, and the status in
   grep -qx "status=$s" "$work/$1.output" || fail "$1: status $s is not told: $(cat "$work/$1.output" "$work/$1.stderr")"
 }
 files() { # NAME: all of them are there
-  for f in output.txt junit.xml report.html capture.pcapng flows.json status; do
+  for f in output.txt junit.xml report.html capture.pcapng flows.json machine.txt status; do
     [ -s "$work/$1/$f" ] || fail "$1: no $f: $(tail -n 5 "$work/$1.stderr")"
   done
   [ "$(ls "$work/$1/consoles" | wc -l)" = 2 ] || fail "$1: no consoles"

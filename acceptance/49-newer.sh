@@ -2,7 +2,7 @@
 # A Debian that is newer than all that vnic was tested with: a signed mirror that has QEMU and the kernel of the real
 # one by higher versions. What "make demo" runs does so with them, from an empty cache and then from what is cached, and
 # each run says "untested" once; "make check" passes with that mirror and that cache.
-# ACCEPTANCE=49 alone takes six minutes on two cores, and downloads 90 MB.
+# ACCEPTANCE=49 alone takes four minutes on two cores where make lint has run before, and downloads 90 MB.
 . "$(dirname "$0")/lib.sh"
 tool signmirror
 # What the mirror has is the real one's, by its apt sources or VNIC_MIRROR.

@@ -13,10 +13,11 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // DefaultTimeout is Config.Timeout where that is 0.
-const DefaultTimeout = 5 * time.Second
+const DefaultTimeout = time.Duration(limits.Silence)
 
 // Config says who a rank is.
 type Config struct {
@@ -114,7 +115,7 @@ func (c *Config) check() error {
 // returns when both neighbours are there, or ctx ends.
 func Join(ctx context.Context, c Config) (_ *Ring, err error) {
 	if c.Timeout == 0 {
-		c.Timeout = DefaultTimeout
+		c.Timeout = limits.Silence.Here()
 	}
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("ring: %w", err)

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"vnic.dev/vnic/internal/limits"
 )
 
 // Sender puts a frame on a transmit queue of the NIC. Send copies the frame before it returns, and
@@ -20,9 +22,8 @@ type Sender interface{ Send(frame []byte) error }
 
 // Times of a Client.
 const (
-	firstRetry     = 50 * time.Millisecond // doubles with each repeat
-	lastRetry      = time.Second
-	defaultTimeout = 10 * time.Second
+	firstRetry = 50 * time.Millisecond // doubles with each repeat
+	lastRetry  = time.Second
 )
 
 // maxSpan is how far the sequence numbers of a client's requests under way may lie apart. It keeps
@@ -105,7 +106,7 @@ type ClientStats struct {
 // NewClient returns a client with a new session.
 func NewClient(s Sender, o ClientOptions) *Client {
 	if o.Timeout == 0 {
-		o.Timeout = defaultTimeout
+		o.Timeout = limits.Control.Here()
 	}
 	c := &Client{send: s, o: o, closed: make(chan struct{}), seq: 1, pending: make(map[uint32]*call),
 		freed: make(chan struct{})}

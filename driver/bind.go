@@ -4,15 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/limits"
 )
-
-// setupTimeout is how long the in-band commands of BindQueue and UnbindQueue may take.
-const setupTimeout = 10 * time.Second
 
 // defaultHeader is the longest header that is split if the NIC does not say, in bytes (docs/specs/virtio.md, 4).
 const defaultHeader = 256
@@ -38,7 +35,7 @@ func (n *NIC) BindQueue(queue int, gpu int, src PageSource) error {
 	if err := n.useGPU(g); err != nil {
 		return fmt.Errorf("receive queue %d: %w", queue, err)
 	}
-	ctx, cancel := context.WithTimeout(n.life, setupTimeout)
+	ctx, cancel := context.WithTimeout(n.life, limits.Control.Here())
 	defer cancel()
 	info, err := n.ctl.Hello(ctx)
 	if err != nil {
@@ -149,7 +146,7 @@ func (n *NIC) setSplit(ctx context.Context, queue int, on bool) error {
 
 // unbind takes a queue's chains back from the device, and its pages.
 func (n *NIC) unbind(q *rxQueue) error {
-	ctx, cancel := context.WithTimeout(n.life, setupTimeout)
+	ctx, cancel := context.WithTimeout(n.life, limits.Control.Here())
 	defer cancel()
 	var drained <-chan struct{}
 	if err := n.do(func() error {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/virtq"
 )
 
@@ -14,10 +15,7 @@ const (
 	ctrlOK         = 0 // VIRTIO_NET_OK
 )
 
-const (
-	ctrlTimeout = 5 * time.Second
-	ctrlPause   = 200 * time.Microsecond // between looks: commands are few and slow
-)
+const ctrlPause = 200 * time.Microsecond // between looks: commands are few and slow
 
 // controlQueue is the device's control virtqueue, used one command at a time.
 type controlQueue struct {
@@ -59,7 +57,7 @@ func (q *controlQueue) command(class, cmd byte, data []byte) error {
 		q.t.kick(q.ring.vq)
 	}
 	var used [1]virtq.Used
-	for end := time.Now().Add(ctrlTimeout); ; time.Sleep(ctrlPause) {
+	for end := time.Now().Add(limits.DeviceCommand.Here()); ; time.Sleep(ctrlPause) {
 		switch n, err := q.ring.Poll(used[:]); {
 		case err != nil:
 			return fmt.Errorf("%w: command %d/%d: %w", ErrBroken, class, cmd, err)
@@ -68,7 +66,7 @@ func (q *controlQueue) command(class, cmd byte, data []byte) error {
 		case n == 1:
 			return nil
 		case time.Now().After(end):
-			return fmt.Errorf("command %d/%d: no answer in %v", class, cmd, ctrlTimeout)
+			return fmt.Errorf("command %d/%d: no answer in %v", class, cmd, limits.DeviceCommand.Here())
 		}
 	}
 }

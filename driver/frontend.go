@@ -8,10 +8,10 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/vhostuser"
 )
 
@@ -24,9 +24,6 @@ const (
 	ramPerPair = 32 << 20  // at 256 entries a ring; what is not allocated is a hole
 	ramExtra   = 256 << 20 // for AllocDMA
 )
-
-// backendTimeout is how long a backend may take to stop.
-const backendTimeout = 5 * time.Second
 
 // frontend is the transport of a process: a vhost-user frontend with memory of its own.
 type frontend struct {
@@ -308,7 +305,7 @@ func (f *frontend) halt() error {
 		f.monitor.Wait()
 	}
 	var errs []error
-	f.front.SetTimeout(backendTimeout)
+	f.front.SetTimeout(limits.BackendStop.Here())
 	for q, on := range f.started {
 		if on && len(errs) == 0 {
 			if err := f.stopQueue(q); err != nil {

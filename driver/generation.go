@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"vnic.dev/vnic/internal/limits"
 )
 
 // The in-band state of a port dies with a reset of the device, or of the backend behind it. The driver learns it
@@ -37,7 +39,7 @@ func (n *NIC) setUpAgain() {
 // setUp asks for the generation and sets the split of bound queues again, until nothing is lost meanwhile.
 func (n *NIC) setUp() {
 	for {
-		ctx, cancel := context.WithTimeout(n.life, setupTimeout)
+		ctx, cancel := context.WithTimeout(n.life, limits.Control.Here())
 		err := n.setUpOnce(ctx)
 		cancel()
 		if err != nil && n.life.Err() == nil {

@@ -172,7 +172,27 @@ func (p *pci) mapStructures() error {
 	if len(p.common.regs) < commonLen || len(p.isr) < 1 {
 		return fmt.Errorf("virtio structures: common of %d bytes, ISR of %d: too short", len(p.common.regs), len(p.isr))
 	}
-	return nil
+	return p.enter(pieces[capCommon:])
+}
+
+// enter makes the first access to each page of the structures, right after one to the configuration space. Where KVM runs
+// on an emulated processor (QEMU's SVM) it ends the guest at the first access to a page of a BAR, if an exception, such
+// as a page fault, came since the guest was last left (docs/found.md); reading the configuration space leaves it.
+// Elsewhere these are a few reads that change nothing: the ISR byte's comes before any interrupt that is waited for.
+func (p *pci) enter(pieces []regs) error {
+	var own [1]byte
+	regs(own[:]).read8(0) // its code is in memory from now on
+	return p.touch(func() error {
+		for _, r := range pieces {
+			for off := 0; off < len(r); off += PageSize {
+				if _, err := p.cfg.read16(pciCommand); err != nil {
+					return err
+				}
+				r.read8(off)
+			}
+		}
+		return nil
+	})
 }
 
 // errRemoved is the error of a device that has been taken away.

@@ -3,6 +3,8 @@ package driver
 import (
 	"fmt"
 	"time"
+
+	"vnic.dev/vnic/internal/limits"
 )
 
 // regs is a piece of a BAR. A register must be read and written by one access of its own width,
@@ -72,8 +74,6 @@ const (
 	statusFailed      = 128
 )
 
-const deviceTimeout = 5 * time.Second // for resets
-
 // common is the common configuration structure.
 type common struct{ regs }
 
@@ -98,9 +98,9 @@ func (c common) addStatus(bits uint8) {
 // reset resets the device and waits until it has (4.1.4.3.2).
 func (c common) reset() error {
 	c.write8(regDeviceStatus, 0)
-	for end := time.Now().Add(deviceTimeout); c.read8(regDeviceStatus) != 0; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(limits.DeviceReset.Here()); c.read8(regDeviceStatus) != 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			return fmt.Errorf("device reset did not end in %v", deviceTimeout)
+			return fmt.Errorf("device reset did not end in %v", limits.DeviceReset.Here())
 		}
 	}
 	return nil

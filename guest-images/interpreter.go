@@ -15,7 +15,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
+
+	"vnic.dev/vnic/internal/limits"
 )
 
 // Path is $PATH of programs in a guest.
@@ -177,19 +178,16 @@ func runtimeOf(name string) *runtime {
 	return &runtimes[i]
 }
 
-// answerTime and maxAnswer bound what an interpreter of this machine may take to say where its library is.
-const (
-	answerTime = 20 * time.Second
-	maxAnswer  = 64 << 10
-)
+// maxAnswer bounds what an interpreter of this machine says of where its library is.
+const maxAnswer = 64 << 10
 
 // paths asks an interpreter. What is not as it should be is none: the file has a runtime's name, and may be anything.
 func (r *runtime) paths(host string) (program string, library []string) {
-	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+	ctx, cancel := context.WithTimeout(context.Background(), limits.Interpreter.Here())
 	defer cancel()
 	c := exec.CommandContext(ctx, host, r.ask...)
 	answer := limited{full: cancel}
-	c.Stdout, c.WaitDelay = &answer, time.Second
+	c.Stdout, c.WaitDelay = &answer, limits.LastOutput.Here()
 	if c.Run() != nil {
 		return "", nil
 	}

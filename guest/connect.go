@@ -12,6 +12,7 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/guest-images/devmemtool"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // Listener accepts connections whose payload lands in Memory.
@@ -111,11 +112,6 @@ func (l *Listener) AcceptConn() (devmem.Conn, error) {
 // Accept is AcceptConn, for net.Listener.
 func (l *Listener) Accept() (net.Conn, error) { return l.AcceptConn() }
 
-const (
-	stallLimit = 30 * time.Second
-	peerLimit  = time.Minute // a guest boots in seconds, but may share a small machine with much else
-)
-
 // DialGuest connects to the device of a guest. Programs of several guests start in no order, so
 // while no program listens there it tries again, for PeerLimit.
 //
@@ -141,9 +137,6 @@ func (d *Device) DialGuest(ctx context.Context, guest int, port uint16) (devmem.
 // Diagnose is for devmem.Diagnose.
 func (c *conn) Diagnose() string { return devmem.Diagnose(c.Conn) }
 
-// closeTime is how long a connection's Close waits for the peer's.
-const closeTime = 5 * time.Second
-
 // conn is a connection that ends before its device does.
 type conn struct {
 	devmem.Conn
@@ -153,7 +146,7 @@ type conn struct {
 // Close implements net.Conn. What the peer still sends is dropped; what lies in device memory ends
 // the wait, as it cannot be read.
 func (c *conn) Close() error {
-	if !c.abort.Load() && c.CloseWrite() == nil && c.SetReadDeadline(time.Now().Add(closeTime)) == nil {
+	if !c.abort.Load() && c.CloseWrite() == nil && c.SetReadDeadline(time.Now().Add(limits.CloseWait.Here())) == nil {
 		for b, err := make([]byte, 4096), error(nil); err == nil; {
 			_, err = c.Read(b)
 		}

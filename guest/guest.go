@@ -40,6 +40,7 @@ import (
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/guest-images/devmemtool"
 	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // ErrNoGuest says that a program does not run in a guest of vnic boot.
@@ -111,7 +112,7 @@ func (d *Device) take(t *devmemtool.Device, addr netip.Addr) error {
 			t.Queues)
 	}
 	d.Device, d.Addr, d.Queue, d.memory = t.Device, addr, t.Queues-1, t.Memory
-	d.StallLimit, d.PeerLimit = stallLimit, peerLimit
+	d.StallLimit, d.PeerLimit = limits.ProgramStall.Here(), limits.Peer.Here()
 	d.GPU, d.Size = t.GPUs[0].ID, t.GPUs[0].Size/devmem.PageSize*devmem.PageSize
 	if t.Shared {
 		return d.SetRSS(d.Queue)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // What a Config has where it says nothing.
@@ -17,8 +18,8 @@ const (
 	DefaultConnections = 4
 	DefaultPipeline    = 2
 	DefaultRangeSize   = 1 << 20
-	DefaultTimeout     = 5 * time.Second
-	DefaultRetry       = 30 * time.Second
+	DefaultTimeout     = time.Duration(limits.Silence)
+	DefaultRetry       = time.Duration(limits.ServerBack)
 )
 
 // Bounds of a Config.
@@ -72,8 +73,8 @@ func (c *Config) check() error {
 	set(&c.Connections, DefaultConnections)
 	set(&c.Pipeline, DefaultPipeline)
 	set(&c.RangeSize, DefaultRangeSize)
-	set(&c.Timeout, DefaultTimeout)
-	set(&c.Retry, DefaultRetry)
+	set(&c.Timeout, limits.Silence.Here())
+	set(&c.Retry, limits.ServerBack.Here())
 	if c.Resolve == nil {
 		c.Resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)

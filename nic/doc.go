@@ -129,7 +129,7 @@
 //
 // Where its queue has no buffers a merge that ends is put as far as there are some, frame by frame, and the rest waits,
 // while the next frames of the flow are Busy: they wait with their sender, behind it. It is lost, and counted as
-// DropNoBuffer at queue and link, DefaultPatience after its time was up. A NIC drops such frames at once; that
+// DropNoBuffer at queue and link, limits.Patience after its time was up. A NIC drops such frames at once; that
 // here guests wait for one another, and lose nothing for it, is so without Hold too. A link counts a frame that is
 // lost so as received and as dropped.
 //

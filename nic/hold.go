@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/nic/coalesce"
 	"vnic.dev/vnic/shape"
 	"vnic.dev/vnic/splitter"
@@ -514,7 +515,7 @@ func (rq *rxQueue) flush(p *Port, now int64) (next int64, stuck, call bool) {
 		if !p.exhausted() && m.end(&d, rq, nil, 0) {
 			continue
 		}
-		lost := h.due + int64(DefaultPatience)
+		lost := h.due + int64(limits.Patience.Here())
 		if lost > p.hold.now() {
 			next, stuck = lost, true
 			break

@@ -10,10 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // stuckAfter is after how long a write that blocks is ended; it takes twice that in the worst case.
-const stuckAfter = 500 * time.Millisecond
+const stuckAfter = limits.StuckWrite
 
 // Monitor is the goroutine of a device that does what none of its queues can do: it frees writers
 // that are blocked in the frontend's eventfds (EventFDs), passes on kicks of receive queues, and calls
@@ -126,7 +127,7 @@ func (m *Monitor) look(now time.Time) (next time.Time) {
 	switch {
 	case m.parked && !m.lines.Parked(): // a write began: look again after stuckAfter whether it still blocks
 		m.looked, m.parked = now, false
-	case !m.parked && now.Sub(m.looked) >= stuckAfter:
+	case !m.parked && now.Sub(m.looked) >= stuckAfter.Here():
 		if m.lines.anyStuck() {
 			m.lines.Quarantine()
 			m.dev.TakeEventFDs()
@@ -137,5 +138,5 @@ func (m *Monitor) look(now time.Time) (next time.Time) {
 	if m.parked {
 		return time.Time{}
 	}
-	return m.looked.Add(stuckAfter)
+	return m.looked.Add(stuckAfter.Here())
 }

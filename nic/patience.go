@@ -4,20 +4,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/wire"
 )
 
-const (
-	// DefaultPatience is how long a frame waits for a receiver without buffers, unless a user says
-	// otherwise.
-	DefaultPatience = 500 * time.Millisecond
-	// firstPenalty is how long after that frames to the same receiver are not waited for at all,
-	// unless it gets buffers before; it doubles each time, up to maxPenalty.
-	firstPenalty = 2 * time.Second
-	maxPenalty   = 32 * time.Second
-	// patienceSteps are in Limit.
-	patienceSteps = 16
-)
+// patienceSteps are in Limit.
+const patienceSteps = 16
 
 // Patience decides for a Sender how long frames wait for busy receivers: a dead guest must not
 // stall frames to others again and again. The zero value, with Limit set, is ready.
@@ -90,7 +82,7 @@ func (p *Patience) find(receiver wire.Waitable) *stalled {
 // penalize begins the penalty of a receiver, or a longer one for s, which has served one.
 func (p *Patience) penalize(s *stalled, receiver wire.Waitable, now time.Time) {
 	if s != nil {
-		s.penalty = min(2*s.penalty, maxPenalty)
+		s.penalty = min(2*s.penalty, limits.LastPenalty.Here())
 		s.until = now.Add(s.penalty)
 		return
 	}
@@ -103,7 +95,7 @@ func (p *Patience) penalize(s *stalled, receiver wire.Waitable, now time.Time) {
 	s.reset()
 	s.posted.Store(false)
 	if receiver.Arm(s) {
-		s.receiver, s.penalty, s.until = receiver, firstPenalty, now.Add(firstPenalty)
+		s.receiver, s.penalty, s.until = receiver, limits.FirstPenalty.Here(), now.Add(limits.FirstPenalty.Here())
 	}
 }
 

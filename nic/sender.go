@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/shape"
 	"vnic.dev/vnic/wire"
 )
@@ -75,7 +76,7 @@ type Outlet interface {
 type SenderOptions struct {
 	Space    *dma.Space    // where the ring and the frames lie; nil: in memory of ours, which no map changes
 	Batch    int           // most frames under way, those that wait for a busy receiver included
-	Patience time.Duration // how long a frame waits for a receiver without buffers; 0: DefaultPatience
+	Patience time.Duration // how long a frame waits for a receiver without buffers; 0: limits.Patience
 	Spin     bool          // it has a thread of its own, and waits busily for a moment before it sleeps
 	Drain    bool          // Stop sends what the ring has, to receivers that take it at once
 	Pollers  *Pollers      // whose threads serve it; nil: a goroutine of its own does
@@ -134,7 +135,7 @@ func NewSender(q TxQueue, out Outlet, o SenderOptions) (*Sender, error) {
 		return nil, err
 	}
 	if o.Patience == 0 {
-		o.Patience = DefaultPatience
+		o.Patience = limits.Patience.Here()
 	}
 	s := &Sender{
 		q: q, out: out, o: o, sleep: sleep, kick: -1, patience: Patience{Limit: o.Patience},

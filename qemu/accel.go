@@ -4,30 +4,62 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"sync"
-	"time"
 
 	"vnic.dev/vnic/assets"
-	"vnic.dev/vnic/guest-images"
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/limits"
 )
 
-// probeLimit is how long the probe's guest has to boot: with KVM it takes a second or two.
-const probeLimit = 15 * time.Second
+// Accel says how QEMU runs the guest's code.
+type Accel string
+
+// Accelerators.
+const (
+	AccelAuto Accel = "" // KVM where a probe boot shows that it works, else TCG
+	AccelKVM  Accel = "kvm"
+	AccelTCG  Accel = "tcg"
+)
+
+// EnvAccel is the environment's variable that says what AccelAuto is.
+const EnvAccel = "VNIC_ACCEL"
+
+// ParseAccel reads what a user writes: auto, kvm or tcg.
+func ParseAccel(s string) (Accel, error) {
+	switch a := Accel(s); a {
+	case AccelKVM, AccelTCG:
+		return a, nil
+	case "auto":
+		return AccelAuto, nil
+	}
+	return "", fmt.Errorf("%s: auto, kvm or tcg", s)
+}
+
+// ErrNoKVM says that KVM cannot be tried. It comes inside an *assets.Missing.
+var ErrNoKVM = errors.New("no KVM")
 
 var probing = struct {
 	sync.Mutex // held while probing: one at a time
 	found      probes
 }{}
 
-// ChooseAccel says whether KVM works here, in fact and not by the look of it: /dev/kvm may exist
-// and then fail in the guest's first instructions. It boots a small guest, once for each boot of
-// this machine. why is one line for the user.
-func ChooseAccel(ctx context.Context, r *assets.Resolved) (accel Accel, why string, err error) {
-	if why := kvmMissing(); why != "" {
-		return AccelTCG, "TCG (slower): " + why, nil
+// ChooseAccel says how guests are to be run. With AccelAuto it is KVM if that works here, in fact and not by the look of
+// it: /dev/kvm may exist and then fail in the guest's first instructions. It boots a small guest, once for each boot of
+// this machine. AccelKVM is not tried, and an error where there is no /dev/kvm. why is one line for the user.
+//
+// What the probe's guest took to boot makes limits follow (limits.Booted).
+func ChooseAccel(ctx context.Context, r *assets.Resolved, want Accel) (accel Accel, why string, err error) {
+	missing := kvmMissing()
+	switch {
+	case want == AccelTCG:
+		return AccelTCG, "TCG, as was asked for", nil
+	case want == AccelKVM && missing != "":
+		return "", "", &assets.Missing{What: "--accel kvm", Err: fmt.Errorf("%w: %s", ErrNoKVM, missing),
+			Fix: "--accel auto or tcg: QEMU emulates the guests' CPUs then, which is slower"}
+	case want == AccelKVM:
+		return AccelKVM, "KVM, as was asked for", nil
+	case missing != "":
+		return AccelTCG, "TCG (slower): " + missing, nil
 	}
 	probing.Lock()
 	defer probing.Unlock()
@@ -37,24 +69,36 @@ func ChooseAccel(ctx context.Context, r *assets.Resolved) (accel Accel, why stri
 		p = readProbes(r.Cache).find(key)
 	}
 	if p == nil {
-		p = &probed{probeKey: key, Fetched: r.Kernel.Source == assets.SourceCache}
-		if p.Why, err = probe(ctx, r); err != nil {
+		if p, err = probe(ctx, r); err != nil {
 			return "", "", err
 		}
-		p.OK = p.Why == ""
 		readProbes(r.Cache).with(*p).save(r.Cache)
 	}
 	found := *p
 	probing.found = probing.found.with(found)
 	if found.OK {
+		limits.Booted(found.took())
 		return AccelKVM, "KVM", nil
 	}
 	return AccelTCG, "TCG (slower): KVM does not work here: " + found.Why, nil
 }
 
+// kvmDevice is where Linux has KVM; tests of what is built on this have another file (envKVMDevice).
+const (
+	kvmDevice    = "/dev/kvm"
+	envKVMDevice = "VNIC_TEST_KVM"
+)
+
+// MayUseKVM says whether AccelAuto may be KVM here.
+func MayUseKVM() bool { return kvmMissing() == "" }
+
 // kvmMissing says why KVM cannot even be tried; "" = it can.
 func kvmMissing() string {
-	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
+	path := kvmDevice
+	if p := os.Getenv(envKVMDevice); p != "" {
+		path = p
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return "no /dev/kvm"
@@ -65,43 +109,4 @@ func kvmMissing() string {
 	}
 	_ = f.Close()
 	return ""
-}
-
-// probe boots a guest under KVM as far as its init. why says how that failed; err is for what has
-// nothing to do with KVM.
-func probe(ctx context.Context, r *assets.Resolved) (why string, err error) {
-	var initrd io.ReadCloser
-	img, err := guestimages.Build(ctx, guestimages.Options{CacheDir: r.Cache})
-	if err == nil {
-		initrd, err = img.Initrd(agent.Config{})
-	}
-	if err != nil {
-		return "", fmt.Errorf("KVM probe: %w", err)
-	}
-	defer func() { _ = initrd.Close() }()
-	m, err := Start(ctx, Config{
-		Name: "KVM probe", QEMU: r.QEMU, Kernel: r.Kernel, Initrd: []io.Reader{initrd}, RAMSize: 256 << 20,
-		Accel: AccelKVM, BootLimit: probeLimit, TimeLimit: 2 * probeLimit,
-	})
-	if ctx.Err() != nil {
-		if m != nil {
-			_ = m.Close()
-		}
-		return "", ctx.Err()
-	}
-	var e *RunError
-	switch {
-	case err == nil:
-		return "", m.Close()
-	case errors.As(err, &e):
-		why = e.Err.Error()
-		if e.Detail != "" {
-			why += ": " + e.Detail
-		}
-		if len(e.Stderr) > 0 {
-			why += ": " + e.Stderr[0]
-		}
-		return why, nil
-	}
-	return "", err
 }

@@ -1,21 +1,62 @@
 package qemu
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"testing"
+
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/internal/testkit"
 )
 
 func TestAccelIsChosenByTrying(t *testing.T) {
 	r := fetched(t)
 	t.Setenv("VNIC_GUEST", must(program()))
-	accel, why, err := ChooseAccel(t.Context(), r)
+	accel, why, err := ChooseAccel(t.Context(), r, AccelAuto)
 	testkit.OK(t, err)
 	t.Log(accel, why)
 	if (accel == AccelTCG) == (why == "KVM") {
 		t.Errorf("%s: %s", accel, why)
 	}
-	again, _, err := ChooseAccel(t.Context(), r)
+	again, _, err := ChooseAccel(t.Context(), r, AccelAuto)
 	if err != nil || again != accel {
 		t.Errorf("asked again: %s, %v", again, err)
+	}
+}
+
+// What a user asks for is not tried: it is there, or not.
+//
+// Invariant: qemu: --accel kvm without KVM is one error that says why, and --accel tcg never looks at it.
+func TestAccelThatIsAskedForIsNotTried(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "kvm")
+	r := &assets.Resolved{Cache: t.TempDir()}
+	for _, c := range []struct {
+		device    string
+		want, got Accel
+		missing   bool
+		why       string
+	}{
+		{os.DevNull, AccelKVM, AccelKVM, false, "KVM, as was asked for"},
+		{none, AccelKVM, "", true, ""},
+		{os.DevNull, AccelTCG, AccelTCG, false, "TCG, as was asked for"},
+		{none, AccelTCG, AccelTCG, false, "TCG, as was asked for"},
+		{none, AccelAuto, AccelTCG, false, "TCG (slower): no /dev/kvm"},
+	} {
+		t.Setenv(envKVMDevice, c.device)
+		accel, why, err := ChooseAccel(t.Context(), r, c.want)
+		var missing *assets.Missing
+		if accel != c.got || why != c.why || errors.As(err, &missing) != c.missing || errors.Is(err, ErrNoKVM) != c.missing {
+			t.Errorf("%+v: %s, %q, %v", c, accel, why, err)
+		}
+	}
+	for s, want := range map[string]Accel{"auto": AccelAuto, "kvm": AccelKVM, "tcg": AccelTCG} {
+		a, err := ParseAccel(s)
+		if a != want || err != nil {
+			t.Errorf("%s: %q, %v", s, a, err)
+		}
+	}
+	for _, s := range []string{"", "KVM", "hvf"} {
+		testkit.ErrorSays(t, testkit.Err(ParseAccel(s)), "auto, kvm or tcg")
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // kernelArgs is the kernel's command line for every guest: few words on a slow serial line, no
@@ -336,6 +337,9 @@ func vfioUser(id string, n *Netdev, f *files, on string) string {
 	if bus, there := strings.CutPrefix(on, ",bus="); there {
 		device["bus"] = bus
 	}
+	if limits.Slow() > 1 {
+		device["x-msg-timeout"] = limits.QEMUReply.Here().Milliseconds()
+	}
 	b, _ := json.Marshal(device) // never fails
 	return string(b)
 }
@@ -353,8 +357,8 @@ func (c *Config) complete() error {
 	}
 	c.RAMSize = cmp.Or(c.RAMSize, 512<<20)
 	c.CPUs = cmp.Or(c.CPUs, 1)
-	c.BootLimit = cmp.Or(c.BootLimit, defaultBootLimit)
-	c.TimeLimit = cmp.Or(c.TimeLimit, defaultTimeLimit)
+	c.BootLimit = cmp.Or(c.BootLimit, limits.Boot.Here())
+	c.TimeLimit = cmp.Or(c.TimeLimit, limits.Machine.Here())
 	if c.RAMSize%(2<<20) != 0 {
 		return fmt.Errorf("config: guest RAM of %d bytes is not a multiple of 2 MiB", c.RAMSize)
 	}

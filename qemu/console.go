@@ -5,6 +5,7 @@ import (
 	"io"
 	"regexp"
 	"sync"
+	"time"
 
 	"vnic.dev/vnic/guest-images/agent"
 )
@@ -16,11 +17,24 @@ const consoleKept = 256 << 10
 type console struct {
 	mu   sync.Mutex
 	tail agent.Tail // under mu
+	last time.Time  // under mu: of the last that came, or of the beginning
 	also io.Writer  // may be nil
+}
+
+func newConsole(also io.Writer) *console {
+	return &console{tail: agent.Tail{Max: consoleKept}, last: time.Now(), also: also}
+}
+
+// silent is for how long nothing has come.
+func (c *console) silent() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Since(c.last)
 }
 
 func (c *console) Write(p []byte) (int, error) {
 	c.mu.Lock()
+	c.last = time.Now()
 	_, _ = c.tail.Write(p)
 	c.mu.Unlock()
 	if c.also != nil {

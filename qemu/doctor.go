@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,6 +25,18 @@ type Report struct {
 	DownloadBytes int64         `json:"download_bytes"` // what the first run will download
 	DiskBytes     int64         `json:"disk_bytes"`     // what that takes up in the cache
 	MemoryBytes   int64         `json:"memory_bytes"`   // memory that two guests need
+	Probe         *Probe        `json:"kvm_probe,omitempty"`
+}
+
+// Probe is what a guest showed that was tried with KVM; nil: none was.
+type Probe struct {
+	QEMU    string    `json:"qemu"`
+	Kernel  string    `json:"kernel"`
+	At      time.Time `json:"at"`
+	Seconds float64   `json:"seconds"` // until its init reported, or it had failed
+	OK      bool      `json:"ok"`
+	Why     string    `json:"why,omitempty"`     // it failed
+	Console []string  `json:"console,omitempty"` // the last lines of one that failed
 }
 
 // What two guests of the default size, their GPUs and this process need; a guest touches less than
@@ -91,14 +104,22 @@ func (d *doctor) kvm(s *assets.Survey) {
 		d.add("kvm", assets.Worse, why, slower)
 		return
 	}
-	switch p := readProbes(s.Cache).find(keyOf(s.QEMU, s.Kernel)); {
-	case p == nil:
+	p := readProbes(s.Cache).find(keyOf(s.QEMU, s.Kernel))
+	if p == nil {
 		d.add("kvm", assets.Worse, "/dev/kvm is there, and was not tried yet", "the first run tries it")
-	case p.OK:
-		d.add("kvm", assets.Good, "works (tried since this boot)", "")
-	default:
-		d.add("kvm", assets.Worse, "a guest was tried with it, and did not work: "+p.Why, slower)
+		return
 	}
+	d.Probe = &Probe{QEMU: p.QEMU, Kernel: p.Kernel, At: p.At, Seconds: p.Seconds, OK: p.OK, Why: p.Why, Console: p.Console}
+	tried := fmt.Sprintf("QEMU %s and kernel %s, %s, %.1f s", p.QEMU, p.Kernel, p.At.Local().Format(time.DateTime), p.Seconds)
+	if p.OK {
+		d.add("kvm", assets.Good, "works: a guest has booted with it ("+tried+")", "")
+		return
+	}
+	fix := slower
+	if p.Late {
+		fix += "; it is tried again an hour later, as a busy machine may have been late"
+	}
+	d.add("kvm", assets.Worse, "a guest was tried with it, and did not work: "+p.Why+" ("+tried+")", fix)
 }
 
 // slower is what a machine without KVM has instead.

@@ -11,6 +11,7 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/proc"
 )
 
@@ -26,12 +27,11 @@ const kernelNeeds = "the kernel must have initramfs, devtmpfs, ELF programs, PCI
 	"and a serial port (8250) or virtio's console"
 
 // grace is how long QEMU has to answer, to go after SIGTERM, and what is left of it to be read.
-// There is nothing in a guest to be saved, and a user who presses Ctrl-C does not want to wait.
-var grace = time.Second // a variable for tests
+var grace = limits.QEMUEnd // a variable for tests
 
 // command runs a QMP command that should take no time.
 func (m *Machine) command(name string) (json.RawMessage, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	ctx, cancel := context.WithTimeout(context.Background(), grace.Here())
 	defer cancel()
 	return m.qmp.do(ctx, name, nil)
 }
@@ -65,21 +65,25 @@ func (m *Machine) checkStatus() {
 
 // end ends QEMU: by QMP, by SIGTERM, by SIGKILL. When it returns, the process has been waited for.
 func (m *Machine) end() {
+	if m.cause == ErrSilent { // it would not hear
+		m.child.End(0)
+		return
+	}
 	_, _ = m.command(commandQuit)
-	if !m.child.Ends(grace) {
+	if !m.child.Ends(grace.Here()) {
 		m.log.Warn("QEMU does not end by itself", "machine", m.name)
-		m.child.End(grace)
+		m.child.End(grace.Here())
 	}
 }
 
 // finish reads what is left and says how the run ended. QEMU has been waited for.
 func (m *Machine) finish() {
-	_ = m.conIn.SetReadDeadline(time.Now().Add(grace)) // its end is closed, unless a child of QEMU's lives
+	_ = m.conIn.SetReadDeadline(time.Now().Add(grace.Here())) // its end is closed, unless a child of QEMU's lives
 	<-m.conOK
 	_ = m.conIn.Close()
 	_ = m.agent.Close()
 	m.closeNet()
-	_ = m.qmp.conn.SetReadDeadline(time.Now().Add(grace))
+	_ = m.qmp.conn.SetReadDeadline(time.Now().Add(grace.Here()))
 	<-m.qmp.done
 	_ = m.qmp.conn.Close()
 	for e := range m.qmp.events { // that were still to be taken
@@ -132,6 +136,10 @@ func (m *Machine) verdict() error {
 		e.Detail = strings.TrimPrefix(e.Detail+": "+kernelNeeds, ": ")
 	}
 	e.Stderr = proc.LastLines(m.stderr.Bytes(), 1<<10)
+	if m.accel == AccelKVM {
+		e.KVM = e.Err == ErrStopped || !booted && (e.Err == ErrExited || e.Err == ErrNoInit || e.Err == ErrSilent) ||
+			e.Err == ErrExited && strings.Contains(strings.Join(e.Stderr, " "), "KVM")
+	}
 	if d := unknownDevice(e.Stderr); d != "" && !booted {
 		return &assets.Missing{What: m.name + ": " + m.qemu, Err: fmt.Errorf("%w: %s", ErrNoDevice, d),
 			Fix: "give another (--qemu), or none, and one is fetched"}

@@ -43,6 +43,7 @@ var (
 	ErrKernelPanic = errors.New("guest kernel panic")
 	ErrReset       = errors.New("guest reset itself")
 	ErrNoInit      = errors.New("guest's init did not report in time")
+	ErrSilent      = errors.New("guest printed nothing")
 	ErrPowerOff    = errors.New("guest powered off before its init reported")
 	ErrTimeLimit   = errors.New("time limit of the run reached")
 	ErrStopped     = errors.New("QEMU stopped the guest")
@@ -56,6 +57,9 @@ type RunError struct {
 	Detail  string   // may be empty
 	Console []string // the last lines of the guest's console
 	Stderr  []string // the last lines of QEMU's own output
+	// KVM: the guest was run by it, and QEMU has stopped it, or has ended before the guest's init reported, or the guest
+	// gave no sign of life. By TCG it may run.
+	KVM bool
 }
 
 // Unwrap gives the cause.

@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,24 +19,10 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/proc"
 	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/pcie"
-)
-
-// Accel says how QEMU runs the guest's code.
-type Accel string
-
-// Accelerators.
-const (
-	AccelAuto Accel = "" // KVM where a probe boot shows that it works, else TCG
-	AccelKVM  Accel = "kvm"
-	AccelTCG  Accel = "tcg"
-)
-
-const (
-	defaultBootLimit = time.Minute
-	defaultTimeLimit = 10 * time.Minute
 )
 
 // GPU is GPU memory shown to the guest: as BAR 2 of an ivshmem-plain device (1af4:1110), or as a
@@ -103,8 +90,9 @@ type Config struct {
 	ResultsPort bool
 
 	Console   io.Writer     // also gets the guest's console; may be nil
-	BootLimit time.Duration // until the guest's init reports; 0 = 1 min
-	TimeLimit time.Duration // whole run; 0 = 10 min
+	Silence   time.Duration // of the console, until the guest's init reports; 0 = no limit
+	BootLimit time.Duration // until the guest's init reports; 0 = limits.Boot
+	TimeLimit time.Duration // whole run; 0 = limits.Machine
 	Log       *slog.Logger  // may be nil
 
 	// Started, if it is not nil, is called when QEMU's process is there, before anything that it says is
@@ -166,25 +154,24 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	accel := c.Accel
-	if accel == AccelAuto {
-		var why string
-		var err error
-		if c.Cache, err = assets.CacheDir(assets.Options{CacheDir: c.Cache}); err == nil {
-			accel, why, err = ChooseAccel(ctx, &assets.Resolved{Cache: c.Cache, QEMU: c.QEMU, Kernel: c.Kernel})
-		}
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", c.Name, err)
-		}
-		c.Log.Info("accelerator chosen", "machine", c.Name, "accel", accel, "why", why)
+	accel, err := c.choose(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.Name, err)
+	}
+	if c.Accel == AccelAuto && accel == AccelKVM && c.BootLimit <= limits.Boot.Here() {
+		c.Silence = cmp.Or(c.Silence, limits.GuestSilence.Here())
 	}
 	m, err := launch(ctx, &c, accel)
 	if err != nil {
 		return nil, MemoryError(c.Name, fmt.Errorf("%s: %w", c.Name, err))
 	}
-	go m.watch(ctx, c.BootLimit, c.TimeLimit)
+	begin := time.Now()
+	go m.watch(ctx, c.Silence, c.BootLimit, c.TimeLimit)
 	select {
 	case <-m.up:
+		if c.BootLimit <= limits.Boot.Here() { // else who boots it may have stopped it for long
+			limits.Booted(time.Since(begin))
+		}
 		return m, nil
 	case <-m.done:
 	}
@@ -195,12 +182,26 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 	return nil, m.err
 }
 
+// choose says how the guest is run.
+func (c *Config) choose(ctx context.Context) (Accel, error) {
+	if c.Accel == AccelTCG {
+		return AccelTCG, nil
+	}
+	var err error
+	if c.Cache, err = assets.CacheDir(assets.Options{CacheDir: c.Cache}); err != nil {
+		return "", err
+	}
+	accel, why, err := ChooseAccel(ctx, &assets.Resolved{Cache: c.Cache, QEMU: c.QEMU, Kernel: c.Kernel}, c.Accel)
+	c.Log.Info("accelerator chosen", "machine", c.Name, "accel", accel, "why", why)
+	return accel, err
+}
+
 // launch makes what QEMU inherits, starts it and the readers of its sockets.
 func launch(ctx context.Context, c *Config, accel Accel) (_ *Machine, err error) {
 	m := &Machine{
 		name: c.Name, qemu: strings.TrimSpace("QEMU " + c.QEMU.Version), kernel: c.Kernel, accel: accel,
 		log:   c.Log,
-		con:   &console{tail: agent.Tail{Max: consoleKept}, also: c.Console},
+		con:   newConsole(c.Console),
 		conOK: make(chan struct{}), ask: make(chan struct{}), up: make(chan struct{}), done: make(chan struct{}),
 		stderr: agent.Tail{Max: 8 << 10},
 	}
@@ -258,7 +259,7 @@ func launch(ctx context.Context, c *Config, accel Accel) (_ *Machine, err error)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=/", "LC_ALL=C.UTF-8"}, c.QEMU.Env...)
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = &m.stderr, &m.stderr
-	cmd.WaitDelay = grace
+	cmd.WaitDelay = grace.Here()
 	cmd.ExtraFiles = fds
 	if m.child, err = proc.StartChild(cmd); err != nil {
 		return nil, fmt.Errorf("start QEMU: %w", err)
@@ -403,11 +404,13 @@ func (m *Machine) Close() error {
 }
 
 // watch lives as long as QEMU does and decides what its end means.
-func (m *Machine) watch(ctx context.Context, bootLimit, timeLimit time.Duration) {
+func (m *Machine) watch(ctx context.Context, silence, bootLimit, timeLimit time.Duration) {
 	defer close(m.done)
 	boot, limit := time.NewTimer(bootLimit), time.NewTimer(timeLimit)
 	defer boot.Stop()
 	defer limit.Stop()
+	silent := time.NewTimer(cmp.Or(silence, timeLimit))
+	defer silent.Stop()
 	booted, ctxDone, ask, events := m.agent.Booted(), ctx.Done(), m.ask, m.qmp.events
 	if _, err := m.command(commandCapabilities); err == nil {
 		m.checkStatus() // events before this were lost
@@ -430,12 +433,19 @@ func (m *Machine) watch(ctx context.Context, bootLimit, timeLimit time.Duration)
 			}
 		case <-booted:
 			boot.Stop()
+			silent.Stop()
 			booted = nil
 			close(m.up)
 		case <-ctxDone:
 			m.cause = ctx.Err()
 		case <-boot.C:
 			m.cause, m.detail = ErrNoInit, fmt.Sprintf("after %v", bootLimit)
+		case <-silent.C:
+			if left := silence - m.con.silent(); left > 0 {
+				silent.Reset(left)
+			} else if silence > 0 {
+				m.cause, m.detail = ErrSilent, fmt.Sprintf("for %v", silence.Round(100*time.Millisecond))
+			}
 		case <-limit.C:
 			m.cause, m.detail = ErrTimeLimit, timeLimit.String()
 		case <-ask:

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"vnic.dev/vnic/assets"
 )
@@ -19,9 +20,23 @@ const maxProbes = 8
 // probed is what a probe of KVM found. It holds until the machine boots again.
 type probed struct {
 	probeKey
-	OK      bool   `json:"ok"`
-	Why     string `json:"why"`
-	Fetched bool   `json:"fetched"` // the kernel is one of the cache's, which are known to boot
+	OK      bool      `json:"ok"`
+	Why     string    `json:"why"`
+	Fetched bool      `json:"fetched"` // the kernel is one of the cache's, which are known to boot
+	At      time.Time `json:"at"`      // when it began
+	Seconds float64   `json:"seconds"` // how long it took
+	Late    bool      `json:"late"`    // it failed by a limit: a busy machine may have done that
+	Console []string  `json:"console"` // the last lines of a guest's that failed
+}
+
+// lateHolds is how long a probe holds that failed by a limit.
+const lateHolds = time.Hour
+
+func (p *probed) took() time.Duration { return time.Duration(p.Seconds * float64(time.Second)) }
+
+// holds says whether it is not to be tried again.
+func (p *probed) holds(now time.Time) bool {
+	return !p.Late || now.Sub(p.At) < lateHolds && !now.Before(p.At)
 }
 
 // probeKey says what was probed.
@@ -39,7 +54,8 @@ func keyOf(q assets.Binary, k assets.Kernel) probeKey {
 // probes are what was found, the last one last.
 type probes []probed
 
-// readProbes reads those of a cache's directory. What cannot be read was not found.
+// readProbes reads those of a cache's directory. What cannot be read was not found, nor what a vnic wrote that did not
+// say when: its limits were others.
 func readProbes(dir string) probes {
 	var f struct {
 		Probes probes `json:"probes"`
@@ -48,7 +64,7 @@ func readProbes(dir string) probes {
 	if err != nil || json.Unmarshal(b, &f) != nil {
 		return nil
 	}
-	return f.Probes
+	return slices.DeleteFunc(f.Probes, func(p probed) bool { return p.At.IsZero() })
 }
 
 // find is the probe that answers for what is to be probed; nil: none does. A kernel with which KVM failed says that KVM
@@ -59,6 +75,7 @@ func (l probes) find(key probeKey) *probed {
 	for i := range l {
 		p := &l[i]
 		switch {
+		case !p.holds(time.Now()):
 		case p.probeKey == key:
 			return p
 		case p.OK || p.BootID != key.BootID || p.QEMU != key.QEMU:

@@ -3,6 +3,7 @@ package qemu
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"vnic.dev/vnic/internal/testkit"
 )
@@ -35,15 +36,31 @@ func TestProbesAnswerForOtherKernels(t *testing.T) {
 		testkit.Equal(t, c.what, got, c.want)
 	}
 
+	// A busy machine may have been late: that is tried again.
+	late := probes{{probeKey: here, Why: "late", Late: true, At: time.Now().Add(-lateHolds / 2)}}
+	if p := late.find(here); p == nil || p.Why != "late" {
+		t.Errorf("of half an hour ago: %v", p)
+	}
+	for _, at := range []time.Time{time.Now().Add(-2 * lateHolds), time.Now().Add(time.Hour), {}} {
+		if late[0].At = at; late.find(here) != nil {
+			t.Errorf("of %v it still holds", at)
+		}
+	}
+
 	dir := t.TempDir()
 	testkit.Equal(t, "of an empty cache", len(readProbes(dir)), 0)
-	probes{{probeKey: key("then", "11.1", "mine")}}.save(dir)
+	now := time.Now()
+	probes{{probeKey: key("then", "11.1", "mine"), At: now}}.save(dir)
 	for i := range maxProbes + 3 {
-		readProbes(dir).with(probed{probeKey: key("now", "11.1", fmt.Sprint(i)), Why: fmt.Sprint(i)}).save(dir)
+		readProbes(dir).with(probed{probeKey: key("now", "11.1", fmt.Sprint(i)), Why: fmt.Sprint(i), At: now}).save(dir)
 	}
-	readProbes(dir).with(probed{probeKey: key("now", "11.1", "10"), OK: true}).save(dir) // in the place of the other
+	readProbes(dir).with(probed{probeKey: key("now", "11.1", "10"), OK: true, At: now}).save(dir) // in the place of the other
 	l := readProbes(dir)
 	testkit.Equal(t, "kept", len(l), maxProbes)
 	testkit.Equal(t, "the oldest", l[0].Kernel, "3")
 	testkit.Equal(t, "the newest", fmt.Sprint(l[maxProbes-1].Kernel, l[maxProbes-1].OK), "10true")
+	probes{{probeKey: here, Why: "of an older vnic"}, {probeKey: here, Why: "newer", At: now}}.save(dir)
+	if l := readProbes(dir); len(l) != 1 || l[0].Why != "newer" {
+		t.Errorf("without a time: %+v", l)
+	}
 }

@@ -9,6 +9,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"vnic.dev/vnic/internal/limits"
 )
 
 // qmp is a client of QEMU's machine protocol (QEMU docs/interop/qmp-spec.rst): a JSON object a
@@ -123,7 +125,7 @@ func (q *qmp) do(ctx context.Context, command string, args any) (json.RawMessage
 	q.id++
 	deadline, ok := ctx.Deadline()
 	if !ok {
-		deadline = time.Now().Add(10 * time.Second)
+		deadline = time.Now().Add(limits.Monitor.Here())
 	}
 	_ = q.conn.SetWriteDeadline(deadline)
 	b, err := json.Marshal(struct {

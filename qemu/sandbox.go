@@ -4,9 +4,9 @@ import (
 	"context"
 	"strings"
 	"sync"
-	"time"
 
 	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/proc"
 )
 
@@ -28,7 +28,7 @@ func hasSandbox(ctx context.Context, b assets.Binary) bool {
 	if known, ok := sandboxes.Load(key); ok {
 		return known.(bool)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, limits.QEMUVersion.Here())
 	defer cancel()
 	_, err := proc.Command{Env: b.Env}.Run(ctx, b.Args[0],
 		append(b.Args[1:len(b.Args):len(b.Args)], "-sandbox", sandbox, "--version")...)

@@ -10,6 +10,7 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -23,8 +24,8 @@ func script(t *testing.T, text string) Config {
 // A QEMU that answers nothing and ignores signals is killed, and what it started goes with it.
 func TestStubbornQEMUIsKilled(t *testing.T) {
 	testkit.LeavesNothing(t)
-	defer func(g time.Duration) { grace = g }(grace)
-	grace = 20 * time.Millisecond
+	defer func(g limits.Limit) { grace = g }(grace)
+	grace = limits.Limit(20 * time.Millisecond)
 	c := script(t, "trap '' TERM\nwhile :; do sleep 1000; done")
 	c.BootLimit = 200 * time.Millisecond
 	if _, err := Start(t.Context(), c); !errors.Is(err, ErrNoInit) {
@@ -57,8 +58,8 @@ func TestDeviceThatQEMULacksIsNamed(t *testing.T) {
 
 func TestWhatAKernelNeedsIsSaidOfOneThatWasGiven(t *testing.T) {
 	testkit.LeavesNothing(t)
-	defer func(g time.Duration) { grace = g }(grace)
-	grace = 20 * time.Millisecond
+	defer func(g limits.Limit) { grace = g }(grace)
+	grace = limits.Limit(20 * time.Millisecond)
 	for source, want := range map[string]bool{assets.SourceGiven: true, assets.SourceCache: false} {
 		c := script(t, "exec sleep 1000")
 		c.Kernel.Source, c.BootLimit = source, 10*time.Millisecond
@@ -91,5 +92,35 @@ func TestMissingProgramIsReported(t *testing.T) {
 		Kernel: assets.Kernel{Image: "/dev/null"}, Accel: AccelTCG})
 	if !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// Invariant: qemu: A guest that gives no sign of life is ended soon, where that is asked for, and KVM is blamed if it ran it.
+func TestSilentGuestIsEnded(t *testing.T) {
+	testkit.LeavesNothing(t)
+	defer func(g limits.Limit) { grace = g }(grace)
+	grace = limits.Limit(20 * time.Millisecond)
+	t.Setenv(envKVMDevice, os.DevNull)
+	for accel, kvm := range map[Accel]bool{AccelKVM: true, AccelTCG: false} {
+		c := script(t, "exec sleep 1000")
+		c.Accel, c.Silence, c.Cache = accel, 20*time.Millisecond, t.TempDir()
+		_, err := Start(t.Context(), c)
+		var e *RunError
+		if !errors.Is(err, ErrSilent) || !errors.As(err, &e) || e.KVM != kvm {
+			t.Errorf("%s: %v", accel, err)
+		}
+	}
+}
+
+// QEMU's own words say that KVM was to blame for an end.
+func TestKVMIsBlamed(t *testing.T) {
+	testkit.LeavesNothing(t)
+	t.Setenv(envKVMDevice, os.DevNull)
+	c := script(t, "echo KVM internal error. Suberror: 1 >&2; exit 1")
+	c.Accel, c.Cache = AccelKVM, t.TempDir()
+	_, err := Start(t.Context(), c)
+	var e *RunError
+	if !errors.As(err, &e) || !e.KVM || len(e.Stderr) == 0 {
+		t.Errorf("%v", err)
 	}
 }

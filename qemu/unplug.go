@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
-	"time"
+
+	"vnic.dev/vnic/internal/limits"
 )
 
 // A device with Hotplug, below a port of a Tree, can be taken out while the guest runs: a virtio-net-pci, or GPU memory
@@ -19,9 +20,6 @@ const DevicePrefix = "dev-"
 // nicDevice and gpuDevice are QEMU's names of devices, by their place in Config.
 func nicDevice(i int) string { return DevicePrefix + "net" + strconv.Itoa(i) }
 func gpuDevice(i int) string { return DevicePrefix + "gpu" + strconv.Itoa(i) }
-
-// unplugLimit is how long a guest has to let go of a device: it takes six seconds, longer where much else runs.
-const unplugLimit = 2 * time.Minute
 
 const (
 	outNICs = iota // in Machine.unplug
@@ -113,7 +111,7 @@ func (m *Machine) takeOut(device string) (<-chan error, error) {
 		defer u.mu.Unlock()
 		delete(u.waiting, device)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), unplugLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), limits.Unplug.Here())
 	if _, err := m.qmp.do(ctx, commandUnplug, unplugArgs{device}); err != nil {
 		cancel()
 		forget()
@@ -128,7 +126,7 @@ func (m *Machine) takeOut(device string) (<-chan error, error) {
 		case <-m.done:
 			close(done)
 		case <-ctx.Done():
-			done <- fmt.Errorf("%w in %v", ErrKept, unplugLimit)
+			done <- fmt.Errorf("%w in %v", ErrKept, limits.Unplug.Here())
 		}
 	}()
 	return done, nil

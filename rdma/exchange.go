@@ -16,13 +16,14 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"vnic.dev/vnic/internal/limits"
 )
 
 // Bounds of an exchange.
 const (
-	exchangeTime = 30 * time.Second
-	maxReason    = 256  // bytes of words that are not this end's own, or go to the peer
-	maxLine      = 2048 // bytes of what one end says at once: a reason may be six times as long in JSON
+	maxReason = 256  // bytes of words that are not this end's own, or go to the peer
+	maxLine   = 2048 // bytes of what one end says at once: a reason may be six times as long in JSON
 )
 
 // version of the exchange.
@@ -118,7 +119,7 @@ func validMTU(n uint16) bool { return slices.Contains([]uint16{256, 512, 1024, 2
 // ErrPeer: the peer broke the rules, or has said why it cannot.
 func Exchange(ctx context.Context, conn net.Conn, qp *QP, e Ends) (Peer, error) {
 	if e.Timeout == 0 {
-		e.Timeout = exchangeTime
+		e.Timeout = limits.Exchange.Here()
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, e.Timeout, fmt.Errorf("rdma: the exchange with the peer took more than "+
 		"%v: %w", e.Timeout, syscall.ETIMEDOUT))
@@ -156,7 +157,7 @@ func exchange(ctx context.Context, conn net.Conn, qp *QP, e *Ends) (Peer, error)
 	}
 	var peer verdict
 	if err != nil {
-		_ = conn.SetDeadline(time.Now().Add(lastWord))
+		_ = conn.SetDeadline(time.Now().Add(limits.LastWords.Here()))
 		_ = swap(conn, verdict{Error: cut(err.Error())}, &peer, nil) // its own is of no interest
 		return Peer{}, err
 	}
@@ -240,7 +241,7 @@ func swap(conn net.Conn, ours, theirs any, check func() error) error {
 	}
 	if err != nil {
 		// Nobody may read what we say: the writer is not waited for longer than it takes to stop it.
-		_ = conn.SetWriteDeadline(time.Now().Add(lastWord))
+		_ = conn.SetWriteDeadline(time.Now().Add(limits.LastWords.Here()))
 	}
 	wrote := <-said
 	if err == nil && wrote != nil {
@@ -248,9 +249,6 @@ func swap(conn net.Conn, ours, theirs any, check func() error) error {
 	}
 	return err
 }
-
-// lastWord is how long the peer has to read why this end gives up.
-const lastWord = time.Second
 
 // hear reads a line of JSON, and not a byte more.
 func hear(conn io.Reader, v any) error {

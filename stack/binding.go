@@ -7,15 +7,12 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/diagnosis"
+	"vnic.dev/vnic/internal/limits"
 )
-
-// commandTimeout bounds a command to the NIC that has no context of its own.
-const commandTimeout = 10 * time.Second
 
 // Buffer is a devmem.Buffer.
 type Buffer struct {
@@ -48,7 +45,7 @@ func (b *Buffer) Close() error {
 	if b.bound > 0 {
 		return fmt.Errorf("buffer [%#x, +%#x) of gpu %d: close: %w", b.off, b.size, b.gpu, diagnosis.InUse(b.s.boundTo(b)))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), limits.Control.Here())
 	defer cancel()
 	if err := b.s.control.UnregisterBuffer(ctx, b.id); err != nil {
 		return fmt.Errorf("buffer %d: close: %w", b.id, err)
@@ -202,7 +199,7 @@ func (s *Stack) unbind(id uint32) error {
 	if id == 0 || s.nic.Err() != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), limits.Control.Here())
 	defer cancel()
 	return s.control.Unbind(ctx, id)
 }

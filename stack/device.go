@@ -14,6 +14,7 @@ import (
 	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/diagnosis"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/splitter"
 )
 
@@ -42,7 +43,7 @@ func (s *Stack) Register(gpu int, off, size uint64) (devmem.Buffer, error) {
 	}
 	s.configMu.Lock()
 	defer s.configMu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), limits.Control.Here())
 	defer cancel()
 	id, err := s.control.RegisterBuffer(ctx, uint16(gpu), off, size)
 	if err != nil {
@@ -114,7 +115,7 @@ func (s *Stack) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error)
 			return fail(err, fmt.Sprintf("queue %d", l.queue))
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), limits.Control.Here())
 	defer cancel()
 	id, err := s.control.BindRx(ctx, b.id, ids...)
 	if err != nil {
@@ -133,7 +134,7 @@ func (s *Stack) BindTX(buf devmem.Buffer) (devmem.Binding, error) {
 	if !ok || b.s != s || b.closed {
 		return nil, fmt.Errorf("bind tx: no such buffer: %w", syscall.EBADF)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), limits.Control.Here())
 	defer cancel()
 	id, err := s.control.BindTx(ctx, b.id)
 	if err != nil {
@@ -220,7 +221,7 @@ func (s *Stack) AddFlow(f devmem.Flow) (devmem.FlowID, error) {
 	if s.control == nil {
 		return 0, syscall.EOPNOTSUPP
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), limits.Control.Here())
 	defer cancel()
 	r := control.FlowRule{
 		IPv6: src.Is6() || dst.Is6(), Proto: splitter.ProtoTCP, Src: src, Dst: dst,
@@ -245,7 +246,7 @@ func (s *Stack) DelFlow(id devmem.FlowID) error {
 	if !ok {
 		return diagnosis.NoFlow(id, slices.Collect(maps.Keys(s.rules)))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), limits.Control.Here())
 	defer cancel()
 	if err := s.control.DelFlow(ctx, r.ID); err != nil {
 		return fmt.Errorf("flow %d: %w", id, err)
@@ -277,7 +278,7 @@ func (s *Stack) SetRSS(n int) error {
 	for i := range r.Table {
 		r.Table[i] = uint16(i % n)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), limits.Control.Here())
 	defer cancel()
 	s.configMu.Lock()
 	defer s.configMu.Unlock()
@@ -339,7 +340,7 @@ func (s *Stack) Stats() devmem.Stats {
 		RxFrameDrops: s.count.rxDropped.Load(), RxRefused: s.count.rxRefused.Load(), TxFrameDrops: s.count.txDropped.Load(),
 	}
 	if s.control != nil && !s.isClosed() {
-		ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), limits.Control.Here())
 		if c, err := s.control.PortCounters(ctx); err == nil {
 			st.NICDrops = c.Rx.Drops
 		}

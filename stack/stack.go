@@ -46,6 +46,7 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/stack/internal/ether"
 	"vnic.dev/vnic/stack/internal/netlog"
 )
@@ -180,10 +181,10 @@ func (s *Stack) configure(o Options) error {
 	}
 	s.maxRecv = recv.Max
 	// A guest that is emulated on a busy host may be silent for long without having lost anything.
-	rto := tcpip.TCPMinRTOOption(time.Second)
+	rto := tcpip.TCPMinRTOOption(limits.MinRTO.Here())
 	recovery := tcpip.TCPRecovery(0)
 	if o.RACK {
-		rto, recovery = tcpip.TCPMinRTOOption(200*time.Millisecond), tcpip.TCPRACKLossDetection
+		rto, recovery = tcpip.TCPMinRTOOption(limits.MinRTORACK.Here()), tcpip.TCPRACKLossDetection
 	}
 	if o.MinRTO > 0 {
 		rto = tcpip.TCPMinRTOOption(o.MinRTO)

@@ -9,11 +9,9 @@ import (
 	"syscall"
 	"time"
 
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/sockfile"
 )
-
-// dialTime is how long a peer has to take our connection, at the start.
-const dialTime = 5 * time.Second
 
 // stream is a connection to one peer at a time.
 type stream struct {
@@ -40,7 +38,7 @@ func openStream(o *Stream, longest int, count *counters,
 	keep func(path string, dir bool) (func() error, error)) (carrier, error) {
 	s := &stream{o: o, longest: longest, count: count}
 	if o.Connect != "" {
-		c, err := net.DialTimeout(network(o.Connect), o.Connect, dialTime)
+		c, err := net.DialTimeout(network(o.Connect), o.Connect, limits.Uplink.Here())
 		if err != nil {
 			return nil, fmt.Errorf("%w: start first what listens there", err)
 		}

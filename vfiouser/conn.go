@@ -69,7 +69,7 @@ func (c *conn) rest(b []byte) error {
 	n, err := io.ReadFull(&c.sock, b)
 	if errors.Is(err, os.ErrDeadlineExceeded) && !c.graceUsed {
 		c.graceUsed = true
-		if err = c.sock.SetReadDeadline(time.Now().Add(drainTimeout)); err == nil {
+		if err = c.sock.SetReadDeadline(time.Now().Add(drainTimeout.Here())); err == nil {
 			_, err = io.ReadFull(&c.sock, b[n:])
 		}
 		if derr := c.sock.SetReadDeadline(time.Unix(1, 0)); err == nil {

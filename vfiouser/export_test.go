@@ -1,10 +1,14 @@
 package vfiouser
 
-import "time"
+import (
+	"time"
+
+	"vnic.dev/vnic/internal/limits"
+)
 
 // SetDrainTimeout sets how long the end of Serve waits for answers to be sent, and gives what undoes it.
 func SetDrainTimeout(d time.Duration) (undo func()) {
 	was := drainTimeout
-	drainTimeout = d
+	drainTimeout = limits.Limit(d)
 	return func() { drainTimeout = was }
 }

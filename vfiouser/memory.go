@@ -50,7 +50,8 @@ func (s *session) dmaMap(m *message) error {
 	if err != nil {
 		return err
 	}
-	if to.NoAccess && !to.ReadOnly && !s.warnedUnshared {
+	// One page is no RAM: QEMU has such a one for a guest's stolen time (hw/arm/virt.c, VIRT_PVTIME).
+	if to.NoAccess && !to.ReadOnly && d.Size > pageSize && !s.warnedUnshared {
 		s.warnedUnshared = true // once: there may be many, and some are no loss (video memory)
 		s.log.Warn("the device cannot reach memory that comes without a descriptor", "iova", fmt.Sprintf("%#x", d.IOVA),
 			"size", d.Size, "hint", shareHint)

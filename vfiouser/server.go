@@ -48,7 +48,7 @@ func (s *Server) Serve(ctx context.Context, sock *net.UnixConn) error {
 	err, cause := peer.Serve(ctx, s.space, func() {
 		// The read that runs ends, and each later one; an answer on its way has a moment to arrive.
 		_ = sock.SetReadDeadline(time.Unix(1, 0))
-		_ = sock.SetWriteDeadline(time.Now().Add(drainTimeout))
+		_ = sock.SetWriteDeadline(time.Now().Add(drainTimeout.Here()))
 	}, ses.serveOne)
 	hungUp := err == nil || errors.Is(err, io.ErrUnexpectedEOF) || ses.peerClosed()
 	if cause != nil {

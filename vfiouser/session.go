@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/peer"
 )
 
@@ -41,9 +42,9 @@ func newSession(s *Server, sock *net.UnixConn, over <-chan struct{}) *session {
 	return ses
 }
 
-// qemuTimeout is how long QEMU waits for a reply (vfio-user-pci's x-msg-timeout). It drops the message
-// then, and takes a later reply for garbage.
-const qemuTimeout = 5 * time.Second
+// qemuTimeout is how long QEMU waits for a reply (vfio-user-pci's x-msg-timeout, as package qemu sets it). It drops the
+// message then, and takes a later reply for garbage.
+const qemuTimeout = limits.QEMUReply
 
 // serveOne serves one message. An error ends the connection.
 func (s *session) serveOne() error {
@@ -65,7 +66,7 @@ func (s *session) serveOne() error {
 			start = time.Now()
 		}
 		err = ru.handle(s, m)
-		if ru.slow && time.Since(start) > qemuTimeout {
+		if ru.slow && time.Since(start) > qemuTimeout.Here() {
 			s.log.Error("a vfio-user request took longer than QEMU waits", "request", fmt.Sprint(m.Command), "took",
 				time.Since(start))
 		}
@@ -136,14 +137,14 @@ func (s *session) end() {
 }
 
 // drainTimeout is how long a client that does not read its answers may delay the end of Serve; a test gives it more.
-var drainTimeout = time.Second
+var drainTimeout = limits.Drain
 
 // drain answers what the client has sent already, all of it with an error. A QEMU whose request
 // just goes unanswered waits for it, with its lock held, for as long as qemuTimeout; what it sends
 // later fails at once. And a socket that is closed with something unread in it is a reset to the
 // other end, which QEMU 11.1 does not survive (util/error.c, an assertion of error_setv; measured).
 func (s *session) drain() {
-	if s.sock.SetDeadline(time.Now().Add(drainTimeout)) != nil || s.sock.CloseRead() != nil {
+	if s.sock.SetDeadline(time.Now().Add(drainTimeout.Here())) != nil || s.sock.CloseRead() != nil {
 		return
 	}
 	defer s.discard()

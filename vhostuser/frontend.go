@@ -7,11 +7,13 @@ import (
 	"sync"
 	"time"
 
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/peer"
 )
 
-// DefaultTimeout is how long a Frontend waits for an answer. GET_VRING_BASE drains a queue before it is answered.
-const DefaultTimeout = 30 * time.Second
+// DefaultTimeout is how long a Frontend waits for an answer, on a machine that is not slow. GET_VRING_BASE drains a queue
+// before it is answered.
+const DefaultTimeout = time.Duration(limits.Frontend)
 
 // Frontend is the side of vhost-user that owns the memory: what QEMU is, for a Go process. Its
 // methods may be called from any goroutine; requests go one after another. An error other than
@@ -30,7 +32,7 @@ type Frontend struct {
 
 // NewFrontend returns a Frontend that speaks on sock, which it owns.
 func NewFrontend(sock *net.UnixConn) *Frontend {
-	return &Frontend{conn: newConn(sock), timeout: DefaultTimeout}
+	return &Frontend{conn: newConn(sock), timeout: limits.Frontend.Here()}
 }
 
 // SetTimeout sets how long each request waits for its answer; 0 is for ever. Close ends a wait as well: with a context,

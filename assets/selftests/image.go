@@ -213,9 +213,13 @@ func (m *maker) modules(ctx context.Context) (string, error) {
 		return "", &assets.Missing{What: "kernel " + k.Version, Err: errors.New("its modules are not known"),
 			Fix: "give their directory by --modules"}
 	}
-	id, err := treeID(k.Modules)
-	if err != nil {
-		return "", err
+	// A tree of the cache is what its name says, and stays so where the cache is copied to.
+	id, ours := strings.CutPrefix(k.Modules, m.cache+string(filepath.Separator))
+	if !ours {
+		var err error
+		if id, err = treeID(k.Modules); err != nil {
+			return "", err
+		}
 	}
 	return m.image(ctx, "modules", []string{k.Version, id}, func(work string) ([]string, error) {
 		list, err := contents(k.Modules)

@@ -14,10 +14,11 @@ import (
 
 	"vnic.dev/vnic/block"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // DefaultTimeout is Config.Timeout where that is 0.
-const DefaultTimeout = 5 * time.Second
+const DefaultTimeout = time.Duration(limits.Silence)
 
 // maxDepth bounds what a Config costs.
 const maxDepth = 1024
@@ -134,7 +135,7 @@ var _ block.Device = (*Device)(nil)
 // the protocol), EINVAL and EXDEV (the Config), and those of devmem.Device.
 func Open(ctx context.Context, c Config) (_ *Device, err error) {
 	if c.Timeout == 0 {
-		c.Timeout = DefaultTimeout
+		c.Timeout = limits.Silence.Here()
 	}
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("nbd: %w", err)

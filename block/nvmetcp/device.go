@@ -16,11 +16,12 @@ import (
 
 	"vnic.dev/vnic/block"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // What a Config has where it has nothing.
 const (
-	DefaultTimeout = 5 * time.Second
+	DefaultTimeout = time.Duration(limits.Silence)
 	DefaultDepth   = 128
 )
 
@@ -72,7 +73,7 @@ func (c *Config) check() error {
 		c.Depth = DefaultDepth
 	}
 	if c.Timeout == 0 {
-		c.Timeout = DefaultTimeout
+		c.Timeout = limits.Silence.Here()
 	}
 	if c.HostNQN == "" {
 		c.HostNQN = randomNQN()

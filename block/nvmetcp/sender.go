@@ -7,13 +7,11 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // maxBurst is how many commands go out in one Write.
 const maxBurst = 64
-
-// lastWords is for how long a target whose connection cannot be sent to is heard.
-const lastWords = time.Second
 
 // job is a piece of what is to be sent: a command, or the data that an R2T asks for.
 type job struct {
@@ -63,7 +61,7 @@ func (s *sender) run(ctx context.Context, jobs <-chan job) error {
 
 // over gives who receives the time to see what the target says of it.
 func (s *sender) over(err error) error {
-	wait := min(lastWords, s.q.timeout)
+	wait := min(limits.LastWords.Here(), s.q.timeout)
 	if stalled := (*devmem.StallError)(nil); errors.As(err, &stalled) {
 		wait = 0
 	}

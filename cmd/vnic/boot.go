@@ -187,6 +187,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	sandboxFlag(f, &sandbox)
 	f.StringVar(&o.End, "end", boot.EndAll, "of several guests: "+boot.EndAll+", when all programs have ended; or "+
 		boot.EndFirstFailure+", when one has failed: its status is vnic's")
+	machineFlags(f, &o.Accel)
 	timeoutFlag(f, &o.Timeout)
 	f.StringVar(&o.Append, "append", "", "words for the kernel's command line")
 	f.StringArrayVar(&o.QEMUArgs, "qemu-arg", nil, "an argument for QEMU; once for each")
@@ -238,8 +239,11 @@ func toolsFlag(f *pflag.FlagSet, list *string) {
 		"none; or Debian packages for the guests: net (ethtool, tcpdump, iperf3, ping), python, ncdevmem, PACKAGE,...")
 }
 
-// doingNow shows what is being done; "": nothing any more.
+// doingNow shows what is being done; "": nothing any more, as the guests' job begins.
 func (u *ui) doingNow(what string) {
+	if what == "" {
+		jobBegins()
+	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.given = what == ""

@@ -14,7 +14,7 @@ import (
 
 func doctorCommand() *cobra.Command {
 	var o assets.Options
-	var asJSON bool
+	var asJSON, report bool
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Say what this machine has, what is missing, and what a run will download and need",
@@ -22,10 +22,14 @@ func doctorCommand() *cobra.Command {
 guest is started, and the network is not used.`,
 		Example: `  vnic doctor
   vnic doctor --json
+  vnic doctor --report       for an issue about KVM
   vnic doctor --kernel bzImage --modules lib/modules   would these do?`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			rep := qemu.Doctor(c.Context(), o)
+			if report {
+				return rep.PrintReport(c.OutOrStdout())
+			}
 			if asJSON {
 				return printJSON(c.OutOrStdout(), rep)
 			}
@@ -34,6 +38,8 @@ guest is started, and the network is not used.`,
 	}
 	c.Flags().SortFlags = false
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	c.Flags().BoolVar(&report, "report", false, "print what an issue about KVM needs to say of this machine: processor, "+
+		"kernel, KVM's modules and parameters, and what was tried; no names of machines, users or files")
 	sourceFlags(c.Flags(), &o)
 	headersFlag(c.Flags(), &o)
 	return c

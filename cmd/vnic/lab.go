@@ -19,6 +19,7 @@ import (
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/pcie/host"
+	"vnic.dev/vnic/qemu"
 )
 
 // labFlag names a lab file.
@@ -106,7 +107,17 @@ func loadLab(c *cobra.Command, name string, memory func(*labfile.Lab) uint64, fl
 	if err != nil {
 		return nil, err
 	}
+	accelOf(c, l)
 	return l, enough(name, memory(l))
+}
+
+// accelOf has guests run as a lab file says, unless the user does.
+func accelOf(c *cobra.Command, l *labfile.Lab) {
+	f := c.Flags().Lookup("accel")
+	if l.Accel == "" || f == nil || f.Changed || os.Getenv(qemu.EnvAccel) != "" {
+		return
+	}
+	_ = f.Value.Set(l.Accel) // labfile has seen to it
 }
 
 // gatewayOnce sees that not both a lab file and a flag say what the gateway leads to.

@@ -39,6 +39,9 @@ func main() {
 		os.Exit(broker.Main())
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
+	if isVNIC = true; !awaitTurn(func() { cancel(errInterrupted) }) {
+		return
+	}
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	if !signal.Ignored(syscall.SIGHUP) { // as under nohup(1)
@@ -91,9 +94,10 @@ steering, and a GPU whose memory the NIC can reach. Both are emulated; the paylo
   vnic run --guest inproc   the same without QEMU, in a second
   vnic boot -- ./test       a program of yours in a guest with such a NIC and GPU
   vnic doctor               what this machine has, and what the first run will download`,
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return beginMachine(c) },
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		Args:              cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if version {
 				return printVersion(c.OutOrStdout())
@@ -141,6 +145,8 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	root.SetErr(stderr)
 	helped := keepHelpError(root)
 	c, err := root.ExecuteContextC(ctx)
+	s := standby.Swap(nil)
+	defer s.dismiss()
 	if err == nil {
 		err = *helped
 	}
@@ -152,6 +158,7 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	var memory *lab.MemoryError
 	var status exitStatus
 	var late *limit.Error
+	again, byKVM := stoppedByKVM(err)
 	switch {
 	case context.Cause(ctx) != nil: // whatever came of it
 		complain(stderr, errInterrupted)
@@ -159,6 +166,12 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	case errors.As(err, &late): // whatever came of it
 		complain(stderr, late)
 		return exitTimeout
+	case byKVM && s != nil:
+		complain(stderr, errors.New(again))
+		return s.takeOver(ctx.Done())
+	case byKVM:
+		complain(stderr, fmt.Errorf("%w\nwithout KVM, guests run slower: --accel tcg", err))
+		return exitFailed
 	case errors.As(err, &status):
 		return int(status)
 	case readerGone(err):

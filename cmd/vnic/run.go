@@ -204,6 +204,7 @@ Memory TCP.`,
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each GPU, a power of two")
 	gpuDriverFlag(f, &o.GPUDriver, &o.Fetch)
 	iommuFlag(f, &o.IOMMU)
+	machineFlags(f, &o.Accel)
 	timeoutFlag(f, &o.Timeout)
 	sourceFlags(f, &o.Fetch)
 	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")

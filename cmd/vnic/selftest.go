@@ -17,6 +17,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
 	kreport "vnic.dev/vnic/cmd/vnic/internal/selftest/report"
 	kselftest "vnic.dev/vnic/cmd/vnic/internal/selftest/results"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/outfile"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/nic/sabotage"
@@ -28,7 +29,7 @@ func selftestCommand() *cobra.Command {
 		junit, fault                 string
 		seed                         uint64
 		o                            = selftest.Options{NIC: lab.GVE, MTU: 1500, MaxMTU: 9000, RSCUsecs: 80000,
-			Queues: selftest.DefaultQueues, Timeout: 15 * time.Minute, Repeat: 1}
+			Queues: selftest.DefaultQueues, Timeout: time.Duration(limits.Selftest), Repeat: 1}
 	)
 	c := &cobra.Command{
 		Use:   "selftest [flags] [PROGRAM[:CASE]...]",
@@ -115,6 +116,7 @@ failure.`,
 	f.BoolVar(&o.Shell, "shell", false, "at the first failure a shell in the guest, with NETIF and the like set")
 	f.IntVar(&o.Repeat, "repeat", o.Repeat, "how often all is run")
 	f.DurationVar(&o.Timeout, "timeout", o.Timeout, "for each program")
+	machineFlags(f, &o.Accel)
 	iommuFlag(f, &o.IOMMU)
 	f.IntVar(&o.MTU, "mtu", o.MTU, "MTU of both ends")
 	f.IntVar(&o.MaxMTU, "max-mtu", o.MaxMTU, "MTU to which tests can raise theirs")

@@ -21,6 +21,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/serve"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/qemu"
 	"vnic.dev/vnic/uplink"
 )
 
@@ -52,6 +53,7 @@ func serveCommand() *cobra.Command {
 		capabilities    bool
 		guestRAM        uint64
 		sandbox         = broker.On
+		accel           qemu.Accel
 		dump            pcap.Options
 		pg              pageOptions
 		show            = stat.Options{Command: "serve"}
@@ -134,9 +136,12 @@ QEMU's conventions of backend programs.`,
 			o.Log = logTo(stderr, slog.LevelWarn, verbose)
 			note := func(format string, args ...any) { fmt.Fprintf(stderr, format+"\n", args...) }
 			if boots != nil {
-				o.Boot = boots.Args()
-				note("QEMU is to boot %s (--image none: nothing), by TCG; with KVM: -accel kvm -cpu host",
-					filepath.Dir(boots.Kernel))
+				o.Boot = boots.Args(accel == qemu.AccelKVM)
+				by := "TCG; with KVM: -accel kvm -cpu host"
+				if accel == qemu.AccelKVM {
+					by = "KVM"
+				}
+				note("QEMU is to boot %s (--image none: nothing), by %s", filepath.Dir(boots.Kernel), by)
 			}
 			o.Note = func(port, format string, args ...any) {
 				note(timeOfDay()+" "+port+": "+format, args...)
@@ -224,6 +229,7 @@ QEMU's conventions of backend programs.`,
 		"lead a port of this machine's loopback to a guest: [tcp:|udp:]HOSTPORT:[portN:]GUESTPORT, with --lab [guestN:]")
 	uplinkFlag(f, &ups)
 	allowMACFlag(f, &o.AllowMAC, "only that of the first frame after QEMU connects")
+	accelerated(f, &accel)
 	sandboxFlag(f, &sandbox)
 	dump.Flags(f)
 	f.BoolVar(&asJSON, "json", false, "print one JSON object")

@@ -112,6 +112,11 @@ var doingWhat = map[string]string{
 func (u *ui) stage(s guests.Step) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	switch s.Stage {
+	case "fetch", "gpu-memory", "boot", "setup":
+	default:
+		jobBegins()
+	}
 	if s.Stage != "verify" && s.Round <= 1 || s.Stage == "verify" && s.Round == s.Rounds {
 		u.completed()
 	}

@@ -61,6 +61,7 @@ func (u *use) flags(c *cobra.Command) {
 	f.Var((*bytesFlag)(&o.Memory), "memory", "RAM of each guest")
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each GPU, a power of two")
 	gpuDriverFlag(f, &o.Driver, &o.Fetch)
+	machineFlags(f, &o.Accel)
 	sandboxFlag(f, &u.sandbox)
 	sourceFlags(f, &o.Fetch)
 	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")

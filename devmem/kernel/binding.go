@@ -75,7 +75,7 @@ const (
 func (b *binding) watch() {
 	pause := minPoll
 	late := b.d.late
-	long := time.NewTicker(flushTime)
+	long := time.NewTicker(flushTime.Here())
 	defer long.Stop()
 	t := time.NewTimer(0)
 	defer t.Stop()

@@ -13,6 +13,7 @@ import (
 	"github.com/mdlayher/netlink"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -223,8 +224,8 @@ func TestDoneWaitsForTheKernel(t *testing.T) {
 // Memory whose packets the interface has forgotten comes back when they are dropped, and only then:
 // never while there are connections that could be using it.
 func TestCloseDropsWhatTheInterfaceForgot(t *testing.T) {
-	defer func(was time.Duration) { flushTime = was }(flushTime)
-	flushTime = time.Millisecond
+	defer func(was limits.Limit) { flushTime = was }(flushTime)
+	flushTime = limits.Limit(time.Millisecond)
 	td := newTestDevice(t)
 	buf := td.buffer(t, 0, 1<<20)
 	tx := testkit.Must(td.BindTX(buf))(t)
@@ -243,8 +244,8 @@ func TestCloseDropsWhatTheInterfaceForgot(t *testing.T) {
 }
 
 func TestCloseGivesUpOnMemoryThatStaysInUse(t *testing.T) {
-	defer func(was time.Duration) { closeTime = was }(closeTime)
-	closeTime = 50 * time.Millisecond
+	defer func(was limits.Limit) { closeTime = was }(closeTime)
+	closeTime = limits.Limit(50 * time.Millisecond)
 	td := newTestDevice(t)
 	rx := td.bindRX(t, 1)
 	td.nic.keep(rx.ID())

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // Exporter gives dma-bufs of device memory: a GPU driver, or [UDMABuf] where there is none.
@@ -151,12 +152,12 @@ func (d *Device) Queues() int {
 }
 
 // closeTime bounds how long Close waits for the memory of bindings; tests shorten it.
-var closeTime = 10 * time.Second
+var closeTime = limits.Unbind
 
 // flushTime is how long memory may stay in use before the interface is looked at for packets that wait for nothing
 // (kick.go), and how long Close waits before it has the interface drop what it has not sent: all connections are
 // aborted by then.
-var flushTime = 500 * time.Millisecond
+var flushTime = limits.Flush
 
 // Close implements devmem.Device. It also sets back what the device changed at the interface.
 // Memory that the NIC or another process still uses after 10 seconds is an error; the Done of its
@@ -177,8 +178,8 @@ func (d *Device) close() error {
 	}
 	d.mu.Unlock()
 
-	late := time.AfterFunc(flushTime, func() { close(d.late) })
-	stop := time.AfterFunc(closeTime, func() { close(d.giveUp) })
+	late := time.AfterFunc(flushTime.Here(), func() { close(d.late) })
+	stop := time.AfterFunc(closeTime.Here(), func() { close(d.giveUp) })
 	d.work.Wait()
 	late.Stop()
 	stop.Stop()
@@ -186,7 +187,7 @@ func (d *Device) close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for b := range d.bindings() {
-		errs = append(errs, fmt.Errorf("binding %d: memory still in use after %v", b.id, closeTime), b.mem.close())
+		errs = append(errs, fmt.Errorf("binding %d: memory still in use after %v", b.id, closeTime.Here()), b.mem.close())
 	}
 	errs = append(errs, d.restore())
 	for b := range d.buffers {

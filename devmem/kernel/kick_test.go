@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -124,8 +125,8 @@ func TestProbe(t *testing.T) {
 //
 // Invariant: devmem/kernel: A bind or unbind of a queue leaves no packet waiting at a transmit queue.
 func TestWhatRestartsQueuesSendsOnWhatWaits(t *testing.T) {
-	defer func(was time.Duration) { flushTime = was }(flushTime)
-	flushTime = time.Hour
+	defer func(was limits.Limit) { flushTime = was }(flushTime)
+	flushTime = limits.Limit(time.Hour)
 	td := newTestDevice(t)
 	kicked := make(chan struct{}, 1000)
 	td.kick = func() (int, error) {
@@ -158,7 +159,7 @@ func TestWhatRestartsQueuesSendsOnWhatWaits(t *testing.T) {
 
 	rx = testkit.Must(td.BindRX(buf, 1))(t)
 	times("bind again", 1)
-	flushTime = time.Millisecond
+	flushTime = limits.Limit(time.Millisecond)
 	td.nic.keep(rx.ID())
 	testkit.OK(t, rx.Close())
 	for range 3 { // one by Close, the others as the memory stays in use
@@ -169,7 +170,7 @@ func TestWhatRestartsQueuesSendsOnWhatWaits(t *testing.T) {
 	for len(kicked) > 0 {
 		<-kicked
 	}
-	flushTime = time.Hour
+	flushTime = limits.Limit(time.Hour)
 	testkit.OK(t, td.Close())
 	times("the split as it was", 1)
 }

@@ -5,10 +5,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-// lingerTime bounds how long a connection that was closed tries to send what its peer has not acknowledged.
-const lingerTime = 2 * time.Minute
+	"vnic.dev/vnic/internal/limits"
+)
 
 // shouldLinger says whether a connection has sends under way when it is closed. The kernel would go
 // on with them after the last descriptor was closed; but then nothing could abort them, and their
@@ -39,7 +38,7 @@ func (d *Device) startLinger(c *Conn) bool {
 	}
 	// A peer that sends something from now on is answered by a reset, as after close.
 	_ = unix.Shutdown(fd, unix.SHUT_RDWR)
-	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(lingerTime/time.Millisecond))
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(limits.Linger.Here()/time.Millisecond))
 	s, err := d.poll.newSock(fd)
 	if err != nil {
 		c.sends.abandon()

@@ -41,6 +41,7 @@ type Config struct {
 	Sysctl map[string]string `json:"sysctl,omitempty"` // "net.core.x" or "net/core/x" to value
 	Extra  map[string]string `json:"extra,omitempty"`  // for operations
 	Alone  *Alone            `json:"alone,omitempty"`  // there is no results channel
+	Slow   float64           `json:"slow,omitempty"`   // limits.Slow of the host, at the boot; 0: 1
 }
 
 // Alone is what a guest does whose QEMU is not ours: it brings its network up, runs a program on

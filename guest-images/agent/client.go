@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"vnic.dev/vnic/internal/limits"
 )
 
 // ErrClosed says that the results channel has ended.
@@ -140,7 +142,7 @@ func (c *Client) CallProgress(ctx context.Context, op string, args, out any, pro
 		}
 		return fmt.Errorf("%s: %w", op, c.Err())
 	case <-ctx.Done():
-		short, cancel := context.WithTimeout(context.Background(), time.Second)
+		short, cancel := context.WithTimeout(context.Background(), limits.AgentCancel.Here())
 		defer cancel()
 		_ = c.send(short, &message{ID: m.ID, Cancel: true})
 		return fmt.Errorf("%s: %w", op, ctx.Err())

@@ -5,7 +5,8 @@ import (
 	"context"
 	"errors"
 	"os/exec"
-	"time"
+
+	"vnic.dev/vnic/internal/limits"
 )
 
 // Exec is the argument of the operation "exec": a program or applet of the guest.
@@ -23,8 +24,22 @@ type ExecResult struct {
 
 const execOutput = 256 << 10
 
+// opSlow has the guest's limits follow the host's, which may have grown since the boot began.
+const opSlow = "slow"
+
+// TellSlow has a guest's limits follow this process's.
+func TellSlow(ctx context.Context, c *Client) error {
+	ctx, cancel := context.WithTimeout(ctx, limits.Ask.Here())
+	defer cancel()
+	return c.Call(ctx, opSlow, limits.Slow(), nil)
+}
+
 func init() {
 	Register("exec", opExec)
+	Register(opSlow, func(_ context.Context, n float64) (any, error) {
+		limits.Stretch(n)
+		return nil, nil
+	})
 }
 
 func opExec(ctx context.Context, a Exec) (any, error) {
@@ -35,7 +50,7 @@ func opExec(ctx context.Context, a Exec) (any, error) {
 	cmd := exec.CommandContext(ctx, a.Args[0], a.Args[1:]...)
 	cmd.Stdin = bytes.NewReader([]byte(a.Stdin))
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	cmd.WaitDelay = stopTime - time.Second // for output that its children may hold open; Serve waits longer
+	cmd.WaitDelay = limits.AgentStop.Here() - limits.LastOutput.Here() // for output that its children may hold open; Serve waits longer
 	err := cmd.Run()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		return nil, err

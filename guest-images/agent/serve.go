@@ -7,13 +7,12 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"vnic.dev/vnic/internal/limits"
 )
 
 // opPoweroff is answered by Serve itself: it ends Serve.
 const opPoweroff = "poweroff"
-
-// stopTime is how long Serve waits, at its end, for operations that were told to stop.
-const stopTime = 5 * time.Second
 
 // ErrBusy says that operations went on after they were cancelled.
 var ErrBusy = errors.New("operations did not end")
@@ -29,6 +28,7 @@ type server struct {
 // Serve answers requests on rw until the host asks for power-off (nil), ctx ends, or rw fails. It returns once the
 // operations have ended, or ErrBusy when some do not stop in time.
 func Serve(ctx context.Context, rw io.ReadWriter, env Env) error {
+	limits.Stretch(env.Config.Slow)
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, envKey, env))
 	defer cancel()
 	if d, ok := rw.(interface{ SetReadDeadline(time.Time) error }); ok {
@@ -42,7 +42,7 @@ func Serve(ctx context.Context, rw io.ReadWriter, env Env) error {
 	cancel()
 	done := make(chan struct{})
 	go func() { s.wg.Wait(); close(done) }()
-	t := time.NewTimer(stopTime)
+	t := time.NewTimer(limits.AgentStop.Here())
 	defer t.Stop()
 	select {
 	case <-done:

@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // runAlone is process 1 of a guest without a results channel: another process runs what is
@@ -18,7 +19,7 @@ func runAlone(setUp error) {
 	}
 	say(setUp)
 	p, err := os.StartProcess("/proc/self/exe", []string{agent.ConsoleApplet}, &os.ProcAttr{
-		Env: []string{"PATH=/bin:/sbin", "HOME=/root"}, Dir: "/", Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
+		Env: append([]string{"PATH=/bin:/sbin", "HOME=/root"}, limits.Environ()...), Dir: "/", Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
 	})
 	if err != nil {
 		say(err)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // openResults opens the results channel that the configuration wants, for process 1, which writes to it: a file that
@@ -29,16 +30,12 @@ func openResults(c *agent.Config) (*os.File, error) {
 	return openChannel(c.Channel)
 }
 
-// portTime is how long a virtio port may take to appear, and to be connected: QEMU tells of both
-// after the driver's start.
-const portTime = 3 * time.Second
-
 // openPort opens the virtio port of this name (Linux drivers/char/virtio_console.c), if the kernel has a driver for it.
 func openPort(root, name string) (*os.File, error) {
 	if _, err := os.Stat(filepath.Join(root, "sys/bus/virtio/drivers/virtio_console")); err != nil {
 		return nil, errors.New("this kernel has no VIRTIO_CONSOLE")
 	}
-	for end := time.Now().Add(portTime); ; time.Sleep(10 * time.Millisecond) { // sysfs sends no events
+	for end := time.Now().Add(limits.ResultsPort.Here()); ; time.Sleep(10 * time.Millisecond) { // sysfs sends no events
 		names, _ := filepath.Glob(filepath.Join(root, "sys/class/virtio-ports/*/name"))
 		for _, n := range names {
 			if b, err := os.ReadFile(n); err == nil && strings.TrimSpace(string(b)) == name {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/rtnl"
 )
 
@@ -122,6 +123,7 @@ func setUp() (agent.Env, error) {
 		return env, err
 	}
 	c := &env.Config
+	limits.Stretch(c.Slow)
 	if c.Node0 {
 		if err := keepToNode0(); err != nil {
 			return env, err

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // superviseAgent runs this program as the agent and gives its end and the last of its stderr. As process 1 it also
@@ -53,7 +54,7 @@ func superviseAgent(channel *os.File, env agent.Env) (unix.WaitStatus, string, e
 	if err != nil {
 		return 0, "", fmt.Errorf("wait for the agent: %w", err)
 	}
-	_ = pr.SetReadDeadline(time.Now().Add(time.Second)) // its children may hold the pipe open
+	_ = pr.SetReadDeadline(time.Now().Add(limits.LastOutput.Here())) // its children may hold the pipe open
 	wg.Wait()
 	return ws, string(tail.Bytes()), nil
 }

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,6 +18,7 @@ import (
 	"vnic.dev/vnic/guest-images/gpusocket"
 	"vnic.dev/vnic/guest-images/guesttools"
 	"vnic.dev/vnic/guest-images/session"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // Applet does what the image says.
@@ -68,9 +68,6 @@ func Applet([]string) int {
 
 func say(w io.Writer, err error) { _, _ = fmt.Fprintln(w, "vnic-guest:", err) }
 
-// patience is how long a terminal may take to say its size: the line is fast enough for that, and a file says nothing.
-const patience = 500 * time.Millisecond
-
 // greet tells who sits before it what there is.
 func greet(tty *os.File, n *network) {
 	if n.lease.Addr.IsValid() {
@@ -82,7 +79,7 @@ func greet(tty *os.File, n *network) {
 		_, _ = fmt.Fprintln(tty, "vnic-guest:", m)
 	}
 	_, _ = fmt.Fprintln(tty, "vnic-guest: the end of the shell powers off")
-	if size, ok := askSize(tty, patience); ok {
+	if size, ok := askSize(tty, limits.Terminal.Here()); ok {
 		_ = unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &size)
 	} else {
 		_, _ = fmt.Fprintln(tty, "vnic-guest: the terminal does not say its size: stty rows 50 cols 120")

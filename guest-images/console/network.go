@@ -18,6 +18,7 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/dhcp"
 	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/rtnl"
 )
 
@@ -29,13 +30,10 @@ type network struct {
 	more  []string // what other interfaces have
 }
 
-// appears is how long an interface may take to appear, once its driver is loaded.
-const appears = 5 * time.Second
-
 // connect brings the interfaces up, by DHCP: all but the one that the kernel leaves to devmem programs. With an error
 // there may be some of a network all the same.
 func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
-	names, err := interfaces(ctx, "/", a.Driver, appears)
+	names, err := interfaces(ctx, "/", a.Driver, limits.ImageInterface.Here())
 	if err != nil {
 		return n, err
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // Applet is the tool as a guest's program has it: on a PCI device, until it is done or interrupted.
@@ -56,9 +57,6 @@ type tool struct {
 	dev  *Device
 	undo []func() error // in reverse
 }
-
-// unbindTime is how long a binding may take until its memory is out of use.
-const unbindTime = 10 * time.Second
 
 func (t *tool) run(ctx context.Context, open Opener) (err error) {
 	if t.dev, err = open(ctx, Request{Interface: t.iface, Address: t.ours()}); err != nil {
@@ -139,8 +137,8 @@ func (t *tool) bound(b devmem.Binding) {
 		select {
 		case <-b.Done():
 			return nil
-		case <-time.After(unbindTime):
-			return fmt.Errorf("memory still in use after %v", unbindTime)
+		case <-time.After(limits.Unbind.Here()):
+			return fmt.Errorf("memory still in use after %v", limits.Unbind.Here())
 		}
 	})
 }

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"vnic.dev/vnic/internal/limits"
 )
 
 const help = `  On the receiving guest:   devmem recv -s 10.0.0.2 -p 5201 -v 7
@@ -91,7 +93,7 @@ func parse(args []string, out io.Writer) (*options, error) {
 	if err := o.ourselves(); err != nil {
 		return nil, err
 	}
-	o.stall, o.peer = 30*time.Second, time.Minute
+	o.stall, o.peer = limits.ProgramStall.Here(), limits.Peer.Here()
 	fs.Visit(func(f *flag.Flag) {
 		if f.Name == "w" {
 			o.stall = time.Duration(max(*wait, 0)) * time.Second

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/limits"
 )
 
 const (
@@ -70,14 +71,11 @@ func (t *tool) sendAll(ctx context.Context) error {
 	return nil
 }
 
-// closeTime is how long the peer may take to close its end too.
-const closeTime = 5 * time.Second
-
 // closeBoth closes our end and waits for the peer's. Once the tool has
 // closed its device nothing repeats a lost FIN: there is no kernel behind it. All bytes are acknowledged before, so
 // that a peer that stays is no failure; nor is a reset, by which a peer's device may end too.
 func (t *tool) closeBoth(c devmem.Conn) error {
-	if err := errors.Join(c.CloseWrite(), c.SetReadDeadline(time.Now().Add(closeTime))); err != nil {
+	if err := errors.Join(c.CloseWrite(), c.SetReadDeadline(time.Now().Add(limits.CloseWait.Here()))); err != nil {
 		return err
 	}
 	for b := make([]byte, 4096); ; {

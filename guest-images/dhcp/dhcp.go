@@ -57,7 +57,7 @@ func askOn(ctx context.Context, name string, mac net.HardwareAddr) (Lease, error
 		return Lease{}, err
 	}
 	defer func() { _ = c.Close() }()
-	return ask(ctx, &client{conn: c, wait: wait, mac: [6]byte(mac)})
+	return ask(ctx, &client{conn: c, wait: wait.Here(), mac: [6]byte(mac)})
 }
 
 func ask(ctx context.Context, c *client) (Lease, error) {

@@ -139,8 +139,9 @@ func (s *silent) SetReadDeadline(at time.Time) error {
 func TestEachWaitIsTwiceAsLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s silent
-		testkit.ErrorIs(t, testkit.Err(ask(t.Context(), &client{conn: &s, wait: wait})), ErrNoAnswer)
-		if want := []time.Duration{wait, 2 * wait, 4 * wait, 8 * wait, 16 * wait}; !slices.Equal(s.waits, want) {
+		x := wait.Here()
+		testkit.ErrorIs(t, testkit.Err(ask(t.Context(), &client{conn: &s, wait: x})), ErrNoAnswer)
+		if want := []time.Duration{x, 2 * x, 4 * x, 8 * x, 16 * x}; !slices.Equal(s.waits, want) {
 			t.Errorf("waits %v, want %v", s.waits, want)
 		}
 	})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/internal/dhcp4"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // conn writes DHCP messages to the servers of a network, and reads datagrams to the client's port.
@@ -23,7 +24,7 @@ type conn interface {
 // long, 5 s in all for either of the two messages. A server on the same machine needs milliseconds.
 const (
 	tries = 5
-	wait  = 160 * time.Millisecond
+	wait  = limits.Lease
 )
 
 // maxMessage is the longest message that we read: the client's MTU may be no more than Ethernet's.

@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // Config is what the guest's network is to be.
@@ -98,7 +99,7 @@ func (c *Config) apply(ctx context.Context, root string) (Result, error) {
 	if err := c.files(root); err != nil {
 		return r, err
 	}
-	r.NotReady, err = c.ready(ctx, links, readyTime)
+	r.NotReady, err = c.ready(ctx, links, limits.InterfaceReady.Here())
 	return r, err
 }
 

@@ -9,21 +9,18 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/rtnl"
 )
-
-// appears is how long an interface may take to appear, once its driver is loaded.
-const appears = 20 * time.Second
 
 // find waits until all interfaces are there, and gives them in their order.
 func (c *Config) find(ctx context.Context) ([]rtnl.Link, error) {
 	var links, found []rtnl.Link
 	var missing string
-	there, err := until(ctx, appears, func() (ok bool, err error) {
+	there, err := until(ctx, limits.Interface.Here(), func() (ok bool, err error) {
 		if links, err = rtnl.Links(); err != nil {
 			return false, fmt.Errorf("network interfaces: %w", err)
 		}

@@ -15,10 +15,6 @@ import (
 	"vnic.dev/vnic/internal/rtnl"
 )
 
-// readyTime is how long interfaces may take from up until they can be used. A driver hears of its
-// link by an interrupt, which on a busy machine is late.
-const readyTime = 15 * time.Second
-
 // ready waits until interfaces that are up can be used: their links are up too, and all of their
 // addresses are good to bind and to send from. It gives what is missing at the end of its patience;
 // "" = nothing.

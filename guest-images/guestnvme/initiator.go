@@ -10,9 +10,10 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/limits"
 )
 
 // The kernel's initiator.
@@ -20,9 +21,6 @@ const (
 	fabrics     = "/dev/nvme-fabrics" // drivers/nvme/host/fabrics.c: a line of options makes a controller
 	controllers = "/sys/class/nvme"
 )
-
-// farewell is how long the end of a connection that has failed is waited for.
-const farewell = 3 * time.Second
 
 // options is the line (drivers/nvme/host/fabrics.c, opt_tokens). An initiator whose CPU is emulated
 // on a busy host may be late with its keep-alive command.
@@ -54,7 +52,7 @@ func connect(ctx context.Context, c Connection) (any, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, appears)
+	ctx, cancel := context.WithTimeout(ctx, limits.Disk.Here())
 	defer cancel()
 	name, err := within(ctx, func() (string, error) { return create(c.options()) },
 		func(name string) { _ = remove(name) })
@@ -115,7 +113,7 @@ func remove(name string) error {
 
 // removeSoon waits for a moment only: the target may be gone.
 func removeSoon(name string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), farewell)
+	ctx, cancel := context.WithTimeout(context.Background(), limits.Initiator.Here())
 	defer cancel()
 	_, err := within(ctx, func() (any, error) { return nil, remove(name) }, nil)
 	return err

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/limits"
 )
 
 // The kernel's target as it is configured (Linux drivers/nvme/target/configfs.c).
@@ -168,15 +170,12 @@ func set(dir, name, value string) error {
 	return nil
 }
 
-// appears is how long a disk, or a namespace, may take to appear.
-const appears = 30 * time.Second
-
 // findDisk gives the device of a disk by its serial number, or by its path.
 func findDisk(ctx context.Context, disk string) (path string, err error) {
 	if strings.HasPrefix(disk, "/") {
 		return disk, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, appears)
+	ctx, cancel := context.WithTimeout(ctx, limits.Disk.Here())
 	defer cancel()
 	var seen []string
 	err = poll(ctx, func() bool {

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // Modules are the kernel modules that a guest needs, those that are not part of its kernel. Of EROFS and others nothing
@@ -53,9 +54,6 @@ func Ops() {
 func Mount(ctx context.Context, c *agent.Client, images []Image) error {
 	return c.Call(ctx, opName, images, nil)
 }
-
-// diskTime is how long a disk may take to appear.
-const diskTime = 20 * time.Second
 
 func mountAll(ctx context.Context, images []Image) error {
 	if len(images) == 0 || images[0].At != "" {
@@ -132,7 +130,7 @@ func layer(lower []string, upper, at string) error {
 
 // WaitDisk gives the device of a disk of this guest by its serial number, once the kernel has it: within 20 s.
 func WaitDisk(ctx context.Context, serial string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, diskTime)
+	ctx, cancel := context.WithTimeout(ctx, limits.Disk.Here())
 	defer cancel()
 	for {
 		files, _ := filepath.Glob("/sys/block/*/serial")

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // maxEntries is how many entries a table of ours has room for.
@@ -195,7 +196,7 @@ func (n *NIC) register(off, size uint64) (list []Registered, err error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), callTime)
+	ctx, cancel := context.WithTimeout(context.Background(), limits.GVECommand.Here())
 	defer cancel()
 	for _, p := range pieces {
 		id, err := n.channel.ctl.RegisterBuffer(ctx, uint16(n.window.gpu), p.GPUOff, p.Size)
@@ -212,7 +213,7 @@ func (n *NIC) register(off, size uint64) (list []Registered, err error) {
 }
 
 func (n *NIC) unregister(list []Registered) (err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), callTime)
+	ctx, cancel := context.WithTimeout(context.Background(), limits.GVECommand.Here())
 	defer cancel()
 	for _, r := range list {
 		uerr := unregister(ctx, n.channel.ctl, r.Buffer)

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/rtnl"
 )
 
@@ -112,7 +113,7 @@ func unregisterOf(name string, ids map[uint32]struct{}) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.close()) }()
-	ctx, cancel := context.WithTimeout(context.Background(), callTime)
+	ctx, cancel := context.WithTimeout(context.Background(), limits.GVECommand.Here())
 	defer cancel()
 	for id := range ids {
 		if uerr := unregister(ctx, c.ctl, id); uerr != nil {

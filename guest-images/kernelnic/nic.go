@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -27,9 +26,6 @@ var Modules = []string{driverName}
 const HugePages = 8
 
 const driverName = "gve"
-
-// callTime is how long the NIC may take for a command.
-const callTime = 10 * time.Second
 
 // Options of Open.
 type Options struct {

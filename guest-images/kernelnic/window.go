@@ -18,6 +18,7 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/guest-images/gpudriver"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // hugePage is the size of the pages that a window consists of.
@@ -107,9 +108,6 @@ func bind(b []byte, node int) error {
 	return nil
 }
 
-// releaseTime is for how long the memory of a process that was killed may be with the network still.
-const releaseTime = 20 * time.Second
-
 // reserve makes sure that a node has n free huge pages. The kernel gives fewer without a word, also
 // when it meets a signal on the way, which the Go runtime sends its threads now and then
 // (mm/hugetlb.c, set_max_huge_pages); and those of a process that was killed come back only when
@@ -129,7 +127,7 @@ func reserve(node, n int) (restore func() error, err error) {
 		return restore, nil
 	}
 	want := had + n - free
-	for start, tries, last := time.Now(), 0, free; time.Since(start) < releaseTime; last = free {
+	for start, tries, last := time.Now(), 0, free; time.Since(start) < limits.DeadProcess.Here(); last = free {
 		if err := writeInt(dir+"nr_hugepages", want); err != nil {
 			return restore, err
 		}

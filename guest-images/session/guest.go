@@ -16,11 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // grace is how long the output of a program that has ended may stay silent until it is taken for whole, while a process
 // that it has started holds it open.
-const grace = 500 * time.Millisecond
+const grace = limits.SessionOutput
 
 // running is a program that runs in this guest.
 type running struct {
@@ -103,7 +104,7 @@ func opRunProgram(ctx context.Context, a runArgs) (any, error) {
 	stop()
 	close(r.exited)
 	for _, s := range r.streams {
-		_ = s.from.SetReadDeadline(time.Now().Add(grace))
+		_ = s.from.SetReadDeadline(time.Now().Add(grace.Here()))
 	}
 	wg.Wait()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
@@ -213,13 +214,13 @@ func (r *running) pump(ctx context.Context, n int, s *stream) {
 		}
 		select {
 		case <-r.exited:
-			_ = s.from.SetReadDeadline(time.Now().Add(grace))
+			_ = s.from.SetReadDeadline(time.Now().Add(grace.Here()))
 		default:
 		}
 		begin := time.Now()
 		got, err := s.from.Read(buf[:room])
 		s.credit.give(room - got)
-		if errors.Is(err, os.ErrDeadlineExceeded) && time.Since(begin) < grace/2 {
+		if errors.Is(err, os.ErrDeadlineExceeded) && time.Since(begin) < grace.Here()/2 {
 			continue // it had passed before: there was no look at what is there
 		}
 		// a terminal's end is EIO

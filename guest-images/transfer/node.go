@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"time"
 
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/stack"
 )
 
@@ -21,11 +21,6 @@ const (
 	LinkLoss             // on the link
 )
 
-// lossFreeRTO is the least retransmission timeout where nothing is lost: an acknowledgement that late
-// is late because a guest, which may be emulated on a busy host, did not run, and what is sent
-// again all the same would spoil the counts.
-const lossFreeRTO = 3 * time.Second
-
 // Open starts our stack on a NIC and makes a Node of both. cpu reads the guest's CPU time, to which
 // the driver adds how much of it was idle polling; nil: unknown. The Node owns the NIC, also after
 // an error.
@@ -33,7 +28,7 @@ func Open(n *driver.NIC, addrs []netip.Prefix, gateways []netip.Addr, mtu int, l
 	cpu func() (CPU, error)) (*Node, error) {
 	o := stack.Options{Addresses: addrs, Gateways: gateways, MTU: mtu, RACK: loss == LinkLoss}
 	if loss == NoLoss {
-		o.MinRTO = lossFreeRTO
+		o.MinRTO = limits.LossFreeRTO.Here()
 	}
 	s, err := stack.New(n, n.Control(), o)
 	if err != nil {
@@ -59,7 +54,7 @@ func Open(n *driver.NIC, addrs []netip.Prefix, gateways []netip.Addr, mtu int, l
 
 // Close ends what is under way, and closes the device and the NIC: the memory that transfers use is gone then.
 func (n *Node) Close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), cleanTime)
+	ctx, cancel := context.WithTimeout(context.Background(), limits.Finish.Here())
 	defer cancel()
 	err := errors.Join(n.Leave(ctx), n.CloseStorage(ctx), n.CloseSource(ctx), n.CloseRDMA(ctx),
 		n.Finish(ctx))

@@ -8,6 +8,7 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // Prepare registers, binds, fills and poisons what the transfer needs. After an error nothing of that is left.
@@ -32,7 +33,7 @@ func (n *Node) Prepare(ctx context.Context, p Prepare) error {
 	if err == nil {
 		return nil
 	}
-	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTime)
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), limits.Finish.Here())
 	defer cancel()
 	if ferr := n.finish(clean, s); ferr != nil {
 		err = errors.Join(err, ferr)

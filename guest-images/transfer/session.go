@@ -6,15 +6,9 @@ import (
 	"fmt"
 	"net"
 	"syscall"
-	"time"
 
 	"vnic.dev/vnic/devmem"
-)
-
-// Times that the end of a transfer may take.
-const (
-	unbindTime = 10 * time.Second // a binding, until its memory is out of use
-	cleanTime  = 20 * time.Second // all of it, where the caller sets no limit
+	"vnic.dev/vnic/internal/limits"
 )
 
 // errFinished ends what is under way when its transfer is finished.
@@ -159,7 +153,7 @@ func unbind(ctx context.Context, b devmem.Binding) error {
 	if err := b.Close(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, unbindTime)
+	ctx, cancel := context.WithTimeout(ctx, limits.Unbind.Here())
 	defer cancel()
 	select {
 	case <-b.Done():

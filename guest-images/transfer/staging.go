@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"sync"
 	"syscall"
-	"time"
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/limits"
 )
 
 const (
@@ -18,8 +18,6 @@ const (
 	// stage is how much of mode copy is in one piece of guest RAM, and of linear bytes in mode devmem.
 	stage = 1 << 20
 	slots = 4
-	// minJobTime is how long an engine may take for a job at least, however short the stall limit is.
-	minJobTime = 30 * time.Second
 )
 
 // slot is DMA memory for one job under way: a table, and room for payload on its way through guest RAM.
@@ -85,7 +83,7 @@ func (s *slot) add(src, dst uint64, n uint32) {
 
 // run has an engine carry out a slot's table.
 func (n *Node) run(ctx context.Context, s *session, op control.JobOp, sl *slot) error {
-	limit := max(s.conf.stall(), minJobTime)
+	limit := max(s.conf.stall(), limits.Engine.Here())
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no end after %v: %w", limit, syscall.ETIMEDOUT))
 	defer cancel()
 	_, err := n.engine.RunJob(ctx, control.Job{Op: op, GPU: uint16(s.conf.GPU), Table: sl.tableIOVA,

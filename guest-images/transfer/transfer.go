@@ -29,6 +29,7 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // Modes of a transfer.
@@ -118,12 +119,9 @@ type Prepare struct {
 	StallSeconds int `json:"stall_seconds,omitempty"`
 }
 
-// defaultStall is long enough for a guest that is emulated on a busy host and loses the same segment a few times.
-const defaultStall = time.Minute
-
 func (p *Prepare) stall() time.Duration {
 	if p.StallSeconds == 0 {
-		return defaultStall
+		return limits.Stall.Here()
 	}
 	return time.Duration(p.StallSeconds) * time.Second
 }

@@ -22,7 +22,7 @@ const module = "vnic.dev/vnic/"
 // everywhere is what any package may import, small things that know nothing of ours;
 // everywhereInTests is what any package's tests may.
 const (
-	everywhere        = "internal/deadline internal/outfile internal/scm"
+	everywhere        = "internal/deadline internal/limits internal/outfile internal/scm"
 	everywhereInTests = "internal/golden internal/testkit"
 )
 

@@ -15,18 +15,24 @@ type Child struct {
 	done chan struct{} // closed after Wait
 	err  error         // Wait's; set before done is closed
 
-	send func(syscall.Signal) error // own, or SignalBy's
+	send  func(syscall.Signal) error // own, or SignalBy's
+	group bool                       // it leads one
 }
 
 // StartChild starts cmd in a process group of its own, with /dev/null for the streams that cmd
 // leaves open. Of cmd.SysProcAttr it keeps the Credential.
-func StartChild(cmd *exec.Cmd) (*Child, error) {
-	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+func StartChild(cmd *exec.Cmd) (*Child, error) { return start(cmd, true) }
+
+// StartBeside is StartChild, but the child stays in this process's group: it has the terminal, too.
+func StartBeside(cmd *exec.Cmd) (*Child, error) { return start(cmd, false) }
+
+func start(cmd *exec.Cmd, group bool) (*Child, error) {
+	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: group}
 	if cmd.SysProcAttr != nil {
 		attr.Credential = cmd.SysProcAttr.Credential
 	}
 	cmd.SysProcAttr = attr
-	c := &Child{cmd: cmd, done: make(chan struct{})}
+	c := &Child{cmd: cmd, done: make(chan struct{}), group: group}
 	c.send = c.own
 	started := make(chan error)
 	go func() {
@@ -45,7 +51,7 @@ func StartChild(cmd *exec.Cmd) (*Child, error) {
 	return c, nil
 }
 
-// PID is the child's process id, which is its process group's too.
+// PID is the child's process id, which is its process group's too, unless it was started beside.
 func (c *Child) PID() int { return c.cmd.Process.Pid }
 
 // Done is closed when the child has ended and has been waited for.
@@ -82,7 +88,7 @@ func (c *Child) End(grace time.Duration) {
 
 // own sends a signal to a child that was not waited for; SIGKILL, without an error, to its group.
 func (c *Child) own(sig syscall.Signal) error {
-	if sig == syscall.SIGKILL {
+	if sig == syscall.SIGKILL && c.group {
 		_ = syscall.Kill(-c.PID(), sig) // it has not been waited for, so the group is its
 		return nil
 	}

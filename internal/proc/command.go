@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // Command is a short-lived tool: apt-get, dpkg-deb, a QEMU asked for its version.
@@ -53,7 +53,6 @@ func (e *ToolError) Unwrap() error { return e.Err }
 // What a tool's grandchildren have to close its streams after its end, and how much of its standard
 // error is kept.
 const (
-	waitDelay  = time.Second
 	stderrKept = 8 << 10
 )
 
@@ -74,7 +73,7 @@ func (c Command) Run(ctx context.Context, name string, args ...string) ([]byte, 
 		cmd.Stdout = &lineFunc{f: c.Stdout}
 	}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = waitDelay
+	cmd.WaitDelay = limits.LastOutput.Here()
 	p, err := StartChild(cmd)
 	if err == nil {
 		<-p.done

@@ -32,6 +32,7 @@ type Lab struct {
 	Seed     *uint64 // nil: each run draws its own
 	Script   []lab.Event
 	Gateway  string // lab.GatewayNAT and so on; "": the file says nothing of it
+	Accel    string // auto, kvm or tcg; "" likewise
 }
 
 // Machine is what a guest has besides NICs and GPUs.
@@ -214,6 +215,11 @@ func (b *builder) build() error {
 		b.out.NoP2P = b.file.P2P == "off"
 	default:
 		return b.wrong([]any{"p2p"}, "p2p is %q: on or off", b.file.P2P)
+	}
+	switch b.out.Accel = b.file.Accel; b.out.Accel {
+	case "", "auto", "kvm", "tcg":
+	default:
+		return b.wrong([]any{"accel"}, "accel is %q: auto, kvm or tcg", b.file.Accel)
 	}
 	switch b.out.Gateway = b.file.Gateway; b.out.Gateway {
 	case "", lab.GatewayNAT, lab.GatewayIsolated, lab.GatewayOff:

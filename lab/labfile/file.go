@@ -15,6 +15,8 @@ type File struct {
 	// Gateway, where guests are booted or served, leads out of the first rail: nat, to this machine's network; isolated:
 	// to the guests and their names; off: there is none. Without it the command decides.
 	Gateway string `yaml:"gateway,omitempty" jsonschema:"enum=nat,enum=isolated,enum=off"`
+	// Accel is how QEMU runs the guests: kvm; tcg, which emulates their CPUs; or auto: by KVM where it works.
+	Accel string `yaml:"accel,omitempty" jsonschema:"enum=auto,enum=kvm,enum=tcg"`
 	// P2P, on or off, says whether NICs reach the memory of GPUs without a detour through host memory, where their PCIe
 	// tree allows it.
 	P2P string `yaml:"p2p,omitempty" jsonschema:"enum=on,enum=off"`

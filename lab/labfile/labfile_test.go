@@ -52,7 +52,8 @@ func TestCompletedFileIsTheSameLab(t *testing.T) {
 			t.Fatalf("%v\n%s", err, b)
 		}
 		if d := diff(l.Complete(), again.Complete()); d != "" || !cmp.Equal(l.Machines, again.Machines) ||
-			l.Gateway != again.Gateway || !cmp.Equal(l.Seed, again.Seed) || !cmp.Equal(l.Uplinks, again.Uplinks, cmp.Comparer(sameAddr)) {
+			l.Gateway != again.Gateway || l.Accel != again.Accel || !cmp.Equal(l.Seed, again.Seed) ||
+			!cmp.Equal(l.Uplinks, again.Uplinks, cmp.Comparer(sameAddr)) {
 			t.Errorf("%s:\n%s", name, d)
 		}
 		if twice := testkit.Must(again.YAML())(t); !bytes.Equal(b, twice) {

@@ -24,10 +24,12 @@ func (l *Lab) YAML() ([]byte, error) {
 		Uplinks []Uplink `yaml:"uplinks,omitempty"`
 		Script  []Event  `yaml:"script,omitempty"`
 		Gateway string   `yaml:"gateway,omitempty"`
+		Accel   string   `yaml:"accel,omitempty"`
 		P2P     string   `yaml:"p2p"`
 		Seed    *uint64  `yaml:"seed,omitempty"`
 		Scale   Quantity `yaml:"scale"`
-	}{Guests: ordered{guests: make(map[string]Guest)}, Gateway: l.Gateway, P2P: on, Seed: l.Seed}
+	}{Guests: ordered{guests: make(map[string]Guest)}, Gateway: l.Gateway, Accel: l.Accel,
+		P2P: on, Seed: l.Seed}
 	for _, c := range l.Uplinks {
 		out.Uplinks = append(out.Uplinks, uplinkOf(c))
 	}

@@ -15,17 +15,10 @@ import (
 	"vnic.dev/vnic/dma"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/qemu"
 )
-
-// BootLimit is how long a guest has to boot, unless its Config says otherwise: it takes seconds,
-// but may share a small machine with much else.
-const BootLimit = 3 * time.Minute
-
-// Farewell is how long the end of a connection to a QEMU that is gone, or of a QEMU whose guest is
-// gone, may take to be seen.
-const Farewell = 2 * time.Second
 
 // Config says how a guest of ours is booted.
 type Config struct {
@@ -63,9 +56,6 @@ func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, 
 		Log: c.Log, Args: c.Args, Disks: c.Disks,
 		Console: c.Console, BootLimit: c.BootLimit, TimeLimit: c.TimeLimit, ResultsPort: c.ResultsPort,
 		Accel: c.Accel, Started: c.Started}
-	if conf.BootLimit == 0 {
-		conf.BootLimit = BootLimit
-	}
 	a := c.Agent
 	if a.Modules == nil {
 		a.Modules = im.Modules
@@ -91,6 +81,9 @@ func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, 
 	if hw.Driver == lab.DriverVNICGPU {
 		a.Modules = append(a.Modules, guestimages.GPUModule)
 	}
+	if n := limits.Slow(); n > 1 {
+		a.Slow = n
+	}
 	initrd, err := im.Initrd(a)
 	if err != nil {
 		return nil, err
@@ -103,6 +96,11 @@ func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, 
 	m, err := qemu.Start(ctx, conf)
 	if err != nil {
 		return nil, err
+	}
+	if limits.Slow() > max(a.Slow, 1) { // this boot was slow, or another one's meanwhile
+		if err := agent.TellSlow(ctx, m.Agent()); err != nil {
+			return nil, errors.Join(fmt.Errorf("%s: %w", c.Name, err), m.Close())
+		}
 	}
 	if err := hw.SetMemory(memoryOf(m)); err != nil {
 		return nil, errors.Join(fmt.Errorf("memory of %s: %w", c.Name, err), m.Close())
@@ -174,7 +172,7 @@ func (g *Guest) Gone(while string) error {
 	}
 	select { // QEMU's own end, if it is that, is seen a moment after the agent's
 	case <-g.Done():
-	case <-time.After(Farewell):
+	case <-time.After(limits.GuestEnd.Here()):
 	}
 	g.gone = true
 	if err := g.Machine.Close(); err != nil {

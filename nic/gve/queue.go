@@ -13,7 +13,7 @@ import (
 type shared struct {
 	space    *dma.Space
 	notify   *vectors      // their interrupts
-	patience time.Duration // how long a frame waits for a busy receiver; 0: nic.DefaultPatience
+	patience time.Duration // how long a frame waits for a busy receiver; 0: limits.Patience
 	// failed is told that a queue has stopped for good, and why, until it is started again. It is called on any goroutine,
 	// without locks, and does not wait.
 	failed func(tx bool, id int, err error)

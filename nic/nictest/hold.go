@@ -13,8 +13,8 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/flows"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
@@ -310,7 +310,7 @@ func holdStop(t *testing.T, lab Lab, traits Traits) {
 	b.Port().Link().SetTap(&to)
 	b.SetSplit(2, false)
 	if !traits.SplitStops { // then what is held waits for some
-		clock.turn(holdFor + nic.DefaultPatience)
+		clock.turn(holdFor + limits.Patience.Here())
 	}
 	for rx := (control.DirCounters{}); rx.Drops != 2; rx, _ = b.Port().QueueCounters(2) {
 		runtime.Gosched()
@@ -374,7 +374,7 @@ func holdLost(t *testing.T, lab Lab, _ Traits) {
 	for range n {
 		a.Send(0, s.frame(mss, 0))
 	}
-	clock.turn(holdFor + nic.DefaultPatience)
+	clock.turn(holdFor + limits.Patience.Here())
 	for rx := (control.DirCounters{}); rx.Drops < n; rx, _ = b.Port().QueueCounters(0) {
 		runtime.Gosched()
 	}

@@ -12,6 +12,7 @@ import (
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem/mailbox"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // Bounds of regions on demand.
@@ -19,7 +20,6 @@ const (
 	maxPaged    = 16                     // of a port
 	maxPages    = 1 << 18                // in all of them: 1 GiB
 	maxRequests = 64                     // for pages, without an answer
-	maxWait     = int64(4 * time.Second) // for an answer
 	notAgain    = int64(time.Second)     // so long a page is not asked for that was not to be had
 	askAgain    = 50 * time.Millisecond  // a notice may be lost
 	pollBusy    = 30 * time.Microsecond  // between two looks at a mailbox that had something
@@ -271,7 +271,7 @@ func (g *paging) want(p *paged, q *qp, i, n uint64, a dma.Access) {
 		g.lastID++
 	}
 	t := g.e.now()
-	r := &request{p: p, due: t + maxWait, notify: t + int64(askAgain)}
+	r := &request{p: p, due: t + int64(limits.Page.Here()), notify: t + int64(askAgain)}
 	r.PageRequest = control.PageRequest{ID: g.lastID, Key: p.key, Region: p.region, First: i,
 		Count: uint16(ask - i), Write: a == dma.Write, InRAM: !p.direct(g.e)}
 	g.requests = append(g.requests, r)

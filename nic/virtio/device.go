@@ -35,7 +35,7 @@ type Config struct {
 	Port  nic.Config // Name, MAC, MTU, QueuePairs, GPUs, Log; the rest is this package's to set
 	// SetMemTable makes the device refuse CONFIGURE_MEM_SLOTS, so that the frontend sends whole tables (tests).
 	SetMemTable bool
-	// Patience is how long a frame waits for a receiver without buffers before it is dropped; 0: 500 ms.
+	// Patience is how long a frame waits for a receiver without buffers before it is dropped; 0: limits.Patience.
 	Patience time.Duration
 }
 

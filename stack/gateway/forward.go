@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+
+	"vnic.dev/vnic/internal/limits"
 )
 
 // startForwards listens on the host.
@@ -70,7 +72,7 @@ func (g *Gateway) listenTCP(f *Forward) error {
 
 // fromHost carries on a connection of the host to a guest.
 func (g *Gateway) fromHost(host hostConn, to netip.AddrPort, o owner) {
-	ctx, cancel := context.WithTimeout(g.ctx, dialTime)
+	ctx, cancel := context.WithTimeout(g.ctx, limits.Dial.Here())
 	defer cancel()
 	guest, err := g.dialGuest(ctx, to)
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/stack/internal/ether"
 	"vnic.dev/vnic/stack/internal/netlog"
@@ -82,7 +83,7 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 	}
 	netlog.Quiet()
 	g := &Gateway{o: o, log: o.Log.With("port", o.Name), sw: sw, resolvers: hostResolvers, dial: dialHost,
-		host: newHostAddrs(net.InterfaceAddrs), udpIdle: udpIdle, askTime: askTime, dialResolver: dialHost,
+		host: newHostAddrs(net.InterfaceAddrs), udpIdle: udpIdle, askTime: limits.Resolver.Here(), dialResolver: dialHost,
 		listenHost: listenHost, told: map[uint32]*nic.LogLimit{},
 		unfinished: unfinished{max: maxUnfinished, by: map[owner][]tcpip.Endpoint{}}}
 	if out := o.Outside; out != nil {

@@ -21,7 +21,6 @@ const (
 	maxTCP     = 1024
 	maxPending = 256 // connections that guests ask for and do not have yet
 	maxUDP     = 512
-	dialTime   = 10 * time.Second
 	udpIdle    = 30 * time.Second // that a UDP flow may be silent
 	maxUDPSize = 64 << 10
 )

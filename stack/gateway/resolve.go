@@ -17,8 +17,7 @@ import (
 )
 
 const (
-	maxResolvers = 3               // as in resolv.conf(5)
-	askTime      = 2 * time.Second // that one resolver has
+	maxResolvers = 3 // as in resolv.conf(5)
 )
 
 var errNotTheAnswer = errors.New("not an answer to this question")

@@ -9,6 +9,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"vnic.dev/vnic/internal/limits"
 )
 
 // takeTCP counts one connection more. Those without an owner whose guest has not confirmed
@@ -115,7 +117,7 @@ func (p *pending) connection(r *tcp.ForwarderRequest) {
 		return
 	}
 	defer g.tcp.give(from)
-	ctx, cancel := context.WithTimeout(g.ctx, dialTime)
+	ctx, cancel := context.WithTimeout(g.ctx, limits.Dial.Here())
 	defer cancel()
 	c, err := g.dialFirst(ctx, a.to)
 	if err != nil {

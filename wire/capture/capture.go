@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/outfile"
 	"vnic.dev/vnic/wire"
 )
@@ -19,9 +20,6 @@ const MaxPayload = 1 << 16
 
 // ErrStuck says that Close gave up on a writer that takes nothing: a pipe that is not read.
 var ErrStuck = errors.New("nothing more can be written: is it a pipe that nobody reads?")
-
-// unblocked is how long a writer may take whose write has been ended: it has only to get a processor.
-const unblocked = 20 * time.Second
 
 // Options say what is captured.
 type Options struct {
@@ -100,7 +98,7 @@ func New(w io.Writer, o Options) (*Capture, error) {
 	}
 	c := &Capture{
 		ring: newRing(n, recordSize(o.Payload)), payload: o.Payload, comment: o.Comment, once: o.Once, failed: o.Failed,
-		limit: cmp.Or(o.patience, 2*time.Second), out: w, start: time.Now(),
+		limit: cmp.Or(o.patience, limits.CaptureEnd.Here()), out: w, start: time.Now(),
 		kick: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	go c.run()
@@ -186,7 +184,7 @@ func (c *Capture) end() {
 				c.fail(ErrStuck)
 				if d, ok := c.out.(interface{ SetWriteDeadline(time.Time) error }); ok &&
 					d.SetWriteDeadline(time.Unix(1, 0)) == nil {
-					tick.Reset(max(c.limit, unblocked)) // the write ends now
+					tick.Reset(max(c.limit, limits.Counted.Here())) // the write ends now
 					continue
 				}
 			}

@@ -18,6 +18,7 @@ import (
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	_ "vnic.dev/vnic/guest-images/bin" // tests' guests run the program that make has built
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
@@ -75,7 +76,7 @@ func Lab(t *testing.T, d lab.Description, log *slog.Logger) *lab.Lab {
 	if log == nil {
 		log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
-	l := testkit.Must(lab.Open(d, lab.Options{Farewell: machines.Farewell, Log: log}))(t)
+	l := testkit.Must(lab.Open(d, lab.Options{Farewell: limits.GuestEnd.Here(), Log: log}))(t)
 	t.Cleanup(func() { testkit.OK(t, l.Close()) })
 	return l
 }

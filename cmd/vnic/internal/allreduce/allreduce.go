@@ -13,6 +13,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // ErrProof says that the operations ended, but not as they must.
@@ -28,7 +29,7 @@ func Do(ctx context.Context, o *Options) (*Report, error) {
 	var rep *Report
 	err := guests.Run(ctx, &o.Options, func(s *guests.Set) error {
 		rep = &Report{Schema: 1, Info: s.Info, Op: o.Op, Type: o.Type.String(), Ranks: len(s.Guests), Channels: o.Channels,
-			Iters: o.Iters, Warmup: o.Warmup, Root: -1, Timeout: o.Timeout.Seconds(), Loss: o.Loss, Seed: o.Seed}
+			Iters: o.Iters, Warmup: o.Warmup, Root: -1, Timeout: o.silence().Seconds(), Loss: o.Loss, Seed: o.Seed}
 		if o.Op == transfer.Broadcast {
 			rep.Root = o.Root
 		}
@@ -78,7 +79,7 @@ func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
 	for i, g := range r.set.Guests {
 		c := g.Config()
 		ranks[i] = transfer.Rank{Rank: i, Ranks: n, GPU: g.GPU.ID(), Data: r.at.data, Pool: r.at.pool, Scratch: r.at.scratch,
-			Queues: c.Queues(), Listen: addr(i, port), From: addr(i, port+1), Next: addr(i+1, port), Timeout: o.Timeout,
+			Queues: c.Queues(), Listen: addr(i, port), From: addr(i, port+1), Next: addr(i+1, port), Timeout: o.silence(),
 			Copy: mode == transfer.Copy}
 		r.sums[i] = Rank{Rank: i, Guest: g.Name, NIC: g.Port.Model.Name, P2P: g.P2P}
 		if n == 1 {
@@ -164,7 +165,7 @@ func (r *ring) all(ctx context.Context, f func(ctx context.Context, i int, g *gu
 	var work sync.WaitGroup
 	var once sync.Once
 	var timer *time.Timer
-	late := 2*r.opt.Timeout + 20*time.Second // a guest that is emulated may be slow to answer
+	late := 2*r.opt.silence() + limits.Ask.Here() // a guest that is emulated may be slow to answer
 	for i, g := range r.set.Guests {
 		work.Go(func() {
 			if errs[i] = f(ctx, i, g); errs[i] != nil {

@@ -11,6 +11,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
 )
 
@@ -42,7 +43,7 @@ type Options struct {
 func Defaults() Options {
 	return Options{Options: guests.Defaults(), Op: transfer.AllReduce, Modes: []string{transfer.Devmem},
 		Type: devmem.Float32, Min: 1 << 20, Max: 16 << 20, Factor: 4, Iters: 5, Warmup: 1, Validate: true, Channels: 1,
-		Timeout: 5 * time.Second}
+		Timeout: time.Duration(limits.Silence)}
 }
 
 // Types are the names of the elements' types, as nccl-tests has them.
@@ -60,6 +61,9 @@ const (
 
 	pool = 8 << 20 // where what comes from the rank before lands, of each channel
 )
+
+// silence is how long a rank waits for a neighbour.
+func (o *Options) silence() time.Duration { return limits.Silence.Unless(o.Timeout) }
 
 // Complete sets what follows from the rest, and says what is wrong.
 func (o *Options) Complete() error {

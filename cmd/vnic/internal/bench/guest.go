@@ -3,10 +3,10 @@ package bench
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/nic/virtio"
@@ -207,8 +207,5 @@ func (g *guest) received() (n uint64) {
 	return n
 }
 
-// patience is for what must come, as a stuck measurement must end.
-const patience = 20 * time.Second
-
-// errStuck says that frames did not come within patience.
-var errStuck = fmt.Errorf("nothing moves for %v", patience)
+// errStuck says that frames did not come within limits.Bench.
+var errStuck = fmt.Errorf("nothing moves for %v", limits.Bench.Here())

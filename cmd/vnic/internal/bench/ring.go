@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/virtq"
@@ -165,7 +166,7 @@ func (n *network) begin(l *flow) error {
 
 // until waits for something that is polled for.
 func until(f func() (bool, error)) error {
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(limits.Bench.Here()); ; {
 		if ok, err := f(); ok || err != nil {
 			return err
 		}
@@ -336,7 +337,7 @@ func byStream(s side, payload int, meanwhile func() error) runFunc {
 			switch {
 			case n > 0:
 				last = now
-			case now.Sub(last) > patience:
+			case now.Sub(last) > limits.Bench.Here():
 				return w, errStuck
 			case out > 0:
 				runtime.Gosched()

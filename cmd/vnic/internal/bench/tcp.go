@@ -15,6 +15,7 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/stack"
 	"vnic.dev/vnic/stack/gateway"
@@ -209,7 +210,7 @@ func connectGPUs(ctx context.Context, l *lab.Lab, f footprint, o stack.Options) 
 
 // connect opens a connection between two stacks.
 func connect(ctx context.Context, a, b *stack.Stack, at netip.AddrPort) (from, to devmem.Conn, err error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, limits.Bench.Here())
 	defer cancel()
 	l, err := b.Listen(at)
 	if err != nil {
@@ -224,8 +225,8 @@ func connect(ctx context.Context, a, b *stack.Stack, at netip.AddrPort) (from, t
 	if err := errors.Join(g.Wait(), l.Close()); err != nil {
 		return nil, nil, err
 	}
-	from.SetStallLimit(patience)
-	to.SetStallLimit(patience)
+	from.SetStallLimit(limits.Bench.Here())
+	to.SetStallLimit(limits.Bench.Here())
 	return from, to, nil
 }
 
@@ -332,9 +333,9 @@ func sentBy(p *lab.Port) func() uint64 {
 // meet connects to a listener.
 func meet(ctx context.Context, l *net.TCPListener, dial func(context.Context) (net.Conn, error),
 ) (near, far net.Conn, err error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, limits.Bench.Here())
 	defer cancel()
-	if err := l.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := l.SetDeadline(time.Now().Add(limits.Bench.Here())); err != nil {
 		return nil, nil, err
 	}
 	if near, err = dial(ctx); err != nil {
@@ -352,7 +353,7 @@ func stream(from, to net.Conn) runFunc {
 	f := transfer(func() error { _, err := from.Write(data); return err },
 		func(n int) error { _, err := io.ReadFull(to, into[:n]); return err })
 	return func(ctx context.Context, d time.Duration) (work, error) {
-		end := time.Now().Add(d + patience)
+		end := time.Now().Add(d + limits.Bench.Here())
 		if err := errors.Join(from.SetDeadline(end), to.SetDeadline(end)); err != nil {
 			return work{}, err
 		}

@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/wire"
 )
@@ -107,7 +108,7 @@ func lastLines(s string) string {
 
 // await waits until testpmd has written something, and returns its parts.
 func (t *testpmd) await(ctx context.Context, what *regexp.Regexp) ([]string, error) {
-	timeout := time.NewTimer(patience)
+	timeout := time.NewTimer(limits.Bench.Here())
 	defer timeout.Stop()
 	for {
 		if at := what.FindStringSubmatchIndex(t.got); at != nil {
@@ -123,7 +124,7 @@ func (t *testpmd) await(ctx context.Context, what *regexp.Regexp) ([]string, err
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-timeout.C:
-			return nil, fmt.Errorf("testpmd does not say %v within %v, but: %s", what, patience, lastLines(t.got))
+			return nil, fmt.Errorf("testpmd does not say %v within %v, but: %s", what, limits.Bench.Here(), lastLines(t.got))
 		}
 	}
 }
@@ -163,7 +164,7 @@ type testpmdRing struct {
 // run has frames circle for a time, and counts those that came back. It is done again where none did: what comes before
 // a ring has started is lost, and a testpmd that waits for its processor has sent nothing.
 func (r *testpmdRing) run(ctx context.Context, d time.Duration) (w work, err error) {
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(limits.Bench.Here()); ; {
 		w, err = r.circle(ctx, max(d, leastCircling))
 		switch {
 		case err != nil || w.frames > 0:

@@ -20,6 +20,7 @@ import (
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/devmemtool"
 	"vnic.dev/vnic/guest-images/guesttools"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
@@ -87,7 +88,7 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 		return 0, err
 	}
 	o.openPorts()
-	if l.lab, err = lab.Open(o.describe(), lab.Options{Farewell: machines.Farewell, Log: o.Log, Flows: o.Flows,
+	if l.lab, err = lab.Open(o.describe(), lab.Options{Farewell: limits.GuestEnd.Here(), Log: o.Log, Flows: o.Flows,
 		Services: slices.Concat(services, []lab.Service{o.reserve}, o.Services), Note: o.refused}); err != nil {
 		return 0, err
 	}

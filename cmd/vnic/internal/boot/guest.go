@@ -14,6 +14,7 @@ import (
 	"vnic.dev/vnic/guest-images/gpusocket"
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/guest-images/session"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
 )
@@ -31,9 +32,6 @@ type guest struct {
 // its slow serial line under TCG. The user's own words come behind it.
 const kernelLog = "loglevel=7"
 
-// lastWords is how long a guest whose console is kept may take to switch itself off.
-const lastWords = 10 * time.Second
-
 const forever = 365 * 24 * time.Hour // the program says when it is done
 
 // boot starts the guest, which lives as long as ctx, and its network. When ready ends first, the guest is ended.
@@ -42,7 +40,7 @@ func (g *guest) boot(ctx, ready context.Context) (err error) {
 	c := machines.Config{Name: g.name, Agent: agent.Config{Hostname: g.name, Port: true},
 		Files: io.NewSectionReader(im.files, 0, im.size), RAMSize: o.ram(g.index), CPUs: o.cpus(g.index),
 		Append: o.Append,
-		Args:   o.QEMUArgs, TimeLimit: forever, ResultsPort: true, Log: o.Log}
+		Args:   o.QEMUArgs, TimeLimit: forever, ResultsPort: true, Log: o.Log, Accel: o.Accel}
 	if g.runner.gate != nil {
 		c.Started = g.runner.gate.Pass
 	}
@@ -127,7 +125,7 @@ func (g *guest) env() []string {
 			env = append(env, e+"="+v)
 		}
 	}
-	env = append(env, g.runner.program.env...)
+	env = append(append(env, limits.Environ()...), g.runner.program.env...)
 	return append(env, o.given()...)
 }
 
@@ -166,7 +164,7 @@ func (g *guest) close() error {
 		return nil
 	}
 	if g.ran && g.runner.opt.LogDir != "" { // it waits until the console has had its last line
-		ctx, cancel := context.WithTimeout(context.Background(), lastWords)
+		ctx, cancel := context.WithTimeout(context.Background(), limits.PowerOff.Here())
 		defer cancel()
 		_ = g.machine.PowerOff(ctx)
 	}

@@ -10,6 +10,7 @@ import (
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/guesttools"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
@@ -64,6 +65,9 @@ func NewImage(ctx context.Context, o Options) (i *Image, err error) {
 		Alone: &agent.Alone{
 			Path: p.path, Args: p.args, Env: append(o.imageEnv(l.tools), p.env...), Dir: p.dir,
 			Shell: len(o.Command) == 0, Driver: software.Driver, OwnDriver: !model.Kernel}}
+	if n := limits.Slow(); n > 1 {
+		i.config.Slow = n
+	}
 	return i, nil
 }
 
@@ -75,7 +79,7 @@ func (o *Options) imageEnv(tools *packages) []string {
 	if v, ok := os.LookupEnv("LD_LIBRARY_PATH"); ok {
 		env = append(env, "LD_LIBRARY_PATH="+v)
 	}
-	return append(env, o.given()...)
+	return append(append(env, limits.Environ()...), o.given()...)
 }
 
 // imageTerms are terminals that may be at the other end of an image's console. Most are like the first one.

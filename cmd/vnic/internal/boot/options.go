@@ -18,6 +18,7 @@ import (
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
+	"vnic.dev/vnic/qemu"
 	"vnic.dev/vnic/stack/gateway"
 )
 
@@ -63,6 +64,7 @@ type Options struct {
 	Confine func() error
 	Broker  *broker.Client
 
+	Accel          qemu.Accel // how QEMU runs guests
 	Fetch          assets.Options
 	Log            *slog.Logger
 	Note           func(format string, args ...any)

@@ -11,10 +11,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/proc"
 	"vnic.dev/vnic/stack/gateway"
 )
@@ -39,9 +39,6 @@ var (
 	ErrGone = errors.New("the process outside of the sandbox, which opens, connects and ends QEMUs for this one, " +
 		"has ended")
 )
-
-// patience is how long anything but a connection may take. The broker answers at once.
-const patience = 5 * time.Second
 
 func newClient(c *net.UnixConn) *Client {
 	k := &Client{conn: c, ended: make(chan struct{}), waits: map[uint32]chan reply{}}
@@ -126,7 +123,7 @@ func (k *Client) askWith(ctx context.Context, q request, fd int, more ...byte) (
 
 // quick is ask for what takes no time.
 func (k *Client) quick(q request, more ...byte) (reply, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), limits.Broker.Here())
 	defer cancel()
 	return k.ask(ctx, q, more...)
 }
@@ -224,7 +221,7 @@ func (k *Client) Keep(path string, dir bool) (remove func() error, err error) {
 	if dir {
 		q.number = 1
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), limits.Broker.Here())
 	defer cancel()
 	r, err := k.ask(ctx, q, []byte(path)...)
 	if err != nil {
@@ -323,7 +320,7 @@ func (k *Client) Give(l *net.UnixListener, path string, memory *os.File, group i
 
 // hand is quick with a descriptor.
 func (k *Client) hand(q request, fd int, more ...byte) (reply, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), limits.Broker.Here())
 	defer cancel()
 	return k.askWith(ctx, q, fd, more...)
 }
@@ -363,7 +360,7 @@ func (k *Client) Guard(ctx context.Context) (guarded context.Context, cancel con
 
 // gone is ErrGone with how the broker has ended.
 func (k *Client) gone() error {
-	if k.child == nil || !k.child.Ends(patience) {
+	if k.child == nil || !k.child.Ends(limits.Broker.Here()) {
 		return ErrGone
 	}
 	if err := k.child.Err(); err != nil {
@@ -379,7 +376,7 @@ func (k *Client) Close() error {
 	}
 	_ = k.conn.Close()
 	<-k.ended
-	if k.child != nil && !k.child.Ends(patience) {
+	if k.child != nil && !k.child.Ends(limits.Broker.Here()) {
 		return errors.New("the broker does not end")
 	}
 	return nil

@@ -21,6 +21,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/confine"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/outfile"
 	"vnic.dev/vnic/stack/gateway"
 )
@@ -270,7 +271,7 @@ func (s *server) begin(ctx context.Context, q request) {
 		s.answer(&reply{id: q.id, errno: unix.EAGAIN, fd: -1})
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	ctx, cancel := context.WithTimeout(ctx, limits.Dial.Here())
 	s.mu.Lock()
 	s.cancels[q.id] = cancel
 	s.mu.Unlock()

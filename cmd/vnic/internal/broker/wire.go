@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -189,6 +188,3 @@ func receive(c *net.UnixConn, b []byte) (n, fd int, err error) {
 	}
 	return n, fd, err
 }
-
-// dialTime is how long the broker tries to connect.
-const dialTime = 10 * time.Second

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/cmd/vnic/internal/access"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/internal/testkit"
 )
@@ -251,8 +252,8 @@ func TestExec(t *testing.T) {
 // Each mistake ends by itself, and says what is wrong.
 func TestMistakes(t *testing.T) {
 	testkit.LeavesNothing(t)
-	defer func(was time.Duration) { patience = was }(patience)
-	patience = testkit.Patience
+	defer func(was limits.Limit) { patience = was }(patience)
+	patience = limits.Limit(testkit.Patience)
 	dir := t.TempDir()
 	// serves has somebody else listen, who does something with each who connects.
 	serves := func(name string, do func(*net.UnixConn)) string {
@@ -293,14 +294,14 @@ func TestMistakes(t *testing.T) {
 		testkit.ErrorSays(t, err, want)
 	}
 	nobody, err := serves("silent", silent), error(nil)
-	patience = 20 * time.Millisecond
+	patience = limits.Limit(20 * time.Millisecond)
 	testkit.Eventually(t, "a connection to the silent one", func() bool { // in so little time it may not get that far
 		patience *= 2
 		_, err = Receive(t.Context(), nobody)
 		return !strings.Contains(err.Error(), "nobody takes connections there")
 	})
 	testkit.ErrorSays(t, err, nobody+": no answer: that is no socket of a GPU's")
-	patience = testkit.Patience
+	patience = limits.Limit(testkit.Patience)
 	fds := testkit.Must(unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM, 0))(t)
 	defer unix.Close(fds[0])
 	defer unix.Close(fds[1])

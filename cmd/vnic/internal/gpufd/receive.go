@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/cmd/vnic/internal/access"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/scm"
 )
 
@@ -24,7 +25,7 @@ import (
 const Suffix = ".gpu"
 
 // patience is how long the other end may say nothing: a server answers at once. Tests change it.
-var patience = 5 * time.Second
+var patience = limits.LocalServer
 
 // MaxPath is the longest name of a socket (sockaddr_un).
 const MaxPath = 107
@@ -45,7 +46,7 @@ func receive(ctx context.Context, path string) (int, error) {
 	if _, err := os.Stat(path + Suffix); err == nil {
 		return -1, fmt.Errorf("that is the socket of a port: its GPU's is %s", path+Suffix)
 	}
-	limit, cancel := context.WithTimeout(ctx, patience)
+	limit, cancel := context.WithTimeout(ctx, patience.Here())
 	defer cancel()
 	conn, err := dial(limit, path)
 	if err != nil {

@@ -137,13 +137,15 @@ type BootConfig struct {
 	Gate      *broker.Gate // where it waits until all are there; nil: none
 	Modules   []string     // of the Images', those that it loads; nil: all
 	Disks     []qemu.Disk
+	Accel     qemu.Accel
 	Log       *slog.Logger
 }
 
 // Boot boots a guest, which lives as long as ctx, at most until it is closed.
 func Boot(ctx context.Context, im *machines.Images, hw *lab.Machine, b BootConfig) (*machines.Guest, error) {
 	c := machines.Config{Name: "guest " + hw.Name, Agent: agent.Config{Hostname: "vnic-" + strings.ToLower(hw.Name)},
-		RAMSize: b.Memory, CPUs: b.CPUs, Log: b.Log, Console: b.Console, TimeLimit: b.TimeLimit, Disks: b.Disks}
+		RAMSize: b.Memory, CPUs: b.CPUs, Log: b.Log, Console: b.Console, TimeLimit: b.TimeLimit, Disks: b.Disks,
+		Accel: b.Accel}
 	c.Agent.Modules = b.Modules
 	if b.Gate != nil {
 		c.Started = b.Gate.Pass

@@ -40,6 +40,7 @@ type Options struct {
 	Servers []Server          // further guests
 	Gateway *lab.GatewayFlags // nil: there is none
 
+	Accel qemu.Accel // how QEMU runs guests
 	Fetch assets.Options
 	Log   *slog.Logger
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // Place is payload by the kind of memory that a NIC read it from or wrote it to, in bytes.
@@ -41,12 +42,9 @@ func (w *Where) Add(now, before control.DirCounters) {
 // Payload is all payload that was counted, of any kind of memory.
 func Payload(d control.DirCounters) uint64 { return d.DeviceBytes + d.GPUFileBytes + d.HostBytes }
 
-// unsettled is how long a worker may take to get a processor.
-const unsettled = 20 * time.Second
-
 // Settle waits until done says that workers have counted what is there already: they count after they have delivered.
 func Settle(ctx context.Context, done func() bool) {
-	for end := time.Now().Add(unsettled); !done() && time.Now().Before(end) && ctx.Err() == nil; {
+	for end := time.Now().Add(limits.Counted.Here()); !done() && time.Now().Before(end) && ctx.Err() == nil; {
 		time.Sleep(time.Millisecond)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
@@ -184,7 +185,7 @@ func Open(ctx context.Context, o *Options) (s *Set, err error) {
 		return s, err
 	}
 	if !o.InProc {
-		conf.Farewell = machines.Farewell
+		conf.Farewell = limits.GuestEnd.Here()
 	}
 	if o.Note != nil {
 		conf.Note = func(name, text string) { o.Note("%s: %s", name, text) }
@@ -316,7 +317,7 @@ func (s *Set) start(ctx context.Context) error {
 	if s.im == nil {
 		return s.inProcess(ctx)
 	}
-	if err := s.Each(ctx, setupTime, s.setup); err != nil {
+	if err := s.Each(ctx, limits.Setup.Here(), s.setup); err != nil {
 		return s.im.BlameKernel(fmt.Errorf("set up its NIC: %w", err), qemu.NewerKernel)
 	}
 	for _, b := range s.Servers {
@@ -360,13 +361,13 @@ func (s *Set) boot(ctx context.Context) error {
 
 // bootOne boots a guest.
 func (s *Set) bootOne(ctx context.Context, hw *lab.Machine, c BootConfig) (*machines.Guest, error) {
-	c.TimeLimit, c.Gate, c.Log = timeLimit, s.gate, s.opt.Log
+	c.TimeLimit, c.Gate, c.Log, c.Accel = limits.GuestsRun.Here(), s.gate, s.opt.Log, s.opt.Accel
 	return Boot(ctx, s.im, hw, c)
 }
 
 // network gives a server's kernel its address.
 func (s *Set) network(ctx context.Context, b *Booted) error {
-	ctx, cancel := context.WithTimeout(ctx, setupTime)
+	ctx, cancel := context.WithTimeout(ctx, limits.Setup.Here())
 	defer cancel()
 	found, err := guestnet.Apply(ctx, b.QEMU.Agent(), guestnet.Config{Interfaces: []guestnet.Interface{{
 		MAC: net.HardwareAddr(b.Port.MAC[:]).String(), MTU: b.Port.MTU,
@@ -376,12 +377,6 @@ func (s *Set) network(ctx context.Context, b *Booted) error {
 	}
 	return err
 }
-
-// timeLimit ends guests that nobody ends.
-const timeLimit = 6 * time.Hour
-
-// setupTime is how long a guest may take to take its NIC: it is emulated, and may share a small machine.
-const setupTime = time.Minute
 
 // setup has a guest in QEMU take its NIC.
 func (s *Set) setup(ctx context.Context, g *Guest) error {
@@ -402,7 +397,7 @@ func (s *Set) setup(ctx context.Context, g *Guest) error {
 
 // inProcess makes guests of this process.
 func (s *Set) inProcess(ctx context.Context) error {
-	if err := s.Each(ctx, setupTime, func(_ context.Context, g *Guest) error {
+	if err := s.Each(ctx, limits.Setup.Here(), func(_ context.Context, g *Guest) error {
 		node, err := InProcess(g.conf)
 		if err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"vnic.dev/vnic/assets"
@@ -116,6 +117,6 @@ Of the command these flags are the image's:
 
 With KVM: -accel kvm -cpu host. The guest powers off when its program ends; C-a x ends QEMU at once.
 `, u.NIC, u.Kernel, u.NIC, xdp, u.Dir, oldest, lab.FormatBytes(u.Memory), at(kernelFile), at(initrdFile),
-		at(appendFile), strings.Join(machineArgs, " "))
+		at(appendFile), strings.Join(slices.Concat(machineArgs, byTCG), " "))
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -75,10 +76,18 @@ func readText(name string) (string, error) {
 }
 
 // Args are the arguments of a QEMU that boots the image with a shell, or a program, on its serial line.
-func (f *Files) Args() []string {
-	return append([]string{"-kernel", f.Kernel, "-initrd", f.Initrd, "-append", f.Append}, machineArgs...)
+// kvm has it use KVM.
+func (f *Files) Args(kvm bool) []string {
+	args := slices.Concat([]string{"-kernel", f.Kernel, "-initrd", f.Initrd, "-append", f.Append}, machineArgs)
+	if kvm {
+		return append(args, "-accel", "kvm", "-cpu", "host")
+	}
+	return append(args, byTCG...)
 }
 
-// machineArgs are for any image. Not every machine that has KVM can run a guest by it, and QEMU finds out too late to
-// take TCG instead.
-var machineArgs = strings.Fields("-nographic -vga none -nic none -no-reboot -accel tcg,thread=multi -cpu max")
+// machineArgs and byTCG are for any image. Not every machine that has KVM can run a guest by it, and QEMU finds out too
+// late to take TCG instead.
+var (
+	machineArgs = strings.Fields("-nographic -vga none -nic none -no-reboot")
+	byTCG       = strings.Fields("-accel tcg,thread=multi -cpu max")
+)

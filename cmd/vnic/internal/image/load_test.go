@@ -16,7 +16,7 @@ func TestImagesAreFoundAgain(t *testing.T) {
 	f := testkit.Must(Load(o.Dir))(t)
 	testkit.Equal(t, "model", f.NIC, o.Guest.NIC)
 	testkit.Equal(t, "append", f.Append+"\n", read(t, filepath.Join(o.Dir, "append")))
-	args := strings.Join(f.Args(), " ")
+	args := strings.Join(f.Args(false), " ")
 	for _, want := range []string{"-kernel " + o.Dir + "/kernel -initrd " + o.Dir + "/initrd -append console=ttyS0 ",
 		" -nographic "} {
 		if !strings.Contains(args, want) {

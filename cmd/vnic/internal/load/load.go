@@ -10,6 +10,7 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
 )
 
@@ -62,7 +63,8 @@ func (u *use) source(mode string) transfer.Source {
 	o, c := u.opt, u.guest.Config()
 	s := transfer.Source{URL: o.URL, Header: o.Header, Local: c.Addr().Addr(), GPU: u.guest.GPU.ID(),
 		Data: transfer.Area{Off: dataOff, Bytes: o.room}, Pool: transfer.Area{Bytes: pool}, Queue: c.Queues()[0],
-		Connections: o.Connections, RangeSize: o.Range, Timeout: o.Timeout, Retry: o.Retry, Copy: mode == transfer.Copy}
+		Connections: o.Connections, RangeSize: o.Range, Timeout: limits.Silence.Unless(o.Timeout),
+		Retry: limits.ServerBack.Unless(o.Retry), Copy: mode == transfer.Copy}
 	v4, v6 := lab.GatewayAddrs()
 	gateway := v4.Addr()
 	if o.Family == 6 {

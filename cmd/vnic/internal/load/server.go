@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // Server is the command's own web server, on this machine's loopback: one file, which follows from the seed.
@@ -96,7 +97,7 @@ func (o *Options) Serve() (*Server, error) {
 	}
 	began := time.Now()
 	s := &Server{URL: "http://" + l.Addr().String() + "/" + name, file: f, done: make(chan struct{})}
-	s.srv = &http.Server{ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0),
+	s.srv = &http.Server{ReadHeaderTimeout: limits.Peer.Here(), ErrorLog: log.New(io.Discard, "", 0),
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/"+name {
 				http.NotFound(w, r)
@@ -119,7 +120,7 @@ func (s *Server) Close() error {
 	if s == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), limits.LastWords.Here())
 	defer cancel()
 	err := s.srv.Shutdown(ctx)
 	if err != nil {

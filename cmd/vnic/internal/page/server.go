@@ -13,14 +13,13 @@ import (
 	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // Bounds of what clients can make a server hold.
 const (
 	maxConns = 64
-	maxPages = 32              // that listen to events
-	patience = 5 * time.Second // that a client has, to take what is written to it
-	farewell = 500 * time.Millisecond
+	maxPages = 32 // that listen to events
 )
 
 // CheckAddr says what is wrong with an address, as a user gave it; "" is none.
@@ -44,7 +43,7 @@ type Server struct {
 	host     string // that the user gave
 	url      string
 	http     http.Server
-	patience time.Duration // patience, but for tests
+	patience time.Duration // limits.LocalClient, but for tests
 	ending   chan struct{} // is closed when pages are to be told that it ends
 	wg       sync.WaitGroup
 	requests stat.Requests
@@ -56,7 +55,7 @@ type Server struct {
 
 // Serve serves what r records at an address, until Close. localhost is 127.0.0.1 and ::1. log may be nil.
 func Serve(addr string, r *Recorder, log *slog.Logger) (*Server, error) {
-	return serve(addr, r, log, patience)
+	return serve(addr, r, log, limits.LocalClient.Here())
 }
 
 func serve(addr string, r *Recorder, log *slog.Logger, patience time.Duration) (*Server, error) {
@@ -100,7 +99,7 @@ func (s *Server) Close() {
 	s.wg.Go(func() { s.requests.Wait(); close(gone) })
 	select {
 	case <-gone:
-	case <-time.After(farewell):
+	case <-time.After(limits.PageEnd.Here()):
 	}
 	_ = s.http.Close()
 	s.wg.Wait()

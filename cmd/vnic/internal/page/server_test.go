@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -79,7 +80,7 @@ func stream(t *testing.T, s *Server, c *http.Client) *bufio.Reader {
 //
 // Invariant: page: A page is sent what has been, then what is, and is told when vnic ends.
 func TestEventsGiveStates(t *testing.T) {
-	s, c := serving(t, small, patience)
+	s, c := serving(t, small, limits.LocalClient.Here())
 	r := stream(t, s, c)
 	name, data := event(t, r)
 	testkit.Equal(t, "event", name, "history")
@@ -114,7 +115,7 @@ func TestEventsGiveStates(t *testing.T) {
 }
 
 func TestStateAndPage(t *testing.T) {
-	s, c := serving(t, small, patience)
+	s, c := serving(t, small, limits.LocalClient.Here())
 	if a := get(t, c, s.URL()+"state.json", nil); a.status != 200 || !strings.Contains(a.body, `"command":"run"`) {
 		t.Errorf("%+v", a)
 	}
@@ -131,7 +132,7 @@ func TestStateAndPage(t *testing.T) {
 //
 // Invariant: page: A request whose Host is neither an address, localhost nor the name that the user gave is refused.
 func TestHostIsChecked(t *testing.T) {
-	s, c := serving(t, small, patience)
+	s, c := serving(t, small, limits.LocalClient.Here())
 	for _, x := range []struct {
 		host string
 		want int
@@ -191,7 +192,7 @@ func TestCloseWaitsForNobody(t *testing.T) {
 
 // Invariant: page: 32 pages and 64 connections are the most; the next page is told so.
 func TestClientsAreBounded(t *testing.T) {
-	s, c := serving(t, small, patience)
+	s, c := serving(t, small, limits.LocalClient.Here())
 	for range maxPages {
 		r := stream(t, s, c)
 		event(t, r)
@@ -218,7 +219,7 @@ func TestClientsAreBounded(t *testing.T) {
 }
 
 func TestAddressesAreChecked(t *testing.T) {
-	s, _ := serving(t, small, patience)
+	s, _ := serving(t, small, limits.LocalClient.Here())
 	r := newRecorder(small)
 	for addr, want := range map[string]string{
 		"9":               "--http 9: not HOST:PORT, as localhost:8080",

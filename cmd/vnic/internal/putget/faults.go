@@ -13,6 +13,7 @@ import (
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
 )
 
@@ -108,20 +109,13 @@ func (f *faults) begin(n pager) error {
 // ends says whether the command ends with an error.
 func (f *faults) ends() bool { return f.remove > 0 || f.kill > 0 || f.bad >= 0 }
 
-// disturbedTime is how long what is done meanwhile may take until the transfer has failed. A removal has a guest's
-// kernel wait for five seconds first.
-const disturbedTime = 2 * time.Minute
-
-// failedTime is how long after a round has failed it may take until what was to go wrong has.
-const failedTime = time.Minute
-
 // disturbed does rounds until one fails, as it must once what is to go wrong has, and then says what became of the
 // rest.
 func (u *use) disturbed(ctx context.Context, r *Run, nic pager, f faults) error {
 	g := u.responder
 	name := "guest " + g.Name
-	ctx, cancel := context.WithTimeoutCause(ctx, max(f.remove, f.kill)+disturbedTime,
-		fmt.Errorf("%s: nothing has failed, or not all of it, %v after it should have", name, disturbedTime))
+	ctx, cancel := context.WithTimeoutCause(ctx, max(f.remove, f.kill)+limits.Disturbed.Here(),
+		fmt.Errorf("%s: nothing has failed, or not all of it, %v after it should have", name, limits.Disturbed.Here()))
 	defer cancel()
 	var killed transfer.Killed
 	var did error
@@ -160,7 +154,7 @@ func (u *use) disturbed(ctx context.Context, r *Run, nic pager, f faults) error 
 	if !wrong { // the program's exit, say, is waited for; but the round may have failed for another reason
 		select {
 		case <-done:
-		case <-time.After(failedTime):
+		case <-time.After(limits.Failed.Here()):
 		}
 	}
 	if wrong || !f.happened(done, did) {

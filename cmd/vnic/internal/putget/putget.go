@@ -13,6 +13,7 @@ import (
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // ErrProof says that all was moved, but not as it must be.
@@ -21,9 +22,6 @@ var ErrProof = errors.New("what was moved does not prove what it should")
 // basePort is where guest 1 listens, by TCP, for what it takes to connect queue pairs; each kind of memory has another,
 // as TCP keeps a connection's busy for a minute (TIME_WAIT).
 const basePort = 5401
-
-// connectTime is how long that may take: guests may be emulated on a busy machine, and links may lose segments.
-const connectTime = time.Minute
 
 // Do makes the lab, moves what is asked for with each kind of memory, and reports. Whatever happens, nothing of the lab
 // is left when it returns. The report is also returned with an ErrProof. When ctx ends, its cause is returned.
@@ -88,7 +86,7 @@ func (u *use) run(ctx context.Context, r *Run, port uint16) error {
 	if o.InProc {
 		r.Requester.CPUPerGB, r.Responder.CPUPerGB = nil, nil
 	}
-	return u.set.Each(ctx, connectTime, func(ctx context.Context, g *guests.Guest) error { return g.CloseRDMA(ctx) })
+	return u.set.Each(ctx, limits.Connect.Here(), func(ctx context.Context, g *guests.Guest) error { return g.CloseRDMA(ctx) })
 }
 
 // connect has both guests make memory regions and queue pairs, and connect these. window is how many bytes of the data
@@ -126,7 +124,7 @@ func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, 
 			window = info.Window
 		}
 	}
-	return window, u.set.Each(ctx, connectTime, func(ctx context.Context, g *guests.Guest) error {
+	return window, u.set.Each(ctx, limits.Connect.Here(), func(ctx context.Context, g *guests.Guest) error {
 		path, err := g.ConnectRDMA(ctx)
 		if err == nil && g == u.requester {
 			r.PathMTU = int(path.MTU)

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/machines"
 )
 
 // ErrRemoved says that a NIC or a GPU was taken from its guest while a transfer used it (nic a.nic0 remove).
@@ -18,7 +18,7 @@ var ErrRemoved = errors.New("removed while it was used")
 func (o *Options) labOptions() lab.Options {
 	conf := lab.Options{Log: o.Log, Services: o.Services, Flows: lab.DefaultFlows}
 	if !o.InProc {
-		conf.Farewell = machines.Farewell
+		conf.Farewell = limits.GuestEnd.Here()
 	}
 	if o.Note != nil {
 		conf.Note = func(name, text string) { o.Note("%s: %s", name, text) }
@@ -61,7 +61,7 @@ func (l *runner) blameRemoval(err error) error {
 // lateTokens has the transfers of a guest's ends, which are set up, give tokens back later.
 func lateTokens(ends ...*end) lab.GuestFaults {
 	return lab.GuestFaults{LateTokens: func(i int, by time.Duration) error {
-		ctx, cancel := context.WithTimeout(context.Background(), askTime)
+		ctx, cancel := context.WithTimeout(context.Background(), limits.Ask.Here())
 		defer cancel()
 		var errs []error
 		for _, e := range ends {
@@ -72,7 +72,3 @@ func lateTokens(ends ...*end) lab.GuestFaults {
 		return errors.Join(errs...)
 	}}
 }
-
-// askTime is how long a guest may take to answer that does nothing for it, or to have let go of a device that it does
-// not use any more.
-const askTime = 20 * time.Second

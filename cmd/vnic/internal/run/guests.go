@@ -10,6 +10,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/cmd/vnic/internal/limit"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
@@ -166,8 +167,8 @@ func (e *end) title() string { return "guest " + e.hw.Name }
 
 // boot starts a guest under QEMU, which lives as long as ctx, at most until the end is closed.
 func (e *end) boot(ctx context.Context, im *machines.Images, gate *broker.Gate) error {
-	c := guests.BootConfig{Memory: e.ram, CPUs: e.cpus, Gate: gate, Log: e.log}
-	c.TimeLimit = time.Hour + time.Duration(e.opt.Size>>20*uint64(max(1, 2*e.opt.Rails)))*time.Second
+	c := guests.BootConfig{Memory: e.ram, CPUs: e.cpus, Gate: gate, Log: e.log, Accel: e.opt.Accel}
+	c.TimeLimit = limits.TransferGuest.Here() + time.Duration(e.opt.Size>>20*uint64(max(1, 2*e.opt.Rails)))*time.Second
 	if e.opt.Keep {
 		console, err := e.opt.keep("console-" + e.name + ".log")
 		if err != nil {

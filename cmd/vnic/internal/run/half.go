@@ -15,6 +15,7 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/stack"
@@ -204,14 +205,13 @@ func newHost(p *lab.Port, peer netip.Addr, o *Options) (*host, error) {
 
 // Times of meeting. The peer may have attached to the network a moment ago, or not yet.
 const (
-	dialLimit = 5 * time.Second
 	dialAgain = 200 * time.Millisecond
 )
 
 // dial connects to the peer, which may not be there yet, until ctx ends.
 func (h *host) dial(ctx context.Context) (halfCloser, error) {
 	for {
-		one, cancel := context.WithTimeout(ctx, dialLimit)
+		one, cancel := context.WithTimeout(ctx, limits.DialHost.Here())
 		c, err := h.Dial(one, netip.AddrPort{}, h.peer)
 		cancel()
 		if err == nil {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/wire"
 )
@@ -63,12 +64,9 @@ func (m *flowCounters) remove() {
 	}
 }
 
-// unsettled is how long a worker may take from what it has delivered to its count: it has only to get a processor.
-const unsettled = 20 * time.Second
-
 // settle waits until the sender's worker has counted what the receiver already has: it counts after it has delivered.
 func (m *flowCounters) settle(ctx context.Context, n uint64) {
-	for end := time.Now().Add(unsettled); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(limits.Counted.Here()); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(time.Millisecond) {
 		tx, rx, _, _ := m.read()
 		if (m.ends[0] == nil || payload(tx) >= n) && (m.ends[1] == nil || payload(rx) >= n) {
 			return

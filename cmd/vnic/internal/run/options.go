@@ -13,6 +13,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/cmd/vnic/internal/limit"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/qemu"
@@ -63,6 +64,7 @@ type Options struct {
 	Pause     string // stop for ever at this stage (tests)
 	StallSecs int    // without progress, until a transfer fails
 
+	Accel qemu.Accel // how QEMU runs guests
 	Fetch assets.Options
 	Log   *slog.Logger
 
@@ -94,7 +96,7 @@ func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 // Defaults are the options of `vnic run` without a flag, but for a seed.
 func Defaults() Options {
 	return Options{NIC: NICVirtio, BindQueues: 1, Size: 256 << 20, Modes: []string{transfer.Devmem, transfer.Copy},
-		MTU: 1500, Family: 4, Memory: 512 << 20, GPUMemory: 512 << 20, P2P: true, StallSecs: 60, PeerSecs: 300,
+		MTU: 1500, Family: 4, Memory: 512 << 20, GPUMemory: 512 << 20, P2P: true, StallSecs: int(limits.Stall / limits.Limit(time.Second)), PeerSecs: 300,
 		Digest: DigestPieces}
 }
 
@@ -268,7 +270,9 @@ func (o *Options) loss() transfer.Loss {
 }
 
 // patience is how long anything may take that shows no progress.
-func (o *Options) patience() time.Duration { return time.Duration(o.StallSecs) * time.Second }
+func (o *Options) patience() time.Duration {
+	return limits.Stall.Unless(time.Duration(o.StallSecs) * time.Second)
+}
 
 func (o *Options) note(format string, args ...any) {
 	if o.Note != nil {

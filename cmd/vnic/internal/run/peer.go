@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 	"unicode"
+
+	"vnic.dev/vnic/internal/limits"
 )
 
 // peer is the vnic on the host that runs the other guest, at the end of a connection. What is said are JSON objects,
@@ -85,8 +87,7 @@ const (
 	protocol   = 1
 	maxMessage = 4 << 20 // bytes: a completed lab file is some 100 KiB at most
 	maxSteps   = 4 * MaxRails
-	maxText    = 500             // bytes of what is printed
-	farewell   = 3 * time.Second // for the other end of the connection, when all is said
+	maxText    = 500 // bytes of what is printed
 	timeWait   = 250 * time.Millisecond
 )
 
@@ -319,7 +320,7 @@ func (p *peer) close(why error) {
 	_ = p.conn.CloseWrite()
 	select {
 	case <-p.gone:
-	case <-time.After(min(farewell, p.silence)):
+	case <-time.After(min(limits.OtherHost.Here(), p.silence)):
 	}
 	_ = p.conn.Close()
 	p.work.Wait()

@@ -19,6 +19,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/cmd/vnic/internal/limit"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/lab/machines"
@@ -395,7 +396,7 @@ func (r *rails) blame(ctx context.Context, err error) error {
 	if r.peer != nil && !r.streams[0].gone() {
 		select {
 		case <-ctx.Done():
-		case <-time.After(farewell):
+		case <-time.After(limits.OtherHost.Here()):
 		}
 	}
 	return r.streams[0].blame(ctx, err)
@@ -742,7 +743,7 @@ func (r *rails) run(ctx context.Context, rep *Report, mode string, number uint64
 
 // abandon ends what is left in the guests of a transfer that is not to go on.
 func (s *stream) abandon(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	ctx, cancel := context.WithTimeout(ctx, limits.Ask.Here())
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, e := range s.here() {
@@ -753,7 +754,7 @@ func (s *stream) abandon(ctx context.Context) {
 
 // awaitRemovals waits until what was to be removed is, for a while: it is told of then.
 func (r *rails) awaitRemovals(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	ctx, cancel := context.WithTimeout(ctx, limits.Ask.Here())
 	defer cancel()
 	r.lab.AwaitRemovals(ctx)
 }

@@ -12,6 +12,7 @@ import (
 
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // round is one transfer of n bytes, counted and verified.
@@ -37,7 +38,7 @@ func (l *runner) newRound(p plan, mode string, number int, n, seed uint64, port 
 	t := &round{l: l, mode: mode, number: number, of: len(p.rounds), n: n, seed: seed,
 		from: netip.AddrPortFrom(a.addr(l.opt.Family).Addr(), port), to: netip.AddrPortFrom(b.addr(l.opt.Family).Addr(),
 			port)}
-	stall := l.opt.StallSecs + 3 // the host's own watch comes first: it knows both ends
+	stall := int(l.opt.patience()/time.Second) + 3 // the host's own watch comes first: it knows both ends
 	if !a.away() {
 		t.send = transfer.Prepare{Mode: mode, Send: true, GPU: a.gpu.ID(), Off: a.base, Bytes: up(n), Len: n, Seed: seed,
 			Local: t.from, Remote: t.to, StallSeconds: stall}
@@ -313,7 +314,7 @@ func (t *round) watch(ctx context.Context, done <-chan struct{}, fail context.Ca
 // states describes the TCP state of both ends, as lines to be added to an error. A guest that does
 // not answer says nothing.
 func (l *runner) states(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limits.AskState.Here())
 	defer cancel()
 	var s [2]string
 	var wg sync.WaitGroup

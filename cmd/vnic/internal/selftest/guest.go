@@ -21,6 +21,7 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/guestroot"
 	"vnic.dev/vnic/guest-images/session"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
@@ -100,7 +101,7 @@ func (b *bench) wants(p *program) (err error) {
 		}
 	}
 	b.maxMTU = maxMTU
-	b.lab, err = lab.Open(b.opt.describe(maxMTU), lab.Options{Farewell: machines.Farewell, Log: b.opt.Log})
+	b.lab, err = lab.Open(b.opt.describe(maxMTU), lab.Options{Farewell: limits.GuestEnd.Here(), Log: b.opt.Log})
 	return err
 }
 
@@ -235,6 +236,7 @@ func (b *bench) env() []string {
 	if b.opt.Device == "" && b.opt.NIC == lab.GVE {
 		env = append(env, "NTUPLE=on", "GPU_NODE="+gpuNode)
 	}
+	env = append(env, limits.Environ()...)
 	if b.opt.Sabotage != nil {
 		env = append(env, "FAULTY=on") // what waits in vain need not wait for longer
 	} else {
@@ -261,7 +263,7 @@ func (b *bench) exec(ctx context.Context, dir string, stdout, stderr io.Writer, 
 
 // prepare brings the interfaces to the state in which each program finds them.
 func (b *bench) prepare(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, prepareTime, fmt.Errorf("not done within %v", prepareTime))
+	ctx, cancel := context.WithTimeoutCause(ctx, limits.SelftestSetup.Here(), fmt.Errorf("not done within %v", limits.SelftestSetup.Here()))
 	defer cancel()
 	var said bytes.Buffer
 	st, err := b.sh(ctx, setupScript, &said)
@@ -274,8 +276,6 @@ func (b *bench) prepare(ctx context.Context) error {
 	}
 	return nil
 }
-
-const prepareTime = 2 * time.Minute
 
 // shell gives the user a shell in the guest, where a program is, with all that the program is told.
 func (b *bench) shell(ctx context.Context, dir string, p *program) error {

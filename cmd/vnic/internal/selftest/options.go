@@ -51,7 +51,7 @@ type Options struct {
 	LogDir string // directory for what programs print, and the guest's console; "": none
 	Log    *slog.Logger
 
-	Stage func(what string)                // what goes on
+	Stage func(what string)                // what goes on; "": tests begin
 	Note  func(format string, args ...any) // what a user should know
 	Ended func(p *results.Program)         // a program has ended
 }

@@ -17,6 +17,7 @@ import (
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/guestroot"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab/machines"
 )
 
@@ -212,8 +213,9 @@ func (b *bench) program(ctx context.Context, p *program, column results.Column) 
 		return nil, err
 	}
 	if b.first == 0 {
+		o.Stage("") // from here on
 		b.first = time.Since(b.began)
-		o.Note("the first test starts after %.1f s", b.first.Seconds())
+		o.Note("the first test starts after %.1f s (%s)", b.first.Seconds(), b.guest.Accel())
 	}
 	root := "/ks"
 	if column == results.Patched {
@@ -299,8 +301,9 @@ func (b *bench) runProgram(ctx context.Context, dir string, p *program, leftOut 
 		args = append(args, "-T", c)
 	}
 	stderr := agent.Tail{Max: tailBytes}
-	late := fmt.Errorf("not done within %v", b.opt.Timeout)
-	pctx, cancel := context.WithTimeoutCause(ctx, b.opt.Timeout, late)
+	limit := limits.Selftest.Unless(b.opt.Timeout)
+	late := fmt.Errorf("not done within %v", limit)
+	pctx, cancel := context.WithTimeoutCause(ctx, limit, late)
 	defer cancel()
 	st, err := b.exec(pctx, dir, out, &stderr, args...)
 	switch {

@@ -16,6 +16,7 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/access"
 	"vnic.dev/vnic/cmd/vnic/internal/atexit"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/sockfile"
 )
 
@@ -115,7 +116,7 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	}
 	retry := time.NewTicker(5 * time.Millisecond)
 	defer retry.Stop()
-	limit := time.After(2 * time.Second) // it takes a millisecond; whoever holds it longer is not of our kind
+	limit := time.After(limits.Directory.Here()) // it takes a millisecond; whoever holds it longer is not of our kind
 	for {
 		if err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != unix.EWOULDBLOCK && err != unix.EINTR {
 			return func() { _ = d.Close() }, nil

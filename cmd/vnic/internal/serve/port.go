@@ -25,12 +25,6 @@ type port struct {
 	silence, takeover time.Duration
 }
 
-// silence is how long a process that has connected may say nothing: QEMU speaks at once.
-const silence = 10 * time.Second
-
-// takeover is how long a new connection waits for the end of the one before.
-const takeover = time.Second
-
 // serve serves one connection, which it owns.
 func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 	if !p.speaks(ctx, conn) {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
 )
 
@@ -88,8 +89,8 @@ func Do(ctx context.Context, o Options) (err error) {
 		})
 	}
 	for i, s := range sources {
-		p := &port{Port: l.Port(i), src: s, note: q.note(o.Note), silence: cmp.Or(o.silence, silence),
-			takeover: cmp.Or(o.takeover, takeover), outside: o.Broker, turn: make(chan struct{}, 1)}
+		p := &port{Port: l.Port(i), src: s, note: q.note(o.Note), silence: cmp.Or(o.silence, limits.Connected.Here()),
+			takeover: cmp.Or(o.takeover, limits.Takeover.Here()), outside: o.Broker, turn: make(chan struct{}, 1)}
 		wg.Go(func() { s.each(ctx, p.serve) })
 	}
 	wg.Wait()

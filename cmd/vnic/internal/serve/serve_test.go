@@ -19,6 +19,7 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/atexit"
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/sockfile"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
@@ -317,7 +318,7 @@ func TestFilesOfOthersAreLeftAlone(t *testing.T) {
 func TestOneQEMUAtATime(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()
-	s := serve(t, Options{Paths: []string{dir + "/a", dir + "/b"}, takeover: takeover})
+	s := serve(t, Options{Paths: []string{dir + "/a", dir + "/b"}, takeover: limits.Takeover.Here()})
 	dial := func() *net.UnixConn {
 		c := testkit.Must(net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: dir + "/a"}))(t)
 		return c

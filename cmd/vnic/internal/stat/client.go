@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"vnic.dev/vnic/internal/limits"
 )
 
 // ErrNone says that no vnic is there to be asked.
@@ -99,7 +101,7 @@ func each(f func(d *os.File, pid int, name string) error) error {
 
 // exchange sends a line, "" for a snapshot, and gives what comes back.
 func exchange(ctx context.Context, d *os.File, name, line string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, limits.LocalServer.Here())
 	defer cancel()
 	var dialer net.Dialer
 	c, err := dialer.DialContext(ctx, "unix", within(d, name))

@@ -137,7 +137,7 @@ type accounts struct {
 	kept   bool
 }
 
-// readFlows gives the account of all ports; nil if none is kept. Who holds tokens is asked, for askTime at most.
+// readFlows gives the account of all ports; nil if none is kept. Who holds tokens is asked, for limits.Tokens at most.
 func readFlows(ports []Port, name func(i int) string) *Flows {
 	a := accounts{byKey: map[splitter.Flow]*Flow{}, flags: map[splitter.Flow]uint8{},
 		tops: map[splitter.Flow]uint32{}, peers: map[splitter.Flow]flows.Peer{}}

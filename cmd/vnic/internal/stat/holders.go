@@ -4,17 +4,14 @@ import (
 	"context"
 	"net/netip"
 	"sync"
-	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/limits"
 )
-
-// askTime is how long a snapshot waits for guests to say who holds tokens. One that is late, or frozen, says nothing.
-const askTime = 250 * time.Millisecond
 
 // askHolders asks all guests at once. There is an entry for each port whose guest has answered.
 func askHolders(ports []Port, name func(i int) string) map[string][]devmem.Holder {
-	ctx, cancel := context.WithTimeout(context.Background(), askTime)
+	ctx, cancel := context.WithTimeout(context.Background(), limits.Tokens.Here())
 	defer cancel()
 	var wg sync.WaitGroup
 	var mu sync.Mutex

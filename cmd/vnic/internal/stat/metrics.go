@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"vnic.dev/vnic/internal/limits"
 )
 
 // The metrics. Each is made from a Snapshot when it is asked for.
@@ -199,7 +201,7 @@ func serveMetrics(addr string, s *Server) (*metricsServer, error) {
 	}
 	m := &metricsServer{listener: list[0]}
 	m.http = http.Server{
-		Handler: m.requests.Handler(metricsHandler(s)), ReadTimeout: patience, WriteTimeout: 2 * patience,
+		Handler: m.requests.Handler(metricsHandler(s)), ReadTimeout: limits.LocalClient.Here(), WriteTimeout: 2 * limits.LocalClient.Here(),
 		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	for _, l := range list {

@@ -17,13 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/cmd/vnic/internal/atexit"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
 )
 
 // Bounds of what clients can make a server hold.
 const (
-	maxClients = 32              // at a time; the next is turned away
-	patience   = 5 * time.Second // that a client has, to take a snapshot
+	maxClients = 32 // at a time; the next is turned away
 )
 
 // Options say what a Server is to show, and where.
@@ -37,7 +37,7 @@ type Options struct {
 	// Keep names the socket's file to who removes it at the end, and its directory if that is empty then; nil: Close does.
 	Keep func(path string, dir bool) (remove func() error, err error)
 
-	patience time.Duration // tests; 0: patience
+	patience time.Duration // tests; 0: limits.LocalClient
 }
 
 // Server shows this process's counters until Close.
@@ -76,7 +76,7 @@ func Start(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{command: o.Command, log: o.Log, began: time.Now(), keep: o.Keep, sandbox: o.Sandbox,
-		wait: cmp.Or(o.patience, patience), clients: map[*net.UnixConn]bool{}}
+		wait: cmp.Or(o.patience, limits.LocalClient.Here()), clients: map[*net.UnixConn]bool{}}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

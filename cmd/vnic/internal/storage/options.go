@@ -9,6 +9,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
 )
 
@@ -45,7 +46,7 @@ const (
 // Defaults are the options without a flag, but for a seed.
 func Defaults() Options {
 	o := Options{Options: guests.Defaults(), Modes: []string{transfer.Devmem}, Size: 64 << 20, Block: 128 << 10, Depth: 8,
-		Timeout: 5 * time.Second}
+		Timeout: time.Duration(limits.Silence)}
 	o.Guests = 1
 	return o
 }

@@ -18,6 +18,7 @@ import (
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/guestnvme"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/memavail"
 	"vnic.dev/vnic/internal/proc"
 	"vnic.dev/vnic/lab"
@@ -116,7 +117,7 @@ func (o *Options) nvmet() (*Peer, error) {
 	p.start = func(ctx context.Context, s *guests.Set) (netip.AddrPort, error) {
 		b := s.Servers[0]
 		addr := netip.AddrPortFrom(b.Addr, guestnvme.Port)
-		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		ctx, cancel := context.WithTimeout(ctx, limits.Setup.Here())
 		defer cancel()
 		err := guestnvme.Serve(ctx, b.QEMU.Agent(), guestnvme.Target{NQN: ownNQN, Addrs: []netip.AddrPort{addr},
 			Disks: []string{serial}})
@@ -151,7 +152,7 @@ func (o *Options) nbdkit(ctx context.Context) (*Peer, error) {
 		return nil, fmt.Errorf("nbdkit: %w", err)
 	}
 	end := func() error {
-		child.End(5 * time.Second)
+		child.End(limits.CloseWait.Here())
 		return nil
 	}
 	if err := listens(ctx, at, child); err != nil {
@@ -175,7 +176,7 @@ func (o *Options) nbdkit(ctx context.Context) (*Peer, error) {
 
 // listens waits until a server takes connections.
 func listens(ctx context.Context, at netip.AddrPort, child *proc.Child) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, limits.StorageServer.Here())
 	defer cancel()
 	for {
 		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", at.String())

@@ -13,6 +13,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/limits"
 )
 
 // ErrProof says that the operations ended, but not as they must.
@@ -76,7 +77,7 @@ func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, numb
 	info, err := u.guest.OpenStorage(ctx, transfer.Storage{Protocol: t.protocol, Server: server, Name: t.name,
 		Namespace: t.namespace, Local: c.Addr().Addr(), GPU: u.guest.GPU.ID(),
 		Data: transfer.Area{Off: dataOff, Bytes: o.room}, Pool: transfer.Area{Bytes: pool}, Queue: c.Queues()[0],
-		Depth: o.Depth, ReadOnly: !o.Write, Timeout: o.Timeout,
+		Depth: o.Depth, ReadOnly: !o.Write, Timeout: limits.Silence.Unless(o.Timeout),
 		Copy: mode == transfer.Copy})
 	if err != nil {
 		return fmt.Errorf("%s: %w", u.peer.text, err)

@@ -1,0 +1,192 @@
+package limits_test
+
+import (
+	_ "embed" // the exceptions
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// most is how many exceptions there may be. It only sinks.
+const most = 145
+
+//go:embed testdata/exceptions.txt
+var exceptions string
+
+// waits are the packages that wait for guests, NICs, QEMU and peers. Names are of folders, with all below them.
+var waits = []string{"block", "cmd/vnic", "collective", "control", "devmem", "driver", "gpumem", "guest", "guest-images",
+	"internal/proc", "lab", "loader", "nic", "qemu", "rdma", "stack", "uplink", "vfiouser", "vhostuser", "wire"}
+
+// forTests are folders in them that only tests have.
+var forTests = []string{"devmem/devmemtest", "devmem/kernel/clienttest", "devmem/kernel/kerneltest", "nic/nictest",
+	"stack/stacktest", "lab/labtest", "lab/machines/machinetest", "guest-images/gpudriver/gpudriver-test",
+	"guest/memory-conformance", "vfiouser/vfiotest", "wire/wiretest"}
+
+// TestNoTimeIsElsewhere finds constant times in the packages that wait for something: each is in list.go, or has a line
+// in testdata/exceptions.txt, which has "FILE NAME: TIME" below why; "FILE NAME" is all times of a table.
+//
+// Invariant: limits: A time after which something is given up is in one list, and follows how slow the machine is.
+func TestNoTimeIsElsewhere(t *testing.T) {
+	why, reason := map[string]string{}, ""
+	for line := range strings.Lines(exceptions) {
+		line = strings.TrimSpace(line)
+		if text, is := strings.CutPrefix(line, "#"); is || line == "" {
+			reason = strings.TrimSpace(text)
+			continue
+		}
+		if reason == "" || why[line] != "" {
+			t.Fatalf("exceptions.txt: %s: below a line that says why, each once", line)
+		}
+		why[line] = reason
+	}
+	if len(why) > most {
+		t.Errorf("%d exceptions: there were %d, and there are to be no more", len(why), most)
+	}
+	root := filepath.Join("..", "..")
+	seen := map[string]bool{}
+	for _, dir := range waits {
+		testkit.OK(t, filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			name := testkit.Must(filepath.Rel(root, path))(t)
+			switch {
+			case d.IsDir() && (d.Name() == "testdata" || slices.Contains(forTests, name)):
+				return filepath.SkipDir
+			case d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go"):
+				return nil
+			}
+			tree, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+			testkit.OK(t, err)
+			for _, x := range times(tree) {
+				key := name + " " + x
+				if table, _, _ := strings.Cut(key, ": "); why[table] != "" {
+					key = table
+				}
+				seen[key] = true
+				if why[key] == "" {
+					t.Errorf("%s: a time of its own: it belongs in internal/limits/list.go", key)
+				}
+			}
+			return nil
+		}))
+	}
+	if len(seen) < 20 {
+		t.Fatalf("%d times found: is that the whole tree?", len(seen))
+	}
+	for key := range why {
+		if !seen[key] {
+			t.Errorf("exceptions.txt: %s: it is not there any more: take the line out", key)
+		}
+	}
+}
+
+// times are a file's constant times, each as "NAME: TIME", where NAME is what declares it or has it in its body. A bare
+// unit that converts a number or a time is none.
+func times(tree *ast.File) (list []string) {
+	for _, d := range tree.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			collect(d.Name.Name, d, &list)
+		case *ast.GenDecl:
+			for _, s := range d.Specs {
+				if v, ok := s.(*ast.ValueSpec); ok {
+					for i, x := range v.Values {
+						collect(v.Names[min(i, len(v.Names)-1)].Name, x, &list)
+					}
+				}
+			}
+		}
+	}
+	return list
+}
+
+func collect(name string, n ast.Node, list *[]string) {
+	ast.PreorderStack(n, nil, func(n ast.Node, above []ast.Node) bool {
+		x, ok := n.(ast.Expr)
+		if !ok || !constant(x) {
+			return true
+		}
+		if text := types.ExprString(x); hasUnit(x) && !converts(x, above) {
+			*list = append(*list, name+": "+text)
+		}
+		return false
+	})
+}
+
+// unit says whether an expression is one of package time's.
+func unit(x ast.Expr) bool {
+	s, ok := x.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	of, ok := s.X.(*ast.Ident)
+	return ok && of.Name == "time" && slices.Contains([]string{"Nanosecond", "Microsecond", "Millisecond", "Second",
+		"Minute", "Hour"}, s.Sel.Name)
+}
+
+func constant(x ast.Expr) bool {
+	switch x := x.(type) {
+	case *ast.BasicLit:
+		return true
+	case *ast.ParenExpr:
+		return constant(x.X)
+	case *ast.BinaryExpr:
+		return constant(x.X) && constant(x.Y)
+	}
+	return unit(x)
+}
+
+func hasUnit(x ast.Expr) (has bool) {
+	ast.Inspect(x, func(n ast.Node) bool {
+		if x, ok := n.(ast.Expr); ok && unit(x) {
+			has = true
+		}
+		return !has
+	})
+	return has
+}
+
+// converts says whether a bare unit is a factor, a divisor, what a time is rounded to, or a number of such.
+func converts(x ast.Expr, above []ast.Node) bool {
+	if len(above) == 0 {
+		return false
+	}
+	switch up := above[len(above)-1].(type) {
+	case *ast.BinaryExpr:
+		return unit(x) && (up.Op == token.MUL || up.Op == token.QUO)
+	case *ast.CallExpr:
+		switch f := up.Fun.(type) {
+		case *ast.SelectorExpr:
+			return f.Sel.Name == "Round" || f.Sel.Name == "Truncate"
+		case *ast.Ident:
+			return unit(x) && strings.HasPrefix(f.Name, "float")
+		}
+	}
+	return false
+}
+
+// What is found, and what is not.
+func TestTimesAreFound(t *testing.T) {
+	tree := testkit.Must(parser.ParseFile(token.NewFileSet(), "", `package x
+const a, b = 5*time.Second, 3
+var c = time.Duration(n) * time.Second
+var d = [2]time.Duration{time.Hour, 0}
+func e() {
+	f(time.Minute)
+	g(x.Round(10*time.Millisecond), int(y/time.Millisecond), float64(time.Second), 3*time.Second/2)
+	h(max(z, time.Millisecond))
+}`, 0))(t)
+	want := []string{"a: 5 * time.Second", "d: time.Hour", "e: time.Minute", "e: 3 * time.Second / 2", "e: time.Millisecond"}
+	if got := times(tree); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

@@ -1,0 +1,113 @@
+package qemu
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxFacts bounds the values of each of a machine's facts that are printed, in bytes.
+const maxFacts = 4 << 10
+
+// PrintReport writes what a user can paste into an issue about KVM: the processor, the kernel, KVM's modules with their
+// parameters, QEMU, and what was tried. Names of the machine, of users and of files of theirs are not in it.
+func (r *Report) PrintReport(w io.Writer) error {
+	b := bufio.NewWriter(w)
+	fact := func(name, value string) {
+		fmt.Fprintf(b, "%s: %.*s\n", name, maxFacts, strings.TrimSpace(value))
+	}
+	fact("processor", processor("/proc/cpuinfo"))
+	var u unix.Utsname
+	if err := unix.Uname(&u); err == nil {
+		fact("kernel", unix.ByteSliceToString(u.Sysname[:])+" "+unix.ByteSliceToString(u.Release[:])+" "+
+			unix.ByteSliceToString(u.Version[:])+" "+unix.ByteSliceToString(u.Machine[:]))
+	}
+	fact("clock", oneOf("/sys/devices/system/clocksource/clocksource0/current_clocksource"))
+	modules := 0
+	for _, m := range []string{"kvm", "kvm_intel", "kvm_amd", "kvm_pvm"} {
+		if p := parameters("/sys/module/" + m); p != "" {
+			fact("module "+m, p)
+			modules++
+		}
+	}
+	if modules == 0 {
+		fact("module kvm", "none")
+	}
+	if st, err := os.Stat(kvmDevice); err == nil {
+		fact(kvmDevice, st.Mode().String())
+	}
+	if why := kvmMissing(); why != "" {
+		fact("opened", "no: "+why)
+	} else {
+		fact("opened", "yes")
+	}
+	for _, f := range r.Facts {
+		if slices.Contains([]string{"qemu", "kernel", "kvm"}, f.Name) {
+			fact("vnic's "+f.Name, withoutHome(f.Value))
+		}
+	}
+	if p := r.Probe; p != nil {
+		for _, l := range p.Console {
+			fact("console", l)
+		}
+	}
+	return b.Flush()
+}
+
+// processor is the first one's model and what of its flags KVM needs.
+func processor(path string) string {
+	text, _ := os.ReadFile(path)
+	fields := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(line, ":")
+		if name = strings.TrimSpace(name); name == "" {
+			break
+		}
+		fields[name] = strings.TrimSpace(value)
+	}
+	s := strings.TrimSpace(fields["vendor_id"] + " " + fields["model name"])
+	if s == "" {
+		s = strings.TrimSpace(fields["CPU implementer"] + " " + fields["CPU part"])
+	}
+	var has []string
+	for _, f := range strings.Fields(fields["flags"]) {
+		if slices.Contains([]string{"vmx", "svm", "npt", "ept", "hypervisor", "constant_tsc", "nonstop_tsc"}, f) {
+			has = append(has, f)
+		}
+	}
+	return strings.TrimSpace(s + " " + strings.Join(has, " "))
+}
+
+// parameters are those of a kernel's module, sorted; "": it is not there.
+func parameters(dir string) string {
+	if _, err := os.Stat(dir); err != nil {
+		return ""
+	}
+	files, _ := os.ReadDir(filepath.Join(dir, "parameters"))
+	words := []string{"loaded"}
+	for _, f := range files {
+		if v := oneOf(filepath.Join(dir, "parameters", f.Name())); v != "" {
+			words = append(words, f.Name()+"="+v)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+func oneOf(path string) string {
+	b, _ := os.ReadFile(path)
+	return strings.TrimSpace(string(b))
+}
+
+// withoutHome has ~ in place of the user's home directory, which has a name in it.
+func withoutHome(s string) string {
+	if home, err := os.UserHomeDir(); err == nil && len(home) > 1 {
+		s = strings.ReplaceAll(s, home, "~")
+	}
+	return s
+}

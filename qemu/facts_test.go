@@ -1,0 +1,47 @@
+package qemu
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// Invariant: qemu: What doctor --report prints has the processor, the kernel and what was tried, and names nobody.
+func TestReportNamesNobody(t *testing.T) {
+	t.Setenv("HOME", "/home/somebody")
+	t.Setenv(envKVMDevice, filepath.Join(t.TempDir(), "none"))
+	r := &Report{Facts: []assets.Fact{{Name: "qemu", Value: "11.1.2 (/home/somebody/qemu)"}, {Name: "kvm", Value: "no /dev/kvm"},
+		{Name: "cache", Value: "/srv/secret"}}, Probe: &Probe{Console: []string{"last words"}}}
+	var b bytes.Buffer
+	testkit.OK(t, r.PrintReport(&b))
+	for _, want := range []string{"\nkernel: Linux ", "opened: no: ", "vnic's qemu: 11.1.2 (~/qemu)", "vnic's kvm: no /dev/kvm",
+		"console: last words"} {
+		if !strings.Contains("\n"+b.String(), want) {
+			t.Errorf("no %q in:\n%s", want, b.String())
+		}
+	}
+	host, _ := os.Hostname()
+	for _, not := range []string{"somebody", "secret", host} {
+		if not != "" && len(not) > 3 && strings.Contains(b.String(), not) {
+			t.Errorf("%q in:\n%s", not, b.String())
+		}
+	}
+}
+
+func TestProcessorIsRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cpuinfo")
+	testkit.OK(t, os.WriteFile(path, []byte("processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC\n"+
+		"flags\t\t: fpu svm npt sse\n\nprocessor\t: 1\nmodel name\t: another\n"), 0o600))
+	testkit.Equal(t, "first", processor(path), "AuthenticAMD AMD EPYC svm npt")
+	testkit.Equal(t, "nothing", processor(path+"x"), "")
+	dir := t.TempDir()
+	testkit.OK(t, os.Mkdir(filepath.Join(dir, "parameters"), 0o700))
+	testkit.OK(t, os.WriteFile(filepath.Join(dir, "parameters/npt"), []byte("Y\n"), 0o600))
+	testkit.Equal(t, "parameters", parameters(dir), "loaded npt=Y")
+	testkit.Equal(t, "no module", parameters(dir+"x"), "")
+}

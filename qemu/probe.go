@@ -1,0 +1,91 @@
+package qemu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/proc"
+)
+
+// earlyWords have the kernel print from its first instructions on, so that a guest that does nothing is told from one
+// that is slow (Linux Documentation/admin-guide/kernel-parameters.txt).
+const earlyWords = "earlyprintk=ttyS0 earlycon"
+
+// probe boots a guest under KVM as far as its init. It fails when the guest has printed nothing for a while, and so
+// soon: who has no KVM that works does not wait for the first run. err is for what has nothing to do with KVM.
+func probe(ctx context.Context, r *assets.Resolved) (*probed, error) {
+	p := &probed{probeKey: keyOf(r.QEMU, r.Kernel), Fetched: r.Kernel.Source == assets.SourceCache, At: time.Now().UTC()}
+	var initrd io.ReadCloser
+	img, err := guestimages.Build(ctx, guestimages.Options{CacheDir: r.Cache})
+	if err == nil {
+		initrd, err = img.Initrd(agent.Config{})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("KVM probe: %w", err)
+	}
+	defer func() { _ = initrd.Close() }()
+	slow := startSlow(ctx, r.QEMU)
+	stretched := func(l limits.Limit) time.Duration { return time.Duration(float64(l) * slow) }
+	begin := time.Now()
+	m, err := Start(ctx, Config{
+		Name: "KVM probe", QEMU: r.QEMU, Kernel: r.Kernel, Initrd: []io.Reader{initrd}, RAMSize: 256 << 20,
+		Accel: AccelKVM, Append: earlyWords, Silence: stretched(limits.ProbeSilence), BootLimit: stretched(limits.Probe),
+		TimeLimit: 2 * stretched(limits.Probe),
+	})
+	p.Seconds = time.Since(begin).Seconds()
+	if ctx.Err() != nil {
+		if m != nil {
+			_ = m.Close()
+		}
+		return nil, ctx.Err()
+	}
+	var e *RunError
+	switch {
+	case err == nil:
+		p.OK = true
+		return p, m.Close()
+	case errors.As(err, &e):
+		p.fail(e)
+		return p, nil
+	}
+	return nil, err
+}
+
+// fail notes how a probe's guest ended.
+func (p *probed) fail(e *RunError) {
+	p.Why = e.Err.Error()
+	if e.Detail != "" {
+		p.Why += ": " + e.Detail
+	}
+	if len(e.Stderr) > 0 {
+		p.Why += ": " + e.Stderr[0]
+	}
+	p.Late = errors.Is(e.Err, ErrSilent) || errors.Is(e.Err, ErrNoInit)
+	p.Console = e.Console
+}
+
+// startSlow is how many times slower than those of the limits' bases this machine starts a QEMU: all that is known of
+// it before its first guest. The second start counts, for which nothing is read from the disk. All limits follow.
+func startSlow(ctx context.Context, q assets.Binary) float64 {
+	slow := limits.Slow()
+	var took time.Duration
+	for range 2 {
+		ctx, cancel := context.WithTimeout(ctx, limits.QEMUVersion.Here())
+		begin := time.Now()
+		_, err := proc.Command{Env: q.Env}.Run(ctx, q.Args[0], append(q.Args[1:len(q.Args):len(q.Args)], "--version")...)
+		took = time.Since(begin)
+		cancel()
+		if err != nil { // its start will say why
+			return slow
+		}
+	}
+	limits.Stretch(limits.Started(took))
+	return limits.Slow()
+}
