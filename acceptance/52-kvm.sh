@@ -8,10 +8,45 @@
 #
 # Invariant: vnic: Guests run by KVM, with both models of NIC.
 . "$(dirname "$0")/lib.sh"
+unset VNIC_ACCEL VNIC_SLOW
 tool doorbell
 # What a selftest needs is fetched and built here, and runs by TCG first.
 within 900 "$vnic" selftest --accel tcg hw/devmem.py > "$work/selftest" 2>&1 || { cat "$work/selftest"; fail selftest; }
-cat > "$work/steps" <<'END'
+
+# What the outer guest gets: the kernel's modules, vnic, and on a disk the user's cache.
+kernel=$(find "$cache"/kernel/*/usr/lib/modules -maxdepth 1 -mindepth 1 | sort | tail -1)
+mkdir "$work/outer"
+for m in virt/lib/irqbypass arch/x86/kvm/kvm arch/x86/kvm/kvm-amd drivers/block/virtio_blk fs/squashfs/squashfs \
+  fs/overlayfs/overlay; do
+  for f in "$kernel/kernel/$m".ko*; do
+    case $f in *.xz) xz -dc "$f" ;; *.zst) zstd -dc "$f" ;; *) cat "$f" ;; esac > "$work/outer/${m##*/}.ko" ||
+      fail "kernel ${kernel##*/} has no $m"
+  done
+done
+cp "$vnic" "$work/doorbell" "$work/outer/"
+mksquashfs=$(find "$cache"/selftests-tools -path '*/usr/bin/mksquashfs' | sort | tail -1)
+"$mksquashfs" "$cache"/{qemu,kernel,programs,selftests,selftests-root,selftests-tools,resolved.json} \
+  "$work/cache.squashfs" -keep-as-directory -noI -noD -noF -noX -no-progress > "$work/squashed" ||
+  { cat "$work/squashed"; fail mksquashfs; }
+
+cat > "$work/outer/steps" <<'END'
+#!/bin/bash
+cd /outer
+failed() { cat out; vnic doctor --report; echo "FAIL $*"; exit 1; }
+# step NAME PATTERN COMMAND...: the command passes, and says the pattern.
+step() {
+  local name=$1 pattern=$2 s=0 begin=$SECONDS; shift 2
+  "$@" > out 2>&1 < /dev/null || s=$?
+  [ $s = 0 ] && grep -q -e "$pattern" out || failed "$name: status $s"
+  echo "ok   $((SECONDS - begin)) s $name: $(grep -m1 -e "$pattern" out)"
+}
+export VNIC_CACHE=/outer/cache VNIC_SLOW=10 HOME=/root PATH=/outer:$PATH
+for m in irqbypass kvm kvm-amd virtio_blk squashfs overlay; do insmod $m.ko || failed $m; done
+[ -c /dev/kvm ] || failed "no /dev/kvm"
+mkdir lower cache over over/upper over/work
+mount -t squashfs -o ro /dev/vda lower || failed 'the disk'
+mount -t overlay -o lowerdir=lower,upperdir=over/upper,workdir=over/work none cache || failed overlay
+
 step doctor 'not tried yet' vnic doctor
 step 'run gve' '(kvm)' vnic run --offline --nic gve --size 16M
 step probe 'a guest has booted with it' vnic doctor
@@ -64,5 +99,10 @@ kill -9 $pid
 for i in 1 2 3 4 5 6 7 8 9 10; do qemus > /dev/null || break; sleep 1; done
 ! qemus || failed 'a QEMU outlives vnic'
 echo "ok   killed: no QEMU is left"
+echo done
 END
-in_kvm 1500 doorbell < "$work/steps"
+chmod +x "$work/outer/steps"
+within 1500 "$vnic" boot --accel tcg --memory 4G --gpu-memory 0 --copy "$work/outer:/outer" \
+  --qemu-arg -drive --qemu-arg "file=$work/cache.squashfs,format=raw,if=virtio,readonly=on" \
+  --timeout 24m -- /outer/steps | tee "$work/log"
+grep -q '^done' "$work/log" || fail "the outer guest's steps"

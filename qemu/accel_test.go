@@ -60,3 +60,12 @@ func TestAccelThatIsAskedForIsNotTried(t *testing.T) {
 		testkit.ErrorSays(t, testkit.Err(ParseAccel(s)), "auto, kvm or tcg")
 	}
 }
+
+func TestKVMThatMayNotBeOpenedIsNamed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kvm")
+	testkit.OK(t, os.WriteFile(path, nil, 0o400))
+	t.Setenv(envKVMDevice, path)
+	var why string
+	testkit.WithoutOverride(t, func() { why = kvmMissing() })
+	testkit.Equal(t, "missing", why, "/dev/kvm may not be opened (is the user in group kvm?)")
+}

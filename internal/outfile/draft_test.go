@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -88,26 +87,6 @@ func TestDraftThatCannotBe(t *testing.T) {
 	testkit.OK(t, os.Chmod(dir, 0o500))
 	t.Cleanup(func() { testkit.NoError(t, os.Chmod(dir, 0o700)) }) // or it cannot be removed
 	var err error
-	withoutOverride(t, func() { err = testkit.Err(NewDraft(filepath.Join(dir, "x"))) })
+	testkit.WithoutOverride(t, func() { err = testkit.Err(NewDraft(filepath.Join(dir, "x"))) })
 	testkit.ErrorIs(t, errors.Unwrap(err), unix.EACCES)
-}
-
-// withoutOverride calls f in a thread to which files' modes apply, also where it is root's.
-func withoutOverride(t *testing.T, f func()) {
-	t.Helper()
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and ends with the goroutine
-		head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-		var data [2]unix.CapUserData
-		err := unix.Capget(&head, &data[0])
-		if err == nil {
-			data[0].Effective &^= 1 << unix.CAP_DAC_OVERRIDE
-			if err = unix.Capset(&head, &data[0]); err == nil {
-				f()
-			}
-		}
-		done <- err
-	}()
-	testkit.OK(t, <-done)
 }

@@ -1,0 +1,28 @@
+package testkit
+
+import (
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// WithoutOverride calls f in a thread to which files' modes apply, also where it is root's.
+func WithoutOverride(t *testing.T, f func()) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and ends with the goroutine
+		head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var data [2]unix.CapUserData
+		err := unix.Capget(&head, &data[0])
+		if err == nil {
+			data[0].Effective &^= 1 << unix.CAP_DAC_OVERRIDE
+			if err = unix.Capset(&head, &data[0]); err == nil {
+				f()
+			}
+		}
+		done <- err
+	}()
+	OK(t, <-done)
+}
