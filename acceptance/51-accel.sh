@@ -71,9 +71,30 @@ for how in error-1s dies; do
   run --slow 4 || { cat out err >&2; fail "again: $how"; }
   matched '(tcg)' "again: $how"
   [ "$(grep -c 'started again, by TCG' err)" = 1 ] || { cat err >&2; fail "again: $how: not said once"; }
+  "$vnic" doctor > doctor && grep -q 'did not work' doctor || { cat doctor >&2; fail "again: $how: not remembered"; }
   [ $how = dies ] || grep -q 'KVM internal error. Suberror: 1.*started again' err || { cat err >&2; fail "no name"; }
   echo "ok   again: $how: $(grep 'started again' err)"
 done
+# The flag, which the process that goes on has, too; a lab file that is read once, and one that wants KVM.
+rm -f "$VNIC_CACHE/kvm.json"
+run --slow 4 --accel auto || { cat out err >&2; fail "again: --accel auto"; }
+matched '(tcg)' 'again: --accel auto'
+[ "$(grep -c 'started again, by TCG' err)" = 1 ] || { cat err >&2; fail 'again: --accel auto: not said once'; }
+guest='guests: {a: {nics: [{name: n}], gpus: [{name: g}]}, b: {nics: [{name: n}], gpus: [{name: g}]}}'
+for lab in - kvm.yaml; do
+  rm -f "$VNIC_CACHE/kvm.json"
+  echo "$guest" > any.yaml; echo "$guest
+accel: kvm" > kvm.yaml
+  timeout --kill-after=10 200 "$vnic" run --slow 4 --size 1M --mode devmem --lab $lab > out 2> err < any.yaml &&
+    fail "--lab $lab: with a QEMU that dies"
+  grep -q 'accel tcg' err && ! grep -q 'started again' err || { cat err >&2; fail "--lab $lab"; }
+done
+# A QEMU that ends for what has nothing to do with KVM ends the run.
+stand_in 'by_tcg "$@"' 'echo "qemu-system-x86_64: -nosuch: invalid option" >&2; exit 1'
+rm -f "$VNIC_CACHE/kvm.json"
+run --slow 4 && fail "a QEMU whose arguments are wrong"
+grep -q nosuch err && ! grep -q 'started again\|accel tcg' err || { cat err >&2; fail "not KVM's"; }
+stand_in 'by_tcg "$@"' 'exit 1'
 # By --accel kvm nothing is started again, and without /dev/kvm that is the machine's lack.
 run --accel kvm && fail "--accel kvm with a QEMU that dies"
 grep -q 'accel tcg' err && ! grep -q 'started again' err || { cat err >&2; fail "--accel kvm"; }

@@ -86,22 +86,29 @@ files_of() {
     { into = "" }' "$1"
 }
 
-# have_passt: passt with vhost-user is in PATH: this machine's, else Debian 13's, which is fetched into the cache.
-have_passt() {
-  ! grep -q -- --vhost-user < <(passt --help 2>&1) || return 0
-  local dir loader libraries program=passt
-  dir=$(. tools/debs.sh; fetch passt trixie passt >&2 && echo "$cache/passt/usr") ||
-    fail "no passt to be had: install Debian 13's, or set VNIC_MIRROR"
+# deb PACKAGE PROGRAM [FILE]: PROGRAM is in PATH, as $work/bin/PROGRAM: Debian 13's, which is fetched into the cache. FILE
+# of its /usr/bin is that program where it has another name.
+deb() {
+  local dir loader libraries
+  dir=$(. tools/debs.sh; fetch "$1" trixie "$1" >&2 && echo "$cache/$1/usr") ||
+    fail "no $1 to be had: install Debian 13's, or set VNIC_MIRROR"
   loader=$(ls "$dir"/lib64/ld-linux-* | head -n 1) libraries=$dir/lib/$(ls "$dir/lib" | grep -m 1 -- -linux-gnu)
-  ! grep -qw avx2 /proc/cpuinfo || [ ! -e "$dir/bin/passt.avx2" ] || program=passt.avx2
-  mkdir "$work/bin"
-  cat > "$work/bin/passt" <<SH
+  mkdir -p "$work/bin"
+  cat > "$work/bin/$2" <<SH
 #!/bin/sh
 # It runs against its own suite's libraries.
-exec '$loader' --library-path '$libraries' '$dir/bin/$program' "\$@"
+exec '$loader' --library-path '$libraries' '$dir/bin/${3:-$2}' "\$@"
 SH
-  chmod +x "$work/bin/passt"
+  chmod +x "$work/bin/$2"
   export PATH=$work/bin:$PATH
+}
+
+# have_passt: passt with vhost-user is in PATH: this machine's, else Debian 13's.
+have_passt() {
+  ! grep -q -- --vhost-user < <(passt --help 2>&1) || return 0
+  local file=passt
+  ! grep -qw avx2 /proc/cpuinfo || file=passt.avx2
+  deb passt passt $file
 }
 
 # alive SESSION: the processes of a session. setsid makes one for a run, and nothing that vnic starts makes its own.
@@ -126,4 +133,57 @@ still() {
   { find /proc/[0-9]*/fd -lname 'socket:*' -printf '%l\n' || true; \
     find /proc/[0-9]*/fd -lname '/memfd:*' -exec stat -L -c 'memfd:%d:%i' {} + || true; } 2>/dev/null |
     sort -u | comm -12 "$1" -
+}
+
+# in_kvm SECONDS FILE...: runs what stdin has in a guest of QEMU's TCG that has /dev/kvm, with vnic, the user's cache
+# (on a disk) and $work's FILEs. It begins in /outer, where they are, with step and failed:
+#
+#   step NAME PATTERN COMMAND...: the command passes, and says the pattern; its output is in ./out
+#
+# The outer guest has one processor: with two, QEMU 11.1 at times lets an interrupt through right behind VMRUN
+# (docs/found.md).
+in_kvm() {
+  local limit=$1 kernel m f; shift
+  unset VNIC_ACCEL VNIC_SLOW
+  kernel=$(find "$cache"/kernel/*/usr/lib/modules -maxdepth 1 -mindepth 1 | sort | tail -1)
+  mkdir "$work/outer"
+  for m in virt/lib/irqbypass arch/x86/kvm/kvm arch/x86/kvm/kvm-amd drivers/block/virtio_blk fs/squashfs/squashfs \
+    fs/overlayfs/overlay; do
+    for f in "$kernel/kernel/$m".ko*; do
+      case $f in *.xz) xz -dc "$f" ;; *.zst) zstd -dc "$f" ;; *) cat "$f" ;; esac > "$work/outer/${m##*/}.ko" ||
+        fail "kernel ${kernel##*/} has no $m"
+    done
+  done
+  cp "$vnic" "$work/outer/vnic"
+  for f; do cp "$work/$f" "$work/outer/"; done
+  deb squashfs-tools mksquashfs
+  mksquashfs "$cache"/{qemu,kernel,programs,resolved.json} $(ls -d "$cache"/selftests* 2> /dev/null) \
+    "$work/cache.squashfs" -keep-as-directory -noI -noD -noF -noX -no-progress > "$work/squashed" ||
+    { cat "$work/squashed"; fail mksquashfs; }
+  {
+    cat <<'END'
+#!/bin/bash
+cd /outer
+failed() { cat out; vnic doctor --report; echo "FAIL $*"; exit 1; }
+step() {
+  local name=$1 pattern=$2 s=0 begin=$SECONDS; shift 2
+  "$@" > out 2>&1 < /dev/null || s=$?
+  [ $s = 0 ] && grep -q -e "$pattern" out || failed "$name: status $s"
+  echo "ok   $((SECONDS - begin)) s $name: $(grep -m1 -e "$pattern" out)"
+}
+export VNIC_CACHE=/outer/cache VNIC_SLOW=10 HOME=/root PATH=/outer:$PATH
+for m in irqbypass kvm kvm-amd virtio_blk squashfs overlay; do insmod $m.ko || failed $m; done
+[ -c /dev/kvm ] || failed "no /dev/kvm"
+mkdir lower cache over over/upper over/work
+mount -t squashfs -o ro /dev/vda lower || failed 'the disk'
+mount -t overlay -o lowerdir=lower,upperdir=over/upper,workdir=over/work none cache || failed overlay
+END
+    cat
+    echo 'echo done'
+  } > "$work/outer/steps"
+  chmod +x "$work/outer/steps"
+  within "$limit" "$vnic" boot --accel tcg --memory 4G --gpu-memory 0 --copy "$work/outer:/outer" \
+    --qemu-arg -drive --qemu-arg "file=$work/cache.squashfs,format=raw,if=virtio,readonly=on" \
+    --timeout "$((limit - 60))s" -- /outer/steps | tee "$work/log"
+  grep -q '^done' "$work/log" || fail "the outer guest's steps"
 }

@@ -140,7 +140,7 @@ func Uniform(n int, nic NIC, gpuMemory uint64) (d Description) {
 // Options are what of a lab is not described.
 type Options struct {
 	// how long Close waits for connections to end by themselves, where each QEMU has been ended
-	// before
+	// before; limits.GuestEnd is longer on a slow machine
 	Farewell time.Duration
 	Log      *slog.Logger // nil: none
 	Services []Service

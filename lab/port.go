@@ -12,6 +12,7 @@ import (
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/wire"
 )
@@ -201,7 +202,7 @@ func (p *Port) endServing() {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(p.lab.opt.Farewell):
+	case <-time.After(limits.GuestEnd.Unless(p.lab.opt.Farewell)):
 	}
 	p.end(ErrClosed)
 	<-ended

@@ -12,21 +12,29 @@ import (
 const patienceSteps = 16
 
 // Patience decides for a Sender how long frames wait for busy receivers: a dead guest must not
-// stall frames to others again and again. The zero value, with Limit set, is ready.
+// stall frames to others again and again. The zero value is ready.
 //
 // Its times are those of the Sender's own clock, which Pass keeps. A host may take the processors from
 // all threads for a second; who was not looked for in that time has not failed to come. So a Sender that
 // waits looks at the clock once a Step, and what passes between two looks counts as two Steps at most.
 type Patience struct {
-	Limit   time.Duration
+	Limit   time.Duration // 0: limits.Patience
 	stalled [4]stalled
 
 	looked time.Time     // real
 	lost   time.Duration // what real time is ahead of the Sender's
 }
 
+// limit is how long frames wait, on a machine that may have been found to be slow since they began to.
+func (p *Patience) limit() time.Duration {
+	if p.Limit != 0 {
+		return p.Limit
+	}
+	return limits.Patience.Here()
+}
+
 // Step is how often a Sender that waits looks at the clock.
-func (p *Patience) Step() time.Duration { return max(p.Limit/patienceSteps, time.Microsecond) }
+func (p *Patience) Step() time.Duration { return max(p.limit()/patienceSteps, time.Microsecond) }
 
 // Pass gives the time by the Sender's clock at a real one. waited says that frames have been held since
 // the call before.
@@ -63,7 +71,7 @@ func (p *Patience) ShouldWait(receiver wire.Waitable, since, now time.Time) bool
 	if s != nil && now.Before(s.until) {
 		return false
 	}
-	if now.Sub(since) < p.Limit {
+	if now.Sub(since) < p.limit() {
 		return true
 	}
 	p.penalize(s, receiver, now)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/shape"
 	"vnic.dev/vnic/wire"
 )
@@ -133,9 +132,6 @@ func NewSender(q TxQueue, out Outlet, o SenderOptions) (*Sender, error) {
 	sleep, err := NewSleeper()
 	if err != nil {
 		return nil, err
-	}
-	if o.Patience == 0 {
-		o.Patience = limits.Patience.Here()
 	}
 	s := &Sender{
 		q: q, out: out, o: o, sleep: sleep, kick: -1, patience: Patience{Limit: o.Patience},

@@ -357,8 +357,6 @@ func (c *Config) complete() error {
 	}
 	c.RAMSize = cmp.Or(c.RAMSize, 512<<20)
 	c.CPUs = cmp.Or(c.CPUs, 1)
-	c.BootLimit = cmp.Or(c.BootLimit, limits.Boot.Here())
-	c.TimeLimit = cmp.Or(c.TimeLimit, limits.Machine.Here())
 	if c.RAMSize%(2<<20) != 0 {
 		return fmt.Errorf("config: guest RAM of %d bytes is not a multiple of 2 MiB", c.RAMSize)
 	}

@@ -104,7 +104,11 @@ func (d *doctor) kvm(s *assets.Survey) {
 		d.add("kvm", assets.Worse, why, slower)
 		return
 	}
-	p := readProbes(s.Cache).find(keyOf(s.QEMU, s.Kernel))
+	key, probes := keyOf(s.QEMU, s.Kernel), readProbes(s.Cache)
+	p := probes.find(key)
+	if p == nil {
+		p = probes.last(key)
+	}
 	if p == nil {
 		d.add("kvm", assets.Worse, "/dev/kvm is there, and was not tried yet", "the first run tries it")
 		return
@@ -116,7 +120,10 @@ func (d *doctor) kvm(s *assets.Survey) {
 		return
 	}
 	fix := slower
-	if p.Late {
+	switch {
+	case !p.holds(time.Now()):
+		fix = "the next run tries it again"
+	case p.Late:
 		fix += "; it is tried again an hour later, as a busy machine may have been late"
 	}
 	d.add("kvm", assets.Worse, "a guest was tried with it, and did not work: "+p.Why+" ("+tried+")", fix)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -50,6 +51,9 @@ func (m *Machine) event(e qmpEvent) {
 	}
 }
 
+// internalError is the status of a guest that KVM cannot run on (qapi/run-state.json, RunState).
+const internalError = "internal-error"
+
 // checkStatus ends a guest that QEMU has stopped without being asked: KVM has met what it cannot
 // run.
 func (m *Machine) checkStatus() {
@@ -58,7 +62,7 @@ func (m *Machine) checkStatus() {
 		return
 	}
 	switch s.Status {
-	case "internal-error", "io-error", "guest-panicked":
+	case internalError, "io-error", "guest-panicked":
 		m.cause, m.detail = ErrStopped, s.Status
 	}
 }
@@ -136,10 +140,7 @@ func (m *Machine) verdict() error {
 		e.Detail = strings.TrimPrefix(e.Detail+": "+kernelNeeds, ": ")
 	}
 	e.Stderr = proc.LastLines(m.stderr.Bytes(), 1<<10)
-	if m.accel == AccelKVM {
-		e.KVM = e.Err == ErrStopped || !booted && (e.Err == ErrExited || e.Err == ErrNoInit || e.Err == ErrSilent) ||
-			e.Err == ErrExited && strings.Contains(strings.Join(e.Stderr, " "), "KVM")
-	}
+	e.KVM = m.accel == AccelKVM && e.ofKVM(booted)
 	if d := unknownDevice(e.Stderr); d != "" && !booted {
 		return &assets.Missing{What: m.name + ": " + m.qemu, Err: fmt.Errorf("%w: %s", ErrNoDevice, d),
 			Fix: "give another (--qemu), or none, and one is fetched"}
@@ -149,6 +150,24 @@ func (m *Machine) verdict() error {
 	}
 	return e
 }
+
+// ofKVM says whether KVM may be to blame. A QEMU that has ended with words about something else, and the status of a
+// mistake in its arguments, would do so without KVM, too.
+func (e *RunError) ofKVM(booted bool) bool {
+	said := slices.ContainsFunc(e.Stderr, OfKVM)
+	switch e.Err {
+	case ErrStopped:
+		return said || e.Detail == internalError
+	case ErrNoInit, ErrSilent:
+		return !booted
+	case ErrExited:
+		return said || !booted && (len(e.Stderr) == 0 || e.Detail != "exit status 1")
+	}
+	return false
+}
+
+// OfKVM says whether a line of QEMU's is about KVM: "KVM internal error. Suberror: 1", "error: kvm run failed".
+func OfKVM(line string) bool { return strings.Contains(strings.ToLower(line), "kvm") }
 
 var deviceLine = regexp.MustCompile(`'([^']*)' is not a valid device model name`)
 

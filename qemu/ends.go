@@ -57,9 +57,11 @@ type RunError struct {
 	Detail  string   // may be empty
 	Console []string // the last lines of the guest's console
 	Stderr  []string // the last lines of QEMU's own output
-	// KVM: the guest was run by it, and QEMU has stopped it, or has ended before the guest's init reported, or the guest
-	// gave no sign of life. By TCG it may run.
+	// KVM: the guest was run by it, and it has stopped the guest, or QEMU has ended before the guest's init reported, or
+	// the guest gave no sign of life. By TCG it may run.
 	KVM bool
+
+	record *record // nil: none
 }
 
 // Unwrap gives the cause.

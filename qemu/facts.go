@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -16,11 +17,11 @@ import (
 const maxFacts = 4 << 10
 
 // PrintReport writes what a user can paste into an issue about KVM: the processor, the kernel, KVM's modules with their
-// parameters, QEMU, and what was tried. Names of the machine, of users and of files of theirs are not in it.
+// parameters, QEMU, and what was tried. Names of the machine, of users and of files are not in it.
 func (r *Report) PrintReport(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	fact := func(name, value string) {
-		fmt.Fprintf(b, "%s: %.*s\n", name, maxFacts, strings.TrimSpace(value))
+		fmt.Fprintf(b, "%s: %.*s\n", name, maxFacts, withoutNames(strings.TrimSpace(value)))
 	}
 	fact("processor", processor("/proc/cpuinfo"))
 	var u unix.Utsname
@@ -49,7 +50,7 @@ func (r *Report) PrintReport(w io.Writer) error {
 	}
 	for _, f := range r.Facts {
 		if slices.Contains([]string{"qemu", "kernel", "kvm"}, f.Name) {
-			fact("vnic's "+f.Name, withoutHome(f.Value))
+			fact("vnic's "+f.Name, f.Value)
 		}
 	}
 	if p := r.Probe; p != nil {
@@ -104,10 +105,21 @@ func oneOf(path string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// withoutHome has ~ in place of the user's home directory, which has a name in it.
-func withoutHome(s string) string {
-	if home, err := os.UserHomeDir(); err == nil && len(home) > 1 {
-		s = strings.ReplaceAll(s, home, "~")
-	}
-	return s
+// named are a file's name, after "given:" without a directory, too, and somebody's at a machine, as a kernel of one's own
+// has it in its version.
+var named = regexp.MustCompile(`given: [^)]*|[^\s();,:"']*/[^\s();,:"']*|\S+@\S+`)
+
+// withoutNames has what names files and people taken out.
+func withoutNames(s string) string {
+	return named.ReplaceAllStringFunc(s, func(name string) string {
+		switch {
+		case strings.HasPrefix(name, "given"):
+			return "given"
+		case strings.Contains(name, "@"):
+			return "(who)"
+		case strings.HasPrefix(name, "/dev/"):
+			return name
+		}
+		return "(file)"
+	})
 }

@@ -15,11 +15,15 @@ import (
 func TestReportNamesNobody(t *testing.T) {
 	t.Setenv("HOME", "/home/somebody")
 	t.Setenv(envKVMDevice, filepath.Join(t.TempDir(), "none"))
-	r := &Report{Facts: []assets.Fact{{Name: "qemu", Value: "11.1.2 (/home/somebody/qemu)"}, {Name: "kvm", Value: "no /dev/kvm"},
-		{Name: "cache", Value: "/srv/secret"}}, Probe: &Probe{Console: []string{"last words"}}}
+	r := &Report{Facts: []assets.Fact{
+		{Name: "qemu", Value: "11.1.2 (/data/somebody/qemu); not used: ./secret/qemu-system-x86_64: no QEMU"},
+		{Name: "kernel", Value: "7.3.4 (given: secret)"},
+		{Name: "kvm", Value: "no /dev/kvm: QEMU ended early: qemu: somebody/bios: no file"}, {Name: "cache", Value: "/srv/secret"}},
+		Probe: &Probe{Console: []string{"Linux version 7.3.4 (somebody@secret) (gcc 15)", "last words"}}}
 	var b bytes.Buffer
 	testkit.OK(t, r.PrintReport(&b))
-	for _, want := range []string{"\nkernel: Linux ", "opened: no: ", "vnic's qemu: 11.1.2 (~/qemu)", "vnic's kvm: no /dev/kvm",
+	for _, want := range []string{"\nkernel: Linux ", "opened: no: ", "vnic's qemu: 11.1.2 ((file)); not used: ",
+		"vnic's kernel: 7.3.4 (given)\n", "vnic's kvm: no /dev/kvm: QEMU ended early", "version 7.3.4 (who) (gcc 15)",
 		"console: last words"} {
 		if !strings.Contains("\n"+b.String(), want) {
 			t.Errorf("no %q in:\n%s", want, b.String())

@@ -98,6 +98,8 @@ type Config struct {
 	// Started, if it is not nil, is called when QEMU's process is there, before anything that it says is
 	// read and any connection of its devices is taken: it may wait, and take rights from this process.
 	Started Started
+
+	key probeKey // of the probe that chose the accelerator
 }
 
 // Started is called with QEMU's process and its monitor (QMP), by which a QEMU can be had to open any
@@ -158,6 +160,8 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Name, err)
 	}
+	c.BootLimit = cmp.Or(c.BootLimit, limits.Boot.Here()) // by what the probe found
+	c.TimeLimit = cmp.Or(c.TimeLimit, limits.Machine.Here())
 	if c.Accel == AccelAuto && accel == AccelKVM && c.BootLimit <= limits.Boot.Here() {
 		c.Silence = cmp.Or(c.Silence, limits.GuestSilence.Here())
 	}
@@ -176,6 +180,9 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 	case <-m.done:
 	}
 	m.closeRAM()
+	if e := (*RunError)(nil); c.Accel == AccelAuto && errors.As(m.err, &e) && e.KVM {
+		e.record = c.record(e, begin)
+	}
 	if m.err == nil { // booted, and off again before anybody looked
 		return nil, &RunError{Name: m.name, Err: ErrPowerOff, Console: proc.LastLines(m.Console(), consoleLines)}
 	}
@@ -191,6 +198,7 @@ func (c *Config) choose(ctx context.Context) (Accel, error) {
 	if c.Cache, err = assets.CacheDir(assets.Options{CacheDir: c.Cache}); err != nil {
 		return "", err
 	}
+	c.key = keyOf(c.QEMU, c.Kernel) // later this process may read nothing
 	accel, why, err := ChooseAccel(ctx, &assets.Resolved{Cache: c.Cache, QEMU: c.QEMU, Kernel: c.Kernel}, c.Accel)
 	c.Log.Info("accelerator chosen", "machine", c.Name, "accel", accel, "why", why)
 	return accel, err

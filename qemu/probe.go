@@ -15,8 +15,9 @@ import (
 )
 
 // earlyWords have the kernel print from its first instructions on, so that a guest that does nothing is told from one
-// that is slow (Linux Documentation/admin-guide/kernel-parameters.txt).
-const earlyWords = "earlyprintk=ttyS0 earlycon"
+// that is slow: some 30 lines of a healthy boot (1200 bytes), none of which may be waited for longer than
+// limits.ProbeSilence (Linux Documentation/admin-guide/kernel-parameters.txt; of two loglevels the last one holds).
+const earlyWords = "earlyprintk=ttyS0 earlycon loglevel=6"
 
 // probe boots a guest under KVM as far as its init. It fails when the guest has printed nothing for a while, and so
 // soon: who has no KVM that works does not wait for the first run. err is for what has nothing to do with KVM.
@@ -56,6 +57,15 @@ func probe(ctx context.Context, r *assets.Resolved) (*probed, error) {
 		return p, nil
 	}
 	return nil, err
+}
+
+// record is a guest that was started by KVM, as a probe had passed, and that KVM has stopped.
+func (c *Config) record(e *RunError, begin time.Time) *record {
+	r := &record{Cache: c.Cache, Probe: probed{probeKey: c.key, At: begin.UTC(),
+		Fetched: c.Kernel.Source == assets.SourceCache, Seconds: time.Since(begin).Seconds()}}
+	r.Probe.fail(e)
+	r.Probe.Late = true // the probe has passed: it is tried again later
+	return r
 }
 
 // fail notes how a probe's guest ended.

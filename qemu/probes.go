@@ -25,11 +25,11 @@ type probed struct {
 	Fetched bool      `json:"fetched"` // the kernel is one of the cache's, which are known to boot
 	At      time.Time `json:"at"`      // when it began
 	Seconds float64   `json:"seconds"` // how long it took
-	Late    bool      `json:"late"`    // it failed by a limit: a busy machine may have done that
+	Late    bool      `json:"late"`    // it failed by a limit, or after a probe: a busy machine may have done that
 	Console []string  `json:"console"` // the last lines of a guest's that failed
 }
 
-// lateHolds is how long a probe holds that failed by a limit.
+// lateHolds is how long a probe holds that was late.
 const lateHolds = time.Hour
 
 func (p *probed) took() time.Duration { return time.Duration(p.Seconds * float64(time.Second)) }
@@ -53,6 +53,30 @@ func keyOf(q assets.Binary, k assets.Kernel) probeKey {
 
 // probes are what was found, the last one last.
 type probes []probed
+
+// record is a probe for a cache's file, by a process that may still write there.
+type record struct {
+	Cache string `json:"cache"`
+	Probe probed `json:"probe"`
+}
+
+// Record is one line for Keep, of a guest that was to run by AccelAuto, for which KVM was chosen, and that KVM has
+// stopped; of others it is empty. A process that has guests may not write to the cache any more.
+func (e *RunError) Record() string {
+	if e.record == nil {
+		return ""
+	}
+	b, _ := json.Marshal(e.record) // it has no value that cannot be
+	return string(b)
+}
+
+// Keep takes a Record: for a while, AccelAuto is TCG.
+func Keep(line string) {
+	var r record
+	if json.Unmarshal([]byte(line), &r) == nil && r.Cache != "" {
+		readProbes(r.Cache).with(r.Probe).save(r.Cache)
+	}
+}
 
 // readProbes reads those of a cache's directory. What cannot be read was not found, nor what a vnic wrote that did not
 // say when: its limits were others.
@@ -89,6 +113,16 @@ func (l probes) find(key probeKey) *probed {
 		return nil
 	}
 	return failed[0]
+}
+
+// last is what was found the last time, though it may hold no more; nil: nothing.
+func (l probes) last(key probeKey) *probed {
+	for i := range slices.Backward(l) {
+		if l[i].probeKey == key {
+			return &l[i]
+		}
+	}
+	return nil
 }
 
 // with is the probes with another one, and without those that hold no more.

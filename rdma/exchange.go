@@ -41,7 +41,8 @@ type Ends struct {
 	Offer Remote     // memory that the peer may use, if any: MR.Remote
 	// Timeout bounds all of the exchange, besides ctx; 30 s if 0.
 	Timeout time.Duration
-	// Path may change the path before the queue pair is connected: Timeout (16 unless it does), Retries (7), RNR (7:
+	// Path may change the path before the queue pair is connected: Timeout (16 unless it does, and more on a slow
+	// machine), Retries (7), RNR (7:
 	// without end), RNRTimer (12: 0.64 ms), DSCP (0), and MAC, if another than the peer is the next hop.
 	Path func(p *Path)
 }
@@ -211,7 +212,8 @@ func (e *Ends) hello(qp *QP) (hello, error) {
 // connect connects the queue pair with what both ends said.
 func (e *Ends) connect(ctx context.Context, qp *QP, ours, theirs *hello) (Peer, error) {
 	p := Path{QPN: qp.Number, RemoteQPN: theirs.QPN, SendPSN: ours.PSN, RecvPSN: theirs.PSN, Local: ours.Addr,
-		Remote: theirs.Addr, MAC: theirs.MAC, MTU: min(ours.MTU, theirs.MTU), Timeout: 16, Retries: 7, RNR: 7, RNRTimer: 12,
+		Remote: theirs.Addr, MAC: theirs.MAC, MTU: min(ours.MTU, theirs.MTU), Timeout: 16 + uint8(limits.Doublings()),
+		Retries: 7, RNR: 7, RNRTimer: 12,
 		Reads: min(ours.Reads, theirs.Reads), ReadDepth: ours.Reads}
 	if e.Path != nil {
 		e.Path(&p)

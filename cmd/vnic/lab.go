@@ -89,6 +89,9 @@ func (o *oneOf) Set(s string) error {
 
 // readLab reads a lab file; what is wrong with it is the user's mistake.
 func readLab(c *cobra.Command, name string) (*labfile.Lab, error) {
+	if st, err := os.Stat(name); name == "-" || err == nil && !st.Mode().IsRegular() {
+		jobBegins() // it can be read once
+	}
 	l, err := labfile.Load(name, os.Stdin)
 	if bad := (*labfile.Error)(nil); errors.As(err, &bad) {
 		return nil, misuse(c, err)
@@ -118,6 +121,9 @@ func accelOf(c *cobra.Command, l *labfile.Lab) {
 		return
 	}
 	_ = f.Value.Set(l.Accel) // labfile has seen to it
+	if f.Value.String() != "auto" {
+		jobBegins() // by nothing else
+	}
 }
 
 // gatewayOnce sees that not both a lab file and a flag say what the gateway leads to.

@@ -30,7 +30,9 @@ func (a *accelFlag) Set(s string) error {
 	if err != nil {
 		return errors.New("auto, kvm or tcg")
 	}
-	*a = accelFlag(v)
+	if !isSpare {
+		*a = accelFlag(v)
+	}
 	return nil
 }
 
@@ -61,6 +63,9 @@ func machineFlags(f *pflag.FlagSet, a *qemu.Accel) {
 func accelerated(f *pflag.FlagSet, a *qemu.Accel) {
 	if v, err := qemu.ParseAccel(os.Getenv(qemu.EnvAccel)); err == nil {
 		*a = v
+	}
+	if isSpare {
+		*a = qemu.AccelTCG
 	}
 	f.Var((*accelFlag)(a), "accel", "how QEMU runs the guests: kvm; tcg, which emulates their CPUs; or auto: by KVM where "+
 		"a small guest boots with it ($"+qemu.EnvAccel+")")
@@ -94,5 +99,9 @@ func beginMachine(c *cobra.Command) error {
 	if _, starts := f.Annotations[spareKey]; !starts {
 		return nil
 	}
-	return keepSpare()
+	if err := keepSpare(); err != nil { // nothing is begun again then
+		_, err = fmt.Fprintf(c.ErrOrStderr(), "note: %v\n", err)
+		return err
+	}
+	return nil
 }

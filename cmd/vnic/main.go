@@ -158,7 +158,7 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	var memory *lab.MemoryError
 	var status exitStatus
 	var late *limit.Error
-	again, byKVM := stoppedByKVM(err)
+	again, record, byKVM := stoppedByKVM(err)
 	switch {
 	case context.Cause(ctx) != nil: // whatever came of it
 		complain(stderr, errInterrupted)
@@ -168,7 +168,11 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 		return exitTimeout
 	case byKVM && s != nil:
 		complain(stderr, errors.New(again))
-		return s.takeOver(ctx.Done())
+		status, err := s.takeOver(record, ctx.Done())
+		if err != nil {
+			complain(stderr, err)
+		}
+		return status
 	case byKVM:
 		complain(stderr, fmt.Errorf("%w\nwithout KVM, guests run slower: --accel tcg", err))
 		return exitFailed

@@ -248,6 +248,8 @@ func takeLab(c *cobra.Command, o *run.Options, name string) error {
 	said := []string{"memory", "gpu-memory", "mtu", "max-mtu", "xdp", "rsc-usecs", "p2p"}
 	if o.Half == "" {
 		said = append(said, "uplink")
+	} else {
+		jobBegins() // the other host would not begin again
 	}
 	l, err := loadLab(c, name, o.LabMemory, said...)
 	if err != nil {

@@ -1,9 +1,9 @@
 package main
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"strconv"
@@ -22,7 +22,7 @@ import (
 // its guests.
 type spare struct {
 	child *proc.Child
-	turn  *os.File // a byte has it begin; the end of the file has it end
+	turn  *os.File // a line has it begin, a qemu.RunError's Record; the end of the file has it end
 }
 
 // spareEnv has the descriptor of a spare's end of the pipe.
@@ -34,9 +34,12 @@ var standby atomic.Pointer[spare]
 // isVNIC is set by main: arguments of a test are none of ours.
 var isVNIC bool
 
+// isSpare says that this process is a spare whose turn has come: its guests run by TCG, whatever its arguments say.
+var isSpare bool
+
 // keepSpare starts a spare, where guests may be run by KVM.
 func keepSpare() error {
-	if !isVNIC || !qemu.MayUseKVM() {
+	if !isVNIC || isSpare || !qemu.MayUseKVM() {
 		return nil
 	}
 	r, w, err := os.Pipe()
@@ -47,7 +50,7 @@ func keepSpare() error {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stdin, os.Stdout, os.Stderr, []*os.File{r}
-	cmd.Env = append(os.Environ(), qemu.EnvAccel+"="+string(qemu.AccelTCG), spareEnv+"=3")
+	cmd.Env = append(os.Environ(), spareEnv+"=3")
 	child, err := proc.StartBeside(cmd)
 	if err != nil {
 		return errors.Join(fmt.Errorf("a process that goes on by TCG: %w", err), w.Close())
@@ -56,7 +59,8 @@ func keepSpare() error {
 	return nil
 }
 
-// jobBegins ends the spare: the job is not begun twice.
+// jobBegins ends the spare: the job is not begun twice. It is also for a job that cannot be begun again: its input is
+// read once, or another host takes part.
 func jobBegins() {
 	standby.Swap(nil).dismiss()
 }
@@ -69,10 +73,11 @@ func (s *spare) dismiss() {
 	}
 }
 
-// takeOver has the spare do the job, and gives its exit status. It is interrupted as this process is.
-func (s *spare) takeOver(interrupted <-chan struct{}) int {
-	if _, err := s.turn.Write([]byte{1}); err != nil {
-		return exitFailed
+// takeOver has the spare do the job, and gives its exit status. It is interrupted as this process is. An error is one of
+// a spare that is gone.
+func (s *spare) takeOver(record string, interrupted <-chan struct{}) (int, error) {
+	if _, err := s.turn.WriteString(record + "\n"); err != nil {
+		return exitFailed, fmt.Errorf("the process that goes on by TCG is gone: %w", err)
 	}
 	select {
 	case <-s.child.Done():
@@ -83,11 +88,12 @@ func (s *spare) takeOver(interrupted <-chan struct{}) int {
 	var exit *exec.ExitError
 	switch err := s.child.Err(); {
 	case err == nil:
-		return 0
+		return 0, nil
 	case errors.As(err, &exit) && exit.ExitCode() >= 0:
-		return exit.ExitCode()
+		return exit.ExitCode(), nil
+	default:
+		return exitFailed, fmt.Errorf("the process that went on by TCG: %w", err)
 	}
-	return exitFailed
 }
 
 // awaitTurn is the beginning of a spare: it returns when its turn has come, and false when it never will. From then on
@@ -99,22 +105,26 @@ func awaitTurn(interrupt func()) bool {
 	}
 	_ = os.Unsetenv(spareEnv)
 	syscall.CloseOnExec(n)
-	f := os.NewFile(uintptr(n), "turn")
-	if _, err := io.ReadFull(f, make([]byte, 1)); err != nil {
+	f := bufio.NewReader(os.NewFile(uintptr(n), "turn"))
+	record, err := f.ReadString('\n')
+	if err != nil {
 		return false
 	}
+	isSpare = true
+	qemu.Keep(record)
 	go func() {
-		_, _ = io.ReadFull(f, make([]byte, 1))
+		_, _ = f.ReadByte()
 		interrupt()
 	}()
 	return true
 }
 
-// stoppedByKVM is what to say of an error that KVM is to blame for: once is a line for a job that is begun again by TCG.
-func stoppedByKVM(err error) (once string, yes bool) {
+// stoppedByKVM is what to say of an error that KVM is to blame for: once is a line for a job that is begun again by TCG,
+// and record is what takeOver wants.
+func stoppedByKVM(err error) (once, record string, yes bool) {
 	var e *qemu.RunError
 	if !errors.As(err, &e) || !e.KVM {
-		return "", false
+		return "", "", false
 	}
 	what := e.Err.Error()
 	if e.Detail != "" {
@@ -123,13 +133,13 @@ func stoppedByKVM(err error) (once string, yes bool) {
 	if i := firstKVMLine(e.Stderr); i != "" {
 		what += ": " + i
 	}
-	return fmt.Sprintf("KVM: %s: %s: all guests are started again, by TCG", e.Name, what), true
+	return fmt.Sprintf("KVM: %s: %s: all guests are started again, by TCG", e.Name, what), e.Record(), true
 }
 
 // firstKVMLine is what QEMU says of an error of KVM's.
 func firstKVMLine(stderr []string) string {
 	for _, l := range stderr {
-		if strings.Contains(l, "KVM") {
+		if qemu.OfKVM(l) {
 			return strings.TrimSpace(l)
 		}
 	}

@@ -238,8 +238,8 @@ func (e *rdmaEnd) connect(ctx context.Context) (path RDMAPath, err error) {
 	defer stop()
 	for _, qp := range e.qps {
 		ends := rdma.Ends{Addr: e.conf.Local.Addr(), MAC: e.node.port.mac, MTU: e.conf.PathMTU}
-		if e.conf.Both { // an answer may have to wait for a page, which has 4 s to come: eight times 1.07 s are enough
-			ends.Path = func(p *rdma.Path) { p.Timeout = 18 }
+		if e.conf.Both { // an answer may have to wait for a page, which has limits.Page: eight times 1.07 s are enough
+			ends.Path = func(p *rdma.Path) { p.Timeout += 2 }
 		}
 		peer, err := rdma.Exchange(ctx, e.conn, qp, ends)
 		if err != nil {

@@ -15,8 +15,9 @@ const (
 	ProbeSilence = Limit(2 * time.Second)
 	// Probe is how long that guest may take to boot, as long as it prints something.
 	Probe = Limit(15 * time.Second)
-	// GuestSilence is the same for other guests by KVM, where nobody has asked for it.
-	GuestSilence = Limit(20 * time.Second)
+	// GuestSilence is the same for other guests by KVM, where nobody has asked for it. Their kernels are quiet, so it is
+	// the time for all of the boot.
+	GuestSilence = Limit(time.Minute)
 	// Boot is how long a guest may take until its init reports: seconds, but it may share a small machine with much else.
 	Boot = Limit(3 * time.Minute)
 	// Machine is how long a guest may run for which nobody says how long.
@@ -132,6 +133,8 @@ const (
 	// has asked for.
 	LocalServer = Limit(5 * time.Second)
 	LocalClient = Limit(5 * time.Second)
+	// Request is how long a client of a local server may say nothing until it is taken for one that only reads.
+	Request = Limit(300 * time.Millisecond)
 	// PageEnd is how long the page's clients have at its end.
 	PageEnd = Limit(500 * time.Millisecond)
 	// Directory is how long another vnic may hold the lock of a socket's directory: it takes a millisecond.
@@ -168,7 +171,7 @@ const (
 	// LossFreeRTO is the least retransmission timeout where nothing is lost: an acknowledgement that is late is so because
 	// a guest did not run, and what is sent again all the same would spoil the counts.
 	LossFreeRTO = Limit(3 * time.Second)
-	// MinRTO and MinRTORACK are the least ones of our stack, without RACK and with it.
+	// MinRTO and MinRTORACK are the least ones of our stack, without RACK and with it. The gateway's is the latter, too.
 	MinRTO     = Limit(time.Second)
 	MinRTORACK = Limit(200 * time.Millisecond)
 )
@@ -187,6 +190,8 @@ const (
 	Ask = Limit(20 * time.Second)
 	// AskState is how long a guest may take to say how its connection is, for an error.
 	AskState = Limit(3 * time.Second)
+	// Host is how long the vnic of another host may take to be started.
+	Host = Limit(5 * time.Minute)
 	// OtherHost is how long the vnic of another host may take at the end, when all is said.
 	OtherHost = Limit(3 * time.Second)
 	// DialHost is how long one try to connect to it may take.

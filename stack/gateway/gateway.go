@@ -166,7 +166,7 @@ func (g *Gateway) local6() netip.Addr {
 
 // configure gives netstack its addresses, routes and bounds.
 func (g *Gateway) configure(ep *endpoint) error {
-	recovery, rto := tcpip.TCPRecovery(0), tcpip.TCPMinRTOOption(200*time.Millisecond)
+	recovery, rto := tcpip.TCPRecovery(0), tcpip.TCPMinRTOOption(limits.MinRTORACK.Here())
 	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 1 << 20}
 	recv := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 1 << 20}
 	linger, timeWait := tcpip.TCPLingerTimeoutOption(10*time.Second), tcpip.TCPTimeWaitTimeoutOption(5*time.Second)

@@ -4,6 +4,7 @@ import (
 	"net"
 	"slices"
 	"testing"
+	"time"
 
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
@@ -58,7 +59,7 @@ func xdpGuest(t *testing.T, program string, nics ...lab.NIC) *attacher {
 	go serveStreams(server)
 	_, port, _ := net.SplitHostPort(server.Addr().String())
 	d := lab.Description{Guests: []lab.Guest{{Name: "xdp", NICs: nics}}}
-	l := testkit.Must(lab.Open(d, lab.Options{Farewell: limits.GuestEnd.Here(), Services: []lab.Service{
+	l := testkit.Must(lab.Open(d, lab.Options{Farewell: time.Duration(limits.GuestEnd), Services: []lab.Service{
 		lab.Gateway(gateway.Options{NAT: true, Policy: gateway.Policy{HostPorts: gateway.AllPorts}})}}))(t)
 	t.Cleanup(func() { testkit.OK(t, l.Close()) })
 	g := machinetest.Boot(t, im, l.Machine(0), machines.Config{Name: "xdp", RAMSize: 256 << 20,

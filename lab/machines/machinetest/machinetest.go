@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
@@ -76,7 +77,7 @@ func Lab(t *testing.T, d lab.Description, log *slog.Logger) *lab.Lab {
 	if log == nil {
 		log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
-	l := testkit.Must(lab.Open(d, lab.Options{Farewell: limits.GuestEnd.Here(), Log: log}))(t)
+	l := testkit.Must(lab.Open(d, lab.Options{Farewell: time.Duration(limits.GuestEnd), Log: log}))(t)
 	t.Cleanup(func() { testkit.OK(t, l.Close()) })
 	return l
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -88,7 +89,8 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 		return 0, err
 	}
 	o.openPorts()
-	if l.lab, err = lab.Open(o.describe(), lab.Options{Farewell: limits.GuestEnd.Here(), Log: o.Log, Flows: o.Flows,
+	if l.lab, err = lab.Open(o.describe(), lab.Options{
+		Farewell: time.Duration(limits.GuestEnd), Log: o.Log, Flows: o.Flows,
 		Services: slices.Concat(services, []lab.Service{o.reserve}, o.Services), Note: o.refused}); err != nil {
 		return 0, err
 	}
@@ -232,6 +234,11 @@ func (l *runner) boot(ctx context.Context) error {
 		for _, g := range l.guests {
 			l.alive.Set(g.name, limit.Runs)
 		}
+		how := "KVM"
+		if l.guests[0].machine.Accel() != qemu.AccelKVM {
+			how = "TCG, which emulates their CPUs"
+		}
+		o.Note("guests run by %s", how)
 	}
 	return err
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/confine"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/proc"
 	"vnic.dev/vnic/stack/gateway"
 )
@@ -97,6 +98,7 @@ func Start(c Config) (*Client, error) {
 	}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = []string{os.Args[0], argument}
+	cmd.Env = append(os.Environ(), limits.Environ()...)
 	cmd.Stdin, cmd.Stderr, cmd.ExtraFiles = bytes.NewReader(b), os.Stderr, []*os.File{f}
 	child, err := proc.StartChild(cmd)
 	_ = f.Close()

@@ -185,7 +185,7 @@ func Open(ctx context.Context, o *Options) (s *Set, err error) {
 		return s, err
 	}
 	if !o.InProc {
-		conf.Farewell = limits.GuestEnd.Here()
+		conf.Farewell = time.Duration(limits.GuestEnd)
 	}
 	if o.Note != nil {
 		conf.Note = func(name, text string) { o.Note("%s: %s", name, text) }

@@ -18,7 +18,7 @@ var ErrRemoved = errors.New("removed while it was used")
 func (o *Options) labOptions() lab.Options {
 	conf := lab.Options{Log: o.Log, Services: o.Services, Flows: lab.DefaultFlows}
 	if !o.InProc {
-		conf.Farewell = limits.GuestEnd.Here()
+		conf.Farewell = time.Duration(limits.GuestEnd)
 	}
 	if o.Note != nil {
 		conf.Note = func(name, text string) { o.Note("%s: %s", name, text) }

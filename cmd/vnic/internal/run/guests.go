@@ -168,7 +168,8 @@ func (e *end) title() string { return "guest " + e.hw.Name }
 // boot starts a guest under QEMU, which lives as long as ctx, at most until the end is closed.
 func (e *end) boot(ctx context.Context, im *machines.Images, gate *broker.Gate) error {
 	c := guests.BootConfig{Memory: e.ram, CPUs: e.cpus, Gate: gate, Log: e.log, Accel: e.opt.Accel}
-	c.TimeLimit = limits.TransferGuest.Here() + time.Duration(e.opt.Size>>20*uint64(max(1, 2*e.opt.Rails)))*time.Second
+	copies := time.Duration(e.opt.Size>>20*uint64(max(1, 2*e.opt.Rails))) * time.Second
+	c.TimeLimit = (limits.TransferGuest + limits.Limit(copies)).Here()
 	if e.opt.Keep {
 		console, err := e.opt.keep("console-" + e.name + ".log")
 		if err != nil {

@@ -266,7 +266,7 @@ func (r *rails) meetPeer(ctx context.Context, fail func(error)) error {
 	if r.host, err = newHost(r.lab.Machine(1).Ports[0], hostAddr(other).Addr(), o); err != nil {
 		return fmt.Errorf("a port of our own: %w", err)
 	}
-	limit := time.Duration(o.PeerSecs) * time.Second
+	limit := limits.Host.Unless(time.Duration(o.PeerSecs) * time.Second)
 	guest := r.desc.Guests[other].Name
 	o.note("waiting for the host that runs guest %s, for %v at most", guest, limit)
 	wait, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no vnic that runs guest %s came in %v: start it on "+

@@ -96,8 +96,9 @@ func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 // Defaults are the options of `vnic run` without a flag, but for a seed.
 func Defaults() Options {
 	return Options{NIC: NICVirtio, BindQueues: 1, Size: 256 << 20, Modes: []string{transfer.Devmem, transfer.Copy},
-		MTU: 1500, Family: 4, Memory: 512 << 20, GPUMemory: 512 << 20, P2P: true, StallSecs: int(limits.Stall / limits.Limit(time.Second)), PeerSecs: 300,
-		Digest: DigestPieces}
+		MTU: 1500, Family: 4, Memory: 512 << 20, GPUMemory: 512 << 20, P2P: true,
+		StallSecs: int(limits.Stall / limits.Limit(time.Second)),
+		PeerSecs:  int(limits.Host / limits.Limit(time.Second)), Digest: DigestPieces}
 }
 
 // Step is a stage as it begins. The last four stages come once for each round of each mode.

@@ -128,7 +128,8 @@ func (p *peer) watch(f func(error)) {
 
 // live says that we are alive.
 func (p *peer) live() {
-	tick := time.NewTicker(p.silence / 10)
+	// The other host may be a faster one, which waits by its own limits.
+	tick := time.NewTicker(min(p.silence, time.Duration(limits.Stall)/3) / 10)
 	defer tick.Stop()
 	for {
 		select {

@@ -64,7 +64,7 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	early := t.newIdleDigest(ctx)
 	defer early.stop()
 	// An engine fills and poisons far faster than 64 MiB/s.
-	fill := l.opt.patience() + time.Duration(t.n>>26)*time.Second
+	fill := l.opt.patience() + limits.Limit(time.Duration(t.n>>26)*time.Second).Here()
 	if err := l.onBoth(ctx, fill, func(ctx context.Context) error {
 		if err := a.guest.Prepare(ctx, t.send); err != nil {
 			return err

@@ -101,7 +101,7 @@ func (b *bench) wants(p *program) (err error) {
 		}
 	}
 	b.maxMTU = maxMTU
-	b.lab, err = lab.Open(b.opt.describe(maxMTU), lab.Options{Farewell: limits.GuestEnd.Here(), Log: b.opt.Log})
+	b.lab, err = lab.Open(b.opt.describe(maxMTU), lab.Options{Farewell: time.Duration(limits.GuestEnd), Log: b.opt.Log})
 	return err
 }
 

@@ -19,6 +19,7 @@ import (
 	"vnic.dev/vnic/guest-images/guestroot"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab/machines"
+	"vnic.dev/vnic/qemu"
 )
 
 // Do runs the programs and gives what came of them, as far as it went, also with an error.
@@ -230,7 +231,7 @@ func (b *bench) program(ctx context.Context, p *program, column results.Column) 
 	if err != nil {
 		return nil, err
 	}
-	exit, stderr := b.runProgram(ctx, path.Join(root, p.dir()), p, leftOut, io.MultiWriter(r, log))
+	exit, stderr, stopped := b.runProgram(ctx, path.Join(root, p.dir()), p, leftOut, io.MultiWriter(r, log))
 	if err := log.Close(); err != nil {
 		return nil, err
 	}
@@ -249,6 +250,9 @@ func (b *bench) program(ctx context.Context, p *program, column results.Column) 
 		b.ended = true
 		o.Ended(&res)
 		return &res, b.shell(ctx, path.Join(root, p.dir()), p)
+	}
+	if stopped != nil {
+		return &res, stopped
 	}
 	if exit.Lost != "" || slices.ContainsFunc(res.Splats, func(s results.Splat) bool { return s.Fatal() }) {
 		o.Note("%s: the kernel is not fit for another program: the next one gets a fresh boot", p.name)
@@ -290,9 +294,10 @@ func lastLines(text []byte, n int) (list []string) {
 	return list[max(0, len(list)-n):]
 }
 
-// runProgram runs a program to its end, or to the end of its time or of the guest.
+// runProgram runs a program to its end, or to the end of its time or of the guest. The error is one of a guest that KVM
+// has stopped: it is not the program's, and the next one's guest would be stopped, too.
 func (b *bench) runProgram(ctx context.Context, dir string, p *program, leftOut []string,
-	out io.Writer) (ktap.Exit, []byte) {
+	out io.Writer) (ktap.Exit, []byte, error) {
 	args := []string{"./" + path.Base(p.name)}
 	for _, c := range p.only {
 		args = append(args, "-t", c)
@@ -308,11 +313,15 @@ func (b *bench) runProgram(ctx context.Context, dir string, p *program, leftOut 
 	st, err := b.exec(pctx, dir, out, &stderr, args...)
 	switch {
 	case errors.Is(err, late) || pctx.Err() != nil:
-		return ktap.Exit{TimedOut: true, Status: 124}, stderr.Bytes()
+		return ktap.Exit{TimedOut: true, Status: 124}, stderr.Bytes(), nil
 	case err != nil:
-		return ktap.Exit{Lost: err.Error()}, stderr.Bytes()
+		lost := ktap.Exit{Lost: err.Error()}
+		if e := (*qemu.RunError)(nil); !errors.As(err, &e) || !e.KVM {
+			err = nil
+		}
+		return lost, stderr.Bytes(), err
 	}
-	return ktap.Exit{Status: st.Exit()}, stderr.Bytes()
+	return ktap.Exit{Status: st.Exit()}, stderr.Bytes(), nil
 }
 
 // payload is what the counters of the NIC that is tested say of payload, and of where it lay.

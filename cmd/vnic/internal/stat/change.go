@@ -12,13 +12,13 @@ import (
 	"strings"
 	"time"
 
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
 )
 
 // A client that wants something to be changed says so in a line, "set " and what lab.ParseChange reads. One that
 // wants a snapshot closes its end for writing, or says nothing for a while: programs that only read, as socat does.
 const (
-	silence    = 300 * time.Millisecond
 	maxRequest = 4 << 10 // bytes
 	setWord    = "set "
 )
@@ -31,7 +31,7 @@ type reply struct {
 
 // request reads a client's line; "": it has none.
 func (s *Server) request(c *net.UnixConn) string {
-	if c.SetReadDeadline(time.Now().Add(silence)) != nil {
+	if c.SetReadDeadline(time.Now().Add(limits.Request.Here())) != nil {
 		return ""
 	}
 	line, err := bufio.NewReader(io.LimitReader(c, maxRequest)).ReadString('\n')
