@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -224,7 +225,12 @@ func TestCancelEndsQEMU(t *testing.T) {
 
 // Invariant: qemu: Cancel, Close, or the death of the parent end QEMU.
 func TestCloseEndsQEMU(t *testing.T) {
-	m := boot(t, guest(t))
+	c := guest(t)
+	c.Append = earlyWords
+	m := boot(t, c)
+	if n := bytes.Count(m.Console(), []byte("\n")); n < 15 { // each is a sign of life
+		t.Errorf("a probe's kernel prints %d lines:\n%s", n, m.Console())
+	}
 	for range 2 {
 		testkit.OK(t, m.Close())
 	}

@@ -124,3 +124,31 @@ func TestKVMIsBlamed(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// Invariant: qemu: A guest is begun again by TCG where KVM may be to blame for its end, and for no other end.
+func TestWhatKVMIsToBlameFor(t *testing.T) {
+	said := func(l ...string) []string { return l }
+	for _, c := range []struct {
+		name   string
+		e      RunError
+		booted bool
+		want   bool
+	}{
+		{"internal error", RunError{Err: ErrStopped, Detail: "internal-error"}, true, true},
+		{"an image's disk is full", RunError{Err: ErrStopped, Detail: "io-error"}, true, false},
+		{"the guest's kernel panics", RunError{Err: ErrStopped, Detail: "guest-panicked"}, true, false},
+		{"silent", RunError{Err: ErrSilent}, false, true},
+		{"late", RunError{Err: ErrNoInit}, false, true},
+		{"dies without a word", RunError{Err: ErrExited, Detail: "exit status 1"}, false, true},
+		{"dies by a signal", RunError{Err: ErrExited, Detail: "signal: aborted", Stderr: said("warning: x")}, false, true},
+		{"its arguments are wrong", RunError{Err: ErrExited, Detail: "exit status 1", Stderr: said("-x: invalid option")}, false,
+			false},
+		{"says kvm", RunError{Err: ErrExited, Detail: "exit status 1", Stderr: said("failed to initialize kvm")}, false, true},
+		{"says KVM later", RunError{Err: ErrExited, Detail: "signal: killed", Stderr: said("x", "KVM internal error.")}, true,
+			true},
+		{"ends later", RunError{Err: ErrExited, Detail: "signal: killed"}, true, false},
+		{"panics", RunError{Err: ErrKernelPanic}, false, false},
+	} {
+		testkit.Equal(t, c.name, c.e.ofKVM(c.booted), c.want)
+	}
+}

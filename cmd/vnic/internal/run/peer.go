@@ -126,10 +126,12 @@ func (p *peer) watch(f func(error)) {
 	})
 }
 
+// beat is how often we say that we are alive. The other host may be a faster one, which waits by its own limits.
+func (p *peer) beat() time.Duration { return min(p.silence, time.Duration(limits.Stall)/3) / 10 }
+
 // live says that we are alive.
 func (p *peer) live() {
-	// The other host may be a faster one, which waits by its own limits.
-	tick := time.NewTicker(min(p.silence, time.Duration(limits.Stall)/3) / 10)
+	tick := time.NewTicker(p.beat())
 	defer tick.Stop()
 	for {
 		select {

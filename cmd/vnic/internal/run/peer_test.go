@@ -97,6 +97,13 @@ func TestHostilePeers(t *testing.T) {
 	}
 }
 
+// A slow host waits long for a fast one, which does not for it.
+func TestSlowHostIsHeardByAFastOne(t *testing.T) {
+	for silence, want := range map[time.Duration]time.Duration{time.Second: time.Second / 10, time.Hour: 2 * time.Second} {
+		testkit.Equal(t, silence.String(), makePeer(nil, "b", silence, new(atomic.Bool)).beat(), want)
+	}
+}
+
 // Whatever lines come, what is kept of them is bounded, and what is shown printable.
 func FuzzPeer(f *testing.F) {
 	f.Add([]byte(`{"say":"hello","hello":{"guest":"b"}}` + "\n" + `{"say":"step","step":"x","data":"y"}` + "\n" +
