@@ -441,6 +441,17 @@ func TestSenderGivesUp(t *testing.T) {
 	dead.receives(a, 99)
 }
 
+// By the default, which follows how slow the machine is, a Sender sleeps while it waits.
+func TestSenderSleepsForItsDefaultPatience(t *testing.T) {
+	a, b := pair(t, nic.SenderOptions{})
+	a.start()
+	a.sendTo(b, 0)
+	a.tx.await(1)
+	if s := a.tx.sender.Stats(); s.GaveUp != 1 || s.Waits < 1 || s.Waits > 50 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // A frame is not given up for time in which its Sender did not run: neither may its receiver have. It is when the
 // Sender has looked for buffers all the while.
 func TestSenderThatDidNotRunWaitsOn(t *testing.T) {

@@ -18,7 +18,7 @@ const patienceSteps = 16
 // all threads for a second; who was not looked for in that time has not failed to come. So a Sender that
 // waits looks at the clock once a Step, and what passes between two looks counts as two Steps at most.
 type Patience struct {
-	Limit   time.Duration // 0: limits.Patience
+	Limit   time.Duration // 0: limits.Patience; limit has it
 	stalled [4]stalled
 
 	looked time.Time     // real

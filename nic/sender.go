@@ -555,7 +555,8 @@ func (s *Sender) heldLeft() time.Duration {
 	if s.held == 0 {
 		return -1
 	}
-	left := s.patience.Limit
+	limit := s.patience.limit()
+	left := limit
 	link := int64(math.MaxInt64) // as many wait for it as have a place: the clock is read once for them
 	var first time.Time
 	for _, f := range s.frames[:s.held] {
@@ -566,7 +567,7 @@ func (s *Sender) heldLeft() time.Duration {
 		}
 	}
 	if !first.IsZero() {
-		left = max(0, first.Add(s.patience.Limit).Sub(s.patience.Pass(time.Now(), true)))
+		left = max(0, first.Add(limit).Sub(s.patience.Pass(time.Now(), true)))
 	}
 	if link != math.MaxInt64 {
 		left = min(left, shape.Until(link))

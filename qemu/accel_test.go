@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/internal/testkit"
@@ -68,4 +69,32 @@ func TestKVMThatMayNotBeOpenedIsNamed(t *testing.T) {
 	var why string
 	testkit.WithoutOverride(t, func() { why = kvmMissing() })
 	testkit.Equal(t, "missing", why, "/dev/kvm may not be opened (is the user in group kvm?)")
+}
+
+// A guest that KVM stops though a probe had passed: for a while AccelAuto is TCG, and doctor says why.
+func TestWhatKVMStopsIsRemembered(t *testing.T) {
+	testkit.LeavesNothing(t)
+	t.Setenv(envKVMDevice, os.DevNull)
+	c := script(t, "exit 1")
+	c.Accel, c.Cache = AccelAuto, t.TempDir()
+	key := keyOf(c.QEMU, c.Kernel)
+	probes{{probeKey: key, OK: true, At: time.Now()}}.save(c.Cache)
+	_, err := Start(t.Context(), c)
+	var e *RunError
+	if !errors.As(err, &e) || !e.KVM || e.Record() == "" {
+		t.Fatalf("got %v", err)
+	}
+	if p := readProbes(c.Cache).find(key); p == nil || !p.OK {
+		t.Errorf("before it is kept: %+v", p)
+	}
+	Keep(e.Record())
+	if p := readProbes(c.Cache).find(key); p == nil || p.OK || !p.Late || p.Why != "QEMU ended early: exit status 1" {
+		t.Errorf("after: %+v", p)
+	}
+	c.Accel = AccelKVM
+	if _, err = Start(t.Context(), c); !errors.As(err, &e) || !e.KVM || e.Record() != "" {
+		t.Errorf("where it was asked for: %v", err)
+	}
+	Keep("")
+	Keep("{")
 }

@@ -140,7 +140,9 @@ func (m *Machine) verdict() error {
 		e.Detail = strings.TrimPrefix(e.Detail+": "+kernelNeeds, ": ")
 	}
 	e.Stderr = proc.LastLines(m.stderr.Bytes(), 1<<10)
-	e.KVM = m.accel == AccelKVM && e.ofKVM(booted)
+	if e.KVM = m.accel == AccelKVM && e.ofKVM(booted); e.KVM && m.record != nil {
+		e.record = m.record(e)
+	}
 	if d := unknownDevice(e.Stderr); d != "" && !booted {
 		return &assets.Missing{What: m.name + ": " + m.qemu, Err: fmt.Errorf("%w: %s", ErrNoDevice, d),
 			Fix: "give another (--qemu), or none, and one is fetched"}
@@ -166,8 +168,12 @@ func (e *RunError) ofKVM(booted bool) bool {
 	return false
 }
 
-// OfKVM says whether a line of QEMU's is about KVM: "KVM internal error. Suberror: 1", "error: kvm run failed".
-func OfKVM(line string) bool { return strings.Contains(strings.ToLower(line), "kvm") }
+// kvmWords are QEMU's about KVM (accel/kvm/kvm-all.c, system/vl.c). A QEMU may be called qemu-kvm, and a file anything.
+var kvmWords = regexp.MustCompile(`KVM internal error|KVM: |KVM kernel module|requires KVM|kvm run failed|` +
+	`initialize kvm|-accel kvm|\bKVM_[A-Z]|\bkvm_[a-z_]+:|accel/kvm/`)
+
+// OfKVM says whether a line of QEMU's is about KVM.
+func OfKVM(line string) bool { return kvmWords.MatchString(line) }
 
 var deviceLine = regexp.MustCompile(`'([^']*)' is not a valid device model name`)
 

@@ -20,10 +20,9 @@ const maxFacts = 4 << 10
 // parameters, QEMU, and what was tried. Names of the machine, of users and of files are not in it.
 func (r *Report) PrintReport(w io.Writer) error {
 	b := bufio.NewWriter(w)
-	fact := func(name, value string) {
-		fmt.Fprintf(b, "%s: %.*s\n", name, maxFacts, withoutNames(strings.TrimSpace(value)))
-	}
-	fact("processor", processor("/proc/cpuinfo"))
+	line := func(name, value string) { fmt.Fprintf(b, "%s: %.*s\n", name, maxFacts, value) }
+	fact := func(name, value string) { line(name, withoutNames(strings.TrimSpace(value))) }
+	line("processor", processor("/proc/cpuinfo"))
 	var u unix.Utsname
 	if err := unix.Uname(&u); err == nil {
 		fact("kernel", unix.ByteSliceToString(u.Sysname[:])+" "+unix.ByteSliceToString(u.Release[:])+" "+
@@ -107,7 +106,10 @@ func oneOf(path string) string {
 
 // named are a file's name, after "given:" without a directory, too, and somebody's at a machine, as a kernel of one's own
 // has it in its version.
-var named = regexp.MustCompile(`given: [^)]*|[^\s();,:"']*/[^\s();,:"']*|\S+@\S+`)
+var named = regexp.MustCompile(`given: [^)]*|'[^']*[./][^']*'|"[^"]*[./][^"]*"|[^\s();,:"']*/[^\s();,:"']*|\S+@\S+`)
+
+// unnamed have a slash and name no file: a place in a kernel's code, what a line of it is about, a date.
+var unnamed = regexp.MustCompile(`^/dev/|\+0x[0-9a-f]+/0x[0-9a-f]+$|^x86/|^\d+/\d+/\d+$`)
 
 // withoutNames has what names files and people taken out.
 func withoutNames(s string) string {
@@ -117,7 +119,7 @@ func withoutNames(s string) string {
 			return "given"
 		case strings.Contains(name, "@"):
 			return "(who)"
-		case strings.HasPrefix(name, "/dev/"):
+		case unnamed.MatchString(name):
 			return name
 		}
 		return "(file)"

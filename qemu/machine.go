@@ -141,6 +141,8 @@ type Machine struct {
 	err    error         // set before done is closed
 	stderr agent.Tail    // QEMU's; read after the child's end
 
+	record func(*RunError) *record // of one that KVM has stopped; nil: KVM was asked for
+
 	// of watch
 	shutdown string // reason of the SHUTDOWN event
 	cause    error  // why we ended it
@@ -170,6 +172,9 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 		return nil, MemoryError(c.Name, fmt.Errorf("%s: %w", c.Name, err))
 	}
 	begin := time.Now()
+	if c.Accel == AccelAuto {
+		m.record = func(e *RunError) *record { return c.record(e, begin) }
+	}
 	go m.watch(ctx, c.Silence, c.BootLimit, c.TimeLimit)
 	select {
 	case <-m.up:
@@ -180,9 +185,6 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 	case <-m.done:
 	}
 	m.closeRAM()
-	if e := (*RunError)(nil); c.Accel == AccelAuto && errors.As(m.err, &e) && e.KVM {
-		e.record = c.record(e, begin)
-	}
 	if m.err == nil { // booted, and off again before anybody looked
 		return nil, &RunError{Name: m.name, Err: ErrPowerOff, Console: proc.LastLines(m.Console(), consoleLines)}
 	}

@@ -181,15 +181,15 @@ func (s *Stack) configure(o Options) error {
 	}
 	s.maxRecv = recv.Max
 	// A guest that is emulated on a busy host may be silent for long without having lost anything.
-	rto := tcpip.TCPMinRTOOption(limits.MinRTO.Here())
+	rto := limits.MinRTO.Here()
 	recovery := tcpip.TCPRecovery(0)
 	if o.RACK {
-		rto, recovery = tcpip.TCPMinRTOOption(limits.MinRTORACK.Here()), tcpip.TCPRACKLossDetection
+		rto, recovery = limits.MinRTORACK.Here(), tcpip.TCPRACKLossDetection
 	}
 	if o.MinRTO > 0 {
-		rto = tcpip.TCPMinRTOOption(o.MinRTO)
+		rto = o.MinRTO
 	}
-	if err := ether.SetTCP(s.ns, &send, &recv, &rto, &recovery); err != nil {
+	if err := ether.SetTCP(s.ns, &send, &recv, ether.MinRTO(rto), &recovery); err != nil {
 		return err
 	}
 	if err := s.ns.CreateNIC(ether.NIC, s.link); err != nil {

@@ -6,10 +6,12 @@ import (
 	"io"
 
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/qemu"
 )
 
-// tellFlows says who sent what to whom when a lab has ended, to w and to a file, which may be nil.
-func tellFlows(w io.Writer, last *stat.Page, file *draft) error {
+// tellFlows says who sent what to whom when a lab has ended, to w and to a file, which may be nil, and has accel, by
+// which its guests ran.
+func tellFlows(w io.Writer, last *stat.Page, accel qemu.Accel, file *draft) error {
 	if last == nil {
 		return nil
 	}
@@ -18,9 +20,12 @@ func tellFlows(w io.Writer, last *stat.Page, file *draft) error {
 		return err
 	}
 	var b bytes.Buffer
-	all := last.Flows
-	if all == nil {
-		all = &stat.Flows{List: []stat.Flow{}}
+	all := struct {
+		Accel qemu.Accel `json:"accel,omitempty"`
+		*stat.Flows
+	}{accel, last.Flows}
+	if all.Flows == nil {
+		all.Flows = &stat.Flows{List: []stat.Flow{}}
 	}
 	return errors.Join(err, printJSON(&b, all), file.commit(b.Bytes()))
 }

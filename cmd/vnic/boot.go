@@ -17,6 +17,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/qemu"
 	"vnic.dev/vnic/uplink"
 )
 
@@ -143,13 +144,15 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 			o.Services = append(uplinks(ups, o.Broker), look.services...)
 			ctx, cancel := o.Broker.Guard(c.Context())
 			defer cancel()
+			var accel qemu.Accel
+			o.Booted = func(a qemu.Accel) { accel = a }
 			status, err := boot.Do(ctx, o)
 			err = unlessLost(ctx, err)
 			if r := look.capture.Report(); r != nil && (r.Missed > 0 || verbose) {
 				ui.note("%v", r)
 			}
 			noteRefused(o.Broker, ui.note)
-			err = errors.Join(err, tellFlows(c.ErrOrStderr(), look.counters.Last(), file))
+			err = errors.Join(err, tellFlows(c.ErrOrStderr(), look.counters.Last(), accel, file))
 			if err == nil && status != 0 {
 				return exitStatus(status)
 			}

@@ -166,13 +166,14 @@ func (g *Gateway) local6() netip.Addr {
 
 // configure gives netstack its addresses, routes and bounds.
 func (g *Gateway) configure(ep *endpoint) error {
-	recovery, rto := tcpip.TCPRecovery(0), tcpip.TCPMinRTOOption(limits.MinRTORACK.Here())
+	recovery := tcpip.TCPRecovery(0)
 	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 1 << 20}
 	recv := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 1 << 20}
 	linger, timeWait := tcpip.TCPLingerTimeoutOption(10*time.Second), tcpip.TCPTimeWaitTimeoutOption(5*time.Second)
 	sack, moderate, syn := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(true),
 		tcpip.TCPSynRetriesOption(4)
-	if err := ether.SetTCP(g.ns, &recovery, &rto, &send, &recv, &linger, &timeWait, &sack, &moderate, &syn); err != nil {
+	rto := ether.MinRTO(limits.MinRTORACK.Here())
+	if err := ether.SetTCP(g.ns, &recovery, rto, &send, &recv, &linger, &timeWait, &sack, &moderate, &syn); err != nil {
 		return fmt.Errorf("netstack: %w", err)
 	}
 	for _, o := range []any{

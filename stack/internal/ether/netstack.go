@@ -3,6 +3,7 @@ package ether
 import (
 	"fmt"
 	"net/netip"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -25,6 +26,12 @@ func New(more ...stack.TransportProtocolFactory) *stack.Stack {
 		},
 		TransportProtocols: append(more, tcp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6),
 	})
+}
+
+// MinRTO is the option of the least retransmission timeout: what is asked for, or the most that netstack takes.
+func MinRTO(d time.Duration) *tcpip.TCPMinRTOOption {
+	o := tcpip.TCPMinRTOOption(min(d, tcp.MaxRTO))
+	return &o
 }
 
 // SetTCP sets options of TCP.

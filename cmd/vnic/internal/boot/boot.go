@@ -234,11 +234,9 @@ func (l *runner) boot(ctx context.Context) error {
 		for _, g := range l.guests {
 			l.alive.Set(g.name, limit.Runs)
 		}
-		how := "KVM"
-		if l.guests[0].machine.Accel() != qemu.AccelKVM {
-			how = "TCG, which emulates their CPUs"
+		if o.Booted != nil {
+			o.Booted(l.guests[0].machine.Accel())
 		}
-		o.Note("guests run by %s", how)
 	}
 	return err
 }

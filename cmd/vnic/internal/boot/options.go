@@ -64,7 +64,8 @@ type Options struct {
 	Confine func() error
 	Broker  *broker.Client
 
-	Accel          qemu.Accel // how QEMU runs guests
+	Accel          qemu.Accel             // how QEMU runs guests
+	Booted         func(accel qemu.Accel) // told when all guests have booted, and how they run; may be nil
 	Fetch          assets.Options
 	Log            *slog.Logger
 	Note           func(format string, args ...any)
