@@ -14,7 +14,7 @@ step probe 'a guest has booted with it' vnic doctor
 step 'run virtio' '(kvm)' vnic run --offline --nic virtio --size 4M
 
 begin=$SECONDS
-vnic boot --offline --guests 2 --gpu-memory 0 -- sh -c 'ping -c 3 gateway && sleep 1000' > out 2>&1 & pid=$!
+vnic boot --offline --guests 2 --gpu-memory 0 -- sh -c 'ping -c 3 -w 30000 gateway && sleep 1000' > out 2>&1 & pid=$!
 until [ "$(grep -c 'icmp_seq=3' out)" = 2 ]; do kill -0 $pid || failed boot; sleep 1; done
 qemus() { # the guests' that run by KVM
   for f in $(grep -lsa 'guest=[g]uest' /proc/[0-9]*/cmdline); do grep -qsa kvm "$f" && echo "$f"; done

@@ -15,7 +15,7 @@ grep -q 'proved .*as expected' out || failed 'selftest: what is expected'
 cat > memory <<'MEMORY'
 cat /sys/devices/system/clocksource/clocksource0/current_clocksource
 for d in /sys/bus/pci/devices/*; do [ "$(cat $d/device)" != 0x1110 ] || gpu=$d; done
-ping -c 10 gateway > pinged & pid=$!
+ping -c 10 -w 30000 gateway > pinged & pid=$!
 for i in 1 2 3 4 5 6 7 8; do
   echo 1 > $gpu/remove; [ ! -e $gpu ] || exit 1
   echo 1 > /sys/bus/pci/rescan; [ -e $gpu ] || exit 1
