@@ -175,9 +175,9 @@ func (p *pci) mapStructures() error {
 	return p.enter(pieces[capCommon:])
 }
 
-// enter makes the first access to each page of the structures, right after one to the configuration space. Where KVM runs
-// on an emulated processor (QEMU's SVM) it ends the guest at the first access to a page of a BAR, if an exception, such
-// as a page fault, came since the guest was last left (docs/found.md); reading the configuration space leaves it.
+// enter makes the first access to each page of the structures, right after one to the configuration space. Where KVM
+// runs on an emulated processor (QEMU's SVM) it ends the guest at the first access to a page of a BAR, if an exception,
+// such as a page fault, came since the guest was last left (docs/found.md); reading the configuration space leaves it.
 // Elsewhere these are a few reads that change nothing: the ISR byte's comes before any interrupt that is waited for.
 func (p *pci) enter(pieces []regs) error {
 	var own [1]byte

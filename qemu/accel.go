@@ -43,9 +43,9 @@ var probing = struct {
 	found      probes
 }{}
 
-// ChooseAccel says how guests are to be run. With AccelAuto it is KVM if that works here, in fact and not by the look of
-// it: /dev/kvm may exist and then fail in the guest's first instructions. It boots a small guest, once for each boot of
-// this machine. AccelKVM is not tried, and an error where there is no /dev/kvm. why is one line for the user.
+// ChooseAccel says how guests are to be run. With AccelAuto it is KVM if that works here, in fact and not by the look
+// of it: /dev/kvm may exist and then fail in the guest's first instructions. It boots a small guest, once for each boot
+// of this machine. AccelKVM is not tried, and an error where there is no /dev/kvm. why is one line for the user.
 //
 // What the probe's guest took to boot makes limits follow (limits.Booted).
 func ChooseAccel(ctx context.Context, r *assets.Resolved, want Accel) (accel Accel, why string, err error) {
@@ -89,7 +89,7 @@ const (
 	envKVMDevice = "VNIC_TEST_KVM"
 )
 
-// MayUseKVM says whether AccelAuto may be KVM here.
+// MayUseKVM says whether /dev/kvm can be opened, so that AccelAuto may choose KVM.
 func MayUseKVM() bool { return kvmMissing() == "" }
 
 // kvmMissing says why KVM cannot even be tried; "" = it can.

@@ -113,8 +113,10 @@ func (d *doctor) kvm(s *assets.Survey) {
 		d.add("kvm", assets.Worse, "/dev/kvm is there, and was not tried yet", "the first run tries it")
 		return
 	}
-	d.Probe = &Probe{QEMU: p.QEMU, Kernel: p.Kernel, At: p.At, Seconds: p.Seconds, OK: p.OK, Why: p.Why, Console: p.Console}
-	tried := fmt.Sprintf("QEMU %s and kernel %s, %s, %.1f s", p.QEMU, p.Kernel, p.At.Local().Format(time.DateTime), p.Seconds)
+	d.Probe = &Probe{QEMU: p.QEMU, Kernel: p.Kernel, At: p.At, Seconds: p.Seconds, OK: p.OK, Why: p.Why,
+		Console: p.Console}
+	tried := fmt.Sprintf("QEMU %s and kernel %s, %s, %.1f s", p.QEMU, p.Kernel, p.At.Local().Format(time.DateTime),
+		p.Seconds)
 	if p.OK {
 		d.add("kvm", assets.Good, "works: a guest has booted with it ("+tried+")", "")
 		return

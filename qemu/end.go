@@ -153,8 +153,8 @@ func (m *Machine) verdict() error {
 	return e
 }
 
-// ofKVM says whether KVM may be to blame. A QEMU that has ended with words about something else, and the status of a
-// mistake in its arguments, would do so without KVM, too.
+// ofKVM says whether KVM may be to blame. It is not where QEMU has ended with status 1 and words about something else:
+// its arguments are wrong, and TCG would not help.
 func (e *RunError) ofKVM(booted bool) bool {
 	said := slices.ContainsFunc(e.Stderr, OfKVM)
 	switch e.Err {

@@ -84,7 +84,7 @@ func processor(path string) string {
 	return strings.TrimSpace(s + " " + strings.Join(has, " "))
 }
 
-// parameters are those of a kernel's module, sorted; "": it is not there.
+// parameters gives the parameters of a loaded kernel module, sorted by name; "" where it is not loaded.
 func parameters(dir string) string {
 	if _, err := os.Stat(dir); err != nil {
 		return ""
@@ -104,14 +104,14 @@ func oneOf(path string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// named are a file's name, after "given:" without a directory, too, and somebody's at a machine, as a kernel of one's own
-// has it in its version.
+// named matches what may name a file or a person: what follows "given:", a quoted word with a dot or a slash, a path,
+// and user@host, which a kernel that somebody has built has in its version.
 var named = regexp.MustCompile(`given: [^)]*|'[^']*[./][^']*'|"[^"]*[./][^"]*"|[^\s();,:"']*/[^\s();,:"']*|\S+@\S+`)
 
-// unnamed have a slash and name no file: a place in a kernel's code, what a line of it is about, a date.
+// unnamed matches words with a slash that name no file: a place in a kernel's code (f+0x4/0x20), "x86/", a date.
 var unnamed = regexp.MustCompile(`^/dev/|\+0x[0-9a-f]+/0x[0-9a-f]+$|^x86/|^\d+/\d+/\d+$`)
 
-// withoutNames has what names files and people taken out.
+// withoutNames replaces names of files and people.
 func withoutNames(s string) string {
 	return named.ReplaceAllStringFunc(s, func(name string) string {
 		switch {

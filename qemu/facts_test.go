@@ -18,9 +18,11 @@ func TestReportNamesNobody(t *testing.T) {
 	r := &Report{Facts: []assets.Fact{
 		{Name: "qemu", Value: "11.1.2 (/data/somebody/qemu); not used: ./secret/qemu-system-x86_64: no QEMU"},
 		{Name: "kernel", Value: "7.3.4 (given: secret)"},
-		{Name: "kvm", Value: "no /dev/kvm: QEMU ended early: qemu: somebody/bios: no file"}, {Name: "cache", Value: "/srv/secret"}},
+		{Name: "kvm", Value: "no /dev/kvm: QEMU ended early: qemu: somebody/bios: no file"},
+		{Name: "cache", Value: "/srv/secret"}},
 		Probe: &Probe{Console: []string{"Linux version 7.3.4 (somebody@secret) (gcc 15)",
-			"BIOS 1.17.0 04/01/2014", "x86/fpu: RIP: 0010:native_write_msr+0x4/0x20", "could not open 'secret.img'", "last words"}}}
+			"BIOS 1.17.0 04/01/2014", "x86/fpu: RIP: 0010:native_write_msr+0x4/0x20", "could not open 'secret.img'",
+			"last words"}}}
 	var b bytes.Buffer
 	testkit.OK(t, r.PrintReport(&b))
 	for _, want := range []string{"\nkernel: Linux ", "opened: no: ", "vnic's qemu: 11.1.2 ((file)); not used: ",

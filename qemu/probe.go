@@ -15,8 +15,8 @@ import (
 )
 
 // earlyWords have the kernel print from its first instructions on, so that a guest that does nothing is told from one
-// that is slow: some 30 lines of a healthy boot (1200 bytes), none of which may be waited for longer than
-// limits.ProbeSilence (Linux Documentation/admin-guide/kernel-parameters.txt; of two loglevels the last one holds).
+// that is slow. A healthy boot prints some 30 lines (1200 bytes); limits.ProbeSilence is the longest time between two
+// of them (Linux Documentation/admin-guide/kernel-parameters.txt; of two loglevels the last one holds).
 const earlyWords = "earlyprintk=ttyS0 earlycon loglevel=6"
 
 // probe boots a guest under KVM as far as its init. It fails when the guest has printed nothing for a while, and so

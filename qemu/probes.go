@@ -34,7 +34,7 @@ const lateHolds = time.Hour
 
 func (p *probed) took() time.Duration { return time.Duration(p.Seconds * float64(time.Second)) }
 
-// holds says whether it is not to be tried again.
+// holds says whether KVM need not be tried again.
 func (p *probed) holds(now time.Time) bool {
 	return !p.Late || now.Sub(p.At) < lateHolds && !now.Before(p.At)
 }
@@ -78,8 +78,8 @@ func Keep(line string) {
 	}
 }
 
-// readProbes reads those of a cache's directory. What cannot be read was not found, nor what a vnic wrote that did not
-// say when: its limits were others.
+// readProbes reads the probes in a cache's directory. A file that cannot be read has none. A probe without a time is
+// left out: an older vnic wrote it, which had other limits.
 func readProbes(dir string) probes {
 	var f struct {
 		Probes probes `json:"probes"`

@@ -54,7 +54,8 @@ func TestProbesAnswerForOtherKernels(t *testing.T) {
 	for i := range maxProbes + 3 {
 		readProbes(dir).with(probed{probeKey: key("now", "11.1", fmt.Sprint(i)), Why: fmt.Sprint(i), At: now}).save(dir)
 	}
-	readProbes(dir).with(probed{probeKey: key("now", "11.1", "10"), OK: true, At: now}).save(dir) // in the place of the other
+	// In the place of the other.
+	readProbes(dir).with(probed{probeKey: key("now", "11.1", "10"), OK: true, At: now}).save(dir)
 	l := readProbes(dir)
 	testkit.Equal(t, "kept", len(l), maxProbes)
 	testkit.Equal(t, "the oldest", l[0].Kernel, "3")

@@ -95,7 +95,8 @@ func TestMissingProgramIsReported(t *testing.T) {
 	}
 }
 
-// Invariant: qemu: A guest that gives no sign of life is ended soon, where that is asked for, and KVM is blamed if it ran it.
+// Invariant: qemu: A guest that gives no sign of life is ended soon where that is asked for, and KVM is blamed if it
+// ran it.
 func TestSilentGuestIsEnded(t *testing.T) {
 	testkit.LeavesNothing(t)
 	defer func(g limits.Limit) { grace = g }(grace)
@@ -141,15 +142,16 @@ func TestWhatKVMIsToBlameFor(t *testing.T) {
 		{"late", RunError{Err: ErrNoInit}, false, true},
 		{"dies without a word", RunError{Err: ErrExited, Detail: "exit status 1"}, false, true},
 		{"dies by a signal", RunError{Err: ErrExited, Detail: "signal: aborted", Stderr: said("warning: x")}, false, true},
-		{"its arguments are wrong", RunError{Err: ErrExited, Detail: "exit status 1", Stderr: said("-x: invalid option")}, false,
-			false},
+		{"its arguments are wrong", RunError{Err: ErrExited, Detail: "exit status 1", Stderr: said("-x: invalid option")},
+			false, false},
 		{"is called by it", RunError{Err: ErrExited, Detail: "exit status 1", Stderr: said("qemu-kvm: -x: invalid option")},
 			false, false},
 		{"has it in a file's name", RunError{Err: ErrExited, Detail: "exit status 1",
 			Stderr: said("-drive file=/srv/kvm/x: Could not open '/srv/kvm/x': No such file")}, false, false},
 		{"dies of an assertion", RunError{Err: ErrExited, Detail: "signal: aborted",
 			Stderr: said("qemu: ../accel/kvm/kvm-all.c:1: kvm_set_x: Assertion `r == 0' failed.")}, true, true},
-		{"says kvm", RunError{Err: ErrExited, Detail: "exit status 1", Stderr: said("failed to initialize kvm")}, false, true},
+		{"says kvm", RunError{Err: ErrExited, Detail: "exit status 1", Stderr: said("failed to initialize kvm")},
+			false, true},
 		{"says KVM later", RunError{Err: ErrExited, Detail: "signal: killed", Stderr: said("x", "KVM internal error.")}, true,
 			true},
 		{"ends later", RunError{Err: ErrExited, Detail: "signal: killed"}, true, false},

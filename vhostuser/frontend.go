@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/internal/peer"
 )
 
-// DefaultTimeout is how long a Frontend waits for an answer, on a machine that is not slow. GET_VRING_BASE drains a queue
-// before it is answered.
+// DefaultTimeout is how long a Frontend waits for an answer, on a machine that is not slow. GET_VRING_BASE drains a
+// queue before it is answered.
 const DefaultTimeout = time.Duration(limits.Frontend)
 
 // Frontend is the side of vhost-user that owns the memory: what QEMU is, for a Go process. Its

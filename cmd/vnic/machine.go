@@ -67,8 +67,8 @@ func accelerated(f *pflag.FlagSet, a *qemu.Accel) {
 	if isSpare {
 		*a = qemu.AccelTCG
 	}
-	f.Var((*accelFlag)(a), "accel", "how QEMU runs the guests: kvm; tcg, which emulates their CPUs; or auto: by KVM where "+
-		"a small guest boots with it ($"+qemu.EnvAccel+")")
+	f.Var((*accelFlag)(a), "accel", "how QEMU runs the guests: kvm; tcg, which emulates their CPUs; or auto: by KVM "+
+		"where a small guest boots with it ($"+qemu.EnvAccel+")")
 	f.Var(slowFlag{}, "slow", "how many times longer than usual everything that is waited for may take, 1 to "+
 		strconv.Itoa(limits.Max)+"; more where guests boot slowly ($"+limits.Env+")")
 }

@@ -17,9 +17,9 @@ import (
 
 // A spare is this program again, with the same arguments, that does nothing yet. It is started while this process may
 // start others, where guests run by KVM without having been told to. If KVM stops a guest before the guests' job has
-// begun, this process ends all that it has, and the spare does the job by TCG in its place, on the same terminal. Nobody
-// else is started for a process that may have been taken over: the spare's arguments and environment are from before
-// its guests.
+// begun, this process ends all that it has, and the spare does the job by TCG in its place, on the same terminal.
+// Nobody else is started for a process that may have been taken over: the spare's arguments and environment are from
+// before its guests.
 type spare struct {
 	child *proc.Child
 	turn  *os.File // a line has it begin, a qemu.RunError's Record; the end of the file has it end
@@ -73,8 +73,8 @@ func (s *spare) dismiss() {
 	}
 }
 
-// takeOver has the spare do the job, and gives its exit status. It is interrupted as this process is. An error is one of
-// a spare that is gone.
+// takeOver has the spare do the job, and gives its exit status. It is interrupted as this process is. An error is one
+// of a spare that is gone.
 func (s *spare) takeOver(record string, interrupted <-chan struct{}) (int, error) {
 	if _, err := s.turn.WriteString(record + "\n"); err != nil {
 		return exitFailed, fmt.Errorf("the process that goes on by TCG is gone: %w", err)
@@ -97,7 +97,8 @@ func (s *spare) takeOver(record string, interrupted <-chan struct{}) (int, error
 }
 
 // awaitTurn is the beginning of a spare: it returns when its turn has come, and false when it never will. From then on
-// interrupt is called when the process before it is interrupted, or gone. It does nothing in a process that is no spare.
+// interrupt is called when the process before it is interrupted, or gone. It does nothing in a process that is no
+// spare.
 func awaitTurn(interrupt func()) bool {
 	n, err := strconv.Atoi(os.Getenv(spareEnv))
 	if err != nil {
@@ -119,8 +120,8 @@ func awaitTurn(interrupt func()) bool {
 	return true
 }
 
-// stoppedByKVM is what to say of an error that KVM is to blame for: once is a line for a job that is begun again by TCG,
-// and record is what takeOver wants.
+// stoppedByKVM is what to say of an error that KVM is to blame for: once is a line for a job that is begun again by
+// TCG, and record is what takeOver wants.
 func stoppedByKVM(err error) (once, record string, yes bool) {
 	var e *qemu.RunError
 	if !errors.As(err, &e) || !e.KVM {

@@ -50,7 +50,8 @@ func opExec(ctx context.Context, a Exec) (any, error) {
 	cmd := exec.CommandContext(ctx, a.Args[0], a.Args[1:]...)
 	cmd.Stdin = bytes.NewReader([]byte(a.Stdin))
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	cmd.WaitDelay = limits.AgentStop.Here() - limits.LastOutput.Here() // for output that its children may hold open; Serve waits longer
+	// For output that its children may hold open; Serve waits longer.
+	cmd.WaitDelay = limits.AgentStop.Here() - limits.LastOutput.Here()
 	err := cmd.Run()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		return nil, err

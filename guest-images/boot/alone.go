@@ -19,7 +19,8 @@ func runAlone(setUp error) {
 	}
 	say(setUp)
 	p, err := os.StartProcess("/proc/self/exe", []string{agent.ConsoleApplet}, &os.ProcAttr{
-		Env: append([]string{"PATH=/bin:/sbin", "HOME=/root"}, limits.Environ()...), Dir: "/", Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
+		Env: append([]string{"PATH=/bin:/sbin", "HOME=/root"}, limits.Environ()...), Dir: "/",
+		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
 	})
 	if err != nil {
 		say(err)

@@ -79,8 +79,8 @@ func raise(n float64) {
 // follow.
 func Booted(d time.Duration) { Stretch(float64(d) / float64(knownBoot)) }
 
-// Doublings is how often a time has to be doubled to be as much longer, at least, as limits are: for a protocol that has
-// powers of two.
+// Doublings is how often a time has to be doubled to be as much longer, at least, as limits are: for a protocol that
+// has powers of two.
 func Doublings() int { return int(math.Ceil(math.Log2(Slow()))) }
 
 // Started is what Slow would be by the time that a QEMU took to say its version.

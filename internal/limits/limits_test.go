@@ -36,8 +36,8 @@ func TestLimitsFollowTheMachine(t *testing.T) {
 }
 
 func TestSlowIsRead(t *testing.T) {
-	for s, want := range map[string]float64{"1": 1, "2.5": 2.5, "1000": 1000, "0": 0, "0.9": 0, "1001": 0, "NaN": 0, "": 0, "x": 0,
-		"-3": 0} {
+	for s, want := range map[string]float64{"1": 1, "2.5": 2.5, "1000": 1000, "0": 0, "0.9": 0, "1001": 0, "NaN": 0,
+		"": 0, "x": 0, "-3": 0} {
 		n, err := Parse(s)
 		if n != want || (err == nil) != (want > 0) {
 			t.Errorf("%q: %v, %v", s, n, err)

@@ -30,8 +30,8 @@ const (
 	QEMUVersion = Limit(20 * time.Second)
 	// Monitor is how long QEMU may take to take a command of its monitor.
 	Monitor = Limit(10 * time.Second)
-	// QEMUEnd is how long QEMU has to answer, and to go after SIGTERM. There is nothing in a guest to be saved, and a user
-	// who presses Ctrl-C does not want to wait.
+	// QEMUEnd is how long QEMU has to answer, and to go after SIGTERM. There is nothing in a guest to be saved, and a
+	// user who presses Ctrl-C does not want to wait.
 	QEMUEnd = Limit(time.Second)
 	// GuestEnd is how long the end of a connection to a QEMU that is gone, or whose guest is, may take to be seen.
 	GuestEnd = Limit(2 * time.Second)
@@ -43,8 +43,8 @@ const (
 
 // What a guest's init, its agent and its kernel's devices have.
 const (
-	// ResultsPort is how long a virtio port may take to appear, and to be connected: QEMU tells of both after the driver's
-	// start.
+	// ResultsPort is how long a virtio port may take to appear, and to be connected: QEMU tells of both after the
+	// driver's start.
 	ResultsPort = Limit(3 * time.Second)
 	// LastOutput is how long the streams of an agent, or of a program of it, may be open after its end: its children may
 	// hold them.
@@ -101,8 +101,8 @@ const (
 const (
 	// Patience is how long a frame waits for a receiver without buffers.
 	Patience = Limit(500 * time.Millisecond)
-	// FirstPenalty and LastPenalty are how long after that frames to the same receiver are not waited for: the first time,
-	// and at most.
+	// FirstPenalty and LastPenalty are how long after that frames to the same receiver are not waited for: the first
+	// time, and at most.
 	FirstPenalty = Limit(2 * time.Second)
 	LastPenalty  = Limit(32 * time.Second)
 	// StuckWrite is how long a write to a frontend's eventfd may block.
@@ -129,8 +129,8 @@ const (
 const (
 	// Broker is how long the process outside of the sandbox may take for anything but a connection.
 	Broker = Limit(5 * time.Second)
-	// LocalServer is how long a server of ours may say nothing, and LocalClient how long a client may take to take what it
-	// has asked for.
+	// LocalServer is how long a server of ours may say nothing, and LocalClient how long a client may take to take what
+	// it has asked for.
 	LocalServer = Limit(5 * time.Second)
 	LocalClient = Limit(5 * time.Second)
 	// Request is how long a client of a local server may say nothing until it is taken for one that only reads.
@@ -168,8 +168,8 @@ const (
 	LastWords = Limit(time.Second)
 	// Exchange is how long two ends of RDMA may take to tell each other what they have.
 	Exchange = Limit(30 * time.Second)
-	// LossFreeRTO is the least retransmission timeout where nothing is lost: an acknowledgement that is late is so because
-	// a guest did not run, and what is sent again all the same would spoil the counts.
+	// LossFreeRTO is the least retransmission timeout where nothing is lost: an acknowledgement that is late is so
+	// because a guest did not run, and what is sent again all the same would spoil the counts.
 	LossFreeRTO = Limit(3 * time.Second)
 	// MinRTO and MinRTORACK are the least ones of our stack, without RACK and with it. The gateway's is the latter, too.
 	MinRTO     = Limit(time.Second)

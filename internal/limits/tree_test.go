@@ -22,8 +22,9 @@ const many = 143
 var exceptions string
 
 // waits are the packages that wait for guests, NICs, QEMU and peers. Names are of folders, with all below them.
-var waits = []string{"block", "cmd/vnic", "collective", "control", "devmem", "driver", "gpumem", "guest", "guest-images",
-	"internal/proc", "lab", "loader", "nic", "qemu", "rdma", "stack", "uplink", "vfiouser", "vhostuser", "wire"}
+var waits = []string{"block", "cmd/vnic", "collective", "control", "devmem", "driver", "gpumem", "guest",
+	"guest-images", "internal/proc", "lab", "loader", "nic", "qemu", "rdma", "stack", "uplink", "vfiouser", "vhostuser",
+	"wire"}
 
 // forTests are folders in them that only tests have.
 var forTests = []string{"devmem/devmemtest", "devmem/kernel/clienttest", "devmem/kernel/kerneltest", "nic/nictest",
@@ -185,7 +186,8 @@ func e() {
 	g(x.Round(10*time.Millisecond), int(y/time.Millisecond), float64(time.Second), 3*time.Second/2)
 	h(max(z, time.Millisecond))
 }`, 0))(t)
-	want := []string{"a: 5 * time.Second", "d: time.Hour", "e: time.Minute", "e: 3 * time.Second / 2", "e: time.Millisecond"}
+	want := []string{"a: 5 * time.Second", "d: time.Hour", "e: time.Minute", "e: 3 * time.Second / 2",
+		"e: time.Millisecond"}
 	if got := times(tree); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

@@ -55,7 +55,8 @@ const (
 // Defaults are the options without a flag, but for a seed.
 func Defaults() Options {
 	o := Options{Options: guests.Defaults(), Modes: []string{transfer.Devmem}, Size: 64 << 20, Connections: 4,
-		Range: 1 << 20, Record: 64 << 10, Batch: 16, Prefetch: 4, Timeout: time.Duration(limits.Silence), Retry: time.Duration(limits.ServerBack)}
+		Range: 1 << 20, Record: 64 << 10, Batch: 16, Prefetch: 4,
+		Timeout: time.Duration(limits.Silence), Retry: time.Duration(limits.ServerBack)}
 	o.Guests, o.Gateway = 1, &lab.GatewayFlags{}
 	return o
 }

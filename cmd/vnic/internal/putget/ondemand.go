@@ -162,7 +162,9 @@ func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
 	if err := u.pages(ctx, r, nic, &before); err != nil {
 		return fmt.Errorf("guest %s: %w", u.responder.Name, err)
 	}
-	return u.set.Each(ctx, limits.Connect.Here(), func(ctx context.Context, g *guests.Guest) error { return g.CloseRDMA(ctx) })
+	return u.set.Each(ctx, limits.Connect.Here(), func(ctx context.Context, g *guests.Guest) error {
+		return g.CloseRDMA(ctx)
+	})
 }
 
 // why says what is known of memory that the NIC did not get, before what came of that.

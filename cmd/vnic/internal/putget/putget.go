@@ -86,7 +86,9 @@ func (u *use) run(ctx context.Context, r *Run, port uint16) error {
 	if o.InProc {
 		r.Requester.CPUPerGB, r.Responder.CPUPerGB = nil, nil
 	}
-	return u.set.Each(ctx, limits.Connect.Here(), func(ctx context.Context, g *guests.Guest) error { return g.CloseRDMA(ctx) })
+	return u.set.Each(ctx, limits.Connect.Here(), func(ctx context.Context, g *guests.Guest) error {
+		return g.CloseRDMA(ctx)
+	})
 }
 
 // connect has both guests make memory regions and queue pairs, and connect these. window is how many bytes of the data

@@ -66,7 +66,8 @@ func (m *flowCounters) remove() {
 
 // settle waits until the sender's worker has counted what the receiver already has: it counts after it has delivered.
 func (m *flowCounters) settle(ctx context.Context, n uint64) {
-	for end := time.Now().Add(limits.Counted.Here()); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(time.Millisecond) {
+	end := time.Now().Add(limits.Counted.Here())
+	for ; time.Now().Before(end) && ctx.Err() == nil; time.Sleep(time.Millisecond) {
 		tx, rx, _, _ := m.read()
 		if (m.ends[0] == nil || payload(tx) >= n) && (m.ends[1] == nil || payload(rx) >= n) {
 			return

@@ -99,7 +99,9 @@ func TestHostilePeers(t *testing.T) {
 
 // A slow host waits long for a fast one, which does not for it.
 func TestSlowHostIsHeardByAFastOne(t *testing.T) {
-	for silence, want := range map[time.Duration]time.Duration{time.Second: time.Second / 10, time.Hour: 2 * time.Second} {
+	for silence, want := range map[time.Duration]time.Duration{
+		time.Second: time.Second / 10, time.Hour: 2 * time.Second,
+	} {
 		testkit.Equal(t, silence.String(), makePeer(nil, "b", silence, new(atomic.Bool)).beat(), want)
 	}
 }

@@ -263,7 +263,8 @@ func (b *bench) exec(ctx context.Context, dir string, stdout, stderr io.Writer, 
 
 // prepare brings the interfaces to the state in which each program finds them.
 func (b *bench) prepare(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, limits.SelftestSetup.Here(), fmt.Errorf("not done within %v", limits.SelftestSetup.Here()))
+	limit := limits.SelftestSetup.Here()
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done within %v", limit))
 	defer cancel()
 	var said bytes.Buffer
 	st, err := b.sh(ctx, setupScript, &said)

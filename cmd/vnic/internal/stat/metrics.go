@@ -201,8 +201,9 @@ func serveMetrics(addr string, s *Server) (*metricsServer, error) {
 	}
 	m := &metricsServer{listener: list[0]}
 	m.http = http.Server{
-		Handler: m.requests.Handler(metricsHandler(s)), ReadTimeout: limits.LocalClient.Here(), WriteTimeout: 2 * limits.LocalClient.Here(),
-		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		Handler: m.requests.Handler(metricsHandler(s)), ReadTimeout: limits.LocalClient.Here(),
+		WriteTimeout: 2 * limits.LocalClient.Here(),
+		IdleTimeout:  time.Minute, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	for _, l := range list {
 		m.wg.Go(func() { _ = m.http.Serve(l) }) // ErrServerClosed
