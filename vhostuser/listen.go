@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -28,8 +29,8 @@ func ListenAndServe(ctx context.Context, path string, d Device, space *dma.Space
 		return err
 	}
 	defer func() { _ = listener.Close() }() // which removes the socket, too
-	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
-	defer stop()
+	// Not Close: its descriptor might still be open when ListenAndServe has returned. The deadline is long past.
+	defer context.AfterFunc(ctx, func() { _ = listener.(*net.UnixListener).SetDeadline(time.Unix(1, 0)) })()
 	log.Info("listening", "socket", path)
 	backend := NewBackend(d, space, log)
 	for {

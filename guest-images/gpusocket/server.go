@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -55,7 +56,9 @@ func (s *server) serve(ctx context.Context) {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { _ = s.l.Close() })()
+	defer func() { _ = s.l.Close() }()
+	// Not Close, which might still be under way when serve has returned. The deadlines are long past.
+	defer context.AfterFunc(ctx, func() { _ = s.l.SetDeadline(time.Unix(1, 0)) })()
 	for {
 		c, err := s.l.AcceptUnix()
 		if err != nil {
@@ -65,7 +68,7 @@ func (s *server) serve(ctx context.Context) {
 			return
 		}
 		wg.Go(func() {
-			defer context.AfterFunc(ctx, func() { _ = c.Close() })()
+			defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
 			defer func() { _ = c.Close() }()
 			if err := s.program(ctx, c); err != nil && ctx.Err() == nil {
 				s.log(err)

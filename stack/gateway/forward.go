@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -37,6 +38,14 @@ func (g *Gateway) Forwards() []Forward {
 	return slices.Clone(g.forwards)
 }
 
+// closes closes a socket when the gateway ends, before Close has returned: nobody waits for a context.AfterFunc.
+func (g *Gateway) closes(c io.Closer) {
+	g.serve(func() {
+		<-g.ctx.Done()
+		_ = c.Close()
+	})
+}
+
 func (g *Gateway) listenTCP(f *Forward) error {
 	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(f.Listen))
 	if err != nil {
@@ -44,9 +53,8 @@ func (g *Gateway) listenTCP(f *Forward) error {
 	}
 	f.Listen = netip.AddrPortFrom(f.Listen.Addr(), l.Addr().(*net.TCPAddr).AddrPort().Port())
 	to := f.To
-	context.AfterFunc(g.ctx, func() { l.Close() })
+	g.closes(l)
 	g.serve(func() {
-		defer l.Close()
 		for {
 			c, err := l.AcceptTCP()
 			if err != nil { // out of descriptors, or the like

@@ -32,14 +32,13 @@ func (g *Gateway) listenUDP(f *Forward) error {
 	}
 	f.Listen = netip.AddrPortFrom(f.Listen.Addr(), c.LocalAddr().(*net.UDPAddr).AddrPort().Port())
 	u := &udpForward{g: g, host: c, to: f.To, flows: map[netip.AddrPort]*outerFlow{}}
-	context.AfterFunc(g.ctx, func() { c.Close() })
+	g.closes(c)
 	g.serve(u.run)
 	return nil
 }
 
 // run brings the host's datagrams to the guest.
 func (u *udpForward) run() {
-	defer u.host.Close()
 	buf := make([]byte, maxUDPSize)
 	for {
 		n, from, err := u.host.ReadFromUDPAddrPort(buf)
