@@ -6,6 +6,7 @@
 #include <linux/kref.h>
 #include <linux/memremap.h>
 #include <linux/miscdevice.h>
+#include <linux/mmu_notifier.h>
 #include <linux/mutex.h>
 #include <linux/pci.h>
 #include <linux/spinlock.h>
@@ -131,6 +132,19 @@ int vnicgpu_mailbox(struct vnicgpu *gpu);
 
 /* Nobody tells anything any more: the page is given back. */
 void vnicgpu_mailbox_end(struct vnicgpu *gpu);
+
+/*
+ * Linux says what becomes of a program's pages from now on. It takes all locks of the program's memory the first time,
+ * and gives up where a signal is pending (mm/vma.c, mm_take_all_locks). The call begins again then, once the signal was
+ * handled, as fork does (kernel/fork.c): no program has to expect EINTR. Nothing may have been changed before.
+ */
+static inline int vnicgpu_watch(struct mmu_interval_notifier *n, struct mm_struct *mm, unsigned long start,
+				unsigned long size, const struct mmu_interval_notifier_ops *ops)
+{
+	int ret = mmu_interval_notifier_insert(n, mm, start, size, ops);
+
+	return ret == -EINTR ? -ERESTARTNOINTR : ret;
+}
 
 /* What the NIC is told: that it has to let go of pages of a region. */
 struct vnicgpu_note {

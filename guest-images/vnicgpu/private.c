@@ -315,7 +315,7 @@ static int look(struct vnicgpu *gpu, struct hmm_range *range)
 	struct mm_struct *mm = current->mm;
 	unsigned long i, n = (range->end - range->start) >> PAGE_SHIFT;
 	u64 *places = (u64 *)range->hmm_pfns;
-	int ret = mmu_interval_notifier_insert(&notifier, mm, range->start, range->end - range->start, &where_ops);
+	int ret = vnicgpu_watch(&notifier, mm, range->start, range->end - range->start, &where_ops);
 
 	if (ret)
 		return ret;

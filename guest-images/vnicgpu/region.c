@@ -198,7 +198,7 @@ static int region_new(struct vnicgpu *gpu, unsigned long start, unsigned long si
 	r->id = ret;
 	r->mm = current->mm;
 	mmgrab(r->mm);
-	ret = mmu_interval_notifier_insert(&r->notifier, r->mm, start, size, &region_ops);
+	ret = vnicgpu_watch(&r->notifier, r->mm, start, size, &region_ops);
 	if (ret) {
 		region_put(r);
 		return ret;

@@ -82,6 +82,11 @@ func main() {
 				return
 			}
 			fatal(err)
+		case "signals":
+			if err = signalled(os.Args[2]); err == nil {
+				return
+			}
+			fatal(err)
 		case "bind":
 			g, err := only()
 			if err == nil {

@@ -26,6 +26,7 @@ var pagingCases = []testCase{
 	{"a fork's pages are no NIC's", forkTold},
 	{"a process that ends, or is killed, has its pages back first", childTold},
 	{"a region that is closed has no pages", closeTold},
+	{"a signal ends no call", notInterrupted},
 	{"nothing that a NIC writes while pages move is lost", stress},
 	{"a NIC that acknowledges first loses writes", sabotage},
 	{"a NIC that takes answers for newer than they are loses writes", believing},
