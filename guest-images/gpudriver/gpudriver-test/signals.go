@@ -13,8 +13,8 @@ import (
 	"vnic.dev/vnic/guest-images/gpudriver"
 )
 
-// notInterrupted: the first call of a program that has Linux watch its memory begins again when a signal comes, and does
-// not fail. It is each call's only chance to be the first, so each has a process.
+// notInterrupted: the first call of a program that has Linux watch its memory begins again when a signal comes, and
+// does not fail. A process has one first call, so each call has a process.
 func notInterrupted(g gpudriver.GPU) error {
 	return withNIC(g, func(*gpudriver.File, *hostNIC) error {
 		for _, call := range []string{"region", "where"} {
@@ -26,8 +26,8 @@ func notInterrupted(g gpudriver.GPU) error {
 	})
 }
 
-// signalled is that process. It has 8,192 mappings, all of which Linux locks at that call, and meanwhile signals come, at
-// most 4,096.
+// signalled is that process. It has 8,192 mappings, all of which Linux locks at that call, and meanwhile signals come,
+// at most 4,096.
 func signalled(call string) error {
 	runtime.LockOSThread()
 	g, err := only()
