@@ -153,8 +153,8 @@ func (m *Machine) verdict() error {
 	return e
 }
 
-// ofKVM says whether KVM may be to blame. It is not where QEMU has ended with status 1 and words about something else:
-// its arguments are wrong, and TCG would not help.
+// ofKVM says whether KVM may be to blame. KVM is not to blame where QEMU has ended with status 1 and words about
+// something else: then QEMU's arguments are wrong, and TCG would not help.
 func (e *RunError) ofKVM(booted bool) bool {
 	said := slices.ContainsFunc(e.Stderr, OfKVM)
 	switch e.Err {

@@ -34,7 +34,7 @@ const lateHolds = time.Hour
 
 func (p *probed) took() time.Duration { return time.Duration(p.Seconds * float64(time.Second)) }
 
-// holds says whether KVM need not be tried again.
+// holds says whether the result of a probe still counts; KVM is not tried again then.
 func (p *probed) holds(now time.Time) bool {
 	return !p.Late || now.Sub(p.At) < lateHolds && !now.Before(p.At)
 }

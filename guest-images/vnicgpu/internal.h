@@ -134,9 +134,9 @@ int vnicgpu_mailbox(struct vnicgpu *gpu);
 void vnicgpu_mailbox_end(struct vnicgpu *gpu);
 
 /*
- * Linux says what becomes of a program's pages from now on. It takes all locks of the program's memory the first time,
- * and gives up where a signal is pending (mm/vma.c, mm_take_all_locks). The call begins again then, once the signal was
- * handled, as fork does (kernel/fork.c): no program has to expect EINTR. Nothing may have been changed before.
+ * Has Linux call ops when pages of a program move or go. The first time, Linux takes all locks of the program's memory,
+ * and gives up where a signal is pending (mm/vma.c, mm_take_all_locks). The ioctl then begins again when the signal was
+ * handled, as fork does (kernel/fork.c): no program has to expect EINTR. It takes back first what it has changed.
  */
 static inline int vnicgpu_watch(struct mmu_interval_notifier *n, struct mm_struct *mm, unsigned long start,
 				unsigned long size, const struct mmu_interval_notifier_ops *ops)

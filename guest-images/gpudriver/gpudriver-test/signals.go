@@ -26,8 +26,8 @@ func notInterrupted(g gpudriver.GPU) error {
 	})
 }
 
-// signalled is that process. It has 8,192 mappings, all of which Linux locks at that call, and meanwhile signals come,
-// at most 4,096.
+// signalled makes the call in that process. The process has 8,192 mappings, all of which Linux locks in the call;
+// meanwhile another thread sends it signals, at most 4,096.
 func signalled(call string) error {
 	runtime.LockOSThread()
 	g, err := only()
