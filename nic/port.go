@@ -44,8 +44,8 @@ type Config struct {
 	GPUs         []GPU
 	Memory       *dma.Space // by physical address, where an IOMMU translates what the NIC uses; nil: it does not
 	Shape        *Shape     // nil: nothing slows it down
-	// Hold is for how long a merge of frames may stay open when its batch has ended (receive coalescing), at most MaxHold;
-	// 0: it ends with the batch.
+	// Hold is for how long a merge of frames may stay open when its batch has ended (receive coalescing), at most
+	// MaxHold; 0: it ends with the batch.
 	Hold     time.Duration
 	Clock    func() int64 // that Hold goes by: nanoseconds, above 0; nil: shape.Now. Tests turn it by hand
 	Flows    int          // rows of the account of flows (FlowAccount), at most flows.MaxRows; 0: none is kept
@@ -199,8 +199,17 @@ func (p *Port) Reset() {
 	p.rdma.reset()
 	p.engine.Reset() // not under mu: jobs that end put frames into receive queue 0
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.reset()
+	p.mu.Unlock()
+	p.Restarted()
+}
+
+// Restarted tells the other ports of the switch that this one's guest begins anew: its connections are gone. Reset and
+// DriverChanged do so; a device model does when it has nobody behind it any more.
+func (p *Port) Restarted() {
+	if link := p.link.Load(); link != nil {
+		link.Restarted()
+	}
 }
 
 // DriverChanged says that another driver took over without a device reset: its guest replaced one that has
@@ -213,7 +222,9 @@ func (p *Port) DriverChanged() {
 	p.mu.Unlock()
 	if !untouched {
 		p.Reset()
+		return
 	}
+	p.Restarted()
 }
 
 func (p *Port) reset() {

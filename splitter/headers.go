@@ -89,7 +89,7 @@ type Headers struct {
 	IPv6      bool   // of an IP frame
 	AH        bool   // IPv6 has an authentication header, behind which Parse has looked: its SPI is AHSPI
 	EtherType uint16 // behind the tags
-	VLAN      uint16 // TCI of the outermost tag, if VLANs > 0
+	VLAN      uint16 // TCI of the outermost tag, if VLANs > 0; see Tagged
 	L3Off     uint16 // end of the link header with its tags (also for NotIP)
 	L4Off     uint16 // end of the IP headers; 0 for NotIP and Malformed
 	// HdrLen is the length of all headers: for TCP with its options, for UDP with the UDP header. For OtherIP and
@@ -99,8 +99,8 @@ type Headers struct {
 	Seq, Ack uint32 // of TCP
 	AHSPI    uint32 // of the first authentication header, if AH
 	// FrameLen is the frame's length by its IP header: what lies behind it is padding of a runt (see Carried), or a
-	// trailer, which no length or checksum of IP, TCP or UDP covers. For NotIP and Malformed it is the length that Parse
-	// was given.
+	// trailer, which no length or checksum of IP, TCP or UDP covers. For NotIP and Malformed it is the length that
+	// Parse was given.
 	FrameLen uint32
 	Flow     Flow
 }
@@ -136,3 +136,7 @@ func (h *Headers) SplitLen(limit uint32) (n uint32, ok bool) {
 	}
 	return n, h.Class != Malformed && n <= limit
 }
+
+// Tagged says whether a frame is of a VLAN: a tag alone whose VLAN is 0 gives a priority only, and the frame counts as
+// one without (802.1Q, 9.6).
+func (h *Headers) Tagged() bool { return h.VLANs > 1 || h.VLANs == 1 && h.VLAN&0xfff != 0 }

@@ -79,6 +79,15 @@ func (l *Link) Name() string { return l.port.Name() }
 // switch no two links ever have the same.
 func (l *Link) Serial() uint32 { return l.serial }
 
+// Restarted tells the other ports that the machine behind this one begins anew (RestartObserver).
+func (l *Link) Restarted() {
+	for _, o := range l.sw.ports.Load().list {
+		if p, ok := o.port.(RestartObserver); ok && o != l {
+			p.PortRestarted(l)
+		}
+	}
+}
+
 // Port returns the port.
 func (l *Link) Port() Port { return l.port }
 

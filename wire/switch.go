@@ -112,6 +112,7 @@ func (s *Switch) Detach(l *Link) error {
 		s.table.forget(l.id) // no address is learned for it any more
 		s.names.leave(l)
 		s.remove(l, true)
+		l.Restarted()
 		s.log.Info("port detached", "port", l.Name())
 		err = nil
 	})

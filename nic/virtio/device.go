@@ -245,6 +245,7 @@ func (d *Device) Disconnected() {
 		_ = d.EnableQueue(i, false)
 	}
 	d.port.SuspendRDMA(true)
+	d.port.Restarted()   // what it has beyond, it gets again
 	d.eventFDs.Release() // the next frontend
 	d.status = 0
 	d.pair0 = pair0{}

@@ -150,6 +150,7 @@ func (g *Gateway) network(o dhcp4.Options, mac wire.MAC) {
 	o[dhcp4.BroadcastAddress] = lastOf(g.o.Prefix4).AsSlice()
 	o[dhcp4.DNS] = own
 	o[dhcp4.DomainName] = []byte(domain)
+	o[dhcp4.DomainSearch] = encodeNames(g.search)
 	o[dhcp4.InterfaceMTU] = binary.BigEndian.AppendUint16(nil, uint16(g.o.MTU))
 	if g.o.NAT {
 		o[dhcp4.Router] = own

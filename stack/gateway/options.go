@@ -41,9 +41,13 @@ type Options struct {
 
 // Outside is the host as a gateway sees it.
 type Outside interface {
-	// Dial makes a connection, of "tcp", or a socket that is connected, of "udp".
+	// Dial makes a connection, of "tcp".
 	Dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error)
-	// DialResolver is Dial to one of Resolvers.
+	// OpenFlow makes a socket of a flow of datagrams.
+	OpenFlow(ctx context.Context, f Flow) (*net.UDPConn, error)
+	// OpenAnswer makes a socket at a forward's address, of any port, that is connected to who has sent to the forward.
+	OpenAnswer(ctx context.Context, listen, sender netip.AddrPort) (*net.UDPConn, error)
+	// DialResolver makes a connection, or a socket of "udp" that is connected, to one of Resolvers.
 	DialResolver(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error)
 	Resolvers() []netip.AddrPort
 	// Addrs are the host's own addresses.
@@ -56,6 +60,9 @@ type Outside interface {
 type Datagrams interface {
 	ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error)
 	WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error)
+	// Lost is how many datagrams it has had no room for, as far as it is known: all that came before what was read
+	// last.
+	Lost() uint64
 	LocalAddr() net.Addr
 	Close() error
 }

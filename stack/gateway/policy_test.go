@@ -342,6 +342,10 @@ func TestPolicyIsJudgedWhereASocketIsMade(t *testing.T) {
 					dialled <- network + " " + to.to.String()
 					return nil, net.ErrClosed
 				}
+				g.openFlow = func(_ context.Context, _ Flow, to permit) (*net.UDPConn, error) {
+					dialled <- "udp " + to.to.String()
+					return nil, net.ErrClosed
+				}
 			})
 			r := w.raw(1)
 			r.meet()

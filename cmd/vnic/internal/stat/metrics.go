@@ -29,7 +29,11 @@ var (
 		"port")
 	descMerges  = desc("coalesced_packets_total", "GSO packets made of several frames for a guest.", "port")
 	descRefused = desc("gateway_refused_total", "Flows and questions of guests beyond the gateway's bounds.", "port")
-	descDenied  = desc("gateway_denied_total", "Flows and questions of guests that the gateway's policy refuses.",
+	descEvicted = desc("gateway_evicted_total", "Of what guests had of the gateway, what made room for one with less.",
+		"port")
+	descUDPLost = desc("gateway_lost_datagrams_total", "Datagrams that a host's socket, or a guest, had no room for.",
+		"port")
+	descDenied = desc("gateway_denied_total", "Flows and questions of guests that the gateway's policy refuses.",
 		"port", "rule")
 	descRules = desc("flow_rules", "Flow rules that are set.", "port")
 
@@ -99,6 +103,8 @@ func (p *PortCounters) collect(x *exposition) {
 	}
 	if g := p.Gateway; g != nil {
 		count(descRefused, g.Refused)
+		count(descEvicted, g.Evicted)
+		count(descUDPLost, g.LostDatagrams)
 		for rule, n := range g.Denied {
 			count(descDenied, n, rule)
 		}

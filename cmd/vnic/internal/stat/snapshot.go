@@ -110,10 +110,12 @@ type LinkCounters struct {
 	Drops            map[string]uint64 `json:"drops"` // by wire.DropReason; what is 0 is left out
 }
 
-// Gateway is what a gateway refused guests.
+// Gateway is what a gateway did not do for guests.
 type Gateway struct {
-	Refused uint64            `json:"refused"` // beyond the bounds
-	Denied  map[string]uint64 `json:"denied"`  // by gateway.Rule of its policy
+	Refused       uint64            `json:"refused"`        // beyond the bounds
+	Evicted       uint64            `json:"evicted"`        // what made room for a guest that had less
+	LostDatagrams uint64            `json:"lost_datagrams"` // that a socket or a guest had no room for
+	Denied        map[string]uint64 `json:"denied"`         // by gateway.Rule of its policy
 }
 
 // GPU is one that a port uses.
@@ -160,7 +162,7 @@ func (p *Port) read() PortCounters {
 	}
 	if p.Gateway != nil {
 		s := p.Gateway()
-		c.Gateway = &Gateway{Refused: s.Refused, Denied: map[string]uint64{}}
+		c.Gateway = &Gateway{Refused: s.Refused, Evicted: s.Evicted, LostDatagrams: s.UDPLost, Denied: map[string]uint64{}}
 		for r := gateway.RuleNone + 1; r < gateway.NumRules; r++ {
 			c.Gateway.Denied[r.String()] = s.Denied[r]
 		}
