@@ -105,12 +105,14 @@ func (s *dnsServer) connection(r *tcp.ForwarderRequest, o owner, made func()) {
 		return
 	}
 	made()
+	bufs := s.g.buffers.take(maxTCP) // the least
+	bufs.set(ep)
 	c := gonet.NewTCPConn(wq, ep)
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })
 	defer stop()
 	defer func() {
 		c.Close()
-		s.g.unfinished.add(o, ep)
+		s.g.unfinished.add(o, ep, bufs)
 	}()
 	s.stream(ctx, c, o, addrPort(id.RemoteAddress, id.RemotePort))
 }

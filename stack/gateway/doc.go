@@ -39,6 +39,9 @@
 // Which port it is the wire says (wire.Packet.From), not the source address, so a guest that makes up addresses gets no
 // more. What is refused, or makes room, is counted in Stats; finding it costs a look at each of the port's.
 //
+// Connections share 256 MiB for what they send and receive (budget.go): a port's first have 1 MiB each way, the next
+// less, and from the 64th on, or when the rest is taken, 64 KiB.
+//
 // What comes waits for netstack in a queue for each port, which are served in turn by bytes (inbox.go): all have 512
 // frames and 4 MiB in equal parts, each 32 frames and 64 KiB at least. A full one makes its senders wait (Busy), as it
 // is always emptied; towards a guest without buffers the gateway waits as a NIC's worker does (nic.Sender). What waits

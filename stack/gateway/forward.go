@@ -94,6 +94,8 @@ func (g *Gateway) fromHost(ctx context.Context, host hostConn, to netip.AddrPort
 		return
 	}
 	g.count.tcpFlows.Add(1)
+	bufs := g.buffers.take(g.tcp.has(o))
+	bufs.set(guest.ep)
 	splice(ctx, guest, host)
-	g.unfinished.add(o, guest.ep)
+	g.unfinished.add(o, guest.ep, bufs)
 }

@@ -44,6 +44,7 @@ type Gateway struct {
 	pending *quota // of connections that are asked for
 
 	unfinished unfinished
+	buffers    budget
 	flows      flows
 	waiting    atomic.Int64 // bytes in the backlogs of flows
 
@@ -96,7 +97,7 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 		dialResolver: dialHost, listenHost: listenHost,
 		openFlow:   func(ctx context.Context, f Flow, _ permit) (*net.UDPConn, error) { return f.open(ctx) },
 		openAnswer: openAnswer, told: map[uint32]*nic.LogLimit{},
-		unfinished: unfinished{shares: newShares[tcpip.Endpoint](maxUnfinished)}}
+		unfinished: unfinished{shares: newShares[ended](maxUnfinished)}}
 	if out := o.Outside; out != nil {
 		g.resolvers, g.listenHost, g.host = out.Resolvers, out.ListenUDP, newHostAddrs(addrsOf(out))
 		g.dial = func(ctx context.Context, n string, p permit) (net.Conn, error) { return out.Dial(ctx, n, p.to) }
@@ -106,6 +107,7 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 			return out.DialResolver(ctx, n, p.to)
 		}
 	}
+	g.buffers.left = bufferSpare
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.leases = newLeases(&g.o)
 	g.leases.sw = sw

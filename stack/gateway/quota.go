@@ -174,6 +174,13 @@ func (q *quota) endOf(o owner) {
 	}
 }
 
+// has says how many an owner has.
+func (q *quota) has(o owner) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.shares.by[o])
+}
+
 // taken says how many there are now.
 func (q *quota) taken() int64 {
 	q.mu.Lock()

@@ -143,9 +143,11 @@ func (p *pending) connection(r *tcp.ForwarderRequest) {
 		r.Complete(true)
 		return
 	}
+	bufs := g.buffers.take(g.tcp.has(from))
+	bufs.set(ep)
 	r.Complete(false)
 	made()
 	g.count.tcpFlows.Add(1)
 	splice(ctx, newGuestConn(wq, ep), host)
-	g.unfinished.add(from, ep)
+	g.unfinished.add(from, ep, bufs)
 }

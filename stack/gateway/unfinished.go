@@ -15,16 +15,25 @@ const maxUnfinished = maxTCP
 // unfinished are the guests' ends of connections that the gateway has let go of.
 type unfinished struct {
 	mu     sync.Mutex
-	shares shares[tcpip.Endpoint]
+	shares shares[ended]
+}
+
+// ended is one of them.
+type ended struct {
+	ep   tcpip.Endpoint
+	bufs *buffers // that it still needs for what it sends
 }
 
 // add notes an end that is closed.
-func (u *unfinished) add(o owner, ep tcpip.Endpoint) {
+func (u *unfinished) add(o owner, ep tcpip.Endpoint, bufs *buffers) {
+	bufs.received()
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if kept(ep) {
-		u.shares.add(o, ep)
+	if !kept(ep) {
+		bufs.free()
+		return
 	}
+	u.shares.add(o, ended{ep, bufs})
 }
 
 // room says whether an owner may have another connection. Too many that only wait for what is left in the network to go
@@ -33,33 +42,36 @@ func (u *unfinished) add(o owner, ep tcpip.Endpoint) {
 func (u *unfinished) room(o owner) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.shares.n < u.shares.all {
-		return true
-	}
 	if u.sweep(); u.shares.n < u.shares.all {
 		return true
 	}
 	if from, ok := u.shares.giver(o); ok {
-		u.shares.remove(from, 0).Abort()
+		u.abort(from, 0)
 		return true
 	}
-	i := slices.IndexFunc(u.shares.by[o], func(ep tcpip.Endpoint) bool {
-		return tcp.EndpointState(ep.State()) == tcp.StateTimeWait
+	i := slices.IndexFunc(u.shares.by[o], func(e ended) bool {
+		return tcp.EndpointState(e.ep.State()) == tcp.StateTimeWait
 	})
 	if i < 0 {
 		return false
 	}
-	u.shares.remove(o, i).Abort()
+	u.abort(o, i)
 	return true
+}
+
+// abort ends one. Under mu.
+func (u *unfinished) abort(o owner, i int) {
+	e := u.shares.remove(o, i)
+	e.ep.Abort()
+	e.bufs.free()
 }
 
 // endOf ends all that an owner has.
 func (u *unfinished) endOf(o owner) {
 	u.mu.Lock()
-	list := u.shares.clear(o)
-	u.mu.Unlock()
-	for _, ep := range list {
-		ep.Abort()
+	defer u.mu.Unlock()
+	for i := len(u.shares.by[o]) - 1; i >= 0; i-- {
+		u.abort(o, i)
 	}
 }
 
@@ -67,8 +79,8 @@ func (u *unfinished) endOf(o owner) {
 func (u *unfinished) sweep() {
 	for o, list := range u.shares.by {
 		for i := len(list) - 1; i >= 0; i-- {
-			if !kept(list[i]) {
-				u.shares.remove(o, i)
+			if !kept(list[i].ep) {
+				u.shares.remove(o, i).bufs.free()
 			}
 		}
 	}
