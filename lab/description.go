@@ -43,17 +43,17 @@ type Guest struct {
 	Name string // for messages; "": guest0, guest1, ...
 	NICs []NIC
 	GPUs []GPU
-	// Sockets and Switches are what NICs and GPUs are below. Without any socket the guest has one that forwards nothing,
-	// and below it a switch for each NIC, with the GPUs of which that NIC is the first that may address them; but no
-	// QEMU is told of these.
+	// Sockets and Switches are what NICs and GPUs are below. Without any socket the guest has one that forwards
+	// nothing, and below it a switch for each NIC, with the GPUs of which that NIC is the first that may address them;
+	// but no QEMU is told of these.
 	Sockets       []Socket
 	Switches      []Switch
 	Interconnects []Interconnect
-	// Driver is that of its GPUs: DriverNode, which "" stands for, or DriverVNICGPU. With the latter QEMU is told of the
-	// tree in any case, as the guest's kernel decides by it which NIC reaches which GPU.
+	// Driver is that of its GPUs: DriverNode, which "" stands for, or DriverVNICGPU. With the latter QEMU is told of
+	// the tree in any case, as the guest's kernel decides by it which NIC reaches which GPU.
 	Driver string
-	// IOMMU has the guest's kernel translate the addresses that its NICs use, by an IOMMU of QEMU's: their maps come and
-	// go with each buffer. Of guests with gVNICs alone, and GPUs that are NUMA nodes.
+	// IOMMU has the guest's kernel translate the addresses that its NICs use, by an IOMMU of QEMU's: their maps come
+	// and go with each buffer. Of guests with gVNICs alone, and GPUs that are NUMA nodes.
 	IOMMU bool
 }
 
@@ -99,12 +99,12 @@ type NIC struct {
 	// RSCUsecs is for how many microseconds frames of a TCP flow that its guest is to get wait for more of the flow, to
 	// become one packet; 0: only those that come in one batch do.
 	RSCUsecs int
-	// XDP has the NIC offload nothing for the guest to receive, no checksums and no segments made one: only then Linux's
-	// virtio_net takes native XDP programs. Of Virtio in QEMU; a gVNIC needs nothing for them.
+	// XDP has the NIC offload nothing for the guest to receive, no checksums and no segments made one: only then
+	// Linux's virtio_net takes native XDP programs. Of Virtio in QEMU; a gVNIC needs nothing for them.
 	XDP  bool
 	Slot Slot // of a guest with sockets; zero of one that may address no GPU: none, on the root complex
-	// Hotplug says that it can be removed while the guest runs, also where it is below a switch: QEMU's guest then sees a
-	// link of 2.5 GT/s and one lane there, whatever Slot says. Of Virtio, and of a guest with sockets.
+	// Hotplug says that it can be removed while the guest runs, also where it is below a switch: QEMU's guest then sees
+	// a link of 2.5 GT/s and one lane there, whatever Slot says. Of Virtio, and of a guest with sockets.
 	Hotplug bool
 	// Timestamps offers the driver timestamps of what it receives, which has a price (gve.Options). Of GVE.
 	Timestamps bool
@@ -137,6 +137,9 @@ func Uniform(n int, nic NIC, gpuMemory uint64) (d Description) {
 	return d
 }
 
+// DefaultStorm is a bound of Options.Storm that no guest meets which does nothing wrong.
+const DefaultStorm = 5000
+
 // Options are what of a lab is not described.
 type Options struct {
 	// how long Close waits for connections to end by themselves, where each QEMU has been ended
@@ -147,6 +150,8 @@ type Options struct {
 	Poll     int  // threads that serve all virtio NICs by polling (nic.Pollers); 0: a thread sleeps at each queue
 	Hot      bool // they never sleep
 	Flows    int  // rows of each NIC's account of flows (nic.Port.FlowAccount); 0: none is kept
+	// Storm is wire.LinkOptions.Storm of each port that has none of its own
+	Storm int
 	// Note is told what becomes of a guest's frames that its user should know: nil: Log is, as a warning
 	Note func(port, text string)
 }

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -113,7 +114,7 @@ func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, 
 		who = *link.Identity
 	}
 	who.MAC, who.Refused = p.MAC, p.refused
-	link.Identity = &who
+	link.Identity, link.Storm = &who, cmp.Or(link.Storm, l.opt.Storm)
 	return p, p.NIC().Attach(l.sw, link)
 }
 

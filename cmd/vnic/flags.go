@@ -173,6 +173,12 @@ func allowMACFlag(f *pflag.FlagSet, m *lab.AllowedMACs, own string) {
 		"macvlan in a guest; never the gateway's or another guest's (default: "+own+")")
 }
 
+// stormFlag bounds what each guest's NIC sends to all others.
+func stormFlag(f *pflag.FlagSet, storm *uint) {
+	f.UintVar(storm, "storm", lab.DefaultStorm, "broadcast and multicast `frames` that a guest may send a second; what is "+
+		"beyond is dropped, and counted as storm (0: no limit)")
+}
+
 // limitFlag is a time that something may take.
 type limitFlag time.Duration
 

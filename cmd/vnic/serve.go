@@ -229,6 +229,7 @@ QEMU's conventions of backend programs.`,
 		"lead a port of this machine's loopback to a guest: [tcp:|udp:]HOSTPORT:[portN:]GUESTPORT, with --lab [guestN:]")
 	uplinkFlag(f, &ups)
 	allowMACFlag(f, &o.AllowMAC, "only that of the first frame after QEMU connects")
+	stormFlag(f, &o.Storm)
 	accelerated(f, &accel)
 	sandboxFlag(f, &sandbox)
 	dump.Flags(f)

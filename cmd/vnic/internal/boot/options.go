@@ -42,6 +42,7 @@ type Options struct {
 	Impair    lab.Impairment // of all links
 
 	AllowMAC lab.AllowedMACs
+	Storm    uint // lab.Options'
 	lab.GatewayFlags
 
 	Copies   []string // HOST:GUEST, or HOST for the same place

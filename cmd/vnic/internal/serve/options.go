@@ -37,6 +37,7 @@ type Options struct {
 	Group     string         // who may connect at Paths besides our user and root; "": nobody
 	AllowMAC  lab.AllowedMACs
 	Flows     int      // lab.Options'
+	Storm     uint     // the same
 	Boot      []string // arguments with which the QEMUs boot something; nil: users have something
 	Poll      int      // threads that poll the NICs' rings; 0: none
 	Hot       bool     // they never sleep
