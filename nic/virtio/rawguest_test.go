@@ -67,6 +67,7 @@ type rawOptions struct {
 	wait     time.Duration // for the NIC; 0: 20 s
 	sabotage *nic.Sabotage
 	claims   bool // source addresses are judged: wire.Identity
+	storm    int  // wire.LinkOptions'
 }
 
 const (
@@ -118,7 +119,7 @@ func newRawGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOp
 	g.dev, err = virtio.New(virtio.Config{Files: files, Port: conf, SetMemTable: o.table, Patience: o.patience})
 	g.OK(err)
 	t.Cleanup(g.dev.Close)
-	var link wire.LinkOptions
+	link := wire.LinkOptions{Storm: o.storm}
 	if o.claims {
 		link.Identity = &wire.Identity{MAC: g.mac}
 	}

@@ -28,7 +28,7 @@ func (g *Gateway) startDHCP() error {
 	return nil
 }
 
-func (g *Gateway) dhcp(at *datagramServer, d datagram) {
+func (g *Gateway) dhcp(_ *datagramServer, d datagram) {
 	var reply []byte
 	var to netip.AddrPort
 	if g.mayAsk(d.data, d.from.Addr()) {
@@ -37,8 +37,13 @@ func (g *Gateway) dhcp(at *datagramServer, d datagram) {
 	if reply == nil {
 		g.count.badDHCP.Add(1)
 	}
-	if len(reply) > 0 {
-		at.reply(reply, to)
+	if len(reply) == 0 {
+		return
+	}
+	// By the endpoint, which is bound to no address, it could come from any that netstack answers for with NAT.
+	if r := g.routeTo(to.Addr(), g.o.Prefix4.Addr()); r != nil {
+		writeDatagram(r, portDHCPServer, to.Port(), reply)
+		r.Release()
 	}
 }
 

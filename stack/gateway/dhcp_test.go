@@ -132,6 +132,27 @@ func TestDHCP(t *testing.T) {
 	}
 }
 
+// An answer comes from the gateway, whatever addresses it stands for at the time.
+func TestDHCPAnswersFromItsAddress(t *testing.T) {
+	asked := make(chan Flow, 1000)
+	w := newRig(t, nil, world(t, asked))
+	r := w.raw(2)
+	r.meet()
+	for i := range byte(20) {
+		to := netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 51, 100, i}), 9)
+		r.mustSend(r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(2), 2000), to, make([]byte, 8)))
+		<-asked // netstack has the address that it is to
+		req := testkit.Must(dhcpv4.New(dhcpv4.WithHwAddr(r.mac[:]), dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover)))(t)
+		r.mustSend(r.udp4(broadcastMAC, netip.AddrPortFrom(netip.IPv4Unspecified(), 68), netip.AddrPortFrom(broadcast4, 67),
+			req.ToBytes()))
+		b := r.await("offer", func(b []byte) bool {
+			r.answerARP(b)
+			return len(b) > 42 && b[12] == 8 && b[13] == 0 && b[23] == splitter.ProtoUDP && binary.BigEndian.Uint16(b[36:]) == 68
+		})
+		testkit.Equal(t, "from", netip.AddrFrom4([4]byte(b[26:30])), prefix4.Addr())
+	}
+}
+
 // Guests learn of the domains that this machine completes names by (RFC 3397, RFC 8106), ours first, and of none
 // without NAT: no question of theirs leaves.
 func TestSearchList(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 const (
 	flowIdle    = 2 * time.Minute // that it may be silent (RFC 4787, REQ-5; RFC 5508, REQ-2)
 	flowSockets = 8               // that send for it; the one that was opened first is closed
+	flowOpens   = 4               // of all flows, that are being opened: others wait, and are gone before if they must go
 )
 
 // flowKey is what a flow of NAT is known by: address-dependent filtering (RFC 4787, 5), so that a server may answer
@@ -260,6 +261,12 @@ func (f *flow) heard(s *flowSocket, from netip.AddrPort, b []byte) {
 // open opens the socket for a datagram. The first one of UDP comes with that which hears other ports of the host,
 // before anything is sent.
 func (f *flow) open(d *outgoing) (*flowSocket, error) {
+	select {
+	case f.gateway.opens <- struct{}{}:
+		defer func() { <-f.gateway.opens }()
+	case <-f.ctx.Done():
+		return nil, f.ctx.Err()
+	}
 	f.mu.Lock()
 	local := uint16(0)
 	if f.hears != nil {

@@ -88,7 +88,7 @@ func (s *flowSocket) drop() {
 // error that came before does not count for this datagram (udp(7), IP_RECVERR).
 func (s *flowSocket) write(b []byte) (sent bool) {
 	err := s.raw.Write(func(fd uintptr) bool {
-		sent = writeDatagram(int(fd), b) != unix.EAGAIN
+		sent = toSocket(int(fd), b) != unix.EAGAIN
 		return true
 	})
 	return sent || err != nil
@@ -97,7 +97,7 @@ func (s *flowSocket) write(b []byte) (sent bool) {
 // pendingErrors is for how many errors of datagrams before it a datagram's send is tried again, at most.
 const pendingErrors = 8
 
-func writeDatagram(fd int, b []byte) (err error) {
+func toSocket(fd int, b []byte) (err error) {
 	for range pendingErrors {
 		if _, err = unix.Write(fd, b); err == nil || err == unix.EAGAIN {
 			break
@@ -114,7 +114,7 @@ func (s *flowSocket) writeWaiting(ctx context.Context, b []byte) (sent bool) {
 		return false
 	}
 	_ = s.raw.Write(func(fd uintptr) bool {
-		sent = writeDatagram(int(fd), b) != unix.EAGAIN
+		sent = toSocket(int(fd), b) != unix.EAGAIN
 		return sent
 	})
 	return sent

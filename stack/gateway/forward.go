@@ -72,7 +72,7 @@ func (g *Gateway) listenTCP(f *Forward) error {
 			} else if !g.serve(func() {
 				defer end()
 				defer entry.give()
-				g.fromHost(ctx, host, to, o)
+				g.fromHost(ctx, host, to, entry)
 			}) {
 				end()
 				entry.give()
@@ -84,7 +84,7 @@ func (g *Gateway) listenTCP(f *Forward) error {
 }
 
 // fromHost carries on a connection of the host to a guest, until ctx ends.
-func (g *Gateway) fromHost(ctx context.Context, host hostConn, to netip.AddrPort, o owner) {
+func (g *Gateway) fromHost(ctx context.Context, host hostConn, to netip.AddrPort, entry *entry) {
 	dial, cancel := context.WithTimeout(ctx, limits.Dial.Here())
 	defer cancel()
 	guest, err := g.dialGuest(dial, to)
@@ -94,8 +94,8 @@ func (g *Gateway) fromHost(ctx context.Context, host hostConn, to netip.AddrPort
 		return
 	}
 	g.count.tcpFlows.Add(1)
-	bufs := g.buffers.take(g.tcp.has(o))
+	bufs := g.buffers.take(entry.nth)
 	bufs.set(guest.ep)
 	splice(ctx, guest, host)
-	g.unfinished.add(o, guest.ep, bufs)
+	g.unfinished.add(entry.owner, guest.ep, bufs)
 }

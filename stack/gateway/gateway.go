@@ -46,7 +46,8 @@ type Gateway struct {
 	unfinished unfinished
 	buffers    budget
 	flows      flows
-	waiting    atomic.Int64 // bytes in the backlogs of flows
+	waiting    atomic.Int64  // bytes in the backlogs of flows
+	opens      chan struct{} // of capacity flowOpens
 
 	// settings that tests change before start
 	now       func() time.Time
@@ -116,6 +117,7 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 	if o.NAT {
 		g.search = append(g.search, hostSearch()...)
 	}
+	g.opens = make(chan struct{}, flowOpens)
 	g.flows = flows{byKey: map[flowKey]*flow{}, forwards: map[forwardKey]*outerFlow{}}
 	g.tcp, g.udp, g.pending = newQuota(maxTCP, &g.count), newQuota(maxUDP, &g.count), newQuota(maxPending, &g.count)
 	return g, nil

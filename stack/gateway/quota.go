@@ -95,6 +95,7 @@ type quota struct {
 type entry struct {
 	q     *quota
 	owner owner
+	nth   int          // of its owner's, as it was taken: from 1 on
 	end   func()       // ends what it was taken for, at once and without waiting
 	rank  func() int64 // of an owner's entries, that with the least goes first; nil: the oldest
 }
@@ -133,6 +134,7 @@ func (q *quota) add(e *entry, giver func() (owner, bool)) *entry {
 		old = q.shares.remove(from, first(q.shares.by[from]))
 	}
 	q.shares.add(e.owner, e)
+	e.nth = len(q.shares.by[e.owner])
 	q.mu.Unlock()
 	if old != nil {
 		q.evicted.Add(1)
@@ -172,13 +174,6 @@ func (q *quota) endOf(o owner) {
 	for _, e := range list {
 		e.end()
 	}
-}
-
-// has says how many an owner has.
-func (q *quota) has(o owner) int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.shares.by[o])
 }
 
 // taken says how many there are now.

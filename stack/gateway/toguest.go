@@ -28,11 +28,17 @@ func (g *Gateway) routeTo(guest, from netip.Addr) *stack.Route {
 // sendDatagram sends a datagram of UDP to a guest. It waits for the guest's MAC, which netstack asks for, and for room
 // among what waits for the wire, for so long as a frame waits for a receiver; what finds none is counted as lost.
 func (g *Gateway) sendDatagram(ctx context.Context, r *stack.Route, from, to uint16, b []byte) {
-	n := header.UDPMinimumSize + len(b)
-	if !g.awaitGuest(ctx, r, n) {
+	if !g.awaitGuest(ctx, r, header.UDPMinimumSize+len(b)) {
 		g.count.udpLost.Add(1)
 		return
 	}
+	writeDatagram(r, from, to, b)
+}
+
+// writeDatagram sends a datagram of UDP to a guest, and does not wait: netstack keeps some while it asks for the
+// guest's MAC.
+func writeDatagram(r *stack.Route, from, to uint16, b []byte) {
+	n := header.UDPMinimumSize + len(b)
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{
 		ReserveHeaderBytes: int(r.MaxHeaderLength()) + header.UDPMinimumSize, Payload: buffer.MakeWithData(b)})
 	defer pkt.DecRef()
