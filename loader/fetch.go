@@ -288,7 +288,7 @@ func (w *worker) serve(ctx context.Context) error {
 		return err
 	}
 	s := &w.list[0]
-	if _, err := w.f.o.answer(resp, s.off, s.n); err != nil {
+	if _, err := w.f.o.answer(resp, l.c.RemoteAddr(), s.off, s.n); err != nil {
 		return err
 	}
 	if err := w.body(ctx, l, s); err != nil {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/netip"
 	"net/url"
 	"strconv"
@@ -40,6 +41,7 @@ type Object struct {
 	stats counters
 
 	mu     sync.Mutex
+	learnt version // of the first response with a validator, where version has none
 	closed bool
 	cancel context.CancelCauseFunc // of the Fetch that is under way; nil: none
 	idle   chan struct{}           // closed when it has ended
@@ -199,7 +201,9 @@ func (o *Object) request(b []byte, off, n uint64) []byte {
 
 // get reads bytes of the file to host memory.
 func (o *Object) get(ctx context.Context, p []byte, off uint64) (*http.Response, version, error) {
-	r := o.base.Clone(ctx)
+	var from net.Addr
+	r := o.base.Clone(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(i httptrace.GotConnInfo) { from = i.Conn.RemoteAddr() }}))
 	r.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", off, off+uint64(len(p))-1))
 	resp, err := o.client.Do(r)
 	if err != nil {
@@ -209,7 +213,7 @@ func (o *Object) get(ctx context.Context, p []byte, off uint64) (*http.Response,
 		return nil, version{}, inner(err)
 	}
 	defer resp.Body.Close()
-	v, err := o.answer(resp, off, uint64(len(p)))
+	v, err := o.answer(resp, from, off, uint64(len(p)))
 	if err != nil {
 		return resp, v, err
 	}
@@ -222,25 +226,53 @@ func (o *Object) get(ctx context.Context, p []byte, off uint64) (*http.Response,
 }
 
 // answer checks a response: it is what was asked for, and of the version that was there first.
-func (o *Object) answer(resp *http.Response, off, n uint64) (version, error) {
+func (o *Object) answer(resp *http.Response, from net.Addr, off, n uint64) (version, error) {
+	first := o.version.size == 0
+	if resp.StatusCode == http.StatusPreconditionFailed && !first {
+		return version{}, fmt.Errorf("%w: %v answers %q, so it does not have what %v served", ErrChanged, from,
+			resp.Status, o.version.from)
+	}
 	v, err := partial(resp, off, n)
+	v.from = from
 	if size, ok := unsatisfied(resp); ok {
 		switch {
-		case size == 0 && o.version.size == 0:
+		case size == 0 && first:
 			return v, fmt.Errorf("the file is empty: %w", syscall.ENODATA)
-		case size != o.version.size:
-			return v, changed("size", o.version.size, size)
+		case size != o.version.size && !first:
+			return v, o.version.changed("size", o.version.size, size, from)
 		}
 	}
-	if err != nil || o.version.size == 0 {
+	switch {
+	case err != nil:
+		return v, err
+	case first && v.size == 0:
+		return v, fmt.Errorf("%w: Content-Range %q does not say how long the file is: have the server say it in its first "+
+			"response", ErrProtocol, resp.Header.Get("Content-Range"))
+	case first:
+		return v, nil
+	}
+	if err := o.version.same(v); err != nil {
 		return v, err
 	}
-	return v, o.version.same(v)
+	return v, o.learn(v)
+}
+
+// learn compares a later response with the first one that had a validator, where that of Open had none.
+func (o *Object) learn(v version) error {
+	if o.version.validators() || !v.validators() {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.learnt.from == nil {
+		o.learnt = v
+	}
+	return o.learnt.same(v)
 }
 
 // ReadHost reads len(p) bytes of the file from off on to host memory, over an ordinary connection:
-// what a CPU has to see, as a header. Errors: EINVAL (beyond the file), ErrChanged, those of Open;
-// there is no second try.
+// what a CPU has to see, as a header. Errors: EINVAL (beyond the file), ErrChanged, those of Open.
+// There is no second try.
 func (o *Object) ReadHost(ctx context.Context, p []byte, off uint64) error {
 	if n := uint64(len(p)); off > o.Size() || n > o.Size()-off {
 		return fmt.Errorf("%s: bytes [%d, +%d) of %d: %w", o.name, off, n, o.Size(), syscall.EINVAL)
