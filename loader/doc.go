@@ -26,6 +26,11 @@
 // stopped, as long as there is progress (Config.Retry). On a new connection the first response has
 // to come before more requests are sent (RFC 9112, section 9.3.2).
 //
+// A server that answers 408, 429 or 5xx, but for 501 and 505, is asked again, on another connection,
+// by Open and ReadHost, too: after what its Retry-After says, or else after 10 ms at first and up to a
+// second. Without a byte more that ends after Config.Retry and a second (TestWaitsAreBounded); a
+// Retry-After for which there is not as long left ends it at once.
+//
 // Cost, whatever a server sends: a head of 16 KiB at most; for each connection 300 KiB of memory
 // and, while it waits for bytes, the pages of the pool that a head lies in; the body of a response
 // only ever goes to the place of the range that it answers. A server that gives a byte a connection

@@ -30,14 +30,6 @@ var (
 	ErrProtocol = errors.New("the server breaks the protocol")
 )
 
-// StatusError is a response that is none of what was asked for, as 404 or 503.
-type StatusError struct {
-	Code   int
-	Status string // the server's words: "404 Not Found"
-}
-
-func (e *StatusError) Error() string { return "the server answers " + strconv.Quote(e.Status) }
-
 func unsupported(what string) error { return fmt.Errorf("%s: %w", what, syscall.EOPNOTSUPP) }
 
 // headParser turns the bytes of heads into responses.
@@ -181,7 +173,7 @@ func partial(resp *http.Response, off, n uint64) (v version, err error) {
 	return version{size: size, etag: h.Get("Etag"), lastModified: h.Get("Last-Modified")}, nil
 }
 
-// status says what is wrong with a status that is not 206.
+// status says what is wrong with a status that is not 206: it is broken where that may pass.
 func status(resp *http.Response) error {
 	switch resp.StatusCode {
 	case http.StatusPartialContent:
@@ -192,7 +184,12 @@ func status(resp *http.Response) error {
 		}
 		return unsupported("the server answers 200 to a request of a range: it serves none; nginx is one that does")
 	}
-	return &StatusError{Code: resp.StatusCode, Status: resp.Status}
+	e := &StatusError{Code: resp.StatusCode, Status: resp.Status, retryAfter: resp.Header.Get("Retry-After"),
+		date: resp.Header.Get("Date")}
+	if e.transient() {
+		return &broken{e}
+	}
+	return e
 }
 
 // unsatisfied is the size of a file that has not the range that was asked for (RFC 9110, section

@@ -112,7 +112,7 @@ var hostile = map[string]struct {
 	"many parts":      {ok + "Content-Type: multipart/byteranges; boundary=x\r\n" + cl, syscall.EOPNOTSUPP, "multipart"},
 	"all of it":       {"200 OK\r\nContent-Length: 10000\r\n", syscall.EOPNOTSUPP, "200"},
 	"not found":       {"404 Not Found\r\nContent-Length: 0\r\n", nil, `"404 Not Found"`},
-	"an odd reason":   {"599 \x1b[31mred\r\nContent-Length: 0\r\n", nil, `\x1b[31mred`},
+	"an odd reason":   {"499 \x1b[31mred\r\nContent-Length: 0\r\n", nil, `\x1b[31mred`},
 	"switches":        {"101 Switching Protocols\r\nUpgrade: x\r\n", nil, "101"},
 	"goes elsewhere":  {"302 Found\r\nLocation: http://127.0.0.1/\r\nContent-Length: 0\r\n", nil, "302"},
 	"too much":        {ok + "X: " + strings.Repeat("x", headLimit) + "\r\n", ErrProtocol, "16384"},

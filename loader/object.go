@@ -83,7 +83,8 @@ func (o *Object) ETag() string { return o.version.etag }
 // URL is where the file is, behind redirects.
 func (o *Object) URL() string { return o.url.String() }
 
-// Open asks a server for the first byte of a file, follows redirects, and binds the pool. Errors:
+// Open asks a server for the first byte of a file, follows redirects, and binds the pool. A server that
+// answers 408, 429 or 5xx is asked again for Config.Retry. Errors:
 // EINVAL (the URL, or the Config), EOPNOTSUPP (https, a server that serves no ranges, or codes what
 // it sends), ENODATA (an empty file), *StatusError, ErrProtocol, those of Device.Dial and
 // Device.BindRX.
@@ -199,8 +200,23 @@ func (o *Object) request(b []byte, off, n uint64) []byte {
 	return append(b, "\r\n\r\n"...)
 }
 
-// get reads bytes of the file to host memory.
+// get reads bytes of the file to host memory, and asks again where the server answers that it cannot
+// now.
 func (o *Object) get(ctx context.Context, p []byte, off uint64) (*http.Response, version, error) {
+	var tried retries
+	for {
+		resp, v, err := o.getOnce(ctx, p, off)
+		if later := (*broken)(nil); !errors.As(err, &later) {
+			return resp, v, err
+		}
+		if err := tried.pause(ctx, &o.c, err); err != nil {
+			return resp, v, err
+		}
+	}
+}
+
+// getOnce asks for bytes of the file. Its error is broken where it may be asked again.
+func (o *Object) getOnce(ctx context.Context, p []byte, off uint64) (*http.Response, version, error) {
 	var from net.Addr
 	r := o.base.Clone(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(i httptrace.GotConnInfo) { from = i.Conn.RemoteAddr() }}))
@@ -271,8 +287,8 @@ func (o *Object) learn(v version) error {
 }
 
 // ReadHost reads len(p) bytes of the file from off on to host memory, over an ordinary connection:
-// what a CPU has to see, as a header. Errors: EINVAL (beyond the file), ErrChanged, those of Open.
-// There is no second try.
+// what a CPU has to see, as a header. Errors: EINVAL (beyond the file), ErrChanged, those of Open. A
+// connection that breaks is not made again.
 func (o *Object) ReadHost(ctx context.Context, p []byte, off uint64) error {
 	if n := uint64(len(p)); off > o.Size() || n > o.Size()-off {
 		return fmt.Errorf("%s: bytes [%d, +%d) of %d: %w", o.name, off, n, o.Size(), syscall.EINVAL)

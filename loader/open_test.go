@@ -133,7 +133,7 @@ func TestServersThatAreRefused(t *testing.T) {
 		"huge size": {answer(206, "x", "Content-Range", "bytes 0-0/99999999999999999999"), ErrProtocol,
 			[]string{"99999999999999999999"}},
 		"not found":       {answer(404, "no such file"), nil, []string{"404 Not Found"}},
-		"in trouble":      {answer(503, ""), nil, []string{"503 Service Unavailable"}},
+		"cannot at all":   {answer(501, ""), nil, []string{"501 Not Implemented"}},
 		"empty":           {content(nil), syscall.ENODATA, []string{"empty"}},
 		"empty, as nginx": {answer(416, "", "Content-Range", "bytes */0"), syscall.ENODATA, []string{"empty"}},
 		"no place to go":  {answer(302, ""), nil, []string{"302 Found"}},
