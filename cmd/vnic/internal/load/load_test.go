@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -177,6 +179,34 @@ func TestDigest(t *testing.T) {
 			t.Errorf("%s: %v", digest, err)
 		}
 	}
+}
+
+// The records at the end of a file are loaded, however long that is.
+func TestEndOfALongFile(t *testing.T) {
+	const size = 1 << 20
+	for _, begin := range []int64{1<<40 + 1, 5 << 40, math.MaxInt64 - size} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			http.ServeContent(w, r, "x", time.Time{}, io.NewSectionReader(zeros{}, 0, begin+size))
+		}))
+		o := options(t, Records, 1)
+		o.Skip, o.Record, o.Batch = uint64(begin), 4096, 64
+		rep, err := do(t, &o, srv.URL+"/x")
+		srv.Close()
+		if err != nil {
+			t.Errorf("%d bytes: %v", begin+size, err)
+			continue
+		}
+		testkit.Equal(t, "bytes", rep.Runs[0].Bytes, size)
+		testkit.Equal(t, "size", rep.Size, uint64(begin+size))
+	}
+}
+
+// zeros are as many as are asked for.
+type zeros struct{}
+
+func (zeros) ReadAt(b []byte, _ int64) (int, error) {
+	clear(b)
+	return len(b), nil
 }
 
 // What servers do that cannot be loaded from is said by name.

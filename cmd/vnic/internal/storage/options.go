@@ -3,6 +3,7 @@ package storage
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -67,8 +68,9 @@ func (o *Options) Complete() (err error) {
 		return fmt.Errorf("--bs %s: 1 byte to %s", lab.FormatBytes(o.Block), lab.FormatBytes(maxBlock))
 	case o.Depth < 1 || o.Depth > maxDepth:
 		return fmt.Errorf("--qd %d: 1 to %d", o.Depth, maxDepth)
-	case o.Offset > maxSize:
-		return fmt.Errorf("--offset %s: %s at most", lab.FormatBytes(o.Offset), lab.FormatBytes(maxSize))
+	case o.Offset > math.MaxInt64-o.Size: // the device's own bound is known when it is open
+		return fmt.Errorf("--offset %d: with --size %d beyond the %d bytes that any device may have", o.Offset, o.Size,
+			math.MaxInt64)
 	case o.Timeout < time.Millisecond || o.Timeout > time.Hour:
 		return fmt.Errorf("--timeout %v: 1ms to 1h", o.Timeout)
 	case o.Content != ContentUnknown && o.Content != ContentNBDKit:
