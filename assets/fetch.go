@@ -518,6 +518,9 @@ func (f *fetcher) install(ctx context.Context, r role, c *candidate) (t *tree, e
 		Version: c.version, Suite: c.apt.suite, Fetched: time.Now().UTC().Truncate(time.Second), Packages: c.list,
 	}
 	final := filepath.Join(f.cache.dir, t.Dir)
+	if err := f.cache.checkTree(t.Dir); err != nil {
+		return nil, err
+	}
 	if r.check(ctx, final) == nil {
 		t.Disk, err = settle(final)
 		return t, err
