@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 
@@ -45,7 +44,7 @@ and comes back, or is too busy for a while, is not.`,
 			if err != nil {
 				return err
 			}
-			defer func() { err = errors.Join(err, s.Close()) }()
+			defer s.Close()
 			return runUse(u, c, func(ctx context.Context, ui *ui) (*load.Report, error) {
 				o.Progress = ui.progress
 				return load.Do(ctx, &o, s)

@@ -42,7 +42,7 @@ func do(t *testing.T, o *Options, url string) (*Report, error) {
 	o.URL = url
 	testkit.OK(t, o.Complete())
 	s := testkit.Must(o.Serve())(t)
-	defer func() { testkit.OK(t, s.Close()) }()
+	defer s.Close()
 	return Do(t.Context(), o, s)
 }
 
@@ -91,7 +91,7 @@ func TestRounds(t *testing.T) {
 	testkit.OK(t, o.Complete())
 	o.room = 4 << 20
 	s := testkit.Must(o.Serve())(t)
-	defer func() { testkit.OK(t, s.Close()) }()
+	defer s.Close()
 	rep, err := Do(t.Context(), &o, s)
 	testkit.OK(t, err)
 	testkit.Equal(t, "digests", strings.Count(rep.Runs[0].SHA256, ",")+1, 3)
@@ -142,11 +142,9 @@ func TestWrongByteIsFound(t *testing.T) {
 	o := options(t, Raw, 3<<20)
 	testkit.OK(t, o.Complete())
 	s := testkit.Must(o.Serve())(t)
-	defer func() { testkit.OK(t, s.Close()) }()
-	inner := s.srv.Handler
-	s.srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		inner.ServeHTTP(&liar{ResponseWriter: w}, r)
-	})
+	defer s.Close()
+	inner := s.content
+	s.content = func(w http.ResponseWriter, r *http.Request) { inner(&liar{ResponseWriter: w}, r) }
 	_, err := Do(t.Context(), &o, s)
 	testkit.ErrorIs(t, err, ErrProof)
 	testkit.ErrorSays(t, err, "byte ", "is not what the server has")
@@ -236,7 +234,7 @@ func TestInterruption(t *testing.T) {
 	o.Step = time.Minute
 	testkit.OK(t, o.Complete())
 	s := testkit.Must(o.Serve())(t)
-	defer func() { testkit.OK(t, s.Close()) }()
+	defer s.Close()
 	enough := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	o.Progress = func(string, uint64, uint64) { time.AfterFunc(100*time.Millisecond, func() { cancel(enough) }) }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/cmd/vnic/internal/atexit"
+	"vnic.dev/vnic/cmd/vnic/internal/httpserver"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
 )
@@ -60,7 +61,7 @@ type Server struct {
 	gone     func() // the socket's name is
 	keep     func(path string, dir bool) (remove func() error, err error)
 	remove   func() error // nil: Close does
-	metrics  *metricsServer
+	metrics  *httpserver.Server
 	wg       sync.WaitGroup
 
 	mu      sync.Mutex // guards what follows
@@ -136,13 +137,13 @@ func (s *Server) MetricsURL() string {
 	if s.metrics == nil {
 		return ""
 	}
-	return fmt.Sprintf("http://%s/metrics", s.metrics.listener.Addr())
+	return s.metrics.URL() + "metrics"
 }
 
 // Close ends it. Nothing of it is left, and no goroutine is in a function of SetPorts.
 func (s *Server) Close() {
 	if s.metrics != nil {
-		s.metrics.close()
+		s.metrics.Close(0)
 	}
 	if s.listener != nil {
 		_ = s.listener.Close()

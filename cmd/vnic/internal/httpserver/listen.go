@@ -1,4 +1,4 @@
-package stat
+package httpserver
 
 import (
 	"errors"
@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Listen listens at HOST:PORT. localhost is 127.0.0.1 and, on a machine with IPv6, ::1 at the same port, whatever a
+// listen listens at HOST:PORT. localhost is 127.0.0.1 and, on a machine with IPv6, ::1 at the same port, whatever a
 // resolver knows of that name: there may be no /etc/hosts. The caller closes what it gives.
-func Listen(addr string) (list []net.Listener, err error) {
+func listen(addr string) (list []net.Listener, err error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, err
