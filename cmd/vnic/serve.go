@@ -134,7 +134,7 @@ QEMU's conventions of backend programs.`,
 			}
 			stderr := &lines{w: c.ErrOrStderr()}
 			o.Log = logTo(stderr, slog.LevelWarn, verbose)
-			note := func(format string, args ...any) { fmt.Fprintf(stderr, format+"\n", args...) }
+			note := func(format string, args ...any) { fmt.Fprintln(stderr, plainly(format, args...)) }
 			if boots != nil {
 				o.Boot = boots.Args(accel == qemu.AccelKVM)
 				by := "TCG; with KVM: -accel kvm -cpu host"
@@ -150,7 +150,7 @@ QEMU's conventions of backend programs.`,
 				if asJSON {
 					return printJSON(out, r)
 				}
-				return r.Print(out)
+				return printText(out, r.Print)
 			}
 			if o.Lab != nil {
 				seedLab(o.Lab, note)

@@ -90,15 +90,16 @@ func (u *ui) lines(s string) string {
 	return s
 }
 
-// note says what a user should know, whatever else is silent.
+// note says what a user should know, whatever else is silent. Its arguments are shown plain.
 func (u *ui) note(format string, args ...any) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.clear()
+	text := plainly(format, args...)
 	if u.times {
-		format = timeOfDay() + " " + format
+		text = timeOfDay() + " " + text
 	}
-	_, _ = io.WriteString(u.w, u.lines(fmt.Sprintf(yellow(u.w, "note:")+" "+format+"\n", args...)))
+	_, _ = io.WriteString(u.w, u.lines(yellow(u.w, "note:")+" "+text+"\n"))
 }
 
 // doingWhat is what a stage's name means, on a terminal.

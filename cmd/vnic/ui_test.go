@@ -146,7 +146,7 @@ func (rude) Table(w io.Writer) error {
 // What servers and guests say cannot drive a terminal.
 func TestServersWordsAreShownPlain(t *testing.T) {
 	var b strings.Builder
-	testkit.OK(t, printTable(&b, rude{}))
+	testkit.OK(t, printText(&b, rude{}.Table))
 	testkit.Equal(t, "table", b.String(), "disk red of\nnext\n")
 }
 

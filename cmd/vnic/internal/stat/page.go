@@ -1,7 +1,6 @@
 package stat
 
 import (
-	"sync"
 	"time"
 )
 
@@ -11,7 +10,7 @@ type Page struct {
 	*Snapshot
 	Machines []Machine `json:"machines"`
 	Memory   []GPUMap  `json:"memory"`
-	Events   []Event   `json:"events"` // the last ones, oldest first
+	Events   []Event   `json:"events"` // the last ones of each port, oldest first
 }
 
 // Machine is a guest's hardware.
@@ -80,33 +79,6 @@ type Event struct {
 	Port string    `json:"port,omitempty"` // whose it is
 	Kind string    `json:"kind"`           // "binding", "rule", "split", "reset", "link", "fault"
 	Text string    `json:"text"`           // "rule 3: tcp to 10.0.0.1:7002 goes to queue 1"
-}
-
-// maxEvents is how many are kept.
-const maxEvents = 256
-
-// events keeps the last ones. Any goroutine may add.
-type events struct {
-	mu   sync.Mutex
-	n    uint64
-	list []Event
-}
-
-func (e *events) add(x Event) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.n++
-	x.Seq, x.Time = e.n, time.Now()
-	if len(e.list) == maxEvents {
-		e.list = append(e.list[:0], e.list[1:]...)
-	}
-	e.list = append(e.list, x)
-}
-
-func (e *events) read() []Event {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return append([]Event{}, e.list...)
 }
 
 // Page reads all that a page shows. Any goroutine may call it until Close. After the lab has ended it gives what was
