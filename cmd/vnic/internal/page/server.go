@@ -92,6 +92,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer s.leave()
+	defer s.recorder.Watch()()
 	w.Header().Set("Content-Type", "text/event-stream")
 	c := http.NewResponseController(w)
 	_ = c.SetReadDeadline(time.Time{}) // ReadTimeout was for the request

@@ -107,10 +107,13 @@ func (s *Server) SetPorts(ports func() []Port) {
 	s.ports.Store(&ports)
 }
 
-// Snapshot reads the counters of all ports, and the account of flows.
-func (s *Server) Snapshot() *Snapshot {
+// Snapshot reads the counters of all ports, and the account of all flows.
+func (s *Server) Snapshot() *Snapshot { return s.snapshot(0) }
+
+// snapshot is Snapshot, of the flows that moved most so many; 0: all.
+func (s *Server) snapshot(most int) *Snapshot {
 	now, ports := s.counters()
-	now.Flows = readFlows(ports, func(i int) string { return now.Ports[i].Name })
+	now.Flows = readFlows(ports, func(i int) string { return now.Ports[i].Name }, most)
 	return now
 }
 

@@ -44,7 +44,7 @@ func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
 type watched struct{ *Server }
 
 func (w watched) Close() error {
-	w.last.Store(w.Page())
+	w.last.Store(w.page(0))
 	if l := w.lab.Swap(nil); l != nil {
 		l.stop()
 	}
