@@ -71,11 +71,18 @@ type side struct {
 // newSide makes a side whose machine has the last byte n in its addresses.
 func newSide(t testing.TB, n byte, c Config, mtu int) *side {
 	t.Helper()
+	return newSideOf(t, n, c, Options{MTU: mtu})
+}
+
+// newSideOf is newSide with options, of which it sets Config and Log.
+func newSideOf(t testing.TB, n byte, c Config, o Options) *side {
+	t.Helper()
 	s := &side{sw: wire.NewSwitch(slog.New(slog.DiscardHandler)), log: new(lines)}
 	t.Cleanup(func() { testkit.OK(t, s.sw.Close()) })
 	s.machine = newMachine(t, s.sw, n, wire.LinkOptions{Identity: &wire.Identity{MAC: macOf(n)}})
 	c.Name = fmt.Sprint("up", n)
-	s.up = testkit.Must(New(s.sw, Options{Config: c, MTU: mtu, Log: slog.New(s.log)}))(t)
+	o.Config, o.Log = c, slog.New(s.log)
+	s.up = testkit.Must(New(s.sw, o))(t)
 	t.Cleanup(func() { testkit.OK(t, s.up.Close()) })
 	return s
 }
