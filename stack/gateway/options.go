@@ -127,8 +127,8 @@ func (o *Options) checkHosts() error {
 	for _, h := range o.Hosts {
 		name := strings.ToLower(h.Name)
 		switch {
-		case name != "" && !isLabel(name):
-			return bad("host name %q: letters, digits and - only, at most 63", h.Name)
+		case name != "" && !IsLabel(name):
+			return bad("host name %q: letters, digits and - only, no - first or last, at most 63", h.Name)
 		case name != "" && names[name]:
 			return bad("host name %q twice", h.Name)
 		case h.MAC != wire.MAC{} && (macs[h.MAC] || h.MAC[0]&1 != 0):
@@ -169,8 +169,8 @@ func (o *Options) checkForwards() error {
 	return nil
 }
 
-// isLabel says whether s is a label of a host name (RFC 1123, 2.1), in lower case.
-func isLabel(s string) bool {
+// IsLabel reports whether s is a label of a host name (RFC 1123, 2.1), in lower case.
+func IsLabel(s string) bool {
 	for _, c := range s {
 		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
 			return false

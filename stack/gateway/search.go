@@ -46,7 +46,7 @@ func isDomain(name string) bool {
 		return false
 	}
 	for label := range strings.SplitSeq(name, ".") {
-		if !isLabel(label) {
+		if !IsLabel(label) {
 			return false
 		}
 	}

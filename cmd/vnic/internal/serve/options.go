@@ -102,7 +102,7 @@ func (o *Options) Take(l *labfile.Lab, given []string) error {
 		o.Gateway = l.Gateway
 	}
 	for _, g := range l.Guests {
-		if !o.Off() && (g.Name == gateway.GatewayName || g.Name == "localhost") {
+		if !o.Off() && lab.HasName(g.Name) {
 			return fmt.Errorf("--lab: a guest cannot be called %s: that is a name of something else, unless there is no gateway",
 				g.Name)
 		}
