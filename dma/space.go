@@ -42,6 +42,8 @@ type Space struct {
 	iotlb atomic.Bool
 	kept  atomic.Int32 // descriptors that Discard has kept
 
+	counts atomic.Bool // memory, see CountMemory
+
 	nodes atomic.Int32 // of its guest, if each has a file of its own; 0: nobody has said
 
 	mu    sync.Mutex         // held while the table is changed; not while waiting
@@ -280,6 +282,9 @@ func (s *Space) attach(r *Region) error {
 		if len(s.using) >= maxSpaceFiles || f.Size() > maxSpaceBytes-s.reach {
 			return fmt.Errorf("%v: file of %#x bytes: %d of %#x bytes are mapped already: %w",
 				r, f.Size(), len(s.using), s.reach, unix.ENOSPC)
+		}
+		if s.counts.Load() && len(s.using) >= maxCountedFiles {
+			return fmt.Errorf("%v: memory is counted, and %d files are mapped already: %w", r, len(s.using), unix.ENOSPC)
 		}
 		s.using[f] = struct{}{}
 		s.reach += f.Size()

@@ -152,6 +152,8 @@ type Options struct {
 	Flows    int  // rows of each NIC's account of flows (nic.Port.FlowAccount); 0: none is kept
 	// Storm is wire.LinkOptions.Storm of each port that has none of its own
 	Storm int
+	// FrontendMemory is how many bytes the memory may occupy that a frontend shares (Port.Serve); 0: as many as it likes.
+	FrontendMemory uint64
 	// Note is told what becomes of a guest's frames that its user should know: nil: Log is, as a warning
 	Note func(port, text string)
 }

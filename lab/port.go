@@ -107,6 +107,9 @@ func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, 
 	if p.memory == nil {
 		p.Space().SetNodes(p.nodes()) // by addresses that are translated nothing is known
 	}
+	if l.opt.FrontendMemory > 0 {
+		p.Space().CountMemory()
+	}
 	link := n.Link
 	link.Up = scaled(link.Up, l.clock.Scale())
 	who := wire.Identity{}
@@ -153,7 +156,12 @@ func (p *Port) Serve(ctx context.Context, conn *net.UnixConn) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(p.life, func() { cancel(ErrClosed) })()
-	return p.serve(ctx, conn)
+	defer p.boundMemory(ctx, cancel)()
+	err := p.serve(ctx, conn)
+	if cause := context.Cause(ctx); errors.Is(cause, ErrMemory) {
+		err = cause
+	}
+	return err
 }
 
 // serve serves a connection. Whatever comes next at this port may be another guest: it begins without

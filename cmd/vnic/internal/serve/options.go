@@ -38,6 +38,7 @@ type Options struct {
 	AllowMAC  lab.AllowedMACs
 	Flows     int      // lab.Options'
 	Storm     uint     // the same
+	Memory    uint64   // lab.Options.FrontendMemory
 	Boot      []string // arguments with which the QEMUs boot something; nil: users have something
 	Poll      int      // threads that poll the NICs' rings; 0: none
 	Hot       bool     // they never sleep

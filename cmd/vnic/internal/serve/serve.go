@@ -51,7 +51,7 @@ func Do(ctx context.Context, o Options) (err error) {
 		return io.NopCloser(nil), nil
 	}
 	l, err := lab.Open(o.describe(), lab.Options{Log: o.Log, Services: slices.Concat([]lab.Service{measure}, services,
-		o.Services), Note: o.text, Poll: o.Poll, Hot: o.Hot, Flows: o.Flows, Storm: int(o.Storm)})
+		o.Services), Note: o.text, Poll: o.Poll, Hot: o.Hot, Flows: o.Flows, Storm: int(o.Storm), FrontendMemory: o.Memory})
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,8 @@ var (
 		"port")
 	descDenied = desc("gateway_denied_total", "Flows and questions of guests that the gateway's policy refuses.",
 		"port", "rule")
-	descRules = desc("flow_rules", "Flow rules that are set.", "port")
+	descFrontend = desc("frontend_memory_bytes", "Bytes that the memory occupies which a port's frontend shares.", "port")
+	descRules    = desc("flow_rules", "Flow rules that are set.", "port")
 
 	descMemory     = desc("gpu_memory_bytes", "Memory of a GPU.", "port", "gpu")
 	descRegistered = desc("gpu_registered_bytes", "Memory of a GPU that a guest has registered as buffers.", "port", "gpu")
@@ -96,6 +97,9 @@ func (p *PortCounters) collect(x *exposition) {
 	count(descBusy, l.Busy)
 	for reason, n := range l.Drops {
 		count(descLinkDrops, n, reason)
+	}
+	if p.Memory != nil {
+		gauge(descFrontend, float64(*p.Memory))
 	}
 	if g := p.Gateway; g != nil {
 		count(descRefused, g.Refused)

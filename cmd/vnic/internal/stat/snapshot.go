@@ -29,6 +29,8 @@ type Port struct {
 
 	Gateway func() gateway.Stats // nil: it is none
 
+	Memory func() (bytes uint64, counted bool) // that the frontend's memory occupies; nil: nobody counts it
+
 	// Holders asks the guest which of its connections hold tokens; nil: nobody can say.
 	Holders func(ctx context.Context) (list []devmem.Holder, known bool)
 }
@@ -77,6 +79,7 @@ type PortCounters struct {
 	Rules       int             `json:"rules"` // flow rules that are set
 	Engine      *EngineCounters `json:"engine,omitempty"`
 	Gateway     *Gateway        `json:"gateway,omitempty"`
+	Memory      *uint64         `json:"frontend_memory_bytes,omitempty"` // that it occupies; nil: nobody counts it
 	GPUs        []GPU           `json:"gpus,omitempty"`
 	Queues      []Queue         `json:"queues"`
 }
@@ -159,6 +162,11 @@ func (p *Port) read() PortCounters {
 	if p.NIC != nil {
 		c.readNIC(p.NIC)
 		link = p.NIC.Link()
+	}
+	if p.Memory != nil {
+		if n, counted := p.Memory(); counted {
+			c.Memory = &n
+		}
 	}
 	if p.Gateway != nil {
 		s := p.Gateway()

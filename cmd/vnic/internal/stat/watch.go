@@ -26,7 +26,8 @@ func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
 				p.Kind = "uplink"
 			}
 			if n, ok := link.Port().(*nic.Port); ok {
-				p = Port{Kind: ports[n].Model.Name, NIC: n, MAC: ports[n].MAC, Holders: ports[n].Holders}
+				p = Port{Kind: ports[n].Model.Name, NIC: n, MAC: ports[n].MAC, Holders: ports[n].Holders,
+					Memory: ports[n].FrontendMemory}
 			}
 			list = append(list, p)
 		}
