@@ -63,7 +63,8 @@ func printDoctor(w io.Writer, rep *qemu.Report) error {
 		}
 		fmt.Fprintf(tw, "%s\t%s\t%s\n", f.Name, mark, agent.Plain(f.Value))
 		if f.Fix != "" {
-			fmt.Fprintf(tw, "\t%s\t%s\n", paint(w, "39", ""), agent.Plain(f.Fix)) // as many escapes as above: tabwriter counts them
+			// As many escapes as above: tabwriter counts them.
+			fmt.Fprintf(tw, "\t%s\t%s\n", paint(w, "39", ""), agent.Plain(f.Fix))
 		}
 	}
 	if err := tw.Flush(); err != nil {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -68,8 +69,8 @@ func dial(t *testing.T, url string) net.Conn {
 	return c
 }
 
-// Invariant: httpserver: Each HTTP server of vnic refuses a request whose Host is neither an address, localhost nor the name
-// that the user gave, and has a bounded number of connections.
+// Invariant: httpserver: Each HTTP server of vnic refuses a request whose Host is neither an address, localhost nor the
+// name that the user gave, and has a bounded number of connections.
 func TestEachServerIsGuarded(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for name, s := range each(t) {
@@ -113,8 +114,8 @@ func TestNobodyElseServesHTTP(t *testing.T) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && (rel == "acceptance" || rel == "tools" || rel == "cmd/vnic/internal/httpserver" || d.Name() == "testdata" ||
-			rel != "." && strings.HasPrefix(d.Name(), ".")):
+		case d.IsDir() && (slices.Contains([]string{"acceptance", "tools", "cmd/vnic/internal/httpserver"}, rel) ||
+			d.Name() == "testdata" || rel != "." && strings.HasPrefix(d.Name(), ".")):
 			return filepath.SkipDir
 		case !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
 			return nil

@@ -80,8 +80,8 @@ func TestNamesOfAServer(t *testing.T) {
 }
 
 func TestAddressesOfServers(t *testing.T) {
-	for addr, want := range map[string]string{"9118": "--x 9118: not HOST:PORT, as localhost:1", "localhost:70000": "HOST:PORT",
-		"::1:9118": "HOST:PORT", "localhost:http2": "HOST:PORT"} {
+	for addr, want := range map[string]string{"9118": "--x 9118: not HOST:PORT, as localhost:1",
+		"localhost:70000": "HOST:PORT", "::1:9118": "HOST:PORT", "localhost:http2": "HOST:PORT"} {
 		testkit.ErrorSays(t, CheckAddr("--x", addr, "localhost:1"), want)
 	}
 	testkit.OK(t, errors.Join(CheckAddr("--x", "", ""), CheckAddr("--x", "[::1]:0", "")))

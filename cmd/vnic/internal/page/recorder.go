@@ -16,8 +16,8 @@ const liveEvery = int(time.Second / firstInterval)
 // processor, however many flows guests make.
 const pause = 10
 
-// Recorder looks at counters from Record on, until Close: once a second, and four times while a page is open, as long as
-// a look takes a tenth of that.
+// Recorder looks at counters from Record on, until Close: once a second, and four times while a page is open, as long
+// as a look takes a tenth of that.
 type Recorder struct {
 	read  func() *stat.Page
 	began time.Time

@@ -50,8 +50,8 @@ func serve(addr string, r *Recorder, log *slog.Logger, patience time.Duration) (
 	mux.HandleFunc("GET /{$}", s.page)
 	mux.HandleFunc("GET /state.json", s.state)
 	mux.HandleFunc("GET /events", s.events)
-	s.http, err = httpserver.Serve(httpserver.Options{Addr: addr, Flag: flagName, Conns: maxConns, Log: log, Patience: patience,
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.http, err = httpserver.Serve(httpserver.Options{Addr: addr, Flag: flagName, Conns: maxConns, Log: log,
+		Patience: patience, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Security-Policy", assemble().policy)
 			mux.ServeHTTP(w, r)
 		})})

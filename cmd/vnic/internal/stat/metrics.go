@@ -189,5 +189,6 @@ func atOnce(n int, refusal string, h http.HandlerFunc) http.HandlerFunc {
 const maxScrapers = 64
 
 func serveMetrics(addr string, s *Server) (*httpserver.Server, error) {
-	return httpserver.Serve(httpserver.Options{Addr: addr, Flag: metricsFlag, Handler: metricsHandler(s), Conns: maxScrapers, Log: s.log})
+	return httpserver.Serve(httpserver.Options{Addr: addr, Flag: metricsFlag, Handler: metricsHandler(s),
+		Conns: maxScrapers, Log: s.log})
 }

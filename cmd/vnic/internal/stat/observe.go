@@ -58,8 +58,8 @@ func (o *observed) Changed(was, is *control.State) {
 	}
 }
 
-// added gives what only the second of two lists has, by ID, by which both are sorted (control.State). The caller holds a
-// lock of the port: each element is looked at once.
+// added gives what only the second of two lists has, by ID, by which both are sorted (control.State). The caller holds
+// a lock of the port: each element is looked at once or twice.
 func added[T any](was, is []T, id func(*T) uint32) (list []T) {
 	k := 0
 	for i := range is {
