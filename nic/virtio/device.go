@@ -181,7 +181,7 @@ func (d *Device) FeatureNames() *[64]string { return &featureNames }
 // SetFeatures implements vhostuser.Device.
 func (d *Device) SetFeatures(f uint64) error {
 	if extra := f &^ (d.Features() | 1<<30); extra != 0 {
-		return fmt.Errorf("SET_FEATURES: bits %#x were not offered", extra)
+		return fmt.Errorf("SET_FEATURES: %v was not offered", vhostuser.Features{Bits: extra, Device: &featureNames})
 	}
 	d.features.Store(f)
 	d.setLimits()
