@@ -28,8 +28,9 @@ type Device interface {
 	Features() uint64
 	// ProtocolFeatures returns what to offer, among SupportedProtocol.
 	ProtocolFeatures() uint64
-	// SetFeatures is called with a subset of Features, and with bit 30 as the frontend acked it. QEMU sends the same
-	// features once per queue pair; repetitions while queues run are not passed on.
+	// SetFeatures is called with a subset of Features, and with bit 30 as the frontend acked it. No queue is started
+	// then: those that were are stopped before and started again after. QEMU sends the same features once per queue pair;
+	// repetitions while queues run are not passed on.
 	SetFeatures(f uint64) error
 	// MaxQueues returns how many virtqueues there are, at most 256: indices go from 0 to MaxQueues-1.
 	MaxQueues() int

@@ -96,10 +96,11 @@ func (s *session) named(bits uint64) Features {
 func (s *session) setFeatures(m *message) ([]byte, error) {
 	f := m.u64()
 	if extra := f &^ s.offeredFeatures(); extra != 0 {
-		return nil, fmt.Errorf("SET_FEATURES: %v was not offered: %w", s.named(extra), ErrBadMessage)
+		return nil, fmt.Errorf("SET_FEATURES: %v was not offered: take only what GET_FEATURES answers, %v: %w",
+			s.named(extra), s.named(s.offeredFeatures()), ErrBadMessage)
 	}
 	if !s.haveFeats || f != s.features || !s.anyLive() {
-		if err := s.dev.SetFeatures(f); err != nil {
+		if err := s.whileAllPaused(func() error { return s.dev.SetFeatures(f) }); err != nil {
 			return nil, fmt.Errorf("SET_FEATURES %v: %w", s.named(f), err)
 		}
 		if !s.haveFeats || f != s.features {

@@ -22,11 +22,11 @@ import (
 var (
 	errShortBuffer = fmt.Errorf("%w: receive buffer shorter than virtio_net_hdr", virtq.ErrBadChain)
 	errReadable    = fmt.Errorf("%w: device-readable buffer on a receive queue", virtq.ErrBadChain)
-	errNotSplit    = fmt.Errorf("%w: not a header buffer of %d bytes and payload buffers, as header split wants",
-		virtq.ErrBadChain, headerBuf)
+	errNotSplit    = fmt.Errorf("%w: not a header buffer of virtio_net_hdr and %d bytes, and payload buffers, as header "+
+		"split wants", virtq.ErrBadChain, HeaderLimit)
 )
 
-// HeaderLimit is the longest header that is split; a header buffer has netHdrLen more.
+// HeaderLimit is the longest header that is split; a header buffer has virtio_net_hdr before it.
 const HeaderLimit = 256
 
 // Config says what a device is.

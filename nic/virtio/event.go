@@ -40,11 +40,20 @@ type vring struct {
 	vq    *virtq.Device // nil: stopped
 	kick  int           // -1: stopped
 	owed  bool          // the last call was lost (nic.Port.LoseInterrupt)
+
+	features uint64 // negotiated, as the ring was opened
+	hdrLen   uint32 // of virtio_net_hdr, by these
 }
 
 func (v *vring) init(d *Device, index int) {
 	v.dev, v.index, v.kick = d, index, -1
 	v.call.eventFDs, v.fault.eventFDs = &d.eventFDs, &d.eventFDs
+}
+
+// began takes a ring that was opened with these features, and its kick.
+func (v *vring) began(vq *virtq.Device, kick int, features uint64) {
+	v.vq, v.kick, v.owed = vq, kick, false
+	v.features, v.hdrLen = features, netHdrLen(features)
 }
 
 // calls says whether a call is made that is wanted. After one that was lost the next is made with whatever is shown,

@@ -39,6 +39,7 @@ type suiteGuest struct {
 	kicks []int
 	calls []int
 	mac   wire.MAC
+	hdr   int           // bytes of virtio_net_hdr, by the features
 	wait  time.Duration // for the NIC
 
 	served chan error
@@ -83,6 +84,8 @@ const (
 	fMrg      = 1 << 15
 	fEventIdx = 1 << 29
 	fIndirect = 1 << 28
+	fMQ       = 1 << 22
+	fECNs     = 1<<9 | 1<<13
 	fOffloads = 1<<0 | 1<<1 | 1<<7 | 1<<8 | 1<<11 | 1<<12
 )
 
@@ -157,13 +160,22 @@ func (g *suiteGuest) dial(o rawOptions) {
 		<-served
 	})
 	g.Cleanup(g.hang)
-	_, _, err := front.Negotiate((fVersion1|fMrg|fEventIdx|fIndirect|fOffloads)&^o.drop,
-		uint64(vhostuser.ProtocolMQ|vhostuser.ProtocolReplyAck|vhostuser.ProtocolMemSlots|vhostuser.ProtocolResetDevice))
-	g.OK(err)
+	g.negotiate(o)
 	g.OK(front.AddMemory(g.FD, 0, rawUser, rawMem, 0))
 	if g.GPU != nil {
 		g.OK(front.AddMemory(g.GPU.FD(), rawGPU, rawUser+rawGPU, rawGPUSize, 0))
 	}
+}
+
+// negotiate says what the driver takes.
+func (g *suiteGuest) negotiate(o rawOptions) {
+	g.Helper()
+	if g.hdr = 12; o.drop&(fVersion1|fMrg) == fVersion1|fMrg {
+		g.hdr = 10
+	}
+	_, _, err := g.front.Negotiate((fVersion1|fMrg|fEventIdx|fIndirect|fOffloads)&^o.drop,
+		uint64(vhostuser.ProtocolMQ|vhostuser.ProtocolReplyAck|vhostuser.ProtocolMemSlots|vhostuser.ProtocolResetDevice))
+	g.OK(err)
 }
 
 // redial hangs up and attaches another frontend, of the same guest: its rings go on from base.
@@ -213,9 +225,12 @@ func (g *suiteGuest) startRing(i int) {
 	g.Helper()
 	_, _, _, total := virtq.Layout(rawRing)
 	addr, mem := g.Alloc(int(total))
-	iaddr, imem := g.Alloc(rawRing * 16 * 32)
-	d, err := virtq.NewDriver(virtq.DriverConfig{Size: rawRing, Mem: mem, Addr: addr, Indirect: imem, IndirectAddr: iaddr,
-		EventIdx: true})
+	f, _ := g.front.Features()
+	c := virtq.DriverConfig{Size: rawRing, Mem: mem, Addr: addr, EventIdx: f&fEventIdx != 0}
+	if f&fIndirect != 0 {
+		c.IndirectAddr, c.Indirect = g.Alloc(rawRing * 16 * 32)
+	}
+	d, err := virtq.NewDriver(c)
 	g.OK(err)
 	g.rings = append(g.rings, d)
 	g.kicks, g.calls = append(g.kicks, nictest.EventFD(g)), append(g.calls, nictest.EventFD(g))
@@ -322,8 +337,8 @@ func (g *suiteGuest) Post(q, n int) {
 	for range n {
 		var bufs []virtq.Buf
 		if split.On {
-			addr := g.Put(bytes.Repeat([]byte{poison}, 268))
-			bufs = []virtq.Buf{{Addr: addr, Len: 268}, {Addr: g.PayloadPage(), Len: nictest.PayloadBuf}}
+			addr := g.Put(bytes.Repeat([]byte{poison}, g.hdr+256))
+			bufs = []virtq.Buf{{Addr: addr, Len: uint32(g.hdr + 256)}, {Addr: g.PayloadPage(), Len: nictest.PayloadBuf}}
 		} else {
 			addr, _ := g.Alloc(68 << 10)
 			bufs = []virtq.Buf{{Addr: addr, Len: 68 << 10}}
@@ -358,7 +373,7 @@ func netHeader(f *nictest.Frame) []byte {
 // layOut puts a frame in memory, and returns its buffers.
 func (g *suiteGuest) layOut(f *nictest.Frame, gpu bool) []virtq.Buf {
 	g.Helper()
-	head := append(netHeader(f), f.Header...)
+	head := append(netHeader(f)[:g.hdr], f.Header...)
 	bufs := []virtq.Buf{{Addr: g.Put(head), Len: uint32(len(head))}}
 	if n := len(f.Payload); n > 0 {
 		bufs = append(bufs, virtq.Buf{Addr: g.PutPayload(f.Payload, gpu), Len: uint32(n)})
@@ -401,22 +416,21 @@ func (g *suiteGuest) Receive(q int) (f nictest.Frame) {
 		return f // given back
 	}
 	first := g.At(bufs[0].Addr)[:bufs[0].Len]
-	hdr := first[:12]
+	hdr := append(first[:g.hdr:g.hdr], 1, 0)[:12] // num_buffers, where there is none
 	f.Partial, f.Good = hdr[0]&1 != 0, hdr[0]&2 != 0
 	f.Start, f.Offset, f.MSS = le.Uint16(hdr[6:]), le.Uint16(hdr[8:]), le.Uint16(hdr[4:])
 	f.GSO = map[byte]splitter.GSOType{0: splitter.GSONone, 1: splitter.GSOTCPv4, 4: splitter.GSOTCPv6}[hdr[1]&0x7f]
 	f.Buffers = int(le.Uint16(hdr[10:]))
 	if !f.Split {
-		f.Header = bytes.Clone(first[12:u.Len])
+		f.Header = bytes.Clone(first[g.hdr:u.Len])
 		if n := le.Uint16(hdr[2:]); n != 0 && f.GSO == splitter.GSONone {
 			g.Errorf("hdr_len %d of a frame that is not split", n)
 		}
 		return f
 	}
-	n := uint32(le.Uint16(hdr[2:]))
-	f.Header = bytes.Clone(first[12 : 12+n])
-	clean := 12 + n
-	left := u.Len - 12 - n
+	clean := uint32(g.hdr) + uint32(le.Uint16(hdr[2:]))
+	f.Header = bytes.Clone(first[g.hdr:clean])
+	left := u.Len - clean
 	for i := range f.Buffers {
 		if i > 0 {
 			u = g.next(q)

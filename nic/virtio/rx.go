@@ -18,9 +18,6 @@ const maxPieces = virtq.MaxSegments
 // maxOwn is the most that a packet has in Header: a frame of the control channel, which comes from no guest.
 const maxOwn = max(nic.MaxHeader, control.MaxFrame)
 
-// headerBuf is the least that a header buffer has: virtio_net_hdr and the longest header that is split.
-const headerBuf = netHdrLen + HeaderLimit
-
 // rxQueue is a receive virtqueue, an nic.RxQueue. Everything below RxBase is used under its lock.
 type rxQueue struct {
 	vring // its ring and its kick are used under RxBase's lock
@@ -42,7 +39,7 @@ type rxQueue struct {
 	buffers    []dma.Segment // of all chains of a frame, in order
 	header     []dma.Segment
 	payload    []dma.Segment
-	scratch    [netHdrLen + maxOwn]byte // virtio_net_hdr and headers; answers to commands are all header
+	scratch    [maxNetHdr + maxOwn]byte // virtio_net_hdr and headers; answers to commands are all header
 }
 
 // awaited says what a kick was asked for: more chains than n, from base on.
@@ -132,11 +129,11 @@ func (q *rxQueue) giveUp(n int) {
 }
 
 // roomFor is how much room a frame needs in its chains: a split one for the payload in their payload buffers.
-func roomFor(f *nic.Frame) uint32 {
+func (q *rxQueue) roomFor(f *nic.Frame) uint32 {
 	if f.Split {
 		return f.PayloadLen - (f.HeaderLen - uint32(len(f.Header))) // but for what belongs to the header buffer
 	}
-	return netHdrLen + uint32(len(f.Header)) + f.PayloadLen
+	return q.hdrLen + uint32(len(f.Header)) + f.PayloadLen
 }
 
 // refusalOf is that of a frame's kind.
@@ -156,7 +153,7 @@ func (q *rxQueue) remember(f *nic.Frame, n int, res nic.Result) {
 // recall refuses a frame if that is known without a walk.
 func (q *rxQueue) recall(f *nic.Frame) (res nic.Result, known bool) {
 	r := q.refusalOf(f)
-	if r.chains == 0 || roomFor(f) <= r.room || r.generation != q.dev.space.Generation() ||
+	if r.chains == 0 || q.roomFor(f) <= r.room || r.generation != q.dev.space.Generation() ||
 		r.result == nic.PutNoBuffer && q.vq.Available() != r.chains {
 		return 0, false
 	}
@@ -226,7 +223,7 @@ func (q *rxQueue) kicked() {
 // putWhole writes a frame as one run of bytes: virtio_net_hdr and the frame (virtio 1.3, 5.1.6.4). It returns how many
 // chains were peeked, and has committed them if the frame is taken.
 func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
-	need := roomFor(f)
+	need := q.roomFor(f)
 	for room, pieces := uint32(0), 0; room < need; n++ {
 		c, res := q.next(n, pieces)
 		if res != nic.PutTaken {
@@ -234,7 +231,7 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 			return n, res
 		}
 		pieces += len(c.In) + c.Empty
-		if c.InLen < netHdrLen { // also of those that follow (5.1.6.3.1)
+		if c.InLen < q.hdrLen { // also of those that follow (5.1.6.3.1)
 			q.fail(errShortBuffer)
 			return n + 1, nic.PutStopped
 		}
@@ -272,7 +269,7 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 // first chain, payload alone in the others, whose header buffers stay as they are.
 func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	inHeader := f.HeaderLen - uint32(len(f.Header)) // payload that belongs to the header buffer: of a frame without TCP
-	need := roomFor(f)
+	need := q.roomFor(f)
 	q.payload = dma.Reuse(q.payload)
 	for room, pieces := uint32(0), 0; n == 0 || room < need; n++ {
 		c, res := q.next(n, pieces)
@@ -281,7 +278,7 @@ func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 			return n, res
 		}
 		pieces += len(c.In) + c.Empty
-		if c.InFirst < headerBuf || c.InLen == c.InFirst && need > 0 {
+		if c.InFirst < q.hdrLen+HeaderLimit || c.InLen == c.InFirst && need > 0 {
 			q.fail(errNotSplit)
 			return n + 1, nic.PutStopped
 		}
@@ -289,9 +286,9 @@ func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 		q.payload = dma.Cut(q.payload, c.In, uint64(c.InFirst), uint64(k))
 		room += k
 	}
-	q.header = dma.Cut(dma.Reuse(q.header), q.chains[0].In, 0, uint64(netHdrLen+len(f.Header)))
+	q.header = dma.Cut(dma.Reuse(q.header), q.chains[0].In, 0, uint64(q.hdrLen)+uint64(len(f.Header)))
 	if inHeader > 0 { // the frame goes to the header buffer whole
-		q.payload = dma.Cut(dma.Reuse(q.payload), q.chains[0].In, uint64(netHdrLen+len(f.Header)), uint64(inHeader))
+		q.payload = dma.Cut(dma.Reuse(q.payload), q.chains[0].In, uint64(q.hdrLen)+uint64(len(f.Header)), uint64(inHeader))
 	}
 	err := m.Header(q.header, q.headers(f, f.HeaderLen, n))
 	if err == nil && f.PayloadLen > 0 {
@@ -300,7 +297,7 @@ func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	if res := q.result(err); res != nic.PutTaken {
 		return n, res
 	}
-	head := netHdrLen + f.HeaderLen
+	head := q.hdrLen + f.HeaderLen
 	for i := range n {
 		c := &q.chains[i]
 		k := min(need, c.InLen-c.InFirst)
@@ -373,8 +370,8 @@ func (q *rxQueue) headers(f *nic.Frame, hlen uint32, buffers int) []byte {
 	if !q.mrg {
 		buffers = 1
 	}
-	(*netHdr)(q.scratch[:netHdrLen]).describe(&f.Meta, hlen, q.csum, buffers)
-	return q.scratch[:netHdrLen+copy(q.scratch[netHdrLen:], f.Header)]
+	(*netHdr)(q.scratch[:]).describe(&f.Meta, hlen, q.csum, buffers)
+	return q.scratch[:int(q.hdrLen)+copy(q.scratch[q.hdrLen:], f.Header)] // a legacy one's over num_buffers
 }
 
 // result says what became of a frame by the error of the move, and stops the queue if that is its own.

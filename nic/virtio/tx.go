@@ -37,7 +37,7 @@ var (
 type txSlot struct {
 	chain *virtq.Chain                    // in peeked, or own
 	own   virtq.Chain                     // of a frame that is held
-	buf   [netHdrLen + nic.MaxHeader]byte // virtio_net_hdr and headers
+	buf   [maxNetHdr + nic.MaxHeader]byte // virtio_net_hdr and headers
 }
 
 func newTxQueue(d *Device, index int) (*txQueue, error) {
@@ -83,10 +83,10 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	if c.InLen > 0 {
 		return fmt.Errorf("%w: head %d: device-writable buffer on a transmit queue", virtq.ErrBadChain, c.Head)
 	}
-	if err := nic.ParseFrame(q.t.Worker.Copier, c.Out, netHdrLen, c.OutLen, s.buf[:], p); err != nil {
+	if err := nic.ParseFrame(q.t.Worker.Copier, c.Out, q.hdrLen, c.OutLen, s.buf[:], p); err != nil {
 		return err
 	}
-	if err := (*netHdr)(s.buf[:netHdrLen]).meta(&p.Meta, q.dev.features.Load()); err != nil {
+	if err := (*netHdr)(s.buf[:]).meta(&p.Meta, q.features); err != nil {
 		return err
 	}
 	p.Prepare()
@@ -107,7 +107,7 @@ func (q *txQueue) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
 			return false, err
 		}
 	}
-	if err := nic.RelocatePayload(c.Out, netHdrLen, c.OutLen, &f.Packet); err != nil {
+	if err := nic.RelocatePayload(c.Out, q.hdrLen, c.OutLen, &f.Packet); err != nil {
 		return false, fmt.Errorf("%w: head %d: %w", virtq.ErrBadChain, c.Head, err)
 	}
 	return true, nil
@@ -176,7 +176,7 @@ func (q *txQueue) Pending() bool { return q.vq.Pending() }
 func (q *txQueue) Backlog() (frames int, full bool) {
 	frames = q.vq.Available()
 	each := 1
-	if q.dev.features.Load()&fIndirect == 0 {
+	if q.features&fIndirect == 0 {
 		all := 0
 		for i := range q.slots {
 			if c := q.slots[i].chain; c != nil {
