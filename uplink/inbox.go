@@ -151,8 +151,11 @@ func (q *inbox) describe(s *inSlot, p *wire.Packet) reason {
 		if why := readVnet((*[vnetLen]byte)(s.buf[:]), &p.Meta); why != none {
 			return why
 		}
-		if p.Meta.GSOType == splitter.GSONone && s.f.n-q.skip > q.longest ||
-			p.Meta.GSOType != splitter.GSONone && int(p.Meta.Headers.HdrLen)+int(p.Meta.GSOSize) > q.longest {
+		longest := s.f.n - q.skip
+		if p.Meta.GSOType != splitter.GSONone {
+			longest = min(longest, int(p.Meta.Headers.HdrLen)+int(p.Meta.GSOSize))
+		}
+		if longest > q.longest {
 			return tooLong
 		}
 	}
