@@ -10,9 +10,10 @@
 // monitor a device (nic.Monitor) sleeps on their kicks, which matter only to start a ring and to
 // wake senders that wait for buffers, and logs why a queue stopped.
 //
-// What a driver's ring costs others is bounded by chain (package virtq) and by frame: a frame takes
-// at most 64 chains, and none more once these have 4096 segments and empty buffers: some 100 us of
-// the sender's processor with the worst of them. Chains that are not enough are walked over once:
+// What a driver's ring costs others is bounded by chain (package virtq) and by frame: a frame takes as
+// many chains as it needs, but none more once these have 4096 segments and empty buffers, of which a
+// chain counts for 4 at least: 1025 chains at the most, some 130 us of the sender's processor with the
+// worst of them (BenchmarkRefused, BenchmarkManyChains). Chains that are not enough are walked over once:
 // until the driver adds chains, some are returned, or memory changes, a frame that needs more room
 // than they have is refused without looking at them. Chains that are too little although a frame may
 // have no more of them are returned unused (MRG_RXBUF; without it the one chain stays). When split

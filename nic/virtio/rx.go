@@ -1,6 +1,8 @@
 package virtio
 
 import (
+	"slices"
+
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/nic"
@@ -8,12 +10,17 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// maxChains is how many chains one frame may take (MRG_RXBUF): a 64 KiB frame in buffers of 1 KiB.
-const maxChains = 64
+// maxPieces is how many segments and empty buffers the chains of one frame may have before another one is taken
+// (MRG_RXBUF): as many segments as one chain may have. A chain counts for chainPieces at least, as it takes so much
+// longer than a segment: a frame may lie in 1025 chains, about as many as QEMU's longest ring has, and 64 KiB in
+// buffers of 64 bytes.
+const (
+	maxPieces   = virtq.MaxSegments
+	chainPieces = 4
+)
 
-// maxPieces is how many segments and empty buffers the chains of one frame may have before another
-// one is taken: as many segments as one chain may have.
-const maxPieces = virtq.MaxSegments
+// keepChains is how many Chains are kept for the next frame: as many as a ring of QEMU's has.
+const keepChains = 256
 
 // maxOwn is the most that a packet has in Header: a frame of the control channel, which comes from no guest.
 const maxOwn = max(nic.MaxHeader, control.MaxFrame)
@@ -31,10 +38,10 @@ type rxQueue struct {
 	staged     bool
 	short      int // how many chains were not enough, when a frame last found too few
 	awaited    awaited
-	remembers  bool       // there is a refusal
-	refused    [2]refusal // of a whole frame, of a split one
-	room       uint32     // in the chains of a frame that is refused: see roomFor
-	chains     [maxChains]virtq.Chain
+	remembers  bool          // there is a refusal
+	refused    [2]refusal    // of a whole frame, of a split one
+	room       uint32        // in the chains of a frame that is refused: see roomFor
+	chains     []virtq.Chain // as many as a frame needed
 	peeked     int           // how many of chains the last frame needed
 	buffers    []dma.Segment // of all chains of a frame, in order
 	header     []dma.Segment
@@ -64,7 +71,7 @@ var (
 )
 
 func newRxQueue(d *Device, index int) *rxQueue {
-	q := &rxQueue{}
+	q := &rxQueue{chains: make([]virtq.Chain, 16)}
 	q.vring.init(d, index)
 	q.Init(q)
 	return q
@@ -174,6 +181,12 @@ func (q *rxQueue) trim(n int) {
 		q.chains[i].Trim()
 	}
 	q.peeked = n
+	if len(q.chains) > keepChains && n <= keepChains {
+		q.chains = slices.Clone(q.chains[:keepChains])
+	}
+	if n < 2 { // which do without
+		q.buffers = dma.Reuse(q.buffers[:0])
+	}
 }
 
 // begin starts the ring if it has been kicked.
@@ -230,7 +243,7 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 			q.room = room
 			return n, res
 		}
-		pieces += len(c.In) + c.Empty
+		pieces += piecesOf(c)
 		if c.InLen < q.hdrLen { // also of those that follow (5.1.6.3.1)
 			q.fail(errShortBuffer)
 			return n + 1, nic.PutStopped
@@ -277,7 +290,7 @@ func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 			q.room = room
 			return n, res
 		}
-		pieces += len(c.In) + c.Empty
+		pieces += piecesOf(c)
 		if c.InFirst < q.hdrLen+HeaderLimit || c.InLen == c.InFirst && need > 0 {
 			q.fail(errNotSplit)
 			return n + 1, nic.PutStopped
@@ -339,9 +352,12 @@ func (q *rxQueue) Posted(limit int, visit func([]dma.Segment)) {
 	q.vq.Rewind(n)
 }
 
-// next peeks chain n of a frame, those before which have so many segments and empty buffers.
+// piecesOf is how much of maxPieces a chain takes.
+func piecesOf(c *virtq.Chain) int { return max(chainPieces, len(c.In)+c.Empty) }
+
+// next peeks chain n of a frame, those before which take so much of maxPieces.
 func (q *rxQueue) next(n, pieces int) (*virtq.Chain, nic.Result) {
-	if n == maxChains || n == 1 && !q.mrg || pieces > maxPieces {
+	if n == 1 && !q.mrg || pieces > maxPieces {
 		return nil, nic.PutTooBig
 	}
 	c, res := q.peek(n)
@@ -354,6 +370,9 @@ func (q *rxQueue) next(n, pieces int) (*virtq.Chain, nic.Result) {
 }
 
 func (q *rxQueue) peek(n int) (*virtq.Chain, nic.Result) {
+	if n == len(q.chains) {
+		q.chains = append(q.chains, make([]virtq.Chain, n)...)
+	}
 	c := &q.chains[n]
 	switch ok, err := q.vq.Peek(c); {
 	case err != nil:
