@@ -74,8 +74,12 @@ func TestBadChainStopsItsQueue(t *testing.T) {
 		{"ragged indirect table", func(r *raw) {
 			r.desc(3, desc{addr: tableIOVA, len: 24, flags: flagIndirect})
 		}, "indirect table of 24 bytes", nil},
-		{"indirect table longer than the ring", func(r *raw) { r.desc(3, table(9)) },
-			"indirect table of 9 descriptors, ring of 8", nil},
+		{"loop in a table longer than the ring", func(r *raw) {
+			r.table(tableIOVA, with(buf, flagNext, 1), with(buf, flagNext, 0))
+			r.desc(3, table(9))
+		}, "descriptor 1: a loop, or more than 1024 descriptors", nil},
+		{"indirect table that is too long", func(r *raw) { r.desc(3, table(MaxDescriptors+1)) },
+			"indirect table of 1025 descriptors (at most 1024 are read)", nil},
 		{"huge indirect table", func(r *raw) {
 			r.desc(3, desc{addr: tableIOVA, len: 0xfffffff0, flags: flagIndirect})
 		}, "indirect table of 268435455 descriptors", nil},
@@ -98,13 +102,11 @@ func TestBadChainStopsItsQueue(t *testing.T) {
 			r.table(tableIOVA, with(buf, flagNext, 2), buf)
 			r.desc(3, table(2))
 		}, "next descriptor is 2 of 2", nil},
-		{"chain and table longer than the ring", func(r *raw) {
+		{"chain and table longer than a chain may be", func(r *raw) {
 			r.desc(3, with(buf, flagNext, 4))
-			r.desc(4, table(8))
-			for i := range 8 {
-				r.table(tableIOVA+uint64(i)*descLen, with(buf, flagNext, uint16(i+1)))
-			}
-		}, "more than 8 descriptors", nil},
+			r.desc(4, table(MaxDescriptors))
+			r.linkTable(tableIOVA, MaxDescriptors, buf)
+		}, "more than 1024 descriptors", nil},
 		{"readable in a table after writable outside", func(r *raw) {
 			r.desc(3, with(buf, flagNext|flagWrite, 4))
 			r.desc(4, table(1))

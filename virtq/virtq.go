@@ -14,8 +14,8 @@
 // space, which guards them as well. A fault is the queue's error, like a bad chain.
 //
 // What a chain costs is bounded, whatever the driver writes. A chain has at most MaxDescriptors
-// descriptors, an indirect table no more either, and its buffers lie in at most MaxSegments
-// segments; a longer one is ErrBadChain. So Peek and Load read at most MaxDescriptors descriptors
+// descriptors, an indirect table no more either (nor less, in a small ring), and its buffers lie in at
+// most MaxSegments segments; a longer one is ErrBadChain. So Peek and Load read at most MaxDescriptors descriptors
 // and one, copy a table of at most 16 KiB, and make lists of at most MaxSegments segments (96 KiB,
 // grown step by step): some 40 us of a processor, where an ordinary packet takes 20 ns. A Chain
 // whose lists have grown beyond what packets need drops them once it has held a chain that did not

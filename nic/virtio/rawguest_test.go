@@ -40,6 +40,7 @@ type suiteGuest struct {
 	calls []int
 	mac   wire.MAC
 	hdr   int           // bytes of virtio_net_hdr, by the features
+	ring  uint16        // descriptors of each ring
 	wait  time.Duration // for the NIC
 
 	served chan error
@@ -56,6 +57,7 @@ type rawOptions struct {
 	pairs int
 	mtu   uint16
 	drop  uint64 // features that the driver does not take
+	ring  uint16 // descriptors of each ring; 0: rawRing
 	noGPU bool
 	p2p   bool
 	table bool // memory comes by SET_MEM_TABLE
@@ -111,7 +113,7 @@ func newStockGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o raw
 func newRawGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
 	g := &suiteGuest{Memory: nictest.NewMemory(t, 0, rawMem, rawBehind), mac: wire.MAC{2, 0, 0, 0, 0, byte(i + 1)}}
-	g.Sender.Driver, g.wait = g, cmp.Or(o.wait, 20*time.Second)
+	g.Sender.Driver, g.wait, g.ring = g, cmp.Or(o.wait, 20*time.Second), cmp.Or(o.ring, rawRing)
 	conf := nic.Config{Name: string(rune('a' + i)), MAC: g.mac, MTU: o.mtu, QueuePairs: o.pairs, Log: o.log,
 		Pollers: o.pollers, Flows: 64, Hold: o.hold, Clock: o.clock,
 		Sabotage: o.sabotage}
@@ -216,19 +218,19 @@ func (g *suiteGuest) setup(i int, base uint32) {
 	g.Helper()
 	desc, avail, used := g.rings[i].Addrs()
 	g.OK(g.front.SetEnable(i, true)) // before it starts, as QEMU does: what a disabled ring is given is dropped
-	g.OK(g.front.SetupVring(vhostuser.VringSetup{Index: i, Size: rawRing, Desc: rawUser + desc, Avail: rawUser + avail,
+	g.OK(g.front.SetupVring(vhostuser.VringSetup{Index: i, Size: g.ring, Desc: rawUser + desc, Avail: rawUser + avail,
 		Used: rawUser + used, Base: base, Kick: g.kicks[i], Call: g.calls[i]}))
 	g.kick(i)
 }
 
 func (g *suiteGuest) startRing(i int) {
 	g.Helper()
-	_, _, _, total := virtq.Layout(rawRing)
+	_, _, _, total := virtq.Layout(g.ring)
 	addr, mem := g.Alloc(int(total))
 	f, _ := g.front.Features()
-	c := virtq.DriverConfig{Size: rawRing, Mem: mem, Addr: addr, EventIdx: f&fEventIdx != 0}
+	c := virtq.DriverConfig{Size: g.ring, Mem: mem, Addr: addr, EventIdx: f&fEventIdx != 0}
 	if f&fIndirect != 0 {
-		c.IndirectAddr, c.Indirect = g.Alloc(rawRing * 16 * 32)
+		c.IndirectAddr, c.Indirect = g.Alloc(int(g.ring) * 16 * 32)
 	}
 	d, err := virtq.NewDriver(c)
 	g.OK(err)
