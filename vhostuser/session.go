@@ -192,18 +192,26 @@ func (s *session) setConfig(m *message) ([]byte, error) {
 
 func (s *session) getStatus(*message) ([]byte, error) { return replyU64(uint64(s.dev.Status())) }
 
+// setStatus: 0 is a reset (virtio 1.3, 2.1) only where RESET_DEVICE was not negotiated. QEMU sends it whenever it stops
+// vhost: at QMP stop and each migration, after which it goes on with the bases that it got. A guest's own reset it
+// sends as RESET_DEVICE, if it can.
 func (s *session) setStatus(m *message) ([]byte, error) {
 	st := m.u64()
 	if st > 0xff {
 		return nil, fmt.Errorf("SET_STATUS: %#x is not a byte: %w", st, ErrBadMessage)
 	}
-	if st == 0 { // virtio 1.3, 2.1: a reset
+	if st == 0 {
 		for i := range s.rings {
 			if err := s.stopRing(i); err != nil {
 				s.refused(m, err)
 			}
 		}
 		s.haveFeats = false
+		if s.protocol&ProtocolResetDevice == 0 {
+			if err := s.dev.Reset(); err != nil {
+				return nil, fmt.Errorf("SET_STATUS 0: %w", err)
+			}
+		}
 	}
 	return nil, peer.Wrap(s.dev.SetStatus(uint8(st)), "SET_STATUS %#x", st)
 }

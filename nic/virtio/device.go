@@ -68,11 +68,14 @@ type Device struct {
 	stops []nic.LogLimit // the monitor's, by vring: a guest can break a queue, and set it up again, as often as it likes
 }
 
-// pair0 is what is known of queue pair 0 in a connection: how its rings began tells whether the driver did.
+// pair0 is what is known of queue pair 0 since a connection, a reset or a pause began: how its rings start tells
+// whether the driver is new.
 type pair0 struct {
 	rx, tx  bool // started once
 	goes    bool // one of them goes on where it was before
 	decided bool
+	paused  bool // it had a driver before, which stays if both rings start where they were
+	moved   bool // one of them does not
 }
 
 var _ vhostuser.Device = (*Device)(nil)
@@ -208,11 +211,12 @@ func (d *Device) MTU(mtu uint16) error {
 // Status implements vhostuser.Device.
 func (d *Device) Status() uint8 { return d.status }
 
-// SetStatus implements vhostuser.Device. 0 is device reset: all that commands set up on the port is gone.
+// SetStatus implements vhostuser.Device. At 0 the guest is paused: all that commands set up stays, for the driver that
+// goes on, and meanwhile the NIC touches nothing of the guest's by RDMA.
 func (d *Device) SetStatus(s uint8) error {
-	d.status = s
-	if s == 0 {
-		return d.Reset()
+	if d.status = s; s == 0 {
+		d.port.SuspendRDMA(true)
+		d.pair0 = pair0{paused: true}
 	}
 	return nil
 }
@@ -252,7 +256,7 @@ func (d *Device) Disconnected() {
 }
 
 // noteStart looks at how the rings of queue pair 0 begin. If none goes on from before, the driver is new: another guest
-// may have taken the place of the one that set this port up.
+// may have taken the place of the one that set this port up. A ring goes on from 0, too, if the guest was paused there.
 func (d *Device) noteStart(v *vhostuser.Vring, resumed bool) {
 	d.port.SuspendRDMA(false)
 	p := &d.pair0
@@ -265,9 +269,10 @@ func (d *Device) noteStart(v *vhostuser.Vring, resumed bool) {
 	default:
 		return
 	}
+	p.moved = p.moved || virtq.BaseOf(v.Base) != d.vring(v.Index).left
 	if p.rx && p.tx && !p.decided {
 		p.decided = true
-		if !p.goes {
+		if !p.goes && (!p.paused || p.moved) {
 			d.port.DriverChanged()
 		}
 	}

@@ -5,6 +5,10 @@
 // control queue (MAC, receive mode, number of queue pairs) is QEMU's own and never seen here;
 // everything else that a driver asks for comes through the port's control channel.
 //
+// A guest that is stopped (SET_STATUS 0, where RESET_DEVICE was negotiated) keeps all that commands set up: its
+// queues stop, and RDMA rests until a ring starts again. RESET_DEVICE drops it, and so does a driver whose rings
+// begin anew.
+//
 // Each started transmit queue has one worker, which does all the work of its frames up to the
 // receiving queue's buffers. Receive queues have no goroutine: senders enter them under a lock. One
 // monitor a device (nic.Monitor) sleeps on their kicks, which matter only to start a ring and to

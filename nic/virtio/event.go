@@ -39,6 +39,7 @@ type vring struct {
 	fault call          // the error descriptor
 	vq    *virtq.Device // nil: stopped
 	kick  int           // -1: stopped
+	left  virtq.Base    // where the ring was when it last stopped. Control goroutine
 	owed  bool          // the last call was lost (nic.Port.LoseInterrupt)
 
 	features uint64 // negotiated, as the ring was opened
@@ -69,12 +70,12 @@ func (v *vring) calls(wanted bool) bool {
 
 // release closes the ring and its kick, and says where the ring was.
 func (v *vring) release() (base uint32) {
-	base = v.vq.Base().State()
+	v.left = v.vq.Base()
 	v.vq.Close()
 	v.vq = nil
 	scm.Close(v.kick)
 	v.kick = -1
-	return base
+	return v.left.State()
 }
 
 // closeEventFDs lets go of the eventfds that the frontend wants written.

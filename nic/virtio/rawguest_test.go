@@ -62,6 +62,8 @@ type rawOptions struct {
 	p2p   bool
 	table bool // memory comes by SET_MEM_TABLE
 
+	noReset bool // RESET_DEVICE is not negotiated
+
 	patience time.Duration // virtio.Config's
 	hold     time.Duration // nic.Config's
 	clock    func() int64  // likewise
@@ -175,8 +177,12 @@ func (g *suiteGuest) negotiate(o rawOptions) {
 	if g.hdr = 12; o.drop&(fVersion1|fMrg) == fVersion1|fMrg {
 		g.hdr = 10
 	}
-	_, _, err := g.front.Negotiate((fVersion1|fMrg|fEventIdx|fIndirect|fOffloads)&^o.drop,
-		uint64(vhostuser.ProtocolMQ|vhostuser.ProtocolReplyAck|vhostuser.ProtocolMemSlots|vhostuser.ProtocolResetDevice))
+	p := vhostuser.ProtocolMQ | vhostuser.ProtocolReplyAck | vhostuser.ProtocolMemSlots | vhostuser.ProtocolResetDevice |
+		vhostuser.ProtocolStatus | vhostuser.ProtocolMTU
+	if o.noReset {
+		p &^= vhostuser.ProtocolResetDevice
+	}
+	_, _, err := g.front.Negotiate((fVersion1|fMrg|fEventIdx|fIndirect|fOffloads)&^o.drop, uint64(p))
 	g.OK(err)
 }
 
