@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/ownports"
 	"vnic.dev/vnic/internal/sockfile"
 	"vnic.dev/vnic/nic"
 )
@@ -61,9 +62,11 @@ func openStream(o *Stream, longest int, count *counters,
 func (s *stream) listen(keep func(string, bool) (func() error, error)) (err error) {
 	at := s.o.Listen
 	if network(at) != "unix" {
-		if s.l, err = net.Listen(network(at), at); err != nil {
+		l, err := net.Listen(network(at), at)
+		if err != nil {
 			return err
 		}
+		s.l = ownports.Listener(l)
 		if a, ok := s.l.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
 			s.count.log.Warn("the uplink listens for the network: whoever connects first has it; for this machine alone, "+
 				"listen at 127.0.0.1 or a file", "at", a.String())

@@ -34,6 +34,9 @@ type Options struct {
 	NAT    bool
 	Policy Policy
 	Log    *slog.Logger
+	// Own says which ports of the host are this program's own: no guest reaches them unless Policy.HostPorts names them,
+	// other than by all; nil: none is.
+	Own func(port uint16) bool
 	// Outside makes the sockets of the host; nil: this process does. One that is in another process judges by the
 	// same Policy once more (Dialer), so what this process has become does not matter.
 	Outside Outside

@@ -6,6 +6,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/ownports"
 )
 
 // listen listens at HOST:PORT. localhost is 127.0.0.1 and, on a machine with IPv6, ::1 at the same port, whatever a
@@ -30,7 +32,7 @@ func listen(addr string) (list []net.Listener, err error) {
 			}
 			return nil, err
 		}
-		list = append(list, l)
+		list = append(list, ownports.Listener(l))
 		port = strconv.Itoa(l.Addr().(*net.TCPAddr).Port) // 0 has become one
 	}
 	return list, nil
