@@ -42,7 +42,7 @@ type ears struct {
 
 const (
 	firstNap = 20 * time.Millisecond
-	heardNap = 100 * time.Millisecond
+	heardNap = 5 * firstNap
 	deafNap  = time.Millisecond
 	tooMany  = 2 // missed
 )

@@ -79,7 +79,7 @@ func Serve(o Options) (*Server, error) {
 		ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
 	}
 	if o.Long {
-		s.http.WriteTimeout, s.http.IdleTimeout = 0, time.Minute
+		s.http.WriteTimeout, s.http.IdleTimeout = 0, 12*patience
 	}
 	for _, l := range list {
 		s.wg.Go(func() { _ = s.http.Serve(l) }) // ErrServerClosed
