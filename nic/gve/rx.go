@@ -100,18 +100,13 @@ func (q *rxQueue) shut() {
 	q.WakeAll()
 }
 
-// doorbell says that buffers are posted up to tail. An error has stopped the queue, and failed was told.
-func (q *rxQueue) doorbell(tail uint32) error {
+// doorbell says that buffers are posted up to tail, modulo the ring: Linux's driver writes an index
+// (gve_rx_write_doorbell_dqo), iPXE's a counter (drivers/net/gve.c, gve_refill_rx).
+func (q *rxQueue) doorbell(tail uint32) {
 	if !q.on {
-		return nil
+		return
 	}
-	if err := checkTail(tail, &q.in); err != nil {
-		err = fmt.Errorf("receive queue %d: %w", q.id, err)
-		q.Lock()
-		defer q.Unlock()
-		q.fail(err)
-		return err
-	}
+	tail &= q.in.mask
 	q.tail.Store(tail)
 	if !q.seen && tail != 0 {
 		q.seen = true
@@ -124,7 +119,6 @@ func (q *rxQueue) doorbell(tail uint32) error {
 		defer q.Unlock()
 		q.WakeAll()
 	}
-	return nil
 }
 
 // firstInGPU says whether the first buffer that was posted since the start lies in GPU memory, as all do then: what a
