@@ -135,6 +135,7 @@ QEMU's conventions of backend programs.`,
 			stderr := &lines{w: c.ErrOrStderr()}
 			o.Log = logTo(stderr, slog.LevelWarn, verbose)
 			note := func(format string, args ...any) { fmt.Fprintln(stderr, plainly(format, args...)) }
+			o.Accel = accel
 			if boots != nil {
 				o.Boot = boots.Args(accel == qemu.AccelKVM)
 				by := "TCG; with KVM: -accel kvm -cpu host"

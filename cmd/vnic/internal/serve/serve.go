@@ -11,6 +11,7 @@ import (
 
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/qemu"
 )
 
 // text notes what happens at a port.
@@ -63,11 +64,17 @@ func Do(ctx context.Context, o Options) (err error) {
 	}
 	rep := newReport(l, sources, o.Client, o.sharesGPUs())
 	rep.Boot = o.Boot
+	cpus := guestCPUs
 	if o.Lab != nil {
 		if err := rep.addGuests(l, o.Lab, o.Client); err != nil {
 			return err
 		}
+		cpus = 0
+		for _, m := range o.Lab.Machines {
+			cpus = max(cpus, m.CPUs)
+		}
 	}
+	rep.addClock(qemu.ClockArgs(cpus, o.Accel))
 	if !o.Off() {
 		gw, _ := lab.GatewayAddrs()
 		rep.Gateway = gw.Addr().String()
