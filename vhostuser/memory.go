@@ -164,6 +164,7 @@ func (s *session) remap(next []region, apply func() error) error {
 	}
 	err := apply()
 	if err == nil {
+		s.unreached = s.unreached && slices.Equal(s.regions, next)
 		s.regions = next
 		if err = s.dev.MemoryChanged(); err != nil {
 			err = fmt.Errorf("device with new memory: %w", err)

@@ -26,6 +26,9 @@ type session struct {
 	protocol   ProtocolFeatures // acked
 	features   uint64           // acked, with bit 30
 	haveFeats  bool             // features has been set since the start or the last reset
+	asked      bool             // GET_FEATURES came
+	accepted   bool             // SET_FEATURES passed
+	unreached  bool             // a request failed for memory, and the regions are as they were then
 	rings      []ring
 	regions    []region
 	backendReq int // channel for requests of ours, -1 for none; nothing is sent on it yet
@@ -84,7 +87,19 @@ func (s *session) offeredFeatures() uint64 {
 	return s.dev.Features()&^unservedFeatures | FeatureProtocol
 }
 
-func (s *session) getFeatures(*message) ([]byte, error) { return replyU64(s.offeredFeatures()) }
+func (s *session) getFeatures(*message) ([]byte, error) {
+	s.asked = true
+	return replyU64(s.offeredFeatures())
+}
+
+// offer says what GET_FEATURES and GET_QUEUE_NUM offer.
+func (s *session) offer() string {
+	queues := fmt.Sprintf("virtqueues: %d", len(s.rings))
+	if c, ok := s.dev.(QueueCounter); ok {
+		queues = fmt.Sprintf("queue pairs: %d", c.QueueNum())
+	}
+	return queues + "; features: " + s.named(s.offeredFeatures()).String()
+}
 
 func (s *session) named(bits uint64) Features {
 	if n, ok := s.dev.(FeatureNamer); ok {
@@ -107,7 +122,7 @@ func (s *session) setFeatures(m *message) ([]byte, error) {
 			s.log.Info("vhost-user features negotiated", "features", s.named(f).String(), "protocol", s.protocol.String())
 		}
 	}
-	s.features, s.haveFeats = f, true
+	s.features, s.haveFeats, s.accepted = f, true, true
 	if f&FeatureProtocol != 0 {
 		return nil, nil
 	}

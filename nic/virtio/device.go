@@ -50,6 +50,7 @@ type Device struct {
 	monitor  *nic.Monitor
 	rx       []*rxQueue
 	tx       []*txQueue
+	backend  *vhostuser.Backend
 	serving  chan struct{} // holds one while a frontend is served
 	eventFDs nic.EventFDs  // calls and errors
 	rssMu    sync.Mutex    // of setDefaultRSS
@@ -87,6 +88,7 @@ func New(c Config) (*Device, error) {
 	}
 	d := &Device{log: c.Port.Log.With("port", c.Port.Name), conf: c, space: dma.NewSpace(c.Port.Name, c.Files),
 		mtu: c.Port.MTU, stopped: map[int]string{}, serving: make(chan struct{}, 1)}
+	d.backend = vhostuser.NewBackend(d, d.space, d.log)
 	d.setLimits()
 	pairs := max(c.Port.QueuePairs, 1)
 	queues := make([]nic.RxQueue, pairs)
@@ -134,8 +136,11 @@ func (d *Device) Serve(ctx context.Context, conn *net.UnixConn) error {
 		return context.Cause(ctx)
 	}
 	defer func() { <-d.serving }()
-	return vhostuser.NewBackend(d, d.space, d.log).Serve(ctx, conn)
+	return d.backend.Serve(ctx, conn)
 }
+
+// Unaccepted is vhostuser.Backend.Unaccepted.
+func (d *Device) Unaccepted() string { return d.backend.Unaccepted() }
 
 // Close takes the device off the wire and frees it. Serve has returned.
 func (d *Device) Close() {
