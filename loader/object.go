@@ -17,6 +17,7 @@ import (
 	"syscall"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/diagnosis"
 )
 
 const (
@@ -330,6 +331,7 @@ func (o *Object) dial(ctx context.Context, to string) (devmem.Conn, error) {
 			c.SetStallLimit(o.c.Timeout)
 			return c, nil
 		}
+		err = diagnosis.DialServer(err, netip.AddrPortFrom(a, uint16(port)))
 		if errs = append(errs, fmt.Errorf("%s at %v: %w", host, a, err)); ctx.Err() != nil {
 			return nil, errors.Join(append(errs, context.Cause(ctx))...)
 		}
