@@ -68,9 +68,10 @@ for each port and, of several, one that has all. They boot what 'vnic image buil
 
 A QEMU that hangs up may be followed by the next, and finds the GPU's memory as it was; a vnic that is
 started anew has new GPUs, so start QEMU anew as well: it warns of a QEMU that has memory of an earlier
-one. A gateway gives guests addresses by DHCP, names, and a way out: port0, port1, ... are guests, gateway
-is this machine, of which --host-ports says what they reach. For management software vnic serve keeps to
-QEMU's conventions of backend programs.`,
+one. With --json a QEMU's arguments are the "qemu" of a port or of a guest, or "all_ports", and behind them
+those of "boot", without which it boots nothing. A gateway gives guests addresses by DHCP, names, and a way
+out: port0, port1, ... are guests, gateway is this machine, of which --host-ports says what they reach. For
+management software vnic serve keeps to QEMU's conventions of backend programs.`,
 		Example: `  vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock                        one virtio NIC
   vnic serve --socket-path $XDG_RUNTIME_DIR/vnic%d.sock --ports 2            two on one switch
   vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --nic gve              a gVNIC, by vfio-user

@@ -297,6 +297,10 @@ func (r *Report) Print(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "To boot from the network (iPXE), leave out romfile=%s.\n", also)
 	}
+	if r.Gateway != "" && strings.Contains(r.NIC, lab.Virtio) {
+		fmt.Fprintln(&b,
+			"A guest has its port's addresses by its MAC: without mac= QEMU makes one up, and DHCP gives another address.")
+	}
 	if r.Gateway != "" {
 		fmt.Fprintf(&b, "gateway %s: %s\n", r.Gateway, leadsTo(&r.gateway))
 	}

@@ -188,10 +188,13 @@ func TestPrintedAdvice(t *testing.T) {
 		{lab.NIC{Model: lab.Virtio, MaxMTU: 9000}, ipxe + ".\n", "and host_mtu"},
 		{lab.NIC{Model: lab.Virtio, MTU: 2000, MaxMTU: 9000}, ipxe + " and host_mtu=9000: ", old},
 		{lab.NIC{Model: lab.GVE}, "QEMU 10.1 or newer.", ipxe},
+		{lab.NIC{Model: lab.Virtio}, "without mac= QEMU makes one up", old},
+		{lab.NIC{Model: lab.GVE}, old, "mac="},
 		{lab.NIC{Model: lab.GVE}, old, ipxe},
 	} {
 		w := testkit.Must(lab.Open(lab.Uniform(1, tt.nic, 0), lab.Options{}))(t)
 		r := newReport(w, []source{dialer{name: "/s"}}, false, false)
+		r.Gateway = "10.118.110.254"
 		var b bytes.Buffer
 		testkit.OK(t, errors.Join(r.Print(&b), w.Close()))
 		if s := b.String(); !strings.Contains(s, tt.says) || strings.Contains(s, tt.saysNo) {
