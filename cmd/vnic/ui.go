@@ -141,7 +141,7 @@ func (u *ui) stage(s guests.Step) {
 func (u *ui) measuring(name string, done, total int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	switch what := fmt.Sprintf("%s (%d of %d)", name, done+1, total); {
+	switch what := fmt.Sprintf("%s (measurement %d of %d)", name, done+1, total); {
 	case u.quiet:
 	case u.tty:
 		u.spin(what)
@@ -176,16 +176,16 @@ func (u *ui) progress(mode string, done, total uint64) {
 	}
 }
 
-// steps shows how far something is that is no bytes.
-func (u *ui) steps(what string, done, total uint64) {
+// sizes shows how many rows of an all-reduce's table are there.
+func (u *ui) sizes(mode string, done, total uint64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	switch {
 	case u.quiet:
 	case u.tty:
-		u.spin(fmt.Sprintf("%s: %d of %d", what, min(done+1, total), total))
+		u.spin(fmt.Sprintf("%s: size %d of %d", mode, min(done+1, total), total))
 	case done > 0:
-		fmt.Fprintf(u.w, "  %s: %d of %d\n", what, done, total)
+		fmt.Fprintf(u.w, "  %s: size %d of %d\n", mode, done, total)
 	}
 }
 
