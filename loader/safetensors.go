@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"vnic.dev/vnic/devmem"
@@ -218,14 +219,17 @@ func (t *Tensor) parse(l *lexer) error {
 	}
 	t.Begin, t.Len = offsets[0], offsets[1]-offsets[0]
 	if all%8 != 0 || t.Len != all/8 {
-		return fmt.Errorf("shape %s of %s has %d bits, and data_offsets %d have %d bytes", shortList(t.Shape), t.DType, all,
-			offsets, t.Len)
+		return fmt.Errorf("shape %s of %s has %d bits, and data_offsets %s have %d bytes", shortList(t.Shape), t.DType, all,
+			shortList(offsets), t.Len)
 	}
 	return nil
 }
 
 // maxShort is how much of what a file says an error shows, in runes; of a list, in numbers.
 const maxShort = 80
+
+// listed writes numbers as JSON does: [1, 2].
+func listed(v []uint64) string { return strings.ReplaceAll(fmt.Sprint(v), " ", ", ") }
 
 // short is what an error shows of what a file says, which may be long.
 func short[T string | []byte](v T) string {
@@ -236,4 +240,4 @@ func short[T string | []byte](v T) string {
 	return string(s)
 }
 
-func shortList(list []uint64) string { return short(fmt.Sprint(list[:min(len(list), maxShort)])) }
+func shortList(list []uint64) string { return short(listed(list[:min(len(list), maxShort)])) }

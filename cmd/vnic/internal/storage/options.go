@@ -111,8 +111,8 @@ func (o *Options) fit() error {
 	}
 	if least := uint64(pool + 1<<20); has < least || has-pool < o.Block {
 		return fmt.Errorf("guest %s can use %s of its GPU's memory: that is too little for %s of pages and an operation of "+
-			"%s: a larger --gpu-memory, or a smaller --bs", name, lab.FormatBytes(has), lab.FormatBytes(pool),
-			lab.FormatBytes(o.Block))
+			"%s: a larger --gpu-memory, or a smaller --bs", name, lab.ShowBytes(has), lab.FormatBytes(pool),
+			lab.ShowBytes(o.Block))
 	}
 	o.room = min((o.Size+devmem.PageSize-1)&^(devmem.PageSize-1), (has-pool)&^(devmem.PageSize-1))
 	o.Window = pool + o.room
