@@ -99,12 +99,12 @@ type NIC struct {
 	// RSCUsecs is for how many microseconds frames of a TCP flow that its guest is to get wait for more of the flow, to
 	// become one packet; 0: only those that come in one batch do.
 	RSCUsecs int
-	// XDP has the NIC offload nothing for the guest to receive, no checksums and no segments made one: only then
-	// Linux's virtio_net takes native XDP programs. Of Virtio in QEMU; a gVNIC needs nothing for them.
+	// XDP has the NIC offload nothing for the guest to receive, no checksums and no segments made one: only then Linux's
+	// virtio_net takes native XDP programs. Of Virtio in QEMU; a gVNIC's driver takes them after GVEBeforeXDP.
 	XDP  bool
 	Slot Slot // of a guest with sockets; zero of one that may address no GPU: none, on the root complex
-	// Hotplug says that it can be removed while the guest runs, also where it is below a switch: QEMU's guest then sees
-	// a link of 2.5 GT/s and one lane there, whatever Slot says. Of Virtio, and of a guest with sockets.
+	// Hotplug says that it can be removed while the guest runs, also where it is below a switch: QEMU's guest then sees a
+	// link of 2.5 GT/s and one lane there, whatever Slot says. Of Virtio, and of a guest with sockets.
 	Hotplug bool
 	// Timestamps offers the driver timestamps of what it receives, which has a price (gve.Options). Of GVE.
 	Timestamps bool
@@ -263,8 +263,12 @@ func (n *NIC) MTUs(m *Model) bool {
 
 // WhyNoXDP says why a gVNIC does not have NIC.XDP (drivers/net/ethernet/google/gve/gve_main.c,
 // gve_verify_xdp_configuration).
-const WhyNoXDP = "leave it out: in the guest gve's driver takes XDP programs after ethtool -K eth0 rx-gro-hw off and " +
-	"ethtool -G eth0 tcp-data-split off rx-buf-len 2048, with an MTU of at most 2034"
+const WhyNoXDP = "leave it out: in the guest gve's driver takes native XDP programs after " + GVEBeforeXDP +
+	", without tcp-data-split and with an MTU of at most 2034"
+
+// GVEBeforeXDP are the commands in a guest after which gve's driver takes native XDP programs.
+const GVEBeforeXDP = "ethtool -K eth0 rx-gro-hw off, ethtool -G eth0 rx-buf-len 2048 and ethtool -L eth0 rx 2 tx 2 (half of " +
+	"the queues)"
 
 // checkGPUs looks at GPUs as the NICs that may address them show them to the guest.
 func (g *Guest) checkGPUs() error {

@@ -114,7 +114,7 @@ func maxMTUFlag(f *pflag.FlagSet, mtu *int) {
 func xdpFlag(f *pflag.FlagSet, xdp *bool) {
 	f.BoolVar(xdp, "xdp", false, "have the kernel's virtio driver take native XDP programs: the NIC offloads nothing for "+
 		"it to receive, so packets come one by one, and slower; without, native XDP is refused, and each generic program "+
-		"gets a warning in the kernel's log; gve needs no flag for XDP")
+		"gets a warning in the kernel's log; gve takes no such flag, and native XDP after, in the guest, "+lab.GVEBeforeXDP)
 }
 
 // uplinksFlag are uplinks, whose names count.
