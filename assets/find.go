@@ -148,8 +148,8 @@ func givenKernel(o *Options) (k Kernel, err error) {
 // builtImage is where a kernel's build leaves what is booted.
 const builtImage = "arch/x86/boot/bzImage"
 
-// bzImageOf says what to give in place of a file that is no bzImage. A vmlinux, or a build tree, has one beside or below
-// it.
+// bzImageOf says what to give in place of a file that is no bzImage. Beside a vmlinux, or below a build tree, there is
+// one.
 func bzImageOf(path string) string {
 	for _, dir := range []string{path, filepath.Dir(path)} {
 		built := filepath.Join(dir, builtImage)

@@ -109,8 +109,8 @@ func bzImage(t *testing.T, version string) string {
 	return path
 }
 
-// A file that is no bzImage is named for what it is, and the error says which file to give: that of the same build, where
-// there is one.
+// A file that is no bzImage is named for what it is, and the error says which file to give: that of the same build,
+// where there is one.
 func TestWhatIsGivenForAKernelIsNamed(t *testing.T) {
 	build := t.TempDir()
 	built := filepath.Join(build, builtImage)

@@ -267,8 +267,8 @@ const WhyNoXDP = "leave it out: in the guest gve's driver takes native XDP progr
 	", without tcp-data-split and with an MTU of at most 2034"
 
 // GVEBeforeXDP are the commands in a guest after which gve's driver takes native XDP programs.
-const GVEBeforeXDP = "ethtool -K eth0 rx-gro-hw off, ethtool -G eth0 rx-buf-len 2048 and ethtool -L eth0 rx 2 tx 2 (half of " +
-	"the queues)"
+const GVEBeforeXDP = "ethtool -K eth0 rx-gro-hw off, ethtool -G eth0 rx-buf-len 2048 and ethtool -L eth0 rx 2 tx 2 " +
+	"(half of the queues)"
 
 // checkGPUs looks at GPUs as the NICs that may address them show them to the guest.
 func (g *Guest) checkGPUs() error {

@@ -164,8 +164,8 @@ func (p *Port) Serve(ctx context.Context, conn *net.UnixConn) error {
 	return err
 }
 
-// Unaccepted is what was offered to the peer of the last connection that Serve has served, if that asked for it and hung
-// up without having accepted any; else, and of a gVNIC, "" (vhostuser.Backend.Unaccepted).
+// Unaccepted is what was offered to the peer of the last connection that Serve has served, if that asked for it and
+// hung up without having accepted any; else, and of a gVNIC, "" (vhostuser.Backend.Unaccepted).
 func (p *Port) Unaccepted() string {
 	if d, ok := p.dev.(interface{ Unaccepted() string }); ok {
 		return d.Unaccepted()

@@ -147,7 +147,8 @@ func partial(resp *http.Response, off, n uint64) (v version, err error) {
 	}
 	h := resp.Header
 	if len(resp.TransferEncoding) > 0 {
-		return v, unsupported(fmt.Sprintf("Transfer-Encoding %q: chunks would lie between the data", strings.Join(resp.TransferEncoding, ", ")))
+		return v, unsupported(fmt.Sprintf("Transfer-Encoding %q: chunks would lie between the data",
+			strings.Join(resp.TransferEncoding, ", ")))
 	}
 	if c := strings.Join(h.Values("Content-Encoding"), ", "); c != "" && !strings.EqualFold(c, "identity") {
 		return v, unsupported(fmt.Sprintf("Content-Encoding %q: nobody decodes it in device memory", c))

@@ -46,8 +46,8 @@ var (
 	stamp = regexp.MustCompile(`^\[ *\d+\.\d+\](\[ *[TC]\d+\])? ?`)
 	// complaint is the first line of one (arch/x86/kernel/dumpstack.c, arch/x86/mm/fault.c, arch/arm64/kernel/traps.c,
 	// lib/bug.c, kernel/panic.c, mm/kasan/report.c).
-	complaint = regexp.MustCompile(`^(BUG: |Oops: |kernel BUG at |Unable to handle kernel |Internal error: |WARNING: |UBSAN: |` +
-		`general protection fault|divide error|invalid opcode|double fault|traps: PANIC|watchdog: BUG|` +
+	complaint = regexp.MustCompile(`^(BUG: |Oops: |kernel BUG at |Unable to handle kernel |Internal error: |WARNING: |` +
+		`UBSAN: |general protection fault|divide error|invalid opcode|double fault|traps: PANIC|watchdog: BUG|` +
 		`INFO: (rcu_|task ))`)
 	// place says where and in which process it was; frames are the trace's, without the guesses of the unwinder ("? f").
 	place = regexp.MustCompile(`^(RIP: |pc : |lr : |#PF: |CPU: |Workqueue: |Call [Tt]race:)`)

@@ -63,8 +63,9 @@ func TestPanicShowsItsCause(t *testing.T) {
 		has     []string // in this order
 		lines   int
 	}{
-		"oops": {fmt.Sprintf(oops, frames(3), registers), []string{"BUG: kernel NULL pointer", "#PF: ", "Oops: Oops", "CPU: 2 ",
-			"RIP: 0010:gve_get_rx", "Call Trace", "call0+", "call1+", "call2+", "Kernel panic - not syncing: Fatal"}, 10},
+		"oops": {fmt.Sprintf(oops, frames(3), registers), []string{"BUG: kernel NULL pointer", "#PF: ", "Oops: Oops",
+			"CPU: 2 ", "RIP: 0010:gve_get_rx", "Call Trace", "call0+", "call1+", "call2+",
+			"Kernel panic - not syncing: Fatal"}, 10},
 		"an old one before": {strings.Repeat("x\n", 50) + "[ 1.0] WARNING: CPU: 0 at old+0x1/0x2\n" +
 			strings.Repeat("y\n", 50) + fmt.Sprintf(oops, frames(1), registers), []string{"BUG: kernel NULL"}, 8},
 		"deep": {fmt.Sprintf(oops, frames(100), registers), []string{"BUG: ", "RIP: ", "call14+", "... 84 more lines",
@@ -77,7 +78,8 @@ func TestPanicShowsItsCause(t *testing.T) {
 			"Kernel panic - not syncing: No working init", "CPU: 0", "Call Trace", "panic+0x1"}, 8},
 		"words not whole": {"[ 1.0] BUG: x\n[ 2.5] Kenl panic - t syncing\n[ 2.6]  vpanic+0x246/0x40\n[ 2.7] R13: 0\n",
 			[]string{"BUG: x", "vpanic+"}, 2},
-		"arm64": {"[ 1.0] Unable to handle kernel NULL pointer dereference\n[ 1.1] Mem abort info:\n[ 1.2] Internal error: Oops\n" +
+		"arm64": {"[ 1.0] Unable to handle kernel NULL pointer dereference\n[ 1.1] Mem abort info:\n" +
+			"[ 1.2] Internal error: Oops\n" +
 			"[ 1.3] pc : f+0x1/0x2\n[ 1.4] x29: 0\n[ 1.5] Call trace:\n[ 1.6]  f+0x1/0x2\n[ 1.7] " + panicMark + ": Oops\n",
 			[]string{"Unable to handle", "Internal error", "pc : f", "Call trace", "f+0x1", panicMark}, 6},
 		"long": {"BUG: " + strings.Repeat("y", 5000) + "\n" + panicMark + "\n", []string{"yyy...", panicMark}, 2},

@@ -66,8 +66,8 @@ func (b *Backend) Serve(ctx context.Context, sock *net.UnixConn) error {
 
 // Unaccepted is what was offered to the frontend of the last connection, if that asked for the features and hung up
 // before it accepted any; else "". QEMU does so when it starts, if it is ended before its guest has a driver, and each
-// time it connects, once a guest uses what is not offered any more (hw/net/vhost_net.c, vhost_net_init; net/vhost-user.c,
-// vhost_user_start).
+// time it connects, once a guest uses what is not offered any more (hw/net/vhost_net.c, vhost_net_init;
+// net/vhost-user.c, vhost_user_start).
 func (b *Backend) Unaccepted() string {
 	if p := b.unaccepted.Load(); p != nil {
 		return *p

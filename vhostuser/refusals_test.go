@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// What a frontend was offered is known when it hangs up without having accepted any of it, as QEMU does that wants more:
-// not of one that accepted, that asked for nothing, or whose connection ended for an error.
+// What a frontend was offered is known when it hangs up without having accepted any of it, as QEMU does that wants
+// more: not of one that accepted, that asked for nothing, or whose connection ended for an error.
 func TestUnacceptedOffer(t *testing.T) {
 	h, _, l := serving(t)
 	offered := func(when, want string) {

@@ -88,8 +88,8 @@ every element with a reference of its own, and the NICs count where payload lay.
 	f.SetNormalizeFunc(ncclName)
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		if s := err.Error(); strings.HasPrefix(s, "unknown ") {
-			err = fmt.Errorf("%w; of nccl-tests' flags there are -g (--guests: each is a rank with a GPU), -b, -e, -f, -n, -w, -c, "+
-				"-o, -d and -r", err)
+			err = fmt.Errorf("%w; of nccl-tests' flags there are -g (--guests: each is a rank with a GPU), -b, -e, -f, -n, "+
+				"-w, -c, -o, -d and -r", err)
 		}
 		return misuse(c, err)
 	})

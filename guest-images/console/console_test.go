@@ -97,8 +97,8 @@ func TestLeaseBecomesNetworkAndIdentity(t *testing.T) {
 
 // Of several virtio NICs the last one is no interface of the kernel's: the greeting says which, and what helps.
 func TestInterfaceThatIsLeftIsNamed(t *testing.T) {
-	testkit.Equal(t, "line", left("eth1", "0000:00:05.0"), "eth1 is not the kernel's: of several virtio NICs the last one, "+
-		"0000:00:05.0, is left to devmem programs ($VNIC_DEVICE); for two interfaces give the guest three NICs")
+	testkit.Equal(t, "line", left("eth1", "0000:00:05.0"), "eth1 is not the kernel's: of several virtio NICs the last "+
+		"one, 0000:00:05.0, is left to devmem programs ($VNIC_DEVICE); for two interfaces give the guest three NICs")
 }
 
 func TestImageHasTheFirstWordOfItsEnvironment(t *testing.T) {

@@ -37,7 +37,8 @@ func DialServer(err error, remote netip.AddrPort) error {
 	case syscall.EHOSTUNREACH:
 		says = fmt.Sprintf("nobody answers at %v: is it the server's address, and the server up?", remote.Addr())
 	case syscall.ETIMEDOUT:
-		says = fmt.Sprintf("%v neither accepts nor refuses: the server is stopped, or a firewall drops what it is sent", remote)
+		says = fmt.Sprintf("%v neither accepts nor refuses: the server is stopped, or a firewall drops what it is sent",
+			remote)
 	default:
 		return err
 	}

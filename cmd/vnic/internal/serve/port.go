@@ -105,8 +105,8 @@ func (p *port) connected(pid int) {
 	}
 }
 
-// declined reports whether a process that hung up has declined what it was offered more than once in a row, which is said
-// once.
+// declined reports whether a process that hung up has declined what it was offered more than once in a row. That is
+// said once.
 func (p *port) declined(pid int) bool {
 	offer := p.Unaccepted()
 	switch {
@@ -118,9 +118,9 @@ func (p *port) declined(pid int) bool {
 	}
 	p.times++
 	if p.times == 2 {
-		p.note(p.Name, "process %d hangs up behind GET_FEATURES again and again: it wants what this vnic does not offer, as more "+
-			"queues; its QEMU says what. Offered are %s. Start vnic with the flags that it had (--queues, --xdp, --max-mtu), or "+
-			"that QEMU anew with the flags above", pid, offer)
+		p.note(p.Name, "process %d hangs up behind GET_FEATURES again and again: it wants what this vnic does not offer, as "+
+			"more queues; its QEMU says what. Offered are %s. Start vnic with the flags that it had (--queues, --xdp, "+
+			"--max-mtu), or that QEMU anew with the flags above", pid, offer)
 	}
 	return p.times > 1
 }

@@ -103,7 +103,8 @@ func TestPrintedCommandsKeepTheClockRight(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const word = "tsc=unstable"
 	lab := func(cpus string) (o Options) {
-		return taken(t, "guests: {a: {cpus: "+cpus+", nics: [{name: nic0}]}, b: {nics: [{name: nic0, model: gve}]}}", t.TempDir())
+		return taken(t, "guests: {a: {cpus: "+cpus+", nics: [{name: nic0}]}, b: {nics: [{name: nic0, model: gve}]}}",
+			t.TempDir())
 	}
 	ports := Options{Paths: []string{t.TempDir() + "/a"}}
 	boot := []string{"-append", "quiet " + word + " x", "-no-reboot"}
