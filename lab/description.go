@@ -43,17 +43,17 @@ type Guest struct {
 	Name string // for messages; "": guest0, guest1, ...
 	NICs []NIC
 	GPUs []GPU
-	// Sockets and Switches are what NICs and GPUs are below. Without any socket the guest has one that forwards
-	// nothing, and below it a switch for each NIC, with the GPUs of which that NIC is the first that may address them;
-	// but no QEMU is told of these.
+	// Sockets and Switches are what NICs and GPUs are below. Without any socket the guest has one that forwards nothing,
+	// and below it a switch for each NIC, with the GPUs of which that NIC is the first that may address them; but no
+	// QEMU is told of these.
 	Sockets       []Socket
 	Switches      []Switch
 	Interconnects []Interconnect
-	// Driver is that of its GPUs: DriverNode, which "" stands for, or DriverVNICGPU. With the latter QEMU is told of
-	// the tree in any case, as the guest's kernel decides by it which NIC reaches which GPU.
+	// Driver is that of its GPUs: DriverNode, which "" stands for, or DriverVNICGPU. With the latter QEMU is told of the
+	// tree in any case, as the guest's kernel decides by it which NIC reaches which GPU.
 	Driver string
-	// IOMMU has the guest's kernel translate the addresses that its NICs use, by an IOMMU of QEMU's: their maps come
-	// and go with each buffer. Of guests with gVNICs alone, and GPUs that are NUMA nodes.
+	// IOMMU has the guest's kernel translate the addresses that its NICs use, by an IOMMU of QEMU's: their maps come and
+	// go with each buffer. Of guests with gVNICs alone, and GPUs that are NUMA nodes.
 	IOMMU bool
 }
 

@@ -44,8 +44,8 @@ type Config struct {
 	GPUs         []GPU
 	Memory       *dma.Space // by physical address, where an IOMMU translates what the NIC uses; nil: it does not
 	Shape        *Shape     // nil: nothing slows it down
-	// Hold is for how long a merge of frames may stay open when its batch has ended (receive coalescing), at most
-	// MaxHold; 0: it ends with the batch.
+	// Hold is for how long a merge of frames may stay open when its batch has ended (receive coalescing), at most MaxHold;
+	// 0: it ends with the batch.
 	Hold     time.Duration
 	Clock    func() int64 // that Hold goes by: nanoseconds, above 0; nil: shape.Now. Tests turn it by hand
 	Flows    int          // rows of the account of flows (FlowAccount), at most flows.MaxRows; 0: none is kept

@@ -99,8 +99,8 @@ type Headers struct {
 	Seq, Ack uint32 // of TCP
 	AHSPI    uint32 // of the first authentication header, if AH
 	// FrameLen is the frame's length by its IP header: what lies behind it is padding of a runt (see Carried), or a
-	// trailer, which no length or checksum of IP, TCP or UDP covers. For NotIP and Malformed it is the length that
-	// Parse was given.
+	// trailer, which no length or checksum of IP, TCP or UDP covers. For NotIP and Malformed it is the length that Parse
+	// was given.
 	FrameLen uint32
 	Flow     Flow
 }

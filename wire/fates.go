@@ -17,18 +17,18 @@ import (
 type Impairment struct {
 	Seed uint64
 	Loss float64 // probability that a segment is lost
-	// ECN has segments of TCP that would be lost by Loss, Burst or the queue marked instead, if their sender can be
-	// told of congestion (RFC 3168).
+	// ECN has segments of TCP that would be lost by Loss, Burst or the queue marked instead, if their sender can be told
+	// of congestion (RFC 3168).
 	ECN bool
 	// Burst has segments lost in bursts, beside Loss.
 	Burst Burst
-	// Drop are segments of each TCP connection, counted by its maximum segment size from its first byte on, that are
-	// lost when they are first sent: at most MaxDrop, in order.
+	// Drop are segments of each TCP connection, counted by its maximum segment size from its first byte on, that are lost
+	// when they are first sent: at most MaxDrop, in order.
 	Drop      []uint32
 	Reorder   float64 // probability that a segment that is not lost is held back
 	Duplicate float64 // probability that one that is neither comes twice
-	// Corrupt is the probability that a bit of one is turned over: of TCP's or UDP's header, or of their payload, so
-	// that the checksum, which is complete by then, tells.
+	// Corrupt is the probability that a bit of one is turned over: of TCP's or UDP's header, or of their payload, so that
+	// the checksum, which is complete by then, tells.
 	Corrupt float64
 	// ReorderDepth is how many later segments overtake one that is held back: 1 to ReorderDepth, by chance; 0 means 3.
 	ReorderDepth int

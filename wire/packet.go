@@ -188,9 +188,8 @@ func (k VerdictKind) String() string { return kindNames[min(k, Busy)] }
 type Verdict struct {
 	Kind   VerdictKind
 	Reason DropReason // of Dropped
-	// Queue is what to wait for, of Busy; of Taken the queue that has it, nil where that is not known. Where Busy is
-	// for a link that is taken, Queue is nil, and Until the time when it is free, of shape.Now: the receiver is not to
-	// blame.
+	// Queue is what to wait for, of Busy; of Taken the queue that has it, nil where that is not known. Where Busy is for
+	// a link that is taken, Queue is nil, and Until the time when it is free, of shape.Now: the receiver is not to blame.
 	Queue Waitable
 	Until int64
 }

@@ -6,13 +6,13 @@ import "vnic.dev/vnic/dma"
 // Received even under a receive queue's lock: it never waits, and keeps nothing of what it is
 // shown.
 type Tap interface {
-	// Sending tells of a packet before anything becomes of it, so that a tap knows in which order things began. The
-	// mark that it returns comes back with Sent.
+	// Sending tells of a packet before anything becomes of it, so that a tap knows in which order things began. The mark
+	// that it returns comes back with Sent.
 	Sending(p *Packet) (mark uint64)
 	// Sent tells what became of it. Of a packet whose Verdict is Busy nothing did: it will be sent again.
 	Sent(w *Worker, p *Packet, mark uint64)
-	// Received tells of a packet that came for the port, which took or dropped it: Verdict is one of these two. What
-	// was cut comes as its pieces.
+	// Received tells of a packet that came for the port, which took or dropped it: Verdict is one of these two. What was
+	// cut comes as its pieces.
 	Received(w *Worker, p *Packet, at Placement)
 }
 
