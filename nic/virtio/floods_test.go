@@ -74,6 +74,18 @@ func (f *flooder) flood(ring int, frame func(mac wire.MAC, i int) []byte) {
 	}
 }
 
+// reset resets the device, and starts its rings, again and again.
+func (f *flooder) reset() {
+	f.wg.Go(func() {
+		for ; !f.stop.Load(); f.sent.Add(1) {
+			f.OK(f.front.ResetDevice())
+			for i := range f.rings {
+				f.setup(i, 0)
+			}
+		}
+	})
+}
+
 // end stops the flood, and lets the rings be.
 func (f *flooder) end() {
 	f.stop.Store(true)
@@ -157,8 +169,8 @@ func TestFloods(t *testing.T) {
 	storm := func(_ *gateway.Gateway, f *flooder) bool { return f.Port().Link().Counters().Drops[wire.DropStorm] > 0 }
 	for _, c := range []struct {
 		name  string
-		frame func(mac wire.MAC, i int) []byte
-		full  full // what tells that it is more than is taken
+		frame func(mac wire.MAC, i int) []byte // nil: resets
+		full  full                             // what tells that it is more than is taken
 	}{
 		{"DNS", func(m wire.MAC, i int) []byte {
 			return floodUDP(m, floodGateway, from(m, 0), netip.AddrPortFrom(own, 53), question)
@@ -180,6 +192,7 @@ func TestFloods(t *testing.T) {
 			f.Session, f.Seq = 9, uint32(i)
 			return f.Append(nil)
 		}, func(_ *gateway.Gateway, f *flooder) bool { return f.Port().LostReplies() > 0 }},
+		{"resets", nil, func(_ *gateway.Gateway, f *flooder) bool { return f.sent.Load() > 10 }},
 	} {
 		for _, pairs := range [][]int{{8}, {2, 2}} {
 			t.Run(fmt.Sprintf("%s, queues %d", c.name, pairs), func(t *testing.T) {
@@ -193,7 +206,11 @@ func TestFloods(t *testing.T) {
 				for i, n := range pairs {
 					f := &flooder{suiteGuest: newRawGuest(t, files, sw, 1+i, rawOptions{pairs: n, mtu: 1500, noGPU: true, claims: true,
 						storm: 1000})}
-					f.begin(c.frame)
+					if c.frame == nil {
+						f.reset()
+					} else {
+						f.begin(c.frame)
+					}
 					t.Cleanup(f.end)
 					all = append(all, f)
 				}
