@@ -1,7 +1,9 @@
 package virtio_test
 
 import (
+	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -142,6 +144,72 @@ func TestHeaderInPieces(t *testing.T) {
 			}
 			testkit.Equal(t, "errors", len(b.dev.Errors()), 0)
 		})
+	}
+}
+
+// Without MRG_RXBUF a frame, or super-packet, goes to one chain: here as Linux makes them for GUEST_TSO4 (19
+// descriptors), for an MTU of 9000 (5), and for any other (1). What does not fit is dropped, and counted.
+func TestOneChainForEachFrame(t *testing.T) {
+	const tso4, tso6 = 1 << 7, 1 << 8
+	for _, c := range []struct {
+		name  string
+		drop  uint64
+		sizes []uint32 // of a chain's buffers
+		mtu   uint16
+		fits  []int // payload of frames, and of super-packets if longer than the MTU
+		big   []int
+	}{
+		{"19 descriptors", 0, append([]uint32{12, 4080}, slices.Repeat([]uint32{4096}, 17)...), 9000,
+			[]int{1, 1448, 8946, 30000, 65000, 65495}, nil},
+		{"5 descriptors", tso4 | tso6, []uint32{12, 4080, 4096, 4096, 4096}, 9000, []int{1, 1448, 8946, 30000, 65495}, nil},
+		{"9 KiB", tso4 | tso6, []uint32{9216}, 9000, []int{1, 8946, 30000}, nil},
+		{"1530 bytes", tso4 | tso6, []uint32{1530}, 1500, []int{1, 1446, 30000}, nil},
+		{"1530 bytes for any super-packet", 0, []uint32{1530}, 1500, []int{1446}, []int{1467, 30000}},
+	} {
+		for _, lacks := range []uint64{fMrg, fMrg | fVersion1} {
+			for _, n := range append(c.fits, c.big...) {
+				t.Run(fmt.Sprintf("%s without %x, %d bytes", c.name, lacks, n), func(t *testing.T) {
+					files, sw := nictest.Switch(t)
+					a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 9000, wait: soon})
+					b := newStockGuest(t, files, sw, 1, rawOptions{pairs: 1, mtu: c.mtu, drop: c.drop | lacks, wait: soon})
+					at, room := map[uint32][]byte{}, uint32(0)
+					for i := range uint32(30) { // as many as segments
+						var bufs []virtq.Buf
+						addr, mem := b.Alloc(80 << 10)
+						room = 0
+						for _, n := range c.sizes {
+							bufs = append(bufs, virtq.Buf{Addr: addr + uint64(room), Len: n})
+							room += n
+						}
+						at[i] = mem
+						b.OK(b.rings[0].Add(nil, bufs, i))
+					}
+					b.publish(0)
+					f := tcp(a, b, n)
+					if n+54 > int(c.mtu) {
+						f = superFrame(a, b, n, c.mtu-54)
+					}
+					a.Send(0, f)
+					var used [rawRing]virtq.Used
+					k, err := b.rings[0].Poll(used[:])
+					b.OK(err)
+					var payload []byte
+					for _, u := range used[:k] {
+						got := at[u.Cookie][:u.Len]
+						if b.hdr == 12 && le.Uint16(got[10:]) != 1 || u.Len > room {
+							t.Errorf("%d bytes of %d, num_buffers %d", u.Len, room, le.Uint16(got[10:]))
+						}
+						payload = append(payload, got[b.hdr+len(f.Header):]...)
+					}
+					if slices.Contains(c.fits, n) {
+						testkit.Equal(t, "the same payload", bytes.Equal(payload, f.Payload), true)
+					} else {
+						testkit.Equal(t, "frames", k, 0)
+						testkit.Equal(t, "frames too big", b.Port().Link().Counters().Drops[wire.DropTooBig], 1)
+					}
+				})
+			}
+		}
 	}
 }
 
