@@ -127,6 +127,6 @@ func (c cache) refuse(err error) error {
 		return &Missing{What: "cache " + c.dir, Err: err, Fix: "its programs would run as you: if you trust all of it, " +
 			"own it (chown -R), else remove it, or set " + EnvCache + " to a directory of yours"}
 	}
-	return &Missing{What: "cache " + c.dir, Err: err, Fix: "its programs would run as you, and others could have " +
-		"changed them: remove it, or set " + EnvCache + " to a directory of yours"}
+	return &Missing{What: "cache " + c.dir, Err: err, Fix: "its programs would run as you: if nobody else has put " +
+		"anything there, chmod it, else remove it, or set " + EnvCache + " to a directory of yours"}
 }
