@@ -25,7 +25,7 @@ type Options struct {
 	// Patience is for how long a client may take for a request, and a connection may be idle; a client has twice that to
 	// take an answer. 0: limits.LocalClient.
 	Patience time.Duration
-	// Long answers take as long as their clients read, and connections may be idle for a minute.
+	// Long answers take as long as their clients read, and connections may be idle for limits.Peer.
 	Long bool
 }
 
@@ -79,7 +79,7 @@ func Serve(o Options) (*Server, error) {
 		ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
 	}
 	if o.Long {
-		s.http.WriteTimeout, s.http.IdleTimeout = 0, 12*patience
+		s.http.WriteTimeout, s.http.IdleTimeout = 0, limits.Peer.Here()
 	}
 	for _, l := range list {
 		s.wg.Go(func() { _ = s.http.Serve(l) }) // ErrServerClosed
