@@ -98,10 +98,12 @@ func (s *flowSocket) write(b []byte) (sent bool) {
 const pendingErrors = 8
 
 func toSocket(fd int, b []byte) (err error) {
+	tooLong := false
 	for range pendingErrors {
-		if _, err = unix.Write(fd, b); err == nil || err == unix.EAGAIN {
+		if _, err = unix.Write(fd, b); err == nil || err == unix.EAGAIN || tooLong {
 			break
 		}
+		tooLong = err == unix.EMSGSIZE // this one may be, as well as one before it
 	}
 	return err
 }
