@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 
@@ -28,7 +29,9 @@ const (
 func (g *Gateway) startFlows() {
 	p := &pending{g: g, quota: g.pending,
 		ids: map[stack.TransportEndpointID]asked{}}
-	p.next = tcp.NewForwarder(g.ns, 0, maxPending+1, p.connection)
+	// The quota bounds what is asked for. Beside that there are those that have just been evicted: one that the forwarder
+	// ignored for their sake would be pending for ever.
+	p.next = tcp.NewForwarder(g.ns, 0, math.MaxInt, p.connection)
 	g.ns.SetTransportProtocolHandler(tcp.ProtocolNumber, p.segment)
 	g.ns.SetTransportProtocolHandler(udp.ProtocolNumber, g.datagram)
 	g.serve(g.sweepFlows)

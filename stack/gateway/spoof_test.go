@@ -180,3 +180,25 @@ func query(name string, t dnsmessage.Type) []byte {
 	out, _ := b.Finish()
 	return out
 }
+
+// A connection that makes room for another port's is no reason to ignore that, however long its own end takes.
+func TestEvictedConnectionsDelayNobody(t *testing.T) {
+	hold := netip.MustParseAddrPort("192.0.2.1:80")
+	w := newRig(t, nil, func(g *Gateway) {
+		g.dial = func(context.Context, string, permit) (net.Conn, error) {
+			<-g.ctx.Done() // and not before, whatever its own context says
+			return nil, g.ctx.Err()
+		}
+	})
+	r, other := w.raw(1), w.raw(2)
+	r.meet()
+	other.meet()
+	r.spoofed(maxPending, func(src netip.AddrPort) []byte { return r.syn(src, hold) })
+	testkit.Eventually(t, "guest 1 has all", func() bool { return w.g.Stats().TCPOpen == maxPending })
+	const n = 20
+	other.spoofed(n, func(src netip.AddrPort) []byte {
+		return other.syn(netip.AddrPortFrom(addr4Of(2), src.Port()), hold)
+	})
+	testkit.Eventually(t, "guest 2 has its own", func() bool { return w.g.Stats().TCPOpen == maxPending+n })
+	testkit.Equal(t, "evicted", w.g.Stats().Evicted, n)
+}
