@@ -60,7 +60,9 @@ func openAnswer(ctx context.Context, listen, sender netip.AddrPort) (*net.UDPCon
 	if err != nil {
 		return nil, err
 	}
-	return c.(*net.UDPConn), nil
+	u := c.(*net.UDPConn)
+	_ = u.SetReadBuffer(flowBuffer) // as much as the host allows
+	return u, nil
 }
 
 // A Dialer makes sockets of this process's for a gateway in another one, and trusts it in nothing:

@@ -165,6 +165,9 @@ func (s *dnsServer) answer(b []byte, most int) ([]byte, *question) {
 	if h.OpCode != 0 {
 		return s.refuse(&h, nil, dnsmessage.RCodeNotImplemented), nil
 	}
+	if len(b) >= 6 && binary.BigEndian.Uint16(b[4:]) != 1 { // a message may have ten thousand
+		return s.refuse(&h, nil, dnsmessage.RCodeFormatError), nil
+	}
 	qs, err := p.AllQuestions()
 	if err != nil || len(qs) != 1 || len(b) > most {
 		return s.refuse(&h, nil, dnsmessage.RCodeFormatError), nil

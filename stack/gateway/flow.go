@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"vnic.dev/vnic/splitter"
@@ -129,8 +130,11 @@ type flow struct {
 	host netip.Addr   // the server's address as this machine has it
 	back *stack.Route // to the guest, from the server
 
-	hears *flowSocket   // what comes from any port of the host; nil: not open. Under the backlog's mu, as what follows
+	// hears is connected to the host without a port, and receives what comes from its other ports; nil until the first
+	// socket is open. Under the backlog's mu, as what follows.
+	hears *flowSocket
 	sends []*flowSocket // in the order in which they were opened
+	old   []*flowSocket // that are closed, and whose readers may still wait for the guest
 }
 
 // outgoing is a datagram of a guest's.
@@ -179,7 +183,8 @@ func (f *flow) close() {
 	if f.hears != nil {
 		sockets = append(sockets, f.hears)
 	}
-	f.sends, f.hears = nil, nil
+	sockets = append(sockets, f.old...)
+	f.sends, f.hears, f.old = nil, nil, nil
 	f.mu.Unlock()
 	closeAll(sockets)
 	f.back.Release()
@@ -210,7 +215,30 @@ func (f *flow) socketFor(d *outgoing) *flowSocket {
 // now sends a datagram if there is a socket for it that has room.
 func (f *flow) now(d *outgoing) bool {
 	s := f.socketFor(d)
-	return s != nil && s.write(d.data)
+	if s == nil {
+		return false
+	}
+	err := s.write(d.data)
+	if err == unix.EAGAIN {
+		return false
+	}
+	f.sent(s, d, err)
+	return true
+}
+
+// sent sees to what the host says of a datagram, which is gone.
+func (f *flow) sent(s *flowSocket, d *outgoing, err error) {
+	switch {
+	case err == nil || f.ctx.Err() != nil:
+	case err == unix.EAGAIN || err == unix.ENOBUFS:
+		f.gateway.count.udpLost.Add(1)
+	default:
+		mtu := 0
+		if err == unix.EMSGSIZE {
+			mtu = s.pathMTU(f.key.server.Is6())
+		}
+		f.failed(err, mtu, d)
+	}
 }
 
 // later sends a datagram: it opens a socket for it, and waits for room.
@@ -224,15 +252,13 @@ func (f *flow) later(d *outgoing) {
 		if s, err = f.open(d); err != nil {
 			if f.ctx.Err() == nil {
 				g.count.unreached.Add(1)
-				f.failed(err, d)
+				f.failed(err, 0, d)
 			}
 			f.endIfIdle()
 			return
 		}
 	}
-	if !s.writeWaiting(f.ctx, d.data) {
-		g.count.udpLost.Add(1)
-	}
+	f.sent(s, d, s.writeWaiting(f.ctx, d.data))
 }
 
 // endIfIdle ends a flow that has no socket, nor anything that waits for one.
@@ -292,9 +318,9 @@ func (f *flow) open(d *outgoing) (*flowSocket, error) {
 		hears.drop()
 		return nil, context.Canceled
 	}
-	var old *flowSocket
-	if len(f.sends) == flowSockets {
-		old = f.sends[0]
+	if len(f.sends) == flowSockets { // nobody waits for its reader, which may wait for the guest
+		f.old = append(slices.DeleteFunc(f.old, (*flowSocket).ended), f.sends[0])
+		f.sends[0].close()
 		f.sends = slices.Delete(f.sends, 0, 1)
 	}
 	f.sends = append(f.sends, s)
@@ -304,8 +330,5 @@ func (f *flow) open(d *outgoing) (*flowSocket, error) {
 		hears.start(f.gateway, f)
 	}
 	f.mu.Unlock()
-	if old != nil {
-		closeAll([]*flowSocket{old})
-	}
 	return s, nil
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -22,7 +24,9 @@ type flowSocket struct {
 	ttl   uint8
 	df    bool
 	local uint16
-	done  chan struct{} // closed when nothing is read any more
+
+	closed atomic.Bool
+	done   chan struct{} // closed when nothing is read any more
 
 	lost uint32 // datagrams that it had no room for; of the reader
 }
@@ -67,10 +71,26 @@ func (s *flowSocket) start(g *Gateway, f flowReader) {
 	}()
 }
 
+// close has the reader end, which may take as long as a datagram waits for the guest.
+func (s *flowSocket) close() {
+	s.closed.Store(true)
+	_ = s.c.Close()
+}
+
+// ended says whether its reader has ended.
+func (s *flowSocket) ended() bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // closeAll closes sockets, and waits for their readers.
 func closeAll(list []*flowSocket) {
 	for _, s := range list {
-		_ = s.c.Close()
+		s.close()
 	}
 	for _, s := range list {
 		<-s.done
@@ -84,49 +104,63 @@ func (s *flowSocket) drop() {
 	}
 }
 
-// write sends a datagram; false if the socket has no room now. What the host refuses is told by the socket's errors. An
-// error that came before does not count for this datagram (udp(7), IP_RECVERR).
-func (s *flowSocket) write(b []byte) (sent bool) {
-	err := s.raw.Write(func(fd uintptr) bool {
-		sent = toSocket(int(fd), b) != unix.EAGAIN
+// write sends one datagram without waiting: EAGAIN, if the socket has no room now. Errors of earlier datagrams are
+// skipped (udp(7)).
+func (s *flowSocket) write(b []byte) (err error) {
+	if e := s.raw.Write(func(fd uintptr) bool {
+		err = toSocket(int(fd), b)
 		return true
-	})
-	return sent || err != nil
-}
-
-// pendingErrors is for how many errors of datagrams before it a datagram's send is tried again, at most.
-const pendingErrors = 8
-
-func toSocket(fd int, b []byte) (err error) {
-	tooLong := false
-	for range pendingErrors {
-		if _, err = unix.Write(fd, b); err == nil || err == unix.EAGAIN || tooLong {
-			break
-		}
-		tooLong = err == unix.EMSGSIZE // this one may be, as well as one before it
+	}); e != nil {
+		return e
 	}
 	return err
 }
 
-// writeWaiting waits for room for so long as a frame waits for a receiver; false: there was none.
-func (s *flowSocket) writeWaiting(ctx context.Context, b []byte) (sent bool) {
+// pendingErrors is for how many errors of datagrams before it a datagram's send is tried again, at most; one that is of
+// the datagram itself comes again.
+const pendingErrors = 8
+
+func toSocket(fd int, b []byte) (err error) {
+	var before error
+	for range pendingErrors {
+		if _, err = unix.Write(fd, b); err == nil || err == unix.EAGAIN || err == unix.ENOBUFS || err == before {
+			break
+		}
+		before = err
+	}
+	return err
+}
+
+// writeWaiting waits for room for so long as a frame waits for a receiver; EAGAIN: there was none.
+func (s *flowSocket) writeWaiting(ctx context.Context, b []byte) (err error) {
 	_ = s.c.SetWriteDeadline(time.Now().Add(limits.Patience.Here()))
 	defer s.c.SetWriteDeadline(time.Time{}) //nolint:errcheck // it is closed, then
 	if ctx.Err() != nil {
-		return false
+		return ctx.Err()
 	}
+	err = unix.EAGAIN
 	_ = s.raw.Write(func(fd uintptr) bool {
-		sent = toSocket(int(fd), b) != unix.EAGAIN
-		return sent
+		err = toSocket(int(fd), b)
+		return err != unix.EAGAIN
 	})
-	return sent
+	return err
+}
+
+// pathMTU is the one that the socket knows of its path; 0: it knows none.
+func (s *flowSocket) pathMTU(v6 bool) (mtu int) {
+	level, name := unix.IPPROTO_IP, unix.IP_MTU
+	if v6 {
+		level, name = unix.IPPROTO_IPV6, unix.IPV6_MTU
+	}
+	_ = s.raw.Control(func(fd uintptr) { mtu, _ = unix.GetsockoptInt(int(fd), level, name) })
+	return max(mtu, 0)
 }
 
 // read passes on what comes to a socket, until it is closed.
 func (s *flowSocket) read(g *Gateway, f flowReader) {
 	for {
 		err := s.raw.Read(func(fd uintptr) bool { return s.drain(g, f, int(fd)) != unix.EAGAIN })
-		if errors.Is(err, net.ErrClosed) || !g.pause() { // else it is out of memory, or the like
+		if s.closed.Load() || errors.Is(err, net.ErrClosed) || !g.pause() { // else it is out of memory, or the like
 			return
 		}
 	}
@@ -134,15 +168,13 @@ func (s *flowSocket) read(g *Gateway, f flowReader) {
 
 // drain passes on all that a socket has: it ends with EAGAIN, or with what is wrong with the socket.
 func (s *flowSocket) drain(g *Gateway, f flowReader, fd int) error {
-	chunk := chunks.Get().(*[chunkLen]byte)
-	defer chunks.Put(chunk)
-	for n := 0; ; n++ {
-		b, from, err := receiveFrom(fd, chunk[:])
+	for n := 0; !s.closed.Load(); n++ {
+		b, from, err := receiveFrom(fd)
 		switch {
 		case err == nil:
 			f.heard(s, from, b)
 		case err == unix.EINTR:
-		case s.troubles(f, fd, chunk[:]): // pending errors are of datagrams before
+		case s.troubles(f, fd): // pending errors are of datagrams before
 		case err == unix.EAGAIN:
 			if n > 1 {
 				s.countLost(g, fd)
@@ -152,13 +184,17 @@ func (s *flowSocket) drain(g *Gateway, f flowReader, fd int) error {
 			return err
 		}
 	}
+	return net.ErrClosed
 }
 
 // socketErrors are at most so many of a socket's that are read at a time.
 const socketErrors = 64
 
 // troubles reads what became of a socket's datagrams (IP_RECVERR, ip(7)); false if there was nothing.
-func (s *flowSocket) troubles(f flowReader, fd int, b []byte) (some bool) {
+func (s *flowSocket) troubles(f flowReader, fd int) (some bool) {
+	chunk := chunks.Get().(*[chunkLen]byte)
+	defer chunks.Put(chunk)
+	b := chunk[:]
 	var oob [256]byte
 	for range socketErrors {
 		n, oobn, _, to, err := unix.Recvmsg(fd, b, oob[:], unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
@@ -171,13 +207,15 @@ func (s *flowSocket) troubles(f flowReader, fd int, b []byte) (some bool) {
 	return some
 }
 
-// receiveFrom reads a datagram that is there.
-func receiveFrom(fd int, b []byte) ([]byte, netip.AddrPort, error) {
-	n, from, err := unix.Recvfrom(fd, b, unix.MSG_DONTWAIT)
+// receiveFrom reads a datagram that is there. It has no more memory than that needs, as it may wait for its guest.
+func receiveFrom(fd int) ([]byte, netip.AddrPort, error) {
+	chunk := chunks.Get().(*[chunkLen]byte)
+	defer chunks.Put(chunk)
+	n, from, err := unix.Recvfrom(fd, chunk[:], unix.MSG_DONTWAIT)
 	if err != nil {
 		return nil, netip.AddrPort{}, err
 	}
-	return b[:n], addrPortOf(from), nil
+	return slices.Clone(chunk[:n]), addrPortOf(from), nil
 }
 
 // addrPortOf is a socket address as netip has it, without a zone.

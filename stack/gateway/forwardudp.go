@@ -6,8 +6,10 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"vnic.dev/vnic/internal/limits"
@@ -47,6 +49,7 @@ type outerFlow struct {
 	back   *stack.Route // to the guest, from the gateway
 
 	others []*flowSocket // under the backlog's mu
+	old    []*flowSocket // the same: that are closed, and whose readers may still wait for the guest
 }
 
 func (g *Gateway) listenUDP(f *Forward) error {
@@ -64,7 +67,7 @@ func (g *Gateway) listenUDP(f *Forward) error {
 // run brings the host's datagrams to the guest.
 func (u *udpForward) run() {
 	buf := make([]byte, maxUDPSize)
-	var lost uint64
+	var lost uint32
 	for {
 		n, from, err := u.host.ReadFromUDPAddrPort(buf)
 		if err != nil {
@@ -73,8 +76,8 @@ func (u *udpForward) run() {
 			}
 			continue
 		}
-		if now := u.host.Lost(); now != lost {
-			u.g.count.udpLost.Add(now - lost)
+		if now := uint32(u.host.Lost()); now != lost { // the kernel's has 32 bits
+			u.g.count.udpLost.Add(uint64(now - lost))
 			lost = now
 		}
 		if f := u.flow(from); f != nil {
@@ -115,14 +118,13 @@ func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 		port = firstPort + (port-firstPort+1)%numPorts
 	}
 	f.key = forwardKey{guest, uint16(port)}
-	live := f.ctx.Err() == nil // else close has been here, or comes, and finds it gone
-	if live {
+	if f.ctx.Err() == nil { // else close has been here, or comes, and finds it gone
 		g.flows.forwards[f.key] = f
 	}
 	g.flows.mu.Unlock()
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if live {
+	if f.ctx.Err() == nil {
 		u.flows[from] = f
 	}
 	return f
@@ -143,8 +145,8 @@ func (f *outerFlow) close() {
 	f.u.mu.Unlock()
 	f.mu.Lock()
 	f.shut()
-	others := f.others
-	f.others = nil
+	others := append(f.others, f.old...)
+	f.others, f.old = nil, nil
 	f.mu.Unlock()
 	closeAll(others)
 	f.back.Release()
@@ -177,7 +179,7 @@ func (f *outerFlow) later(d *outgoing) {
 	s, err := f.other(d.port)
 	if err != nil {
 		f.u.g.count.unreached.Add(1)
-	} else if !s.writeWaiting(f.ctx, d.data) {
+	} else if err := s.writeWaiting(f.ctx, d.data); err == unix.EAGAIN || err == unix.ENOBUFS {
 		f.u.g.count.udpLost.Add(1)
 	}
 }
@@ -209,15 +211,14 @@ func (f *outerFlow) other(port uint16) (*flowSocket, error) {
 		s.drop()
 		return nil, net.ErrClosed
 	}
-	var old []*flowSocket
 	if len(f.others) == flowSockets {
-		old = f.others[:1:1]
-		f.others = f.others[1:]
+		f.old = append(slices.DeleteFunc(f.old, (*flowSocket).ended), f.others[0])
+		f.others[0].close()
+		f.others = slices.Delete(f.others, 0, 1)
 	}
 	f.others = append(f.others, s)
 	s.start(f.gateway, f)
 	f.mu.Unlock()
-	closeAll(old)
 	return s, nil
 }
 

@@ -62,11 +62,9 @@ func (f *flow) parseError(b []byte) (t trouble, ok bool) {
 	if len(b) < 16 {
 		return t, false
 	}
-	errno, origin := unix.Errno(binary.NativeEndian.Uint32(b)), b[4]
 	t.typ, t.code, t.mtu = b[5], b[6], binary.NativeEndian.Uint32(b[8:])
-	switch origin {
-	case unix.SO_EE_ORIGIN_LOCAL:
-		return f.troubleFor(errno, t.mtu)
+	switch b[4] {
+	case unix.SO_EE_ORIGIN_LOCAL: // who sends the datagram hears it, too, and has its bytes
 	case unix.SO_EE_ORIGIN_ICMP:
 		ok = f.key.server.Is4() && (t.typ == uint8(header.ICMPv4DstUnreachable) || t.typ == uint8(header.ICMPv4TimeExceeded))
 		if t.typ != uint8(header.ICMPv4DstUnreachable) || t.code != uint8(header.ICMPv4FragmentationNeeded) {
@@ -103,7 +101,7 @@ func (f *flow) troubleFor(err error, mtu uint32) (t trouble, ok bool) {
 		t, _ = unreachable(header.ICMPv4FragmentationNeeded, 0)
 		t.mtu = mtu
 		return t, mtu != 0
-	case errors.Is(err, unix.ENETUNREACH):
+	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EADDRNOTAVAIL), errors.Is(err, unix.EAFNOSUPPORT):
 		return unreachable(header.ICMPv4NetUnreachable, header.ICMPv6NetworkUnreachable)
 	case errors.Is(err, unix.EHOSTUNREACH):
 		return unreachable(header.ICMPv4HostUnreachable, header.ICMPv6AddressUnreachable)
@@ -113,9 +111,9 @@ func (f *flow) troubleFor(err error, mtu uint32) (t trouble, ok bool) {
 	return t, false
 }
 
-// failed tells the guest why there is no socket for a datagram.
-func (f *flow) failed(err error, d *outgoing) {
-	if t, ok := f.troubleFor(err, 0); ok {
+// failed tells the guest why a datagram does not go on. mtu is of its path, where it is too long for that.
+func (f *flow) failed(err error, mtu int, d *outgoing) {
+	if t, ok := f.troubleFor(err, uint32(mtu)); ok {
 		f.tell(t, d)
 	}
 }

@@ -69,9 +69,11 @@ func (u *unfinished) abort(o owner, i int) {
 // endOf ends all that an owner has.
 func (u *unfinished) endOf(o owner) {
 	u.mu.Lock()
-	defer u.mu.Unlock()
-	for i := len(u.shares.by[o]) - 1; i >= 0; i-- {
-		u.abort(o, i)
+	list := u.shares.clear(o)
+	u.mu.Unlock()
+	for _, e := range list {
+		e.ep.Abort()
+		e.bufs.free()
 	}
 }
 

@@ -431,10 +431,10 @@ func (r *relayed) ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error) {
 			return 0, netip.AddrPort{}, net.ErrClosed
 		}
 		from := readAddr(m)
-		if from.Port() != 0 {
+		if !from.Addr().IsUnspecified() { // which nobody sends from
 			return copy(b, m[addrLen:n]), from, nil
 		}
-		if n == addrLen+8 { // nobody sends from port 0
+		if n == addrLen+8 {
 			r.lost.Store(le.Uint64(m[addrLen:]))
 		}
 	}

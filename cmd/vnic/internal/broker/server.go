@@ -303,13 +303,13 @@ func (s *server) dial(ctx context.Context, q request, more []byte) (net.Conn, er
 		if !r.decode(more) {
 			return nil, unix.EINVAL
 		}
-		return conn3(s.dialer.OpenFlow(ctx, r.Flow))
+		return asConn(s.dialer.OpenFlow(ctx, r.Flow))
 	case opAnswer:
 		var r answerRequest
 		if !r.decode(more) {
 			return nil, unix.EINVAL
 		}
-		return conn3(s.openAnswer(ctx, &r))
+		return asConn(s.openAnswer(ctx, &r))
 	case opResolverTCP:
 		return s.dialer.DialResolver(ctx, "tcp", q.to)
 	case opResolverUDP:
@@ -322,8 +322,8 @@ func (s *server) dial(ctx context.Context, q request, more []byte) (net.Conn, er
 	return d.DialContext(ctx, "unix", s.config.Connect[q.number])
 }
 
-// conn3 is a connection as an interface that is nil where there is none.
-func conn3(c *net.UDPConn, err error) (net.Conn, error) {
+// asConn is a connection as an interface that is nil where there is none.
+func asConn(c *net.UDPConn, err error) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
