@@ -35,13 +35,15 @@ type flooder struct {
 // begin floods with frame(i) for i from 0 on, of each queue.
 func (f *flooder) begin(frame func(mac wire.MAC, i int) []byte) {
 	for q := range len(f.rings) / 2 {
-		f.wg.Go(func() { f.flood(2*q+1, frame) })
+		base, _ := f.Alloc(floodSlot * rawRing)
+		f.wg.Go(func() { f.flood(2*q+1, base, frame) })
 	}
 }
 
-func (f *flooder) flood(ring int, frame func(mac wire.MAC, i int) []byte) {
-	const slot = 256
-	base, _ := f.Alloc(slot * rawRing)
+// floodSlot is what a frame may have of memory.
+const floodSlot = 512
+
+func (f *flooder) flood(ring int, base uint64, frame func(mac wire.MAC, i int) []byte) {
 	var used [rawRing]virtq.Used
 	free := make([]uint32, rawRing)
 	for i := range free {
@@ -51,7 +53,7 @@ func (f *flooder) flood(ring int, frame func(mac wire.MAC, i int) []byte) {
 		for len(free) > 0 {
 			at := free[len(free)-1]
 			b := append(make([]byte, 12), frame(f.mac, i)...)
-			addr := base + slot*uint64(at)
+			addr := base + floodSlot*uint64(at)
 			copy(f.At(addr), b)
 			if f.rings[ring].Add([]virtq.Buf{{Addr: addr, Len: uint32(len(b))}}, nil, at) != nil {
 				break

@@ -150,6 +150,7 @@ func TestDHCPAnswersFromItsAddress(t *testing.T) {
 			return len(b) > 42 && b[12] == 8 && b[13] == 0 && b[23] == splitter.ProtoUDP && binary.BigEndian.Uint16(b[36:]) == 68
 		})
 		testkit.Equal(t, "from", netip.AddrFrom4([4]byte(b[26:30])), prefix4.Addr())
+		testkit.Equal(t, "to", wire.MAC(b[:6]), r.mac) // to all would be one queue, and every guest's
 	}
 }
 

@@ -112,7 +112,7 @@ func TestFloodsLeaveShares(t *testing.T) {
 	}
 	const (
 		pairs  = 15
-		window = 500 * time.Millisecond
+		window = 400 * time.Millisecond
 		leases = 20
 	)
 	elsewhere := netip.MustParseAddr("192.0.2.7")
