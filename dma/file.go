@@ -53,15 +53,16 @@ func (fs *Files) Len() int {
 // last reference is closed.
 //
 // It waits for no server that is behind a file, and 2 s at the most for a disk: ErrBlocked then.
-func (fs *Files) Open(fd int, need uint64) (*File, error) { return fs.openFor(nil, fd, need) }
-
-// openFor is Open for a Space, which hugetlbfs files are known in alone.
-func (fs *Files) openFor(s *Space, fd int, need uint64) (*File, error) {
+func (fs *Files) Open(fd int, need uint64) (*File, error) {
 	id, size, err := check(fd)
 	if err != nil {
 		return nil, err
 	}
-	id = id.in(s)
+	return fs.openFor(nil, fd, id, size, need)
+}
+
+// openFor is Open for a Space, which hugetlbfs files are known in alone, of a file that check has looked at.
+func (fs *Files) openFor(s *Space, fd int, id FileID, size, need uint64) (*File, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	f := fs.open[id]

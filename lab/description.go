@@ -154,6 +154,8 @@ type Options struct {
 	Storm int
 	// FrontendMemory is how many bytes the memory may occupy that a frontend shares (Port.Serve); 0: as many as it likes.
 	FrontendMemory uint64
+	// Sharing looks how a frontend has a file mapped, in the place of dma.SharingOf (dma.Space.SetSharing); nil: that.
+	Sharing func(pid int, dev, ino uint64) dma.Sharing
 	// Note is told what becomes of a guest's frames that its user should know: nil: Log is, as a warning
 	Note func(port, text string)
 }

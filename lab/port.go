@@ -107,6 +107,7 @@ func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, 
 	if p.memory == nil {
 		p.Space().SetNodes(p.nodes()) // by addresses that are translated nothing is known
 	}
+	p.Space().SetSharing(l.opt.Sharing)
 	if l.opt.FrontendMemory > 0 {
 		p.Space().CountMemory()
 	}

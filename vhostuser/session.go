@@ -44,6 +44,7 @@ func newSession(b *Backend, sock *net.UnixConn) *session {
 		refusals:   peer.Refusals{Log: b.log, Protocol: "vhost-user"},
 	}
 	s.msg.fds.Discard = b.space.Discard
+	peer.WatchMemory(b.space, sock, b.log)
 	for i := range s.rings {
 		s.rings[i] = newRing()
 	}
@@ -62,6 +63,7 @@ func (s *session) end() {
 	if err := s.space.Replace(nil); err != nil {
 		s.log.Error("guest memory was not unmapped", "error", err)
 	}
+	peer.Unwatch(s.space)
 	s.space.Discard(s.backendReq)
 	s.backendReq = -1
 	s.refusals.End()

@@ -3,7 +3,9 @@
 // A Device takes the chains that a driver made available and returns them used; a Driver does the reverse.
 // The peer may rewrite ring memory at any moment: each value is read once, checked, then used. A chain that
 // breaks the rules gives ErrBadChain and stops its queue for good; nothing outside the guest's regions is
-// touched. A device that breaks them gives the driver ErrBadUsed.
+// touched. A chain whose memory the device cannot reach breaks none: a guest may have memory that nobody shares, and
+// drivers do not know. It comes without buffers (Chain.Fault), and the queue goes on. A device that breaks the rules
+// gives the driver ErrBadUsed.
 //
 // One goroutine at a time uses a queue; there are no locks. The owner of a Device closes it, the owner of a
 // Driver owns its memory. The package knows no device type and no transport: kicks and calls are results,

@@ -37,13 +37,16 @@ func (w *walker) grow(n int) {
 
 // walk translates the chain that starts at head, which is in table, the ring's. The caller is
 // inside the space's epoch. After an error the caller empties c, whose lists may be as long as they
-// may be.
+// may be. Memory that the device cannot reach is no error, but c.Fault.
 func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 	table := w.descs
 	if int(head) >= len(table) {
 		return badEntry(entry, head, len(table))
 	}
 	c.Head = head
+	if c.Fault != nil {
+		c.Fault = nil
+	}
 	if cap(c.Out)|cap(c.In) < dma.KeepSegments { // nearly always
 		c.Out, c.In = c.Out[:0], c.In[:0]
 	} else {
@@ -64,7 +67,7 @@ func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 				return bad(head, "descriptor %d: indirect table in an indirect table", i)
 			}
 			if table, err = w.fetch(d, head); err != nil {
-				return err
+				return w.unreached(c, i, d, err)
 			}
 			left += MaxDescriptors - most
 			i, nested, left, most = 0, true, min(left, len(table)), MaxDescriptors
@@ -97,7 +100,7 @@ func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 			c.Empty++
 		}
 		if err != nil {
-			return bad(head, "descriptor %d: buffer at %#x, %d bytes: %w", i, d.addr, d.len, err)
+			return w.unreached(c, i, d, err)
 		}
 		if d.flags&flagNext == 0 {
 			return nil
@@ -125,10 +128,45 @@ func (w *walker) fetch(t desc, head uint16) (table [][descLen]byte, err error) {
 		w.grow(MaxDescriptors)
 	}
 	if err = w.mem.ReadAt(w.table[:t.len], t.addr); err != nil {
-		return nil, bad(head, "indirect table at %#x, %d bytes: %w", t.addr, t.len, err)
+		return nil, err
 	}
 	return w.rows[:t.len/descLen], nil
 }
+
+// unreached makes err, that of descriptor i's memory, the chain's Fault if the device cannot reach that, and else the
+// error of the walk.
+func (w *walker) unreached(c *Chain, i int, d desc, err error) error {
+	var isBad *chainError
+	what := "buffer"
+	if d.flags&flagIndirect != 0 {
+		what = "indirect table"
+	}
+	switch {
+	case errors.As(err, &isBad):
+		return err
+	case errors.Is(err, dma.ErrUnmapped), errors.Is(err, dma.ErrAccess):
+		c.Out, c.In = dma.Reuse(c.Out[:0]), dma.Reuse(c.In[:0])
+		c.OutLen, c.InLen, c.InFirst, c.Empty = 0, 0, 0, 0
+		c.Fault = &faultError{c.Head, i, what, d, err}
+		return nil
+	}
+	return bad(c.Head, "descriptor %d: %s at %#x, %d bytes: %w", i, what, d.addr, d.len, err)
+}
+
+// faultError is a Fault. It formats itself only when asked, as a driver may cause one for each chain.
+type faultError struct {
+	head uint16
+	i    int
+	what string
+	desc desc
+	err  error
+}
+
+func (e *faultError) Error() string {
+	return fmt.Sprintf("head %d: descriptor %d: %s at %#x, %d bytes: %v", e.head, e.i, e.what, e.desc.addr, e.desc.len,
+		e.err)
+}
+func (e *faultError) Unwrap() error { return e.err }
 
 // chainError is ErrBadChain with the head and what is wrong with it. Is makes both, and what lies below, findable.
 type chainError struct {

@@ -60,13 +60,15 @@ type Device struct {
 	status uint8
 	pair0  pair0
 
-	mu       sync.Mutex
-	stopped  map[int]string // under mu: why queues stopped, for Errors
-	broken   uint64         // under mu: how often one did
-	rssDue   bool           // under mu: a queue has got its first buffers, and the default RSS is to be set again
-	failures map[int]error  // under mu: vrings that have stopped, and why, to be reported
+	mu        sync.Mutex
+	stopped   map[int]string // under mu: why queues stopped, for Errors
+	broken    uint64         // under mu: how often one did
+	rssDue    bool           // under mu: a queue has got its first buffers, and the default RSS is to be set again
+	failures  map[int]error  // under mu: vrings that have stopped, and why, to be reported
+	unreached map[int]error  // under mu: the same of vrings that have lost frames whose memory they could not reach
 
-	stops []nic.LogLimit // the monitor's, by vring: a guest can break a queue, and set it up again, as often as it likes
+	// The monitor's, by vring: a guest can break a queue, and set it up again, as often as it likes.
+	stops, losses []nic.LogLimit
 }
 
 // pair0 is what is known of queue pair 0 since a connection, a reset or a pause began: how its rings start tells
@@ -92,7 +94,7 @@ func New(c Config) (*Device, error) {
 	d.setLimits()
 	pairs := max(c.Port.QueuePairs, 1)
 	queues := make([]nic.RxQueue, pairs)
-	d.stops = make([]nic.LogLimit, 2*pairs)
+	d.stops, d.losses = make([]nic.LogLimit, 2*pairs), make([]nic.LogLimit, 2*pairs)
 	for i := range pairs {
 		q := newRxQueue(d, 2*i)
 		d.rx = append(d.rx, q)

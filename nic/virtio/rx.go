@@ -36,7 +36,8 @@ type rxQueue struct {
 	mrg        bool // VIRTIO_NET_F_MRG_RXBUF
 	csum       bool // VIRTIO_NET_F_GUEST_CSUM
 	staged     bool
-	short      int // how many chains were not enough, when a frame last found too few
+	short      int  // how many chains were not enough, when a frame last found too few
+	faulty     bool // this frame has found a chain whose memory cannot be reached: the last that was peeked
 	awaited    awaited
 	remembers  bool          // there is a refusal
 	refused    [2]refusal    // of a whole frame, of a split one
@@ -99,8 +100,15 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	} else {
 		n, res = q.putWhole(m, f)
 	}
+	faulty := q.faulty
+	if q.faulty = false; faulty {
+		n++ // that chain
+	}
 	q.trim(n)
 	switch {
+	case faulty && !f.Merged:
+		q.giveUp(n)
+		return res
 	case res == nic.PutTaken:
 		q.staged = true
 		q.forget()
@@ -122,8 +130,8 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	return res
 }
 
-// giveUp returns chains that are too little for a frame, though it may have no more of them, unused: with used.len 0,
-// for drivers a frame that is too short. (Linux counts it in rx_length_errors, and posts others.) The driver may make
+// giveUp returns chains that are too little for a frame, though it may have no more of them, or that end with one whose
+// memory cannot be reached, unused: with used.len 0, for drivers a frame that is too short. (Linux counts it in rx_length_errors, and posts others.) The driver may make
 // its buffers as small as that (5.1.6.3.1), so the queue is not failed: any sender could stop it. And they do not stay,
 // else frames that find them walk over them again and again. Without MRG_RXBUF one chain does stay, as with Linux's
 // vhost and QEMU: it is no longer a walk than for any frame, and what such drivers make of an empty frame is not known.
@@ -361,7 +369,13 @@ func (q *rxQueue) next(n, pieces int) (*virtq.Chain, nic.Result) {
 		return nil, nic.PutTooBig
 	}
 	c, res := q.peek(n)
-	if res == nic.PutTaken && c.OutLen > 0 {
+	switch {
+	case res != nic.PutTaken:
+	case c.Fault != nil:
+		q.faulty = true
+		q.unreached(c.Fault)
+		return nil, nic.PutFault
+	case c.OutLen > 0:
 		q.vq.Rewind(1)
 		q.fail(errReadable)
 		return nil, nic.PutStopped

@@ -61,6 +61,12 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 			q.vq.Commit(c.Head, 0)
 			continue
 		}
+		if c.Fault != nil {
+			q.unreached(c.Fault)
+			q.t.Discard(wire.DropFault)
+			q.vq.Commit(c.Head, 0)
+			continue
+		}
 		s := &q.slots[f.Slot]
 		s.chain = c
 		if e := q.describe(f, s); e != nil {
@@ -94,7 +100,7 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 }
 
 // Reload implements nic.TxQueue. A driver that changes the chain of a frame under way stops its
-// queue.
+// queue. A frame whose memory has gone is lost.
 func (q *txQueue) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
 	s := &q.slots[f.Slot]
 	if s.chain != &s.own { // the next Gather peeks again
@@ -105,6 +111,10 @@ func (q *txQueue) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
 	if moved {
 		if err := q.vq.Load(c.Head, c); err != nil {
 			return false, err
+		}
+		if c.Fault != nil {
+			q.unreached(c.Fault)
+			return false, nil
 		}
 	}
 	if err := nic.RelocatePayload(c.Out, q.hdrLen, c.OutLen, &f.Packet); err != nil {

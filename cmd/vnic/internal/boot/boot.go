@@ -99,6 +99,7 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 	o.openPorts()
 	if l.lab, err = lab.Open(o.describe(), lab.Options{
 		Farewell: time.Duration(limits.GuestEnd), Log: o.Log, Flows: o.Flows, Storm: int(o.Storm),
+		Sharing:  o.Broker.Sharing,
 		Services: slices.Concat(services, []lab.Service{o.reserve}, o.Services), Note: o.refused}); err != nil {
 		return 0, err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/proc"
 	"vnic.dev/vnic/stack/gateway"
@@ -236,6 +237,19 @@ func (k *Client) OldMemory(pid int, own *os.File) bool {
 	}
 	r, err := k.quick(request{op: opOldMemory, number: uint64(pid), dev: uint64(st.Dev), ino: st.Ino})
 	return err == nil && r.number != 0
+}
+
+// Sharing is dma.SharingOf, by the broker; without one (k is nil) by this process.
+func (k *Client) Sharing(pid int, dev, ino uint64) dma.Sharing {
+	if k == nil {
+		return dma.SharingOf(pid, dev, ino)
+	}
+	q := sharingRequest{uint64(pid), dev, ino}
+	r, err := k.quick(request{op: opSharing}, q.encode()...)
+	if err != nil || r.number > uint64(dma.SharingOff) {
+		return dma.SharingUnknown
+	}
+	return dma.Sharing(r.number)
 }
 
 // Keep names a file that is to be removed later, before Confine; dir: its directory too, if it is

@@ -141,6 +141,13 @@ func (s *server) handle(ctx context.Context, q request, more []byte, fd int) int
 		if oldMemory(int(q.number), q.dev, q.ino, s.config.Memory) {
 			r.number = 1
 		}
+	case opSharing:
+		var sr sharingRequest
+		if !sr.decode(more) {
+			r.errno = unix.EINVAL
+			break
+		}
+		r.number = uint64(dma.SharingOf(int(sr.pid), sr.dev, sr.ino))
 	case opRefused:
 		r.number = s.refused.Load()
 	case opOwn:

@@ -27,6 +27,7 @@ const (
 	opListenUDP
 	opConnect   // number: of Config.Connect
 	opOldMemory // number: process; dev, ino: of the memory that is not old
+	opSharing   // a sharingRequest follows
 	opRemove    // number: of those that opKeep has named
 	opRename    // number: of those that opDraft has named
 	opRefused
@@ -111,6 +112,23 @@ func (r *answerRequest) decode(b []byte) bool {
 		return false
 	}
 	r.listen, r.sender = readAddr(b), readAddr(b[addrLen:])
+	return true
+}
+
+// sharingRequest asks how a process has a file mapped (dma.Sharing). It is sharingLen bytes: process 8, device 8, inode 8.
+type sharingRequest struct{ pid, dev, ino uint64 }
+
+const sharingLen = 24
+
+func (r *sharingRequest) encode() []byte {
+	return le.AppendUint64(le.AppendUint64(le.AppendUint64(nil, r.pid), r.dev), r.ino)
+}
+
+func (r *sharingRequest) decode(b []byte) bool {
+	if len(b) != sharingLen {
+		return false
+	}
+	*r = sharingRequest{le.Uint64(b), le.Uint64(b[8:]), le.Uint64(b[16:])}
 	return true
 }
 

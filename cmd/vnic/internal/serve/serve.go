@@ -52,7 +52,8 @@ func Do(ctx context.Context, o Options) (err error) {
 		return io.NopCloser(nil), nil
 	}
 	l, err := lab.Open(o.describe(), lab.Options{Log: o.Log, Services: slices.Concat([]lab.Service{measure}, services,
-		o.Services), Note: o.text, Poll: o.Poll, Hot: o.Hot, Flows: o.Flows, Storm: int(o.Storm), FrontendMemory: o.Memory})
+		o.Services), Note: o.text, Poll: o.Poll, Hot: o.Hot, Flows: o.Flows, Storm: int(o.Storm), FrontendMemory: o.Memory,
+		Sharing: o.Broker.Sharing})
 	if err != nil {
 		return err
 	}
