@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/time/rate"
 
@@ -63,7 +64,14 @@ type peer struct {
 	pid     int                                    // 0: none that is known
 	private func(m Map, file string)
 	limit   *rate.Limiter
-	answers map[FileID]Sharing // maxSpaceFiles at the most
+	answers map[FileID]answer // maxSpaceFiles at the most
+	removed atomic.Uint64     // private regions that were removed
+}
+
+// answer is how a file was mapped when removed was so.
+type answer struct {
+	removed uint64
+	sharing Sharing
 }
 
 // SetSharing sets who looks at mappings in the place of SharingOf, for a process that may not. It is called before
@@ -84,35 +92,42 @@ func (s *Space) SetPeer(pid int, private func(m Map, file string)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.pid, p.private = pid, private
-	p.limit, p.answers = rate.NewLimiter(sharingRate, sharingBurst), make(map[FileID]Sharing)
+	p.limit, p.answers = rate.NewLimiter(sharingRate, sharingBurst), make(map[FileID]answer)
 }
 
-// isPrivate reports whether the peer has the file of m mapped privately. known: the file is mapped here already, and was
-// looked at.
-func (s *Space) isPrivate(m *Map, id FileID, known bool) bool {
+// isPrivate reports whether the peer has the file of m mapped privately. It looks, unless a region of the file is here
+// already; if again, then too.
+func (s *Space) isPrivate(m *Map, id FileID, again bool) bool {
 	p := &s.peer
 	p.mu.Lock()
-	pid, private, ask, sharing := p.pid, p.private, p.ask, p.answers[id]
-	look := pid > 0 && !known && p.limit.Allow()
+	pid, private, ask, limit, last := p.pid, p.private, p.ask, p.limit, p.answers[id]
 	p.mu.Unlock()
-	if pid <= 0 || known || !look {
-		return sharing == SharingOff && !known
+	switch {
+	case pid <= 0:
+		return false
+	case again:
+	case last.sharing == SharingOff && last.removed == p.removed.Load():
+		return true
+	case s.mapped(id):
+		return false
+	}
+	if !limit.Allow() {
+		return last.sharing == SharingOff
 	}
 	if ask == nil {
 		ask = SharingOf
 	}
-	before := sharing
-	sharing = ask(pid, id.dev, id.ino)
+	now := answer{p.removed.Load(), ask(pid, id.dev, id.ino)}
 	p.mu.Lock()
 	if _, ok := p.answers[id]; ok || len(p.answers) < maxSpaceFiles {
-		p.answers[id] = sharing
+		p.answers[id] = now
 	}
 	p.mu.Unlock()
-	if sharing == SharingOff && before != SharingOff && private != nil {
+	if now.sharing == SharingOff && last.sharing != SharingOff && private != nil {
 		name, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", m.FD)) // "": nobody knows
 		private(*m, name)
 	}
-	return sharing == SharingOff
+	return now.sharing == SharingOff
 }
 
 // mapped reports whether a region of the file is mapped here.

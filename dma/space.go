@@ -259,7 +259,7 @@ func (s *Space) open(m Map, again bool) (*Region, error) {
 		return fail(err)
 	}
 	id = id.in(s)
-	if s.isPrivate(&m, id, !again && s.mapped(id)) {
+	if s.isPrivate(&m, id, again) {
 		return &Region{iova: m.IOVA, size: m.Size, noAccess: true, private: true}, nil
 	}
 	f, err := s.files.openFor(s, m.FD, id, size, m.FileOffset+m.Size)
@@ -310,6 +310,9 @@ func (s *Space) attach(r *Region) error {
 
 // detach undoes attach. Under mu.
 func (s *Space) detach(r *Region) {
+	if r.private {
+		s.peer.removed.Add(1)
+	}
 	f := r.file
 	if f == nil {
 		return
