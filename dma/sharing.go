@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/internal/procmaps"
 )
 
-// ErrNotShared is an ErrAccess: the peer has the memory mapped privately, so what the guest writes there is in copies of
-// the file's pages, and the file has none of it.
+// ErrNotShared is an ErrAccess: the peer has the memory mapped privately, so what the guest writes there is in copies
+// of the file's pages, and the file has none of it.
 var ErrNotShared = fmt.Errorf("%w: the peer has this memory mapped privately, not shared (share=on)", ErrAccess)
 
 // Sharing is how a process has a file mapped.

@@ -239,8 +239,8 @@ func (s *Space) Has(f *File) bool {
 	return f.spaces[s] != 0
 }
 
-// open checks m and takes a reference on its file. again: how the peer has the file mapped is looked at even if a region
-// of it is there already.
+// open checks m and takes a reference on its file. again: how the peer has the file mapped is looked at even if a
+// region of it is there already.
 func (s *Space) open(m Map, again bool) (*Region, error) {
 	fail := func(err error) (*Region, error) {
 		return nil, fmt.Errorf("space %s: region [%#x, +%#x): %w", s.name, m.IOVA, m.Size, err)

@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestChainOutOfReachIsTakenWithoutBuffers: each case makes a chain of head 3 available between two good ones, in memory
-// that the device cannot reach. All three are taken and given back, and the fault says which memory it is.
+// TestChainOutOfReachIsTakenWithoutBuffers: each case makes a chain of head 3 available between two good ones, in
+// memory that the device cannot reach. All three are taken and given back, and the fault says which memory it is.
 //
 // Invariant: virtq: A chain in memory that the device cannot reach is given back, and its queue goes on.
 func TestChainOutOfReachIsTakenWithoutBuffers(t *testing.T) {
@@ -76,6 +76,12 @@ func TestChainOutOfReachIsTakenWithoutBuffers(t *testing.T) {
 			if len(faulty.Out)+len(faulty.In)+faulty.Empty != 0 || faulty.OutLen+faulty.InLen+faulty.InFirst != 0 {
 				t.Errorf("it has buffers: %+v", faulty)
 			}
+			g.inside(func() {
+				n := testing.AllocsPerRun(100, func() { _ = q.Load(3, faulty) })
+				if most := 4.0; n > most && !raceEnabled {
+					t.Errorf("it costs %v allocations, more than %v", n, most)
+				}
+			})
 			for i, head := range []uint16{0, 3, 7} {
 				if at := &chains[i]; at.Head != head || (at.Fault != nil) != (i == 1) || i != 1 && at.OutLen != 16 {
 					t.Errorf("chain %d: %+v", i, at)

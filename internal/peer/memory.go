@@ -13,8 +13,8 @@ import (
 const ShareFlags = "-object memory-backend-memfd,id=ram,size=SIZE,share=on -machine memory-backend=ram"
 
 // ShareMore is what to do about memory that is not shared, and may be another than the guest's first.
-const ShareMore = "start QEMU with " + ShareFlags + "; each further memory backend, one that is added later too, needs " +
-	"share=on"
+const ShareMore = "start QEMU with " + ShareFlags + "; each further memory backend, one that is added later too, " +
+	"needs share=on"
 
 // WatchMemory has a space look how the process at the other end of sock has files mapped that it shares. A file that is
 // mapped privately makes a line, MaxRefusalLogs of them do at the most. It ends with Unwatch.

@@ -24,6 +24,10 @@
 // goes off chains are returned unread, 8 ns each. Lists of segments that were long are dropped when
 // a queue sleeps, stops, or takes a frame that does not need them.
 //
+// A chain whose memory the device cannot reach (virtq.Chain.Fault) is given back: a frame to send is lost, and one that
+// is received is lost with the chains that it was to lie in, which come back unused. That is logged once from a start
+// of the ring to the next, and once a second at most.
+//
 // Why a queue stopped is logged once a second at most for each queue, with how often it was not.
 //
 // Header split (layout after virtio-spec issue 144): on a queue whose split is on, a chain is one header buffer, of

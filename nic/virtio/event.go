@@ -58,8 +58,8 @@ func (v *vring) began(vq *virtq.Device, kick int, features uint64) {
 	v.features, v.hdrLen = features, netHdrLen(features)
 }
 
-// unreached has it reported that a chain's memory cannot be reached: once from a start of the ring to the next. It never
-// waits.
+// unreached has it reported that a chain's memory cannot be reached: once from a start of the ring to the next. It
+// never waits.
 func (v *vring) unreached(err error) {
 	if !v.lost {
 		v.lost = true

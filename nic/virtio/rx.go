@@ -130,10 +130,11 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	return res
 }
 
-// giveUp returns chains that are too little for a frame, though it may have no more of them, or that end with one whose
-// memory cannot be reached, unused: with used.len 0, for drivers a frame that is too short. (Linux counts it in rx_length_errors, and posts others.) The driver may make
-// its buffers as small as that (5.1.6.3.1), so the queue is not failed: any sender could stop it. And they do not stay,
-// else frames that find them walk over them again and again. Without MRG_RXBUF one chain does stay, as with Linux's
+// giveUp returns chains unused that are too little for a frame, though it may have no more of them, or that end with
+// one whose memory cannot be reached: with used.len 0, for drivers a frame that is too short. (Linux counts it in
+// rx_length_errors, and posts others.) The driver may make its buffers as small as that (5.1.6.3.1), and does not know
+// what memory is shared, so the queue is not failed: any sender could stop it. And they do not stay, else frames that
+// find them walk over them again and again. One chain that is too little does stay without MRG_RXBUF, as with Linux's
 // vhost and QEMU: it is no longer a walk than for any frame, and what such drivers make of an empty frame is not known.
 func (q *rxQueue) giveUp(n int) {
 	for i := range n {

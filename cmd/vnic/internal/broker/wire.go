@@ -115,7 +115,7 @@ func (r *answerRequest) decode(b []byte) bool {
 	return true
 }
 
-// sharingRequest asks how a process has a file mapped (dma.Sharing). It is sharingLen bytes: process 8, device 8, inode 8.
+// sharingRequest asks how a process has a file mapped (dma.Sharing). It is 24 bytes: process 8, device 8, inode 8.
 type sharingRequest struct{ pid, dev, ino uint64 }
 
 const sharingLen = 24
