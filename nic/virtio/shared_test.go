@@ -231,3 +231,37 @@ func TestFramesSentFromOutOfReachAreLost(t *testing.T) {
 		})
 	}
 }
+
+// Frames that are merged find a chain that the NIC cannot reach: they come one by one, and one of them is lost.
+//
+// Invariant: nic: A merge that does not fit is undone, and loses nothing.
+func TestMergeThatMeetsMemoryOutOfReach(t *testing.T) {
+	const frames = 10
+	w := newWorld(t)
+	for i := range uint32(frames) {
+		addr, _ := w.B.Alloc(4096)
+		if i == 1 {
+			addr = 1 << 45
+		}
+		w.B.OK(w.B.rings[0].Add(nil, []virtq.Buf{{Addr: addr, Len: 4096}}, i))
+	}
+	w.B.publish(0)
+	var fs []nictest.Frame
+	for i := range uint32(frames) {
+		fs = append(fs, nictest.Make(w.B.mac, w.A.mac, nictest.Spec{V6: true, Payload: 1448, Seq: i * 1448}))
+	}
+	before := w.B.lost()
+	w.A.Send(0, fs...)
+	for i := range uint32(frames) {
+		want := uint32(w.B.hdr + len(fs[i].Bytes()))
+		if i == 1 {
+			want = 0
+		}
+		if u := w.B.next(0); u.Cookie != i || u.Len != want {
+			t.Errorf("chain %d: %+v, want %d bytes", i, u, want)
+		}
+	}
+	testkit.Equal(t, "frames lost", w.B.lost()-before, 1)
+	testkit.Equal(t, "queues that stopped", len(w.B.dev.Errors()), 0)
+	w.Moves(t)
+}
