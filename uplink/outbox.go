@@ -85,6 +85,9 @@ func (o *outbox) AwaitBuffers() bool {
 	return !o.waits.Load() && len(o.free) < cap(o.free)/2
 }
 
+// Buffers implements nic.RxModel.
+func (o *outbox) Buffers() int { return len(o.free) }
+
 // Stopped implements nic.RxModel. Nothing of this queue can fail.
 func (o *outbox) Stopped(error) {}
 

@@ -117,7 +117,7 @@ func (q *rxQueue) doorbell(tail uint32) {
 	if q.Waiting() {
 		q.Lock()
 		defer q.Unlock()
-		q.WakeAll()
+		q.WakeNext()
 	}
 }
 
@@ -198,6 +198,9 @@ func (q *rxQueue) avail() uint32 { return (q.tail.Load() - q.head) & q.in.mask }
 
 // AwaitBuffers implements nic.RxModel. The driver says with each doorbell what it posts.
 func (q *rxQueue) AwaitBuffers() bool { return q.on && q.avail() <= q.short }
+
+// Buffers implements nic.RxModel.
+func (q *rxQueue) Buffers() int { return int(q.avail()) }
 
 // fail stops the queue until the driver sets it up again.
 func (q *rxQueue) fail(err error) {

@@ -238,7 +238,7 @@ func (q *rxQueue) kicked() {
 	default:
 		q.kicks.Consume(q.kick)
 		q.suppressKicks()
-		q.WakeAll()
+		q.WakeNext()
 	}
 }
 
@@ -445,12 +445,22 @@ func (q *rxQueue) AwaitBuffers() bool {
 	if q.vq.EnableKickBeyond(q.short) {
 		return false
 	}
-	// Senders that waited for other chains get no kick for those: they look again.
+	// Senders that waited for fewer chains get no kick for those: they look again.
 	if at := (awaited{q.vq.Base(), q.short}); at != q.awaited {
 		q.awaited = at
-		q.WakeAll()
+		if q.short > 0 {
+			q.WakeNext()
+		}
 	}
 	return true
+}
+
+// Buffers implements nic.RxModel.
+func (q *rxQueue) Buffers() int {
+	if q.vq == nil {
+		return 0
+	}
+	return q.vq.Available()
 }
 
 // fail stops the queue until the driver or the frontend sets it up again.

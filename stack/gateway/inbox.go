@@ -232,7 +232,13 @@ func (l *lane) AwaitBuffers() bool {
 	return !l.in.closed.Load() && (l.used > frames/2 || l.bytes > bytes/2)
 }
 
-// relieve has senders woken if they need not wait any more. Under the lock.
+// Buffers implements nic.RxModel.
+func (l *lane) Buffers() int {
+	frames, _ := l.in.part()
+	return max(0, frames-l.used)
+}
+
+// relieve has senders woken if they need not wait any more: all of them, as a lane has those of one port. Under the lock.
 func (l *lane) relieve() {
 	if !l.AwaitBuffers() {
 		l.WakeAll()

@@ -261,6 +261,7 @@ func (p *slowPort) take() {
 func (p *slowPort) Name() string        { return "slow" }
 func (p *slowPort) Limits() wire.Limits { return wire.Limits{} }
 func (p *slowPort) AwaitBuffers() bool  { return p.room == 0 }
+func (p *slowPort) Buffers() int        { return p.room }
 func (p *slowPort) Stopped(error)       {}
 
 func (p *slowPort) Deliver(_ *wire.Worker, batch []*wire.Packet) {
