@@ -67,7 +67,7 @@
 // it, so nobody is left asleep beside buffers. A port that has waited in the last 64 posts may be behind by
 // 256 frames, which it gets first when it waits again. Whoever has two NICs has two parts. What turns cost:
 // a look at the list of ports that wait (1,024 at most) for each turn, and for each batch that arrives at a
-// queue for which somebody waits.
+// queue for which somebody waits. A thread that polls (Pollers) serves ports in turn likewise, by bytes.
 //
 // A frame to a receiver without buffers is held, in one of the Sender's Batch places, and nothing is lost as long as
 // the held frames keep no other receiver's frame from being seen. When they take all places, the receiver that holds

@@ -116,6 +116,8 @@ type Sender struct {
 	kicked     bool  // the ring may be touched
 	started    bool  // a poller has begun with it
 	asked      bool  // the driver, for kicks
+	looks      int   // of a poller, for the first kick
+	moved      int   // costOf the frames done since a poller has looked
 	broken     error // of the poller
 	count      struct{ waits, gaveUp, slow, putBack counter }
 }
@@ -163,6 +165,7 @@ func (s *Sender) Start(kick int, kickFirst bool) {
 	done := make(chan struct{})
 	s.done = done
 	s.kicked, s.started, s.broken = !kickFirst, false, nil
+	s.looks, s.moved = 0, 0
 	if s.o.Pollers != nil {
 		s.o.Pollers.serve(s)
 		return
@@ -259,10 +262,10 @@ func (s *Sender) step() (n int, ended bool, err error) {
 }
 
 // turn is a poller's: a step, and the end if it was the last one; the poller closes done then.
-// kicks says that the first kick is looked for, if one is waited for.
-func (s *Sender) turn(kicks bool) (n int, ended bool) {
-	if !s.kicked && kicks && s.sleep.kicks.Consume(s.kick) {
-		s.kicked = true
+func (s *Sender) turn() (n int, ended bool) {
+	if !s.kicked {
+		s.kicked = s.looks%firstKicks == 0 && s.sleep.kicks.Consume(s.kick)
+		s.looks++
 	}
 	n, ended, err := s.step()
 	if s.broken != nil && !ended {
@@ -408,6 +411,9 @@ func (s *Sender) settle(old int) error {
 
 // giveBack gives frames back to the driver, now or later.
 func (s *Sender) giveBack(fs []*TxFrame) error {
+	if s.o.Pollers != nil {
+		s.moved += costOf(fs)
+	}
 	if s.late.wanted() {
 		return s.late.put(fs)
 	}
