@@ -28,9 +28,12 @@
 // (RFC 7348, 6.1, leaves that to configuration), where the outer packet has room for it.
 //
 // Nothing waits. A frame that goes out is copied into one of 512 buffers (fewer where frames are
-// long: 8 MiB at most, and 64), which one goroutine empties. Where there is no free one, its sender
-// is Busy while that goroutine makes progress, and the frame is dropped while the socket takes
-// nothing. What comes in has as many buffers; one goroutine reads, and waits for a free one, so
+// long: 8 MiB at most, and 64), which one goroutine empties. Of n ports with frames there each has one
+// buffer in n+1 at the most, so that one that sends more than the socket takes leaves room for others,
+// and for their frames to all, which do not wait. Where a port has no free buffer, its sender is Busy
+// while that goroutine makes progress, and the frame is dropped while the socket takes nothing. Parts
+// that were given when fewer ports had frames shrink as frames leave, so of many ports that come one
+// after the other while the socket takes nothing the last may find none. What comes in has as many buffers; one goroutine reads, and waits for a free one, so
 // that what is too much waits in the socket, and is lost there. A nic.Sender takes it from there to
 // the switch, with patience for busy receivers.
 //

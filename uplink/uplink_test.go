@@ -2,8 +2,8 @@ package uplink
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -367,12 +367,41 @@ func TestPeerThatTakesNothing(t *testing.T) {
 		return v == wire.Drop(wire.DropUnknownDst) || a.up.Stats()["socket-full"] > 0
 	})
 	testkit.Equal(t, "drops of the link", a.up.Link().Counters().Drops[wire.DropNoBuffer] > 0, true)
+	// Other ports have parts of their own, for frames to all as well, which do not wait.
+	other := newMachine(t, a.sw, 7, wire.LinkOptions{})
+	third := newMachine(t, a.sw, 8, wire.LinkOptions{})
+	const parts = 16
+	for i := range parts {
+		for _, m := range []*machine{other, third} {
+			full := a.up.Stats()["socket-full"]
+			m.send(packet(t, plain(m.mac, broadcast, fmt.Sprint("part ", i))))
+			testkit.Equal(t, "frames of other ports that are dropped", a.up.Stats()["socket-full"]-full, 0)
+			a.next()
+		}
+	}
+	full := a.up.Stats()["socket-full"]
+	a.send(packet(t, f))
+	testkit.Equal(t, "frames of a port that has its part", a.up.Stats()["socket-full"]-full, 1)
 	// What waited is whole, and the next frames are.
-	for range 500 {
-		got := make([]byte, 4+len(f))
-		_, err := readFull(c, got)
-		if err != nil || !bytes.Equal(got[4:], f) || binary.BigEndian.Uint32(got) != uint32(len(f)) {
-			t.Fatalf("%x, %v", got[:20], err)
+	cut := newCutter(len(f))
+	read := func() []byte {
+		for {
+			if got, why, more, err := cut.next(); more || err != nil {
+				testkit.OK(t, err)
+				testkit.Equal(t, "frames that are refused", why, none)
+				return got
+			}
+			testkit.OK(t, c.SetReadDeadline(time.Now().Add(testkit.Patience)))
+			cut.filled(testkit.Must(c.Read(cut.room()))(t))
+		}
+	}
+	for n, came := 0, 0; came < 2*parts; n++ {
+		switch got := read(); {
+		case bytes.Equal(got, f):
+		case bytes.Contains(got, []byte("part ")):
+			came++
+		default:
+			t.Fatalf("%x, after %d frames", got[:20], n)
 		}
 	}
 	testkit.OK(t, c.Close())
