@@ -241,7 +241,7 @@ func TestPortsTakeTurns(t *testing.T) {
 // A port's turn passes on when it ends, be it that nothing was sent, and only then; so does each after the last, as
 // long as there are buffers. Whoever needs fewer buffers than the one before looks as well.
 //
-// Invariant: nic: No wake of a port that is not used leaves others asleep beside free buffers.
+// Invariant: nic: A wake that is not used leaves nobody asleep beside free buffers.
 func TestTurnsPassOn(t *testing.T) {
 	q := newCountRing()
 	var ready []*portQueue

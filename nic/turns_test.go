@@ -23,7 +23,7 @@ func queuesOf(d *toy, n int, o nic.SenderOptions) (qs []*toyTx) {
 // those of queues that are stopped now and then. So none of the senders, which wait for two receivers, is left asleep
 // beside a buffer.
 //
-// Invariant: nic: No wake of a port that is not used leaves others asleep beside free buffers.
+// Invariant: nic: A wake that is not used leaves nobody asleep beside free buffers.
 func TestTurnsLoseNoWake(t *testing.T) {
 	for _, polled := range []bool{false, true} {
 		t.Run(map[bool]string{false: "threads", true: "pollers"}[polled], func(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 // outBatch is how many frames go to the carrier at once.
 const outBatch = 64
 
-// outbox is what waits to go out. Ports that have frames in it have equal parts of its buffers, and another part is left
-// to the next one.
+// outbox is what waits to go out. Ports that have frames in it have equal parts of its buffers, and another part is
+// left to the next one.
 type outbox struct {
 	u       *Uplink
 	longest int // frame, with its tags
