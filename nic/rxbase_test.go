@@ -280,7 +280,9 @@ func TestTurnsPassOn(t *testing.T) {
 	q.Disarm(qs[2])
 	q.take(8, false)
 	q.short = 0
-	testkit.Equal(t, "it may wait", q.Arm(qs[0]) && q.Arm(qs[0]), true)
+	for range 2 {
+		testkit.Equal(t, "it may wait, and is listed once", q.Arm(qs[0]), true)
+	}
 	q.locked(func() { q.Fail(errors.New("broken")) })
 	woken("it fails", qs[0])
 	testkit.Equal(t, "senders wait", q.Waiting(), false)

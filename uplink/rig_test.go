@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -13,7 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
@@ -230,12 +228,6 @@ func datagram(vni uint32, f []byte) []byte {
 }
 
 func mustAddr(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
-
-// readFull reads all of b, within a test's patience.
-func readFull(c net.Conn, b []byte) (int, error) {
-	_ = c.SetReadDeadline(time.Now().Add(testkit.Patience))
-	return io.ReadFull(c, b)
-}
 
 func taken(t testing.TB, p *wire.Packet) {
 	t.Helper()

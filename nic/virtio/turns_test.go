@@ -2,6 +2,8 @@ package virtio_test
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -88,6 +90,61 @@ func busyGuests(b *testing.B, o rawOptions, pairs ...int) (gs []*busyGuest) {
 		gs = append(gs, g)
 	}
 	return gs
+}
+
+// Frames of one port and of five queues of another, some of which need more buffers than others: the driver posts as many
+// as all need together, and no more, a few at a time. All frames come back, and all buffers are used.
+//
+// Invariant: nic: A wake that is not used leaves nobody asleep beside free buffers.
+func TestQueuesThatNeedMoreOrLessTakeTurns(t *testing.T) {
+	files, sw := nictest.Switch(t)
+	guest := func(i, pairs int) *suiteGuest {
+		g := newRawGuest(t, files, sw, i, rawOptions{pairs: pairs, mtu: 1500, noGPU: true, patience: 2 * patient})
+		nictest.Hello(g)
+		return g
+	}
+	to, one, many := guest(0, 1), guest(1, 1), guest(2, 5)
+	const size, frames = 256, 100 // of a buffer; of each queue
+	rnd := rand.New(rand.NewPCG(1, 2))
+	need := 0
+	for _, g := range []*suiteGuest{one, many} {
+		for ring := 1; ring < len(g.rings); ring += 2 {
+			for range frames {
+				f := nictest.Make(to.mac, g.mac, nictest.Spec{UDP: true, Payload: 1 + rnd.IntN(1400)})
+				g.OK(g.rings[ring].Add(g.layOut(&f, false), nil, 0))
+				need += (to.hdr + len(f.Bytes()) + size - 1) / size
+			}
+			g.publish(ring)
+		}
+	}
+	addr, _ := to.Alloc(size)
+	buf := []virtq.Buf{{Addr: addr, Len: size}}
+	taken := func(g *suiteGuest, ring int) int {
+		var used [rawRing]virtq.Used
+		return testkit.Must(g.rings[ring].Poll(used[:]))(t)
+	}
+	came := 0
+	for posted := 0; posted < need; came += taken(to, 0) {
+		for range 1 + rnd.IntN(8) {
+			if posted == need || to.rings[0].Add(nil, buf, 0) != nil {
+				break
+			}
+			posted++
+		}
+		to.publish(0)
+		for range rnd.IntN(300) { // the senders run, and some wait
+			runtime.Gosched()
+		}
+	}
+	left := frames * 6
+	testkit.Eventually(t, "all frames have come back", func() bool {
+		left -= taken(one, 1)
+		for ring := 1; ring < len(many.rings); ring += 2 {
+			left -= taken(many, ring)
+		}
+		return left == 0
+	})
+	testkit.Equal(t, "buffers that are used", came+taken(to, 0), need)
 }
 
 // BenchmarkReceiverShare is what a guest with one queue gets of a receiver to which one with so many sends as well, both
