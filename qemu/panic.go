@@ -71,14 +71,15 @@ func panicLines(console []byte) (lines []string) {
 		text[i] = strings.TrimSpace(stamp.ReplaceAllString(l, ""))
 	}
 	last := len(text) - 1
-	for last > 0 && !strings.Contains(text[last], panicMark) {
+	for last >= 0 && !strings.Contains(text[last], panicMark) {
 		last--
 	}
-	for i := len(text) - 1; last == 0 && i > 0; i-- { // its words did not come whole
+	for i := len(text) - 1; last < 0 && i > 0; i-- { // its words did not come whole
 		if panicFrame.MatchString(text[i]) {
 			last = i
 		}
 	}
+	last = max(last, 0)
 	first := -1
 	for i := last; i >= 0 && (first < 0 || i >= first-panicApart); i-- {
 		if complaint.MatchString(text[i]) {

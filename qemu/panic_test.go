@@ -76,6 +76,8 @@ func TestPanicShowsItsCause(t *testing.T) {
 			"[ 2.0] Kernel panic - not syncing: No working init found.\n[ 2.1] CPU: 0 PID: 1\n[ 2.2] Hardware name: Q\n" +
 			"[ 2.3] Call Trace:\n[ 2.4]  panic+0x1/0x2\n", []string{"b", "Run /init", "/init: not found",
 			"Kernel panic - not syncing: No working init", "CPU: 0", "Call Trace", "panic+0x1"}, 8},
+		"the first line": {panicMark + ": Attempted to kill init!\nCPU: 0 PID: 1\nCall Trace:\n panic+0x1/0x2\n",
+			[]string{panicMark, "CPU: 0", "Call Trace", "panic+0x1"}, 4},
 		"words not whole": {"[ 1.0] BUG: x\n[ 2.5] Kenl panic - t syncing\n[ 2.6]  vpanic+0x246/0x40\n[ 2.7] R13: 0\n",
 			[]string{"BUG: x", "vpanic+"}, 2},
 		"arm64": {"[ 1.0] Unable to handle kernel NULL pointer dereference\n[ 1.1] Mem abort info:\n" +

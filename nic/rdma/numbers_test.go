@@ -11,10 +11,10 @@ import (
 // Invariant: rdma: Keys are random but for their place: a peer does not guess one from another.
 func TestKeysAndFirstQueuePairsAreRandom(t *testing.T) {
 	const engines = 64
-	firsts, keys := map[uint32]bool{}, map[uint32]bool{}
+	firsts, keys := map[uint32]bool{}, map[uint32]int{}
 	differ := uint32(0)
 	var last uint32
-	for range engines {
+	for i := range engines {
 		c := newEnd(t, 1).c
 		c.Random = nil
 		e := New(c, 1)
@@ -28,10 +28,10 @@ func TestKeysAndFirstQueuePairsAreRandom(t *testing.T) {
 		for range 16 {
 			key := testkit.Must(e.AddMR(control.MR{PD: pd, Kind: control.MRGuest, Access: control.AccessRemoteRead, VA: base,
 				Len: 1, Ranges: []control.MRRange{{Len: 1}}}))(t)
-			if key < MaxMRs || keys[key] {
+			if key < MaxMRs || keys[key] == i+1 { // engines do not know each other's
 				t.Errorf("key %#x", key)
 			}
-			keys[key] = true
+			keys[key] = i + 1
 			differ |= (key ^ last) &^ (MaxMRs - 1)
 			last = key
 			if e.regionOf(key) == nil || e.regionOf(key+MaxMRs) != nil || e.regionOf(key^1<<31) != nil {
@@ -40,7 +40,7 @@ func TestKeysAndFirstQueuePairsAreRandom(t *testing.T) {
 		}
 		e.Close()
 	}
-	if len(firsts) < engines-2 || len(keys) != 16*engines {
+	if len(firsts) < engines-2 || len(keys) < 16*engines-4 {
 		t.Errorf("%d first queue pairs and %d keys of %d engines", len(firsts), len(keys), engines)
 	}
 	if n := bits.OnesCount32(differ); n != 22 {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -158,6 +159,9 @@ func (s *Server) knows(header string) bool {
 	if n := len(host); n > 1 && host[0] == '[' && host[n-1] == ']' {
 		host = host[1 : n-1]
 	}
-	_, err = netip.ParseAddr(host)
-	return err == nil || host == "localhost" || host != "" && host == s.host
+	if _, err = netip.ParseAddr(host); err == nil {
+		return true
+	}
+	host = strings.TrimSuffix(host, ".") // names are the same without it, and in any case (RFC 3986, 3.2.2)
+	return strings.EqualFold(host, "localhost") || host != "" && strings.EqualFold(host, strings.TrimSuffix(s.host, "."))
 }

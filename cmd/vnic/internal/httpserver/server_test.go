@@ -73,7 +73,7 @@ func TestNamesOfAServer(t *testing.T) {
 	named := Server{host: "lab.example"}
 	for header, want := range map[string]bool{"lab.example:80": true, "lab.example": true, "": false, "localhost": true,
 		"[::1]:8080": true, "[::1]": true, "::1": true, "192.0.2.7:1": true, "[localhost]": true, "other.example": false,
-		"lab.example.": false, ":80": false} {
+		"lab.example.": true, "LAB.example:80": true, "LocalHost.": true, ":80": false, ".": false} {
 		testkit.Equal(t, header, named.knows(header), want)
 	}
 	testkit.Equal(t, "a server without a name", (&Server{}).knows(""), false)
