@@ -30,6 +30,7 @@ type arrived struct {
 	from      uint32       // wire.Packet.From
 	proto     uint16       // EtherType
 	group     bool         // its link address was a group's
+	fragment  bool         // of a packet: nobody has looked at the checksum of that
 	solicited bool         // it is a router solicitation
 	beyond    bool         // netstack does not get it: filter.pingBeyond
 }

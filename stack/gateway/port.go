@@ -145,7 +145,8 @@ func (p *port) wants(w *wire.Worker, pkt *wire.Packet, buf *[splitter.MaxHeader]
 // taken from where it was read then.
 func receive(w *wire.Worker, pkt *wire.Packet, judged []byte, n int) (arrived, wire.DropReason) {
 	h := &pkt.Meta.Headers
-	a := arrived{from: pkt.From, proto: h.EtherType, group: pkt.Dst[0]&1 != 0}
+	a := arrived{from: pkt.From, proto: h.EtherType, group: pkt.Dst[0]&1 != 0,
+		fragment: h.Class == splitter.Fragment}
 	hdr := len(pkt.Header) - int(h.L3Off)
 	var b, payload []byte
 	if h.Class == splitter.TCP && hdr < n { // netstack copies what lies in a view with headers when it looks at these
@@ -210,6 +211,7 @@ func (p *port) inject(a *arrived, closed bool) {
 	}
 	p.count.received.Add(1)
 	p.from.Store(a.from)
+	p.ep.fragment.Store(a.fragment)
 	b := buffer.MakeWithView(a.view)
 	if a.payload != nil {
 		payload := buffer.MakeWithView(a.payload)

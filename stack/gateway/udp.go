@@ -30,14 +30,12 @@ func (g *Gateway) datagram(id stack.TransportEndpointID, pkt *stack.PacketBuffer
 	return true
 }
 
-// goodSum says whether a datagram's checksum is right. That of a frame was looked at when it came; netstack takes it
-// for done for a datagram of several, too.
+// goodSum says whether a datagram's checksum is right. That of a frame was looked at when it came.
 func (g *Gateway) goodSum(pkt *stack.PacketBuffer) bool {
-	whole := pkt.Data().Size()+header.UDPMinimumSize+header.IPv4MinimumSize <= g.o.MaxMTU
 	src, dst := addresses(pkt)
 	h := header.UDP(pkt.TransportHeader().Slice())
 	length, sum := header.UDPValid(h, pkt.Data().Checksum, uint16(pkt.Data().Size()), pkt.NetworkProtocolNumber, src, dst,
-		whole)
+		pkt.RXChecksumValidated)
 	return length && sum
 }
 
@@ -56,7 +54,7 @@ func (g *Gateway) carry(key flowKey, id stack.TransportEndpointID, port uint16, 
 	d := outgoing{port: port, data: data}
 	if host := g.hostSide(netip.AddrPortFrom(key.server, port)); host[0].Addr() == key.server {
 		hops := uint8(0)
-		if hops, d.df = g.hopsOf(pkt, len(data)); hops <= 1 {
+		if hops, d.df = g.hopsOf(pkt); hops <= 1 {
 			g.expire(key, pkt)
 			return
 		}
@@ -88,12 +86,12 @@ func (g *Gateway) carry(key flowKey, id stack.TransportEndpointID, port uint16, 
 
 // hopsOf gives the time to live of a packet, and whether no router may cut it; of IPv6 none may, so that of which the
 // guest has cut it itself can be cut again.
-func (g *Gateway) hopsOf(pkt *stack.PacketBuffer, n int) (hops uint8, df bool) {
+func (g *Gateway) hopsOf(pkt *stack.PacketBuffer) (hops uint8, df bool) {
 	if b := pkt.NetworkHeader().Slice(); pkt.NetworkProtocolNumber == header.IPv4ProtocolNumber {
 		ip := header.IPv4(b)
 		return ip.TTL(), ip.Flags()&header.IPv4FlagDontFragment != 0
 	} else {
-		return header.IPv6(b).HopLimit(), n+header.UDPMinimumSize+header.IPv6MinimumSize <= g.o.MaxMTU
+		return header.IPv6(b).HopLimit(), !g.port.ep.fragment.Load()
 	}
 }
 
