@@ -106,7 +106,7 @@ func (p *prober) same6() (string, string, error) {
 	six := &prober{gateway: p.gateway}
 	six.world = p.world6
 	var text []string
-	for _, r := range []probe{{"TFTP", six.tftp}, {"unreachable", six.unreachable}, {"DF", six.df}} {
+	for _, r := range []probe{{"TFTP", six.tftp}, {"unreachable", six.unreachable}, {"DF", six.df}, {"cut", six.cut}} {
 		switch verdict, t, err := r.f(); {
 		case err != nil:
 			text = append(text, r.name+": "+err.Error())
@@ -117,7 +117,20 @@ func (p *prober) same6() (string, string, error) {
 	if len(text) > 0 {
 		return "no", strings.Join(text, ", "), nil
 	}
-	return "yes", "TFTP, unreachable and DF as by IPv4", nil
+	return "yes", "TFTP, unreachable and DF as by IPv4; what the guest cuts for the path arrives", nil
+}
+
+// cut sends what is longer than the guest knows that the path takes, and leaves it to the guest to cut it.
+func (p *prober) cut() (string, string, error) {
+	c, err := p.dialUDP(echoPort)
+	if err != nil {
+		return "", "", err
+	}
+	defer c.Close()
+	if _, err := exchange(c, make([]byte, 1350), make([]byte, 1500)); err != nil {
+		return "", "", err
+	}
+	return "yes", "", nil
 }
 
 func (p *prober) silence() (string, string, error) {
