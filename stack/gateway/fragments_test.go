@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// What a guest has cut may be cut again, as it cannot do more about it when it hears how much the path takes; what comes
-// in one packet may not: of IPv6 no router cuts it.
+// What a guest has cut may be cut again: it can do no more about it when it hears how much the path takes. What comes
+// in one packet may not: no router cuts a packet of IPv6.
 func TestWhatAGuestHasCut(t *testing.T) {
 	src, dst := netip.AddrPortFrom(addr6Of(1), 1000), netip.MustParseAddrPort("[2001:db8::7]:2000")
 	for _, c := range []struct {
