@@ -48,10 +48,10 @@ func (g *Gateway) dhcp(_ *datagramServer, d datagram) {
 	g.sendLease(mac, to, reply)
 }
 
-// sendLease sends an answer to its client's MAC, also where the IP address is the broadcast one since the client has none
-// yet (RFC 2131, 4.1): broadcast frames would share one queue of answers, which a flood of questions fills, and every guest
-// would get them. It does not go by the endpoint, which is bound to no address: netstack would take any address that it
-// answers for with NAT for its source.
+// sendLease sends an answer to its client's MAC, also where the IP address is the broadcast one since the client has
+// none yet (RFC 2131, 4.1): broadcast frames would share one queue of answers, which a flood of questions fills, and
+// every guest would get them. It does not go by the endpoint, which is bound to no address: netstack would take any
+// address that it answers for with NAT for its source.
 func (g *Gateway) sendLease(mac wire.MAC, to netip.AddrPort, b []byte) {
 	const headers = header.EthernetMinimumSize + header.IPv4MinimumSize + header.UDPMinimumSize
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{ReserveHeaderBytes: headers, Payload: buffer.MakeWithData(b)})

@@ -33,7 +33,8 @@ func (f *flooding) end() {
 	f.wg.Wait()
 }
 
-// flood begins to send frame(r, i) by queues of a port. wiretest.Send waits for a busy receiver, as a NIC's worker does.
+// flood begins to send frame(r, i) by queues of a port. wiretest.Send waits for a busy receiver, as a NIC's worker
+// does.
 func (f *flooding) flood(r *raw, queues int, frame func(r *raw, i int) []byte) {
 	for q := range queues {
 		b := make([]byte, slotSize)
@@ -103,9 +104,9 @@ func (r *raw) leased() bool {
 	return ack != nil && ack.MessageType() == dhcpv4.MessageTypeAck
 }
 
-// TestFloodsLeaveShares: beside a flood by one port with 8 queues, or by two, a guest makes as many connections as beside
-// threads that only spin, to which the processors are lost as well: the median of 15 alternating pairs is 0.8 at least.
-// And 20 of 20 leases come by the client's first retry.
+// TestFloodsLeaveShares: beside a flood by one port with 8 queues, or by two, a guest makes as many connections as
+// beside threads that only spin, to which the processors are lost as well: the median of 15 alternating pairs is 0.8 at
+// least. And 20 of 20 leases come by the client's first retry.
 func TestFloodsLeaveShares(t *testing.T) {
 	if os.Getenv(floodShares) == "" {
 		t.Skip("it judges speed, and takes minutes: set " + floodShares)
@@ -128,8 +129,8 @@ func TestFloodsLeaveShares(t *testing.T) {
 			return r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(r.mac[5]), 1024), own4(9), make([]byte, 32))
 		}},
 		{"new flows", func(r *raw, i int) []byte {
-			return r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(r.mac[5]), uint16(1024+i%50000)), netip.AddrPortFrom(elsewhere, 9),
-				make([]byte, 32))
+			from := netip.AddrPortFrom(addr4Of(r.mac[5]), uint16(1024+i%50000))
+			return r.udp4(gatewayMAC, from, netip.AddrPortFrom(elsewhere, 9), make([]byte, 32))
 		}},
 		{"SYN", func(r *raw, i int) []byte {
 			return r.syn(netip.AddrPortFrom(addr4Of(r.mac[5]), uint16(1024+i%50000)), netip.AddrPortFrom(elsewhere, 9))
@@ -187,8 +188,8 @@ func TestFloodsLeaveShares(t *testing.T) {
 				}
 				f.end()
 				slices.Sort(ratios)
-				t.Logf("%-14s queues %d: %.2f of what is left beside spinning threads (%.2f to %.2f); %d of %d leases", c.name, queues,
-					ratios[pairs/2], ratios[0], ratios[pairs-1], had, leases)
+				t.Logf("%-14s queues %d: %.2f of what is left beside spinning threads (%.2f to %.2f); %d of %d leases", c.name,
+					queues, ratios[pairs/2], ratios[0], ratios[pairs-1], had, leases)
 				if ratios[pairs/2] < 0.8 || had < leases {
 					t.Error("an innocent guest does not get its share")
 				}

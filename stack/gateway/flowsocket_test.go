@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// A datagram that is longer than its path takes is told its guest once, with its MTU and its first bytes; the flow goes on.
+// A datagram that is longer than its path takes is told its guest once, with its MTU and its first bytes; the flow goes
+// on.
 func TestTooLongIsToldOnce(t *testing.T) {
 	w := newRig(t, nil)
 	r := w.raw(1)

@@ -239,7 +239,8 @@ func (l *lane) Buffers() int {
 	return max(0, frames-l.used)
 }
 
-// relieve has senders woken if they need not wait any more: all of them, as a lane has those of one port. Under the lock.
+// relieve has senders woken if they need not wait any more: all of them, as a lane has those of one port. Under the
+// lock.
 func (l *lane) relieve() {
 	if !l.AwaitBuffers() {
 		l.WakeAll()
