@@ -3,6 +3,7 @@ package virtio_test
 import (
 	"encoding/binary"
 	"fmt"
+	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -130,6 +131,45 @@ func discover(mac wire.MAC, xid uint32) []byte {
 	return floodUDP(mac, nictest.Everyone, netip.AddrPortFrom(netip.IPv4Unspecified(), 68), to, m.Encode())
 }
 
+func floodSYN(from, to uint16) []byte {
+	b := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, from), to)
+	return append(b, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, splitter.SYN, 4, 0, 0, 0, 0, 0)
+}
+
+// hostEcho is a port of this machine where what comes by UDP is sent back, and connections are taken.
+func hostEcho(t *testing.T) uint16 {
+	l := testkit.Must(net.Listen("tcp4", "127.0.0.1:0"))(t)
+	t.Cleanup(func() { l.Close() })
+	u := testkit.Must(net.ListenPacket("udp4", l.Addr().String()))(t)
+	t.Cleanup(func() { u.Close() })
+	go func() {
+		for b := make([]byte, 2048); ; {
+			n, from, err := u.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			_, _ = u.WriteTo(b[:n], from)
+		}
+	}()
+	return uint16(l.Addr().(*net.TCPAddr).Port)
+}
+
+// answers accepts a frame of a protocol from a port of the gateway's to one of the guest's, and none that refuses.
+func (v *innocent) answers(proto byte, from, to uint16) func(b []byte) bool {
+	return func(b []byte) bool {
+		if len(b) > 42 && b[12] == 8 && b[13] == 6 && b[21] == 1 { // an ARP request of the gateway's
+			reply := floodARP(v.mac, netip.AddrFrom4([4]byte(b[38:42])), netip.AddrFrom4([4]byte(b[28:32])))
+			copy(reply, b[6:12])
+			reply[21] = 2
+			copy(reply[32:], b[22:28])
+			v.Send(0, nictest.Frame{Header: reply})
+			return false
+		}
+		return len(b) >= 42 && b[12] == 8 && b[13] == 0 && b[23] == proto && binary.BigEndian.Uint16(b[34:]) == from &&
+			binary.BigEndian.Uint16(b[36:]) == to && (proto != splitter.ProtoTCP || b[47]&splitter.RST == 0)
+	}
+}
+
 // innocent is a guest beside a flood.
 type innocent struct{ *suiteGuest }
 
@@ -161,10 +201,8 @@ func TestFloods(t *testing.T) {
 	addr := func(mac wire.MAC) netip.Addr { return netip.AddrFrom4([4]byte{10, 9, 0, mac[5]}) }
 	from := func(mac wire.MAC, i int) netip.AddrPort { return netip.AddrPortFrom(addr(mac), uint16(1024+i%50000)) }
 	question := []byte("\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x01a\x04vnic\x00\x00\x01\x00\x01")
-	syn := func(i int) []byte {
-		b := binary.BigEndian.AppendUint16(nil, uint16(1024+i%50000))
-		return append(binary.BigEndian.AppendUint16(b, 9), 0, 0, 0, 1, 0, 0, 0, 0, 0x50, splitter.SYN, 4, 0, 0, 0, 0, 0)
-	}
+	syn := func(i int) []byte { return floodSYN(uint16(1024+i%50000), 9) }
+	echo := hostEcho(t)
 	elsewhere := netip.MustParseAddr("192.0.2.7")
 	type full func(g *gateway.Gateway, f *flooder) bool
 	busy := func(g *gateway.Gateway, _ *flooder) bool { return g.Link().Counters().Busy > 0 }
@@ -199,7 +237,8 @@ func TestFloods(t *testing.T) {
 		for _, pairs := range [][]int{{8}, {2, 2}} {
 			t.Run(fmt.Sprintf("%s, queues %d", c.name, pairs), func(t *testing.T) {
 				files, sw := nictest.Switch(t)
-				g := testkit.Must(gateway.New(sw, gateway.Options{MAC: floodGateway, Prefix4: floodNet, NAT: true}))(t)
+				g := testkit.Must(gateway.New(sw, gateway.Options{MAC: floodGateway, Prefix4: floodNet, NAT: true,
+					Policy: gateway.Policy{HostPorts: gateway.AllPorts}}))(t)
 				t.Cleanup(func() { testkit.OK(t, g.Close()) })
 				v := &innocent{newRawGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, noGPU: true, claims: true})}
 				v.Post(0, 128)
@@ -217,10 +256,18 @@ func TestFloods(t *testing.T) {
 					all = append(all, f)
 				}
 				testkit.Eventually(t, "the queues are full", func() bool { return c.full(g, all[0]) })
-				for i := range 10 {
+				for i := range 5 {
 					v.asks(fmt.Sprintf("ARP request %d", i), floodARP(v.mac, addr(v.mac), own), isARPReply)
 					v.asks(fmt.Sprintf("DISCOVER %d", i), discover(v.mac, uint32(i)),
 						func(b []byte) bool { return isOffer(b, uint32(i)) })
+					port := uint16(2000 + i)
+					from, to := netip.AddrPortFrom(addr(v.mac), port), netip.AddrPortFrom(own, echo)
+					v.asks(fmt.Sprintf("question %d", i), floodUDP(v.mac, floodGateway, from, netip.AddrPortFrom(own, 53), question),
+						v.answers(splitter.ProtoUDP, 53, port))
+					v.asks(fmt.Sprintf("flow %d", i), floodUDP(v.mac, floodGateway, from, to, question),
+						v.answers(splitter.ProtoUDP, echo, port))
+					v.asks(fmt.Sprintf("connection %d", i), floodIP(v.mac, floodGateway, addr(v.mac), own, splitter.ProtoTCP,
+						floodSYN(port, echo)), v.answers(splitter.ProtoTCP, echo, port))
 				}
 				for _, f := range all {
 					f.end()

@@ -16,17 +16,20 @@ const (
 	bufferSpare = bufferAll - 2*bufferLeast*(maxTCP+maxDNSConns) - bufferLeast*maxUnfinished
 )
 
-// budget is what connections share of bufferSpare.
+// budget is what connections share of bufferSpare. Of n ports that have some, each has one in n+1 at the most, so that
+// there is something left for one more.
 type budget struct {
 	mu   sync.Mutex
 	left int
+	by   map[owner]int // bytes; no zeros
 }
 
 // buffers are those of a connection.
 type buffers struct {
-	b    *budget
-	size int // each way
-	held int // of the budget
+	b     *budget
+	owner owner
+	size  int // each way
+	held  int // of the budget
 }
 
 // bufferOf is the most that the n-th connection of a port has each way, from 1 on: less the more there are, and from
@@ -39,17 +42,22 @@ func bufferOf(n int) int {
 	return size
 }
 
-// take gives buffers for the n-th connection of a port, as long as there is enough: else smaller ones.
-func (b *budget) take(n int) *buffers {
+// take gives buffers for the n-th connection of a port, smaller ones where its part does not reach.
+func (b *budget) take(o owner, n int) *buffers {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	owners := len(b.by) + 1
+	if b.by[o] == 0 {
+		owners++
+	}
+	part := min(b.left, bufferSpare/owners-b.by[o])
 	size := bufferOf(n)
-	for size > bufferLeast && 2*(size-bufferLeast) > b.left {
+	for size > bufferLeast && 2*(size-bufferLeast) > part {
 		size /= 2
 	}
-	held := 2 * (size - bufferLeast)
-	b.left -= held
-	return &buffers{b: b, size: size, held: held}
+	f := &buffers{b: b, owner: o, size: size}
+	f.give(-2 * (size - bufferLeast))
+	return f
 }
 
 // set gives a connection its buffers.
@@ -60,14 +68,24 @@ func (f *buffers) set(ep tcpip.Endpoint) {
 }
 
 // received gives back the part for what a connection receives: it is closed, and only has to send what it has.
-func (f *buffers) received() { f.give(f.held / 2) }
-
-// free gives back all.
-func (f *buffers) free() { f.give(f.held) }
-
-func (f *buffers) give(n int) {
+func (f *buffers) received() {
 	f.b.mu.Lock()
 	defer f.b.mu.Unlock()
+	f.give(f.held / 2)
+}
+
+// free gives back all.
+func (f *buffers) free() {
+	f.b.mu.Lock()
+	defer f.b.mu.Unlock()
+	f.give(f.held)
+}
+
+// give gives n bytes back, or takes them. Under the budget's mu.
+func (f *buffers) give(n int) {
 	f.held -= n
 	f.b.left += n
+	if f.b.by[f.owner] -= n; f.b.by[f.owner] == 0 {
+		delete(f.b.by, f.owner)
+	}
 }

@@ -17,15 +17,15 @@ func TestBuffersShareABudget(t *testing.T) {
 		testkit.Equal(t, fmt.Sprintf("buffers of connection %d", n), bufferOf(n), want)
 	}
 	for _, ports := range []int{1, 2, 16, maxTCP} {
-		b := &budget{left: bufferSpare}
+		b := &budget{left: bufferSpare, by: map[owner]int{}}
 		var all []*buffers
 		sum := 0
 		for i := range maxTCP {
-			f := b.take(1 + i/ports)
+			f := b.take(owner{link: uint32(i % ports)}, 1+i/ports)
 			all, sum = append(all, f), sum+2*f.size
 		}
 		for range maxDNSConns {
-			f := b.take(maxTCP)
+			f := b.take(owner{link: 1}, maxTCP)
 			all, sum = append(all, f), sum+2*f.size
 		}
 		if sum += maxUnfinished * bufferLeast; sum > bufferAll || b.left < 0 {
@@ -36,7 +36,18 @@ func TestBuffersShareABudget(t *testing.T) {
 			f.free()
 		}
 		testkit.Equal(t, "left when all have ended", b.left, bufferSpare)
+		testkit.Equal(t, "ports that have some", len(b.by), 0)
 	}
+}
+
+// Ports that have much leave some to one that has nothing yet.
+func TestBudgetIsNobodysAlone(t *testing.T) {
+	b := &budget{left: bufferSpare, by: map[owner]int{}}
+	for n := range 63 {
+		b.take(owner{link: 1}, n+1)
+		b.take(owner{link: 2}, n+1)
+	}
+	testkit.Equal(t, "the first connection of a third port", b.take(owner{link: 3}, 1).size, bufferMost)
 }
 
 // A connection has the buffers that the budget gives it, and gives them back when the guest has confirmed its end.

@@ -105,7 +105,7 @@ func (s *dnsServer) connection(r *tcp.ForwarderRequest, o owner, made func()) {
 		return
 	}
 	made()
-	bufs := s.g.buffers.take(maxTCP) // the least
+	bufs := s.g.buffers.take(o, maxTCP) // the least
 	bufs.set(ep)
 	c := gonet.NewTCPConn(wq, ep)
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })

@@ -108,7 +108,7 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 			return out.DialResolver(ctx, n, p.to)
 		}
 	}
-	g.buffers.left = bufferSpare
+	g.buffers.left, g.buffers.by = bufferSpare, map[owner]int{}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.leases = newLeases(&g.o)
 	g.leases.sw = sw

@@ -143,7 +143,7 @@ func (p *pending) connection(r *tcp.ForwarderRequest) {
 		r.Complete(true)
 		return
 	}
-	bufs := g.buffers.take(entry.nth)
+	bufs := g.buffers.take(from, entry.nth)
 	bufs.set(ep)
 	r.Complete(false)
 	made()
