@@ -71,7 +71,7 @@ func (f *Flow) options(fd int) error {
 	}
 	list = append(list, option{unix.SOL_SOCKET, unix.SO_RCVBUF, flowBuffer})
 	if f.Local != 0 {
-		list = append(list, option{unix.SOL_SOCKET, unix.SO_REUSEADDR, 1})
+		list = append(list, option{unix.SOL_SOCKET, unix.SO_REUSEPORT, 1})
 	}
 	for _, o := range list {
 		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
@@ -106,13 +106,13 @@ func (f *Flow) open(ctx context.Context) (*net.UDPConn, error) {
 	return u, nil
 }
 
-// reuse lets other sockets that ask for it have the same port.
+// reuse lets other sockets that ask for it have the same port, those of this user alone (SO_REUSEPORT, socket(7)).
 func reuse(c *net.UDPConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return err
 	}
-	e := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
+	e := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
 	return errors.Join(e, os.NewSyscallError("setsockopt", err))
 }
 

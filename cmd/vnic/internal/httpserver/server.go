@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,6 +37,7 @@ const maxHeader = 16 << 10
 // Server is an HTTP server.
 type Server struct {
 	host     string // that the user gave
+	anywhere bool   // it listens at all addresses: this machine's name is one of its names
 	flag     string
 	addr     string
 	http     http.Server
@@ -74,6 +76,9 @@ func Serve(o Options) (*Server, error) {
 	patience := cmp.Or(o.Patience, limits.LocalClient.Here())
 	s := &Server{flag: o.Flag, addr: list[0].Addr().String(), most: o.Conns, conns: map[net.Conn]bool{}}
 	s.host, _, _ = net.SplitHostPort(o.Addr) // net.Listen has taken it
+	if a, ok := list[0].Addr().(*net.TCPAddr); ok {
+		s.anywhere = a.IP.IsUnspecified()
+	}
 	s.http = http.Server{
 		Handler: s.requests.handler(s.guard(o.Handler)), ReadTimeout: patience, WriteTimeout: 2 * patience,
 		IdleTimeout: patience, MaxHeaderBytes: maxHeader, ConnState: s.connState,
@@ -160,6 +165,9 @@ func (s *Server) knows(header string) bool {
 		host = host[1 : n-1]
 	}
 	if _, err = netip.ParseAddr(host); err == nil {
+		return true
+	}
+	if own, err := os.Hostname(); err == nil && s.anywhere && strings.EqualFold(host, own) {
 		return true
 	}
 	host = strings.TrimSuffix(host, ".") // names are the same without it, and in any case (RFC 3986, 3.2.2)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -76,6 +77,9 @@ func TestNamesOfAServer(t *testing.T) {
 		"lab.example.": true, "LAB.example:80": true, "LocalHost.": true, ":80": false, ".": false} {
 		testkit.Equal(t, header, named.knows(header), want)
 	}
+	own := testkit.Must(os.Hostname())(t)
+	testkit.Equal(t, "this machine's name", (&Server{anywhere: true}).knows(own+":80"), true)
+	testkit.Equal(t, "its name where it is one address of many", named.knows(own), own == named.host || own == "localhost")
 	testkit.Equal(t, "a server without a name", (&Server{}).knows(""), false)
 }
 
