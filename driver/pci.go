@@ -122,7 +122,7 @@ func (p *pci) take() error {
 	if p.sl, err = newSleeper(p.intr, uioEvent); err != nil {
 		return err
 	}
-	p.sl.ears = ears{nap: firstNap, heard: heardNap}
+	p.sl.ears.nap = firstNap
 	if p.cfg, err = p.dev.openConfig(); err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -204,18 +203,18 @@ with the words of nvidia-smi topo. - is standard input. Presets are:
 				if err != nil {
 					return err
 				}
-				return printText(out, func(w io.Writer) error { return labshow.Host(w, m) })
+				return labshow.Host(out, m)
 			}
 			l, err := readLab(c, args[0])
 			if err != nil {
 				return err
 			}
 			if tree {
-				return printText(out, func(w io.Writer) error { return labshow.Lab(w, l) })
+				return labshow.Lab(out, l)
 			}
 			b, err := l.YAML()
 			if err == nil {
-				err = printText(out, func(w io.Writer) error { _, err := w.Write(b); return err })
+				_, err = out.Write(b)
 			}
 			return err
 		},

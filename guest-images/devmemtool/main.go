@@ -7,8 +7,6 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -107,11 +105,7 @@ func (t *tool) pickGPU() error {
 			return nil
 		}
 	}
-	var ids []string
-	for _, g := range t.dev.GPUs {
-		ids = append(ids, strconv.Itoa(g.ID))
-	}
-	return usageError{fmt.Errorf("-g: no GPU %d: there are %s", t.gpu, strings.Join(ids, ", "))}
+	return usageError{fmt.Errorf("-g: no GPU %d: there are %v", t.gpu, t.dev.GPUs)}
 }
 
 // numPages is ncdevmem's NUM_PAGES: how large a buffer is, at most.

@@ -96,7 +96,6 @@ void vnicgpu_mailbox_end(struct vnicgpu *gpu)
 	WRITE_ONCE(mailbox_of(gpu)->magic, 0);
 	wmb(); /* before anybody else has the page */
 	gen_pool_free(gpu->pool, gpu->start + gpu->mailbox, VNICGPU_MAILBOX_SIZE);
-	gpu->unheard = NULL;
 	gpu->has_mailbox = false;
 }
 
@@ -119,20 +118,11 @@ static struct slot *take(struct vnicgpu *gpu)
 	return s;
 }
 
-/*
- * Whether the NIC was waited for in vain, and has not taken note of that since: then nobody waits for it again. Reclaim
- * would else wait once for each region that there is.
- */
-static bool unheard(struct vnicgpu *gpu)
+static void give(struct vnicgpu *gpu, const struct slot *s)
 {
-	bool is;
-
 	spin_lock(&gpu->slots_lock);
-	if (gpu->unheard && READ_ONCE(*gpu->unheard) != cpu_to_le32(GIVEN_UP))
-		gpu->unheard = NULL;
-	is = gpu->unheard;
+	__clear_bit(s - mailbox_of(gpu)->slot, gpu->slots);
 	spin_unlock(&gpu->slots_lock);
-	return is;
 }
 
 static void lost(struct vnicgpu *gpu)
@@ -151,10 +141,6 @@ int vnicgpu_tell(struct vnicgpu *gpu, const struct vnicgpu_note *note)
 	bool late;
 	int ret = 0;
 
-	if (unheard(gpu)) {
-		lost(gpu);
-		return -ETIMEDOUT;
-	}
 	for (;;) {
 		late = ktime_after(ktime_get(), end); /* before it looks: who was not run for long looks once more */
 		s = take(gpu);
@@ -189,10 +175,6 @@ int vnicgpu_tell(struct vnicgpu *gpu, const struct vnicgpu_note *note)
 	rmb(); /* what the NIC wrote to the pages is there */
 	if (!ret)
 		WRITE_ONCE(s->state, cpu_to_le32(FREE));
-	spin_lock(&gpu->slots_lock);
-	if (ret)
-		gpu->unheard = &s->state;
-	__clear_bit(s - mailbox_of(gpu)->slot, gpu->slots);
-	spin_unlock(&gpu->slots_lock);
+	give(gpu, s);
 	return ret;
 }

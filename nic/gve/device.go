@@ -362,5 +362,4 @@ func (d *Device) Disconnected() {
 	d.config.Reset()
 	d.status.And(^uint32(statusReset))
 	d.status.Or(statusResetDone)
-	d.port.Restarted() // what its guest had beyond is gone
 }

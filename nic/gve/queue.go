@@ -2,6 +2,7 @@ package gve
 
 import (
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -40,6 +41,7 @@ type rxParams struct {
 
 // Errors that stop a queue.
 var (
+	errDoorbell = errors.New("doorbell beyond the ring")
 	errUnmapped = errors.New("the ring's memory was taken away")
 	errBadDesc  = errors.New("bad descriptor")
 )
@@ -49,3 +51,11 @@ type counter struct{ v atomic.Uint64 }
 
 func (c *counter) add(n uint64) { c.v.Store(c.v.Load() + n) }
 func (c *counter) get() uint64  { return c.v.Load() }
+
+// checkTail says whether a doorbell's value is an index of the ring.
+func checkTail(tail uint32, r *ring) error {
+	if tail > r.mask {
+		return fmt.Errorf("%w: %d of %d", errDoorbell, tail, r.mask+1)
+	}
+	return nil
+}

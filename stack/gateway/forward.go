@@ -64,18 +64,13 @@ func (g *Gateway) listenTCP(f *Forward) error {
 				continue
 			}
 			host, o := hostConn{c}, g.ownerOf(to.Addr())
-			ctx, end := context.WithCancel(g.ctx)
-			entry := g.takeTCP(o, end)
-			if entry == nil {
-				end()
+			if !g.takeTCP(o) {
 				host.reset()
 			} else if !g.serve(func() {
-				defer end()
-				defer entry.give()
-				g.fromHost(ctx, host, to, entry)
+				defer g.tcp.give(o)
+				g.fromHost(host, to, o)
 			}) {
-				end()
-				entry.give()
+				g.tcp.give(o)
 				host.reset()
 			}
 		}
@@ -83,19 +78,17 @@ func (g *Gateway) listenTCP(f *Forward) error {
 	return nil
 }
 
-// fromHost carries on a connection of the host to a guest, until ctx ends.
-func (g *Gateway) fromHost(ctx context.Context, host hostConn, to netip.AddrPort, entry *entry) {
-	dial, cancel := context.WithTimeout(ctx, limits.Dial.Here())
+// fromHost carries on a connection of the host to a guest.
+func (g *Gateway) fromHost(host hostConn, to netip.AddrPort, o owner) {
+	ctx, cancel := context.WithTimeout(g.ctx, limits.Dial.Here())
 	defer cancel()
-	guest, err := g.dialGuest(dial, to)
+	guest, err := g.dialGuest(ctx, to)
 	if err != nil {
 		g.count.unreached.Add(1)
 		host.reset()
 		return
 	}
 	g.count.tcpFlows.Add(1)
-	bufs := g.buffers.take(entry.owner, entry.nth)
-	bufs.set(guest.ep)
-	splice(ctx, guest, host)
-	g.unfinished.add(entry.owner, guest.ep, bufs)
+	splice(g.ctx, guest, host)
+	g.unfinished.add(o, guest.ep)
 }

@@ -13,14 +13,14 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// takeTCP counts one connection more, which end resets; nil: there is none for that owner. Those without an owner whose
-// guest has not confirmed the end count too.
-func (g *Gateway) takeTCP(o owner, end func()) *entry {
-	if !g.unfinished.room(o) {
+// takeTCP counts one connection more. Those without an owner whose guest has not confirmed
+// the end count too.
+func (g *Gateway) takeTCP(o owner) bool {
+	if g.ns.Stats().TCP.CurrentConnected.Value() >= 2*maxTCP || !g.unfinished.room(o) {
 		g.count.refused.Add(1)
-		return nil
+		return false
 	}
-	return g.tcp.take(o, end)
+	return g.tcp.take(o)
 }
 
 // pending are the connections that guests ask for and do not have yet.
@@ -35,10 +35,8 @@ type pending struct {
 
 // asked is a connection that is pending.
 type asked struct {
-	entry *entry
+	owner owner
 	to    []permit // the host's end
-	ctx   context.Context
-	end   context.CancelFunc // of ctx: nobody waits for it any more
 }
 
 // segment gets the segments of TCP that belong to no connection; false: they are refused.
@@ -51,24 +49,24 @@ func (p *pending) segment(id stack.TransportEndpointID, pkt *stack.PacketBuffer)
 	if g.looped(id) || !g.o.NAT && !g.dns.is(to) {
 		return false
 	}
-	var a asked
-	from := g.port.sender()
+	a := asked{owner: g.port.sender()}
 	if p.known(id) {
 		return true // it is on its way
 	}
 	if !g.dns.is(to) {
-		if a.to = g.permits(from, id); a.to == nil {
+		if a.to = g.permits(a.owner, id); a.to == nil {
 			return false
 		}
 	}
-	a.ctx, a.end = context.WithCancel(g.ctx)
-	if a.entry = p.quota.take(from, a.end); a.entry == nil {
-		a.end()
+	p.mu.Lock()
+	taken := p.quota.take(a.owner)
+	if taken {
+		p.ids[id] = a
+	}
+	p.mu.Unlock()
+	if !taken {
 		return false
 	}
-	p.mu.Lock()
-	p.ids[id] = a
-	p.mu.Unlock()
 	if !p.next.HandlePacket(id, pkt) { // a bad checksum, or the like
 		p.end(id)
 		return false
@@ -78,10 +76,9 @@ func (p *pending) segment(id stack.TransportEndpointID, pkt *stack.PacketBuffer)
 
 func (p *pending) end(id stack.TransportEndpointID) {
 	p.mu.Lock()
-	a := p.ids[id]
+	defer p.mu.Unlock()
+	p.quota.give(p.ids[id].owner)
 	delete(p.ids, id)
-	p.mu.Unlock()
-	a.entry.give()
 }
 
 // known says whether a connection is pending. Only segment adds one.
@@ -110,30 +107,24 @@ func (p *pending) connection(r *tcp.ForwarderRequest) {
 	}
 	defer g.end()
 	a := p.asked(id)
-	defer a.end()
-	from := a.entry.owner
+	from := a.owner
 	if a.to == nil {
 		g.dns.connection(r, from, made)
 		return
 	}
-	ctx, end := context.WithCancel(g.ctx)
-	defer end()
-	entry := g.takeTCP(from, end)
-	if entry == nil {
+	if !g.takeTCP(from) {
 		r.Complete(true)
 		return
 	}
-	defer entry.give()
-	dial, cancel := context.WithTimeout(ctx, limits.Dial.Here())
+	defer g.tcp.give(from)
+	ctx, cancel := context.WithTimeout(g.ctx, limits.Dial.Here())
 	defer cancel()
-	stop := context.AfterFunc(a.ctx, cancel)
-	c, err := g.dialFirst(dial, a.to)
+	c, err := g.dialFirst(ctx, a.to)
 	if err != nil {
 		g.count.unreached.Add(1)
 		r.Complete(true)
 		return
 	}
-	stop()
 	host := hostConn{c.(*net.TCPConn)}
 	wq := new(waiter.Queue)
 	ep, terr := r.CreateEndpoint(wq)
@@ -143,11 +134,9 @@ func (p *pending) connection(r *tcp.ForwarderRequest) {
 		r.Complete(true)
 		return
 	}
-	bufs := g.buffers.take(from, entry.nth)
-	bufs.set(ep)
 	r.Complete(false)
 	made()
 	g.count.tcpFlows.Add(1)
-	splice(ctx, newGuestConn(wq, ep), host)
-	g.unfinished.add(from, ep, bufs)
+	splice(g.ctx, newGuestConn(wq, ep), host)
+	g.unfinished.add(from, ep)
 }

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/internal/trusted"
 )
 
 // ErrNone says that no vnic is there to be asked.
@@ -72,7 +71,7 @@ func errNone(who string) error {
 		if err == nil {
 			_ = d.Close()
 		}
-		if errors.Is(err, trusted.Err) {
+		if errors.Is(err, errRefused) {
 			path = err.Error()
 		}
 		places = append(places, path)

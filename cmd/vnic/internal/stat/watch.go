@@ -26,8 +26,7 @@ func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
 				p.Kind = "uplink"
 			}
 			if n, ok := link.Port().(*nic.Port); ok {
-				p = Port{Kind: ports[n].Model.Name, NIC: n, MAC: ports[n].MAC, Holders: ports[n].Holders,
-					Memory: ports[n].FrontendMemory}
+				p = Port{Kind: ports[n].Model.Name, NIC: n, MAC: ports[n].MAC, Holders: ports[n].Holders}
 			}
 			list = append(list, p)
 		}
@@ -45,7 +44,7 @@ func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
 type watched struct{ *Server }
 
 func (w watched) Close() error {
-	w.last.Store(w.page(0))
+	w.last.Store(w.Page())
 	if l := w.lab.Swap(nil); l != nil {
 		l.stop()
 	}
