@@ -258,6 +258,22 @@ no_sockets "serve"
 [ "$(cat status)" = 141 ] && [ ! -s err ] || fail "cache ls | true: status $(cat status): $(cat err)"
 echo "ok   SIGINT, SIGTERM, SIGHUP: status 0, nothing left; SIGKILL: the next start replaces what is stale"
 
+echo "== a QEMU of one's own, some of whose memory is not shared"
+"$vnic" image build --nic gve -o image -- true > out 2> err || fail "image: $(cat err)"
+serve --socket-path s/gve --nic gve
+timeout 100 "$vnic" qemu -- -M q35,memory-backend=ram -m 512M,slots=1,maxmem=2G \
+  -object memory-backend-memfd,id=ram,size=512M,share=on -object memory-backend-memfd,id=more,size=256M,share=off \
+  -device pc-dimm,memdev=more -device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"s/gve"}}' \
+  -kernel image/kernel -initrd image/initrd -append "$(cat image/append) memhp_default_state=online_kernel" \
+  -nographic -vga none -nic none -no-reboot -accel tcg,thread=multi -cpu max > out.qemu 2>&1 < /dev/null || \
+  fail "QEMU, status $?: $(tail -n 20 out.qemu)"
+grep -q 'exit status 0' out.qemu || fail "the guest did not run: $(tail -n 20 out.qemu)"
+once 'memory of the guest is not shared.* address=0x100000000 size=0x10000000 .*memory-backend-memfd.*share=on' \
+  err.serve
+kill -TERM "$server"; wait "$server" || fail "serve: status $?: $(cat err.serve)"
+no_sockets "serve, behind that QEMU"
+echo "ok   memory of a private backend is named, and QEMU goes on"
+
 echo "== run with --pcap and --metrics"
 for sig in INT HUP KILL; do
   begin --guest inproc --size 1M --gpu-memory 32M --pcap "$work/pcap" --metrics 127.0.0.1:0 --pause-at transfer

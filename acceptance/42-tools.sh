@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # "A guest with tools": u-root's commands in every guest, Debian packages by --tools.
-# - On a machine with no shell and no tool in PATH a guest has a shell and commands, and pings; a ping beyond the
-#   gateway gets an ICMP error.
+# - On a machine with no shell and no tool in PATH a guest has a shell and commands, and pings; a ping of an
+#   address that is denied gets an ICMP error.
 # - --tools net: on either NIC ethtool, ping and iperf3 between two guests. Header split is set by ethtool on gve, and
 #   refused by Linux on virtio. Packages are fetched once, with the megabytes said before; after that --offline does.
 # - Packages have libraries of their own, see the guest's files, and start programs; python and ncdevmem.
@@ -35,8 +35,8 @@ ping -c 1 gateway
 if ping -c 1 8.8.8.8 2> said; then exit 1; fi
 cat said
 SH
-within 90 env PATH=/nowhere "$vnic" boot --copy uroot.sh:/root/uroot.sh -- sh /root/uroot.sh first second > out 2>&1 ||
-  fail "status $?: $(cat out)"
+within 90 env PATH=/nowhere "$vnic" boot --deny 8.8.8.8 --copy uroot.sh:/root/uroot.sh -- \
+  sh /root/uroot.sh first second > out 2>&1 || fail "status $?: $(cat out)"
 has out "loops 3" hello "proc /proc proc" "10.118.110.1/24" "64 bytes from gateway" "destination unreachable Code:13"
 within 90 env PATH=/nowhere "$vnic" boot -- ls /bbin > out 2>&1 || fail "ls: $(cat out)"
 has out insmod lsmod wget netcat gosh

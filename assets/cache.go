@@ -30,7 +30,8 @@ import (
 // come later, by one rename as well.
 type cache struct{ dir string }
 
-// CacheDir says where the cache is, without making it.
+// CacheDir says where the cache is, without making it. A cache that others may write, or that is another user's, is a
+// *Missing.
 func CacheDir(o Options) (string, error) {
 	dir := cmp.Or(o.CacheDir, os.Getenv(EnvCache))
 	if dir == "" {
@@ -41,7 +42,11 @@ func CacheDir(o Options) (string, error) {
 		}
 		dir = filepath.Join(base, "vnic")
 	}
-	return filepath.Abs(dir)
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	return dir, cache{dir}.check()
 }
 
 // lock makes the cache directory and takes its lock, waiting for another vnic when there is one, unless
@@ -49,6 +54,9 @@ func CacheDir(o Options) (string, error) {
 func (c cache) lock(ctx context.Context, waiting func() error) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Join(c.dir, "tmp"), 0o755); err != nil {
 		return nil, c.noCache(err)
+	}
+	if err := c.check(); err != nil { // another may have made it in this moment
+		return nil, err
 	}
 	f, err := os.OpenFile(filepath.Join(c.dir, "lock"), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -99,7 +107,7 @@ type tree struct {
 	For      []string  `json:"for,omitempty"` // only what these commands need is there: it was imported
 }
 
-// load reads resolved.json; trees that are not there any more are left out.
+// load reads resolved.json; trees that are not there any more are left out. A tree that others may write is an error.
 func (c cache) load() (resolved, error) {
 	r := resolved{}
 	b, err := os.ReadFile(filepath.Join(c.dir, "resolved.json"))
@@ -119,6 +127,11 @@ func (c cache) load() (resolved, error) {
 		st, err := os.Stat(filepath.Join(c.dir, t.Dir))
 		return err != nil || !st.IsDir()
 	})
+	for _, t := range r {
+		if err := c.checkTree(t.Dir); err != nil {
+			return resolved{}, err
+		}
+	}
 	return r, nil
 }
 

@@ -73,13 +73,6 @@ func (o *Options) oldest() string {
 // will says whether a tree will do.
 func (o *Options) will(t *tree) bool { return t != nil && !(o.Whole && t.For != nil) }
 
-// Progress is one step of a fetch.
-type Progress struct {
-	Step        string // "wait", "update", "download", "unpack"
-	What        string // "qemu", "kernel", or a suite's name
-	Done, Total int64  // bytes; Total 0 = unknown
-}
-
 // Binary is a QEMU that can be started.
 type Binary struct {
 	Args    []string `json:"args"`          // program and leading arguments (loader, library path, -L)
@@ -518,6 +511,9 @@ func (f *fetcher) install(ctx context.Context, r role, c *candidate) (t *tree, e
 		Version: c.version, Suite: c.apt.suite, Fetched: time.Now().UTC().Truncate(time.Second), Packages: c.list,
 	}
 	final := filepath.Join(f.cache.dir, t.Dir)
+	if err := f.cache.checkTree(t.Dir); err != nil {
+		return nil, err
+	}
 	if r.check(ctx, final) == nil {
 		t.Disk, err = settle(final)
 		return t, err

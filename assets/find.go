@@ -7,12 +7,15 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/proc"
 )
@@ -120,7 +123,7 @@ func givenKernel(o *Options) (k Kernel, err error) {
 	k = Kernel{Image: image, Source: SourceGiven}
 	if k.Version, err = kernelVersion(image); err != nil {
 		return k, &Missing{What: "kernel " + image, Err: fmt.Errorf("%w: %w", ErrNoKernel, err),
-			Fix: "give the path of a readable bzImage (--kernel)"}
+			Fix: bzImageOf(image)}
 	}
 	if k.Image, err = filepath.Abs(image); err != nil {
 		return k, err
@@ -140,6 +143,32 @@ func givenKernel(o *Options) (k Kernel, err error) {
 			Fix: "give the directory with the modules of kernel " + k.Version + " (--modules)"}
 	}
 	return k, nil // a kernel with all it needs built in
+}
+
+// builtImage is where a kernel's build leaves what is booted.
+const builtImage = "arch/x86/boot/bzImage"
+
+// bzImageOf says what to give in place of a file that is no bzImage. Beside a vmlinux, or below a build tree, there is
+// one.
+func bzImageOf(path string) string {
+	for _, dir := range []string{path, filepath.Dir(path)} {
+		built := filepath.Join(dir, builtImage)
+		if _, err := kernelVersion(built); err == nil {
+			return "give " + built + " (--kernel)"
+		}
+	}
+	return "give the path of a readable bzImage, of a build " + builtImage + " (--kernel)"
+}
+
+// notBzImages are what is taken for a bzImage, by how such files begin.
+var notBzImages = []struct{ begins, is string }{
+	{"\x7fELF", "an ELF file, as vmlinux is: that is what a bzImage is packed from"},
+	{"\x1f\x8b", "packed by gzip, as a vmlinux.gz is, or another machine's Image.gz"},
+	{"(\xb5\x2f\xfd", "packed by zstd"},
+	{"\xfd7zXZ", "packed by xz"},
+	{"!<arch>\n", "an archive, as a Debian package is: it has the bzImage in boot/"},
+	{"MZ", "an EFI program without Linux' boot header for x86, as an arm64 kernel is"},
+	{"0707", "an initramfs"},
 }
 
 // kernelVersion reads the version out of a bzImage: uname -r.
@@ -165,7 +194,20 @@ func KernelBanner(path string) (string, error) {
 	}
 	defer func() { _ = f.Close() }()
 	var head [0x210]byte
-	if _, err := f.ReadAt(head[:], 0); err != nil || string(head[0x202:0x206]) != "HdrS" {
+	n, err := f.ReadAt(head[:], 0)
+	switch {
+	case errors.Is(err, unix.EISDIR):
+		return "", errors.New("not a bzImage: a directory")
+	case n == 0 && errors.Is(err, io.EOF):
+		return "", errors.New("not a bzImage: it is empty")
+	case err != nil && !errors.Is(err, io.EOF):
+		return "", fmt.Errorf("not a bzImage: %w", err)
+	case n < len(head) || string(head[0x202:0x206]) != "HdrS":
+		for _, k := range notBzImages {
+			if strings.HasPrefix(string(head[:n]), k.begins) {
+				return "", errors.New("not a bzImage: " + k.is)
+			}
+		}
 		return "", errors.New("not a bzImage")
 	}
 	// setup_sects at 0x1f1 counts sectors of real-mode code behind the first, syssize at 0x1f4
@@ -176,7 +218,7 @@ func KernelBanner(path string) (string, error) {
 	}
 	at := int64(binary.LittleEndian.Uint16(head[0x20e:])) + 0x200
 	var text [256]byte
-	n, _ := f.ReadAt(text[:], at)
+	n, _ = f.ReadAt(text[:], at)
 	banner, _, _ := bytes.Cut(text[:n], []byte{0})
 	return string(banner), nil
 }

@@ -109,6 +109,37 @@ func bzImage(t *testing.T, version string) string {
 	return path
 }
 
+// A file that is no bzImage is named for what it is, and the error says which file to give: that of the same build,
+// where there is one.
+func TestWhatIsGivenForAKernelIsNamed(t *testing.T) {
+	build := t.TempDir()
+	built := filepath.Join(build, builtImage)
+	testkit.OK(t, errors.Join(os.MkdirAll(filepath.Dir(built), 0o755), os.Rename(bzImage(t, "7.2.0"), built)))
+	alone := t.TempDir()
+	const otherwise = "give the path of a readable bzImage, of a build arch/x86/boot/bzImage (--kernel)"
+	long := strings.Repeat("\x00", 1024)
+	for name, c := range map[string]struct{ dir, content, is, fix string }{
+		"vmlinux":      {alone, "\x7fELF\x02\x01\x01" + long, "not a bzImage: an ELF file, as vmlinux is", otherwise},
+		"vmlinux of":   {build, "\x7fELF\x02\x01\x01" + long, "an ELF file", "give " + built + " (--kernel)"},
+		"Image.gz":     {alone, "\x1f\x8b\x08" + long, "packed by gzip", otherwise},
+		"kernel.deb":   {alone, "!<arch>\ndebian-binary" + long, "an archive, as a Debian package is", otherwise},
+		"vmlinuz.efi":  {alone, "MZ" + long, "an EFI program without Linux' boot header", otherwise},
+		"initrd":       {alone, "070701" + long, "an initramfs", otherwise},
+		"empty":        {alone, "", "not a bzImage: it is empty", otherwise},
+		"short":        {alone, "\x7fELF", "an ELF file", otherwise},
+		"of something": {alone, "x", "not a bzImage", otherwise},
+	} {
+		path := filepath.Join(c.dir, name)
+		testkit.OK(t, os.WriteFile(path, []byte(c.content), 0o600))
+		_, err := givenKernel(&Options{Kernel: path})
+		testkit.ErrorSays(t, err, path, c.is, c.fix)
+	}
+	_, err := givenKernel(&Options{Kernel: build})
+	testkit.ErrorSays(t, err, "not a bzImage: a directory", "give "+built)
+	_, err = givenKernel(&Options{Kernel: alone + "/none"})
+	testkit.ErrorSays(t, err, "no such file", otherwise)
+}
+
 // A machine is started in another directory than the one that a user's path is relative to.
 func TestGivenQEMUIsFoundFromElsewhere(t *testing.T) {
 	path := fakeQEMU(t, "11.0.0")

@@ -147,7 +147,10 @@ func (t *tree) where() string {
 func (s *Survey) findKernel(o Options, have resolved) bool {
 	k, err := givenKernel(&o)
 	if err != nil {
-		s.Found, s.Kernel, s.unusable = append(s.Found, lacking("kernel", err)), k, true
+		s.Found, s.unusable = append(s.Found, lacking("kernel", err)), true
+		if k.Version != "" { // its modules are what lacks
+			s.Kernel = k
+		}
 		return false
 	}
 	where := "given: " + cmp.Or(o.Kernel, os.Getenv(EnvKernel))

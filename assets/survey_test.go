@@ -3,6 +3,7 @@ package assets
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"vnic.dev/vnic/internal/testkit"
@@ -32,6 +33,13 @@ func TestSurveyIsNotReadyWithWhatCannotBeUsed(t *testing.T) {
 		o.CacheDir = t.TempDir()
 		if s := Look(t.Context(), o); s.Ready || s.CanFetch {
 			t.Errorf("%s: %+v", name, s)
+		}
+	}
+	elf := filepath.Join(t.TempDir(), "vmlinux")
+	testkit.OK(t, os.WriteFile(elf, []byte("\x7fELF"+strings.Repeat("x", 1024)), 0o600))
+	for _, f := range Look(t.Context(), Options{CacheDir: t.TempDir(), Kernel: elf}).Found {
+		if f.Name != "qemu" && f.State == Good || f.Name == "kernel" && !strings.Contains(f.Value, "an ELF file") {
+			t.Errorf("of a vmlinux: %+v", f)
 		}
 	}
 }

@@ -31,6 +31,10 @@
 // (ErrBlocked). A descriptor that may not even be closed stays open (Space.Discard), 64 of them in a
 // Space and those of one message; then the Space serves nobody any more (Space.DiscardErr).
 //
+// A peer may have a file mapped privately: its guest writes to copies of the file's pages, and the file has none of it.
+// A Space that knows its peer (SetPeer) looks, and such memory is not accessible (ErrNotShared). A look reads at most
+// 1 MiB of /proc/PID/maps; there are 64 at once, and 10 a second.
+//
 // A peer may truncate a file under its mapping. Goroutines that touch mapped memory are started by Go, and the fault is
 // turned by Recover, which guards each call of the Copier, into a *FaultError that names the file: the file is dead
 // from then on, every Space that maps it is told (Faulted), and no other. A fault at any other address panics on.

@@ -317,7 +317,7 @@ func TestFileThatDiesWhileItIsAdded(t *testing.T) {
 	leakFree(t)
 	files := NewFiles()
 	s := NewSpace("late", files)
-	r, err := s.open(Map{Size: page, FD: memfd(t, page)})
+	r, err := s.open(Map{Size: page, FD: memfd(t, page)}, false)
 	testkit.OK(t, err)
 	first := r.File().markDead(8)
 	if again := r.File().markDead(16); again != first {

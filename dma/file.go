@@ -53,15 +53,16 @@ func (fs *Files) Len() int {
 // last reference is closed.
 //
 // It waits for no server that is behind a file, and 2 s at the most for a disk: ErrBlocked then.
-func (fs *Files) Open(fd int, need uint64) (*File, error) { return fs.openFor(nil, fd, need) }
-
-// openFor is Open for a Space, which hugetlbfs files are known in alone.
-func (fs *Files) openFor(s *Space, fd int, need uint64) (*File, error) {
+func (fs *Files) Open(fd int, need uint64) (*File, error) {
 	id, size, err := check(fd)
 	if err != nil {
 		return nil, err
 	}
-	id = id.in(s)
+	return fs.openFor(nil, fd, id, size, need)
+}
+
+// openFor is Open for a Space, which hugetlbfs files are known in alone, of a file that check has looked at.
+func (fs *Files) openFor(s *Space, fd int, id FileID, size, need uint64) (*File, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	f := fs.open[id]
@@ -73,6 +74,9 @@ func (fs *Files) openFor(s *Space, fd int, need uint64) (*File, error) {
 			return nil, fmt.Errorf("%w: file %v: %#x bytes needed, %#x mapped: a grown file must be closed everywhere first",
 				ErrBadFile, f, need, f.Size())
 		}
+		if err := f.keep(s, fd); err != nil {
+			return nil, err
+		}
 		f.refs++
 		return f, nil
 	}
@@ -83,10 +87,14 @@ func (fs *Files) openFor(s *Space, fd int, need uint64) (*File, error) {
 		return nil, fmt.Errorf("file %v: %#x bytes: %d files of %#x bytes are mapped already: %w", id, size,
 			len(fs.open), fs.size, unix.ENOSPC)
 	}
-	f = &File{files: fs, id: id, refs: 1, spaces: make(map[*Space]int)}
+	f = &File{files: fs, id: id, refs: 1, spaces: make(map[*Space]int), fd: -1}
 	f.gpu.Store(-1)
 	if err := f.mapFile(fd, int(size)); err != nil { // size <= maxFile, so it is an int
 		return nil, fmt.Errorf("%w: file %v: mmap of %#x bytes: %w", ErrBadFile, id, size, err)
+	}
+	if err := f.keep(s, fd); err != nil {
+		f.unmap()
+		return nil, err
 	}
 	fs.open[id] = f
 	fs.size += size
@@ -100,6 +108,7 @@ type File struct {
 	mem   []byte  // set by mapFile, never changed
 	base  uintptr // address of mem
 	refs  int     // under files.mu
+	fd    int     // under files.mu until it is set: of the file, by which Space.Occupied asks; -1: none
 
 	gpu  atomic.Int32             // -1 = none
 	node atomic.Int32             // 1 + the NUMA node whose RAM it is; 0 = not known
@@ -131,6 +140,9 @@ func (f *File) Close() {
 	case refs == 0:
 		f.gone.CompareAndSwap(nil, &gone{err: fmt.Errorf("file %v: %w", f, ErrClosed)})
 		f.unmap() // outside the lock: it takes a while for gigabytes, and others may open files
+		if f.fd >= 0 {
+			_ = unix.Close(f.fd) // of memory: it waits for nobody
+		}
 	case refs < 0:
 		panic("dma: File closed more often than opened") // our own bug: someone else's mapping would be gone
 	}

@@ -19,6 +19,7 @@ type Region struct {
 	buf      MemKind // of process memory
 	readOnly bool
 	noAccess bool
+	private  bool // noAccess, as the peer has it mapped privately
 }
 
 // NewBuffer returns process memory as a region of kind d (Wire, Host, Private). b is the caller's to keep alive and
@@ -39,8 +40,16 @@ func (r *Region) FileOffset() uint64 { return r.off }
 // IOVA returns where the region begins in its space; 0 if it is in none.
 func (r *Region) IOVA() uint64 { return r.iova }
 
+// denied is why the region may not be used in some way.
+func (r *Region) denied() error {
+	if r.private {
+		return ErrNotShared
+	}
+	return ErrAccess
+}
+
 func (r *Region) info() RegionInfo {
-	return RegionInfo{r.iova, r.Size(), r.file, r.off, r.readOnly, r.noAccess}
+	return RegionInfo{r.iova, r.Size(), r.file, r.off, r.readOnly, r.noAccess, r.private}
 }
 
 // Segment returns [off, off+n) of the region as a place. Bounds are checked when it is used.
@@ -101,7 +110,7 @@ func (s *Segment) bytes(a Access) ([]byte, error) {
 		}
 	}
 	if r.noAccess || a != Read && r.readOnly {
-		return nil, fmt.Errorf("%w: %v at %#x", ErrAccess, a, r.iova+s.Off)
+		return nil, fmt.Errorf("%w: %v at %#x", r.denied(), a, r.iova+s.Off)
 	}
 	size := uint64(len(r.mem))
 	if s.Off > size || uint64(s.Len) > size-s.Off {

@@ -30,6 +30,7 @@ type RegionInfo struct {
 	File               *File // nil if NoAccess
 	FileOffset         uint64
 	ReadOnly, NoAccess bool
+	NotShared          bool // NoAccess, as the peer has the file mapped privately (SetPeer)
 }
 
 // Space is the address space of one device: what its guest lets it reach.
@@ -41,6 +42,10 @@ type Space struct {
 	epoch epoch.Epoch
 	iotlb atomic.Bool
 	kept  atomic.Int32 // descriptors that Discard has kept
+
+	counts atomic.Bool // memory, see CountMemory
+
+	peer peer
 
 	nodes atomic.Int32 // of its guest, if each has a file of its own; 0: nobody has said
 
@@ -92,7 +97,7 @@ func (s *Space) Waits() uint64 { return s.epoch.Waits() }
 // bad range, ENOSPC for too many regions or files, ErrBadFile for a bad file, ErrFault for one that
 // has faulted and is still mapped somewhere.
 func (s *Space) Add(m Map) error {
-	r, err := s.open(m)
+	r, err := s.open(m, false)
 	if err != nil {
 		return err
 	}
@@ -182,7 +187,7 @@ func (s *Space) Replace(maps []Map) error {
 		return fmt.Errorf("space %s: replace: %d regions: %w", s.name, len(maps), unix.ENOSPC)
 	}
 	for _, m := range maps {
-		r, err := s.open(m)
+		r, err := s.open(m, true)
 		if err != nil {
 			return fail(err)
 		}
@@ -234,8 +239,9 @@ func (s *Space) Has(f *File) bool {
 	return f.spaces[s] != 0
 }
 
-// open checks m and takes a reference on its file.
-func (s *Space) open(m Map) (*Region, error) {
+// open checks m and takes a reference on its file. again: how the peer has the file mapped is looked at even if a
+// region of it is there already.
+func (s *Space) open(m Map, again bool) (*Region, error) {
 	fail := func(err error) (*Region, error) {
 		return nil, fmt.Errorf("space %s: region [%#x, +%#x): %w", s.name, m.IOVA, m.Size, err)
 	}
@@ -248,7 +254,15 @@ func (s *Space) open(m Map) (*Region, error) {
 	if m.FileOffset > ^uint64(0)-m.Size {
 		return fail(fmt.Errorf("file offset %#x: %w", m.FileOffset, unix.EINVAL))
 	}
-	f, err := s.files.openFor(s, m.FD, m.FileOffset+m.Size)
+	id, size, err := check(m.FD)
+	if err != nil {
+		return fail(err)
+	}
+	id = id.in(s)
+	if s.isPrivate(&m, id, again) {
+		return &Region{iova: m.IOVA, size: m.Size, noAccess: true, private: true}, nil
+	}
+	f, err := s.files.openFor(s, m.FD, id, size, m.FileOffset+m.Size)
 	if err != nil {
 		return fail(err)
 	}
@@ -281,6 +295,9 @@ func (s *Space) attach(r *Region) error {
 			return fmt.Errorf("%v: file of %#x bytes: %d of %#x bytes are mapped already: %w",
 				r, f.Size(), len(s.using), s.reach, unix.ENOSPC)
 		}
+		if s.counts.Load() && len(s.using) >= maxCountedFiles {
+			return fmt.Errorf("%v: memory is counted, and %d files are mapped already: %w", r, len(s.using), unix.ENOSPC)
+		}
 		s.using[f] = struct{}{}
 		s.reach += f.Size()
 	}
@@ -293,6 +310,9 @@ func (s *Space) attach(r *Region) error {
 
 // detach undoes attach. Under mu.
 func (s *Space) detach(r *Region) {
+	if r.private {
+		s.peer.removed.Add(1)
+	}
 	f := r.file
 	if f == nil {
 		return

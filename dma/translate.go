@@ -42,7 +42,7 @@ type AddrError struct {
 	IOVA   uint64 // the first address that could not be used
 	Len    uint64 // how many bytes were wanted from there on
 	Access Access
-	Err    error // ErrUnmapped, ErrMiss, ErrAccess, ErrBounds or ErrScattered
+	Err    error // ErrUnmapped, ErrMiss, ErrAccess, ErrNotShared, ErrBounds or ErrScattered
 }
 
 // Error implements error.
@@ -85,7 +85,7 @@ func (s *Space) translate(root *table, dst []Segment, limit int, iova, n uint64,
 			return dst, s.unmapped(iova, n, a)
 		}
 		if r.noAccess || a != Read && r.readOnly {
-			return dst, &AddrError{s.name, iova, n, a, ErrAccess}
+			return dst, &AddrError{s.name, iova, n, a, r.denied()}
 		}
 		k := min(n, size-off)
 		if len(out) >= limit {
@@ -151,7 +151,7 @@ func (s *Space) Pin(iova, n uint64) (*Pin, error) {
 	case n > size-off:
 		return nil, &AddrError{s.name, iova, n, Write, ErrBounds} // the ring would cross a region's end
 	case r.noAccess || r.readOnly:
-		return nil, &AddrError{s.name, iova, n, Write, ErrAccess}
+		return nil, &AddrError{s.name, iova, n, Write, r.denied()}
 	}
 	if err := r.file.usable(); err != nil {
 		return nil, err

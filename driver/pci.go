@@ -122,7 +122,7 @@ func (p *pci) take() error {
 	if p.sl, err = newSleeper(p.intr, uioEvent); err != nil {
 		return err
 	}
-	p.sl.ears.nap = firstNap
+	p.sl.ears = ears{nap: firstNap, heard: heardNap}
 	if p.cfg, err = p.dev.openConfig(); err != nil {
 		return err
 	}

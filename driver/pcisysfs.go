@@ -72,12 +72,13 @@ func (s sysfs) findNIC(addr string) (pciDev, error) {
 	}
 	switch {
 	case addr != "":
-		return pciDev{}, fmt.Errorf("no virtio-net device (1af4:1041) at %s; there are: %v: %w", addr, list, unix.ENODEV)
+		return pciDev{}, fmt.Errorf("no virtio-net device (1af4:1041) at %s; there are: %s: %w", addr,
+			strings.Join(list, ", "), unix.ENODEV)
 	case len(devs) == 0:
 		return pciDev{}, fmt.Errorf("no virtio-net device (1af4:1041) on the PCI bus: start QEMU with -device "+
 			"virtio-net-pci,disable-legacy=on: %w", unix.ENODEV)
 	case len(devs) > 1:
-		return pciDev{}, fmt.Errorf("several virtio-net devices: %v: name one", list)
+		return pciDev{}, fmt.Errorf("several virtio-net devices: %s: name one", strings.Join(list, ", "))
 	}
 	return devs[0], nil
 }

@@ -28,17 +28,21 @@ type sleeper struct {
 }
 
 // ears are for calls of a device that may never come: QEMU (11.1) routes INTx of what is below a PCI expander bus of a
-// q35 machine to an interrupt that its ACPI tables do not name. Until the first call a sleep ends by itself after a
-// while. Where there was something to do, twice, the device is not heard: it is looked at every millisecond from then
-// on. They are the sleeping goroutine's.
+// q35 machine to an interrupt that its ACPI tables do not name; and where INTx is masked for an interrupt that has come
+// when a guest goes on that was stopped (QMP cont), it takes the call from the backend, until the guest is stopped
+// again. So a sleep ends by itself after a while, a longer one after the first call. Where there was something to do,
+// twice, the device is not heard: it is looked at every millisecond until a call comes. They are the sleeping
+// goroutine's.
 type ears struct {
 	nap    time.Duration // the longest sleep; 0: no end
+	heard  time.Duration // nap after a call
 	napped bool          // the last sleep ended by itself
 	missed int           // sleeps that did, with something to do
 }
 
 const (
 	firstNap = 20 * time.Millisecond
+	heardNap = 5 * firstNap
 	deafNap  = time.Millisecond
 	tooMany  = 2 // missed
 )
@@ -114,7 +118,7 @@ func (s *sleeper) sleep() (called bool, err error) {
 		return false, err
 	}
 	if err == nil {
-		s.called, s.ears = true, ears{} // they are heard
+		s.called, s.ears = true, ears{nap: s.ears.heard, heard: s.ears.heard}
 	}
 	if err != nil && s.size == uioEvent && s.gone() {
 		err = errUIO

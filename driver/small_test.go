@@ -111,6 +111,20 @@ func TestDeviceThatIsNotHeard(t *testing.T) {
 	if called, err := s.sleep(); called || err != nil || s.ears.napped {
 		t.Errorf("called %t, %v, %+v", called, err, s.ears)
 	}
+	// One whose calls stop coming, as those of a guest that was stopped may, is missed again.
+	const heard = 2 * time.Millisecond
+	s.ears.heard = heard
+	for range 2 {
+		call()
+		if called, err := s.sleep(); !called || err != nil || s.ears != (ears{nap: heard, heard: heard}) {
+			t.Fatalf("called %t, %v, %+v", called, err, s.ears)
+		}
+		nap()
+		testkit.Equal(t, "deaf", s.ears.worked(), false)
+		nap()
+		testkit.Equal(t, "deaf", s.ears.worked(), true)
+	}
+	s.ears.heard = 0
 	// A call that is there when a late goroutine looks is no nap, though its end has passed.
 	s.ears.nap = 1
 	call()

@@ -100,7 +100,7 @@ type NIC struct {
 	// become one packet; 0: only those that come in one batch do.
 	RSCUsecs int
 	// XDP has the NIC offload nothing for the guest to receive, no checksums and no segments made one: only then Linux's
-	// virtio_net takes native XDP programs. Of Virtio in QEMU; a gVNIC needs nothing for them.
+	// virtio_net takes native XDP programs. Of Virtio in QEMU; a gVNIC's driver takes them after GVEBeforeXDP.
 	XDP  bool
 	Slot Slot // of a guest with sockets; zero of one that may address no GPU: none, on the root complex
 	// Hotplug says that it can be removed while the guest runs, also where it is below a switch: QEMU's guest then sees a
@@ -137,6 +137,9 @@ func Uniform(n int, nic NIC, gpuMemory uint64) (d Description) {
 	return d
 }
 
+// DefaultStorm is a bound of Options.Storm that no guest meets which does nothing wrong.
+const DefaultStorm = 5000
+
 // Options are what of a lab is not described.
 type Options struct {
 	// how long Close waits for connections to end by themselves, where each QEMU has been ended
@@ -147,6 +150,12 @@ type Options struct {
 	Poll     int  // threads that serve all virtio NICs by polling (nic.Pollers); 0: a thread sleeps at each queue
 	Hot      bool // they never sleep
 	Flows    int  // rows of each NIC's account of flows (nic.Port.FlowAccount); 0: none is kept
+	// Storm is wire.LinkOptions.Storm of each port that has none of its own
+	Storm int
+	// FrontendMemory is how many bytes the memory may occupy that a frontend shares (Port.Serve); 0: as many as it likes.
+	FrontendMemory uint64
+	// Sharing looks how a frontend has a file mapped, in the place of dma.SharingOf (dma.Space.SetSharing); nil: that.
+	Sharing func(pid int, dev, ino uint64) dma.Sharing
 	// Note is told what becomes of a guest's frames that its user should know: nil: Log is, as a warning
 	Note func(port, text string)
 }
@@ -256,8 +265,12 @@ func (n *NIC) MTUs(m *Model) bool {
 
 // WhyNoXDP says why a gVNIC does not have NIC.XDP (drivers/net/ethernet/google/gve/gve_main.c,
 // gve_verify_xdp_configuration).
-const WhyNoXDP = "leave it out: in the guest gve's driver takes XDP programs after ethtool -K eth0 rx-gro-hw off and " +
-	"ethtool -G eth0 tcp-data-split off rx-buf-len 2048, with an MTU of at most 2034"
+const WhyNoXDP = "leave it out: in the guest gve's driver takes native XDP programs after " + GVEBeforeXDP +
+	", without tcp-data-split and with an MTU of at most 2034"
+
+// GVEBeforeXDP are the commands in a guest after which gve's driver takes native XDP programs.
+const GVEBeforeXDP = "ethtool -K eth0 rx-gro-hw off, ethtool -G eth0 rx-buf-len 2048 and ethtool -L eth0 rx 2 tx 2 " +
+	"(half of the queues)"
 
 // checkGPUs looks at GPUs as the NICs that may address them show them to the guest.
 func (g *Guest) checkGPUs() error {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/ownports"
 	"vnic.dev/vnic/stack/gateway"
 )
 
@@ -25,6 +26,7 @@ func GatewayAddrs() (v4, v6 netip.Prefix) { return Addr4(gatewayHost - 1), Addr6
 func Gateway(o gateway.Options) Service {
 	return func(l *Lab) (io.Closer, error) {
 		o := o
+		o.Own = ownports.Has
 		o.MAC, o.MTU, o.Log = MAC(gatewayHost-1), l.MTU(), l.opt.Log
 		o.MaxMTU = l.largestMTU().MaxMTU
 		o.Prefix4, o.Prefix6 = GatewayAddrs()

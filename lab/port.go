@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -106,6 +107,10 @@ func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, 
 	if p.memory == nil {
 		p.Space().SetNodes(p.nodes()) // by addresses that are translated nothing is known
 	}
+	p.Space().SetSharing(l.opt.Sharing)
+	if l.opt.FrontendMemory > 0 {
+		p.Space().CountMemory()
+	}
 	link := n.Link
 	link.Up = scaled(link.Up, l.clock.Scale())
 	who := wire.Identity{}
@@ -113,7 +118,7 @@ func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, 
 		who = *link.Identity
 	}
 	who.MAC, who.Refused = p.MAC, p.refused
-	link.Identity = &who
+	link.Identity, link.Storm = &who, cmp.Or(link.Storm, l.opt.Storm)
 	return p, p.NIC().Attach(l.sw, link)
 }
 
@@ -152,7 +157,21 @@ func (p *Port) Serve(ctx context.Context, conn *net.UnixConn) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(p.life, func() { cancel(ErrClosed) })()
-	return p.serve(ctx, conn)
+	defer p.boundMemory(ctx, cancel)()
+	err := p.serve(ctx, conn)
+	if cause := context.Cause(ctx); errors.Is(cause, ErrMemory) {
+		err = cause
+	}
+	return err
+}
+
+// Unaccepted is what was offered to the peer of the last connection that Serve has served, if that asked for it and
+// hung up without having accepted any; else, and of a gVNIC, "" (vhostuser.Backend.Unaccepted).
+func (p *Port) Unaccepted() string {
+	if d, ok := p.dev.(interface{ Unaccepted() string }); ok {
+		return d.Unaccepted()
+	}
+	return ""
 }
 
 // serve serves a connection. Whatever comes next at this port may be another guest: it begins without

@@ -18,6 +18,20 @@ func FormatBytes(n uint64) string {
 	return fmt.Sprint(n, []string{"", "K", "M", "G", "T"}[unit])
 }
 
+// ShowBytes writes a number of bytes for people: as FormatBytes where that is short, else with one decimal, which is
+// rounded up, of the largest unit: 64M, 10.2M.
+func ShowBytes(n uint64) string {
+	s := FormatBytes(n)
+	if n < 1024 || n%1024 == 0 && len(s) <= len("1023K") {
+		return s
+	}
+	unit, size := "KMGT", uint64(1024)
+	for len(unit) > 1 && n/size >= 1024 {
+		unit, size = unit[1:], size*1024
+	}
+	return fmt.Sprintf("%.1f%c", math.Ceil(float64(n)*10/float64(size))/10, unit[0])
+}
+
 // ParseBytes reads a number of bytes: 4096, 64K, 256M, 4G, with or without "iB"; powers of 1024.
 func ParseBytes(s string) (uint64, error) {
 	t := strings.TrimSuffix(strings.ToUpper(s), "IB")

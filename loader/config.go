@@ -58,9 +58,12 @@ type Config struct {
 	// Timeout is for how long a server that was asked may send nothing, and for connecting; 0 means
 	// DefaultTimeout.
 	Timeout time.Duration
-	// Retry is for how long a connection is made anew without a byte of progress; 0 means
-	// DefaultRetry.
+	// Retry is for how long it is tried again without a byte of progress, where a connection breaks or
+	// the server answers 408, 429 or 5xx: each connection for itself. 0 means DefaultRetry.
 	Retry time.Duration
+
+	now   func() time.Time // a test's clock; nil: package time's
+	after func(time.Duration) <-chan time.Time
 }
 
 // ours are the headers that users do not set.
@@ -79,6 +82,9 @@ func (c *Config) check() error {
 		c.Resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		}
+	}
+	if c.now == nil {
+		c.now, c.after = time.Now, time.After
 	}
 	switch {
 	case c.Device == nil || c.Memory == nil || c.Pool == nil && !c.Copy:

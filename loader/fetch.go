@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"vnic.dev/vnic/devmem"
 )
@@ -161,8 +160,7 @@ type worker struct {
 	landed []span // in their places at the next flush
 	busy   bool   // list is not empty: Fetch.idle does not count this one
 
-	since    time.Time // when the first of attempts without progress failed; zero: there is none
-	attempts int
+	tried retries
 }
 
 // run brings spans until there are no more. The connection is kept where all has gone well.
@@ -288,7 +286,7 @@ func (w *worker) serve(ctx context.Context) error {
 		return err
 	}
 	s := &w.list[0]
-	if _, err := w.f.o.answer(resp, s.off, s.n); err != nil {
+	if _, err := w.f.o.answer(resp, l.c.RemoteAddr(), s.off, s.n); err != nil {
 		return err
 	}
 	if err := w.body(ctx, l, s); err != nil {
@@ -356,16 +354,10 @@ func (w *worker) body(ctx context.Context, l *link, s *span) error {
 			return err
 		}
 		s.off, s.mem, s.n = s.off+k, s.mem+k, s.n-k
-		w.since, w.attempts = time.Time{}, 0
+		w.tried = retries{}
 	}
 	return nil
 }
-
-// Bounds of the pause before a connection is made anew where the one before brought nothing.
-const (
-	pauseFirst = 10 * time.Millisecond
-	pauseLast  = time.Second
-)
 
 // recover prepares for another connection, or says why there is to be none. What was taken of the
 // one that broke is brought to its place.
@@ -385,30 +377,14 @@ func (w *worker) recover(ctx context.Context, why error) error {
 			return nil
 		}
 		w.f.o.stats.resumed.Add(1)
-		if l.took {
+		if refused := (*StatusError)(nil); l.took && !errors.As(why, &refused) {
 			return nil
 		}
 	}
 	if errors.Is(why, io.EOF) {
 		why = io.ErrUnexpectedEOF
 	}
-	now := time.Now()
-	if w.since.IsZero() {
-		w.since = now
-	}
-	if gone := now.Sub(w.since); gone >= w.f.o.c.Retry {
-		return fmt.Errorf("no progress for %v, and %d connections: %w", gone.Round(time.Millisecond), w.attempts, why)
-	}
-	pause := min(pauseFirst<<min(w.attempts, 10), pauseLast)
-	w.attempts++
-	t := time.NewTimer(pause)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return w.tried.pause(ctx, &w.f.o.c, why)
 }
 
 func timeout(err error) bool {

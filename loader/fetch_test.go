@@ -458,6 +458,7 @@ func TestServerThatIsGoneIsAnError(t *testing.T) {
 	s.kill()
 	_, err := w.fetch(o, Piece{Len: 1000})
 	testkit.ErrorIs(t, err, syscall.ECONNREFUSED)
+	testkit.ErrorSays(t, err, "no server listens at its port")
 	o.c.Retry = testkit.Patience
 	s.start(content(file))
 	w.whole(o, file, 0)

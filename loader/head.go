@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"mime"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -28,14 +29,6 @@ var (
 	// touched.
 	ErrProtocol = errors.New("the server breaks the protocol")
 )
-
-// StatusError is a response that is none of what was asked for, as 404 or 503.
-type StatusError struct {
-	Code   int
-	Status string // the server's words: "404 Not Found"
-}
-
-func (e *StatusError) Error() string { return "the server answers " + strconv.Quote(e.Status) }
 
 func unsupported(what string) error { return fmt.Errorf("%s: %w", what, syscall.EOPNOTSUPP) }
 
@@ -87,48 +80,75 @@ func headEnd(b []byte, from int) int {
 
 // version is what a response says of the file it is from.
 type version struct {
-	size         uint64
-	etag         string // "": none
-	lastModified string // "": none
+	size         uint64   // 0: not said
+	etag         string   // "": none
+	lastModified string   // "": none
+	from         net.Addr // the server's, who says so
 }
 
-// conditions are the headers by which the server refuses to serve another version.
+// conditions are the headers by which the server refuses to serve another version: If-Match compares
+// strong ETags alone (RFC 9110, section 13.1.1), and a date is sent in the form of section 5.6.7.
 func (v *version) conditions(h http.Header) {
-	switch {
-	case strings.HasPrefix(v.etag, `"`): // strong (RFC 9110, section 8.8.3), as If-Match compares
+	if strong(v.etag) {
 		h.Set("If-Match", v.etag)
-	case v.lastModified != "":
-		h.Set("If-Unmodified-Since", v.lastModified)
+	} else if t, err := http.ParseTime(v.lastModified); err == nil {
+		h.Set("If-Unmodified-Since", t.UTC().Format(http.TimeFormat))
 	}
 }
 
-// same says what is wrong with a response's version where this one was there first.
+// same says what is wrong with a response's version where this one was there first. Of one ETag the
+// weak and the strong form are the same (RFC 9110, section 8.8.3.2). Where both are strong, it is the
+// same file to the byte, whenever each server got it.
 func (v *version) same(now version) error {
-	for _, x := range []struct{ what, was, is string }{
-		{"size", strconv.FormatUint(v.size, 10), strconv.FormatUint(now.size, 10)},
-		{"ETag", v.etag, now.etag},
-		{"Last-Modified", v.lastModified, now.lastModified},
-	} {
-		if x.was != "" && x.is != "" && x.was != x.is {
-			return changed(x.what, x.was, x.is)
-		}
+	switch {
+	case v.size != 0 && now.size != 0 && v.size != now.size:
+		return v.changed("size", v.size, now.size, now.from)
+	case v.etag != "" && now.etag != "" && opaque(v.etag) != opaque(now.etag):
+		return v.changed("ETag", v.etag, now.etag, now.from)
+	case strong(v.etag) && strong(now.etag):
+		return nil
+	case v.lastModified != "" && now.lastModified != "" && !sameDate(v.lastModified, now.lastModified):
+		return v.changed("Last-Modified", v.lastModified, now.lastModified, now.from)
 	}
 	return nil
 }
 
-func changed(what, was, is any) error {
-	return fmt.Errorf("%w: its %s was %v and is %v", ErrChanged, what, was, is)
+// validators reports whether there is one.
+func (v *version) validators() bool { return v.etag != "" || v.lastModified != "" }
+
+func (v *version) changed(what string, was, is any, by net.Addr) error {
+	return fmt.Errorf("%w: its %s was %v, from %v, and is %v, from %v", ErrChanged, what, was, v.from, is, by)
+}
+
+// opaque is what of an ETag is compared (RFC 9110, section 8.8.3). Some servers leave out its quotes.
+func opaque(etag string) string {
+	tag := strings.TrimPrefix(etag, "W/")
+	if n := len(tag); n > 1 && tag[0] == '"' && tag[n-1] == '"' {
+		return tag[1 : n-1]
+	}
+	return tag
+}
+
+// strong reports whether an ETag is a strong one, as it should be written.
+func strong(etag string) bool { return etag == `"`+opaque(etag)+`"` }
+
+// sameDate compares dates, which have three forms (RFC 9110, section 5.6.7).
+func sameDate(a, b string) bool {
+	x, err1 := http.ParseTime(a)
+	y, err2 := http.ParseTime(b)
+	return a == b || err1 == nil && err2 == nil && x.Equal(y)
 }
 
 // partial checks that a response is the n bytes from off on and nothing else, and says which
-// version they are of.
+// version they are of, whose size need not be said.
 func partial(resp *http.Response, off, n uint64) (v version, err error) {
 	if err := status(resp); err != nil {
 		return v, err
 	}
 	h := resp.Header
 	if len(resp.TransferEncoding) > 0 {
-		return v, unsupported(fmt.Sprintf("Transfer-Encoding %s: chunks would lie between the data", resp.TransferEncoding))
+		return v, unsupported(fmt.Sprintf("Transfer-Encoding %q: chunks would lie between the data",
+			strings.Join(resp.TransferEncoding, ", ")))
 	}
 	if c := strings.Join(h.Values("Content-Encoding"), ", "); c != "" && !strings.EqualFold(c, "identity") {
 		return v, unsupported(fmt.Sprintf("Content-Encoding %q: nobody decodes it in device memory", c))
@@ -154,43 +174,52 @@ func partial(resp *http.Response, off, n uint64) (v version, err error) {
 	return version{size: size, etag: h.Get("Etag"), lastModified: h.Get("Last-Modified")}, nil
 }
 
-// status says what is wrong with a status that is not 206.
+// status says what is wrong with a status that is not 206: it is broken where that may pass.
 func status(resp *http.Response) error {
 	switch resp.StatusCode {
 	case http.StatusPartialContent:
 		return nil
-	case http.StatusPreconditionFailed:
-		return fmt.Errorf("%w: the server answers %q", ErrChanged, resp.Status)
 	case http.StatusOK:
 		if resp.ContentLength == 0 {
 			return fmt.Errorf("the file is empty: %w", syscall.ENODATA)
 		}
 		return unsupported("the server answers 200 to a request of a range: it serves none; nginx is one that does")
 	}
-	return &StatusError{Code: resp.StatusCode, Status: resp.Status}
+	e := &StatusError{Code: resp.StatusCode, Status: resp.Status, retryAfter: resp.Header.Get("Retry-After"),
+		date: resp.Header.Get("Date")}
+	if e.transient() {
+		return &broken{e}
+	}
+	return e
 }
 
 // unsatisfied is the size of a file that has not the range that was asked for (RFC 9110, section
 // 15.5.17).
 func unsatisfied(resp *http.Response) (size uint64, ok bool) {
-	s, ok := strings.CutPrefix(resp.Header.Get("Content-Range"), "bytes */")
-	if !ok || resp.StatusCode != http.StatusRequestedRangeNotSatisfiable {
+	unit, rest, _ := strings.Cut(resp.Header.Get("Content-Range"), " ")
+	s, ok := strings.CutPrefix(rest, "*/")
+	if !ok || !strings.EqualFold(unit, "bytes") || resp.StatusCode != http.StatusRequestedRangeNotSatisfiable {
 		return 0, false
 	}
 	size, err := decimal(s)
 	return size, err == nil
 }
 
-// contentRange parses "bytes FIRST-LAST/SIZE" (RFC 9110, section 14.4). A range lies in the file.
+// contentRange parses "bytes FIRST-LAST/SIZE" (RFC 9110, section 14.4). A range lies in the file. The
+// size is 0 where the server does not say it: "*".
 func contentRange(s string) (first, last, size uint64, err error) {
 	unit, rest, _ := strings.Cut(s, " ")
 	span, total, _ := strings.Cut(rest, "/")
 	from, to, _ := strings.Cut(span, "-")
 	first, e1 := decimal(from)
 	last, e2 := decimal(to)
-	size, e3 := decimal(total)
-	if !strings.EqualFold(unit, "bytes") || errors.Join(e1, e2, e3) != nil || first > last || last >= size {
-		return 0, 0, 0, fmt.Errorf("%w: Content-Range %q is no range of a file whose size is known", ErrProtocol, s)
+	beyond, e3 := false, error(nil)
+	if total != "*" {
+		size, e3 = decimal(total)
+		beyond = last >= size
+	}
+	if !strings.EqualFold(unit, "bytes") || errors.Join(e1, e2, e3) != nil || first > last || beyond {
+		return 0, 0, 0, fmt.Errorf("%w: Content-Range %q is no range of a file", ErrProtocol, s)
 	}
 	return first, last, size, nil
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/netip"
 	"net/url"
 	"strconv"
@@ -16,6 +17,7 @@ import (
 	"syscall"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/diagnosis"
 )
 
 const (
@@ -40,6 +42,7 @@ type Object struct {
 	stats counters
 
 	mu     sync.Mutex
+	learnt version // of the first response with a validator, where version has none
 	closed bool
 	cancel context.CancelCauseFunc // of the Fetch that is under way; nil: none
 	idle   chan struct{}           // closed when it has ended
@@ -81,7 +84,8 @@ func (o *Object) ETag() string { return o.version.etag }
 // URL is where the file is, behind redirects.
 func (o *Object) URL() string { return o.url.String() }
 
-// Open asks a server for the first byte of a file, follows redirects, and binds the pool. Errors:
+// Open asks a server for the first byte of a file, follows redirects, and binds the pool. A server that
+// answers 408, 429 or 5xx is asked again for Config.Retry. Errors:
 // EINVAL (the URL, or the Config), EOPNOTSUPP (https, a server that serves no ranges, or codes what
 // it sends), ENODATA (an empty file), *StatusError, ErrProtocol, those of Device.Dial and
 // Device.BindRX.
@@ -197,9 +201,26 @@ func (o *Object) request(b []byte, off, n uint64) []byte {
 	return append(b, "\r\n\r\n"...)
 }
 
-// get reads bytes of the file to host memory.
+// get reads bytes of the file to host memory, and asks again where the server answers that it cannot
+// now.
 func (o *Object) get(ctx context.Context, p []byte, off uint64) (*http.Response, version, error) {
-	r := o.base.Clone(ctx)
+	var tried retries
+	for {
+		resp, v, err := o.getOnce(ctx, p, off)
+		if later := (*broken)(nil); !errors.As(err, &later) {
+			return resp, v, err
+		}
+		if err := tried.pause(ctx, &o.c, err); err != nil {
+			return resp, v, err
+		}
+	}
+}
+
+// getOnce asks for bytes of the file. Its error is broken where it may be asked again.
+func (o *Object) getOnce(ctx context.Context, p []byte, off uint64) (*http.Response, version, error) {
+	var from net.Addr
+	r := o.base.Clone(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(i httptrace.GotConnInfo) { from = i.Conn.RemoteAddr() }}))
 	r.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", off, off+uint64(len(p))-1))
 	resp, err := o.client.Do(r)
 	if err != nil {
@@ -209,7 +230,7 @@ func (o *Object) get(ctx context.Context, p []byte, off uint64) (*http.Response,
 		return nil, version{}, inner(err)
 	}
 	defer resp.Body.Close()
-	v, err := o.answer(resp, off, uint64(len(p)))
+	v, err := o.answer(resp, from, off, uint64(len(p)))
 	if err != nil {
 		return resp, v, err
 	}
@@ -222,25 +243,53 @@ func (o *Object) get(ctx context.Context, p []byte, off uint64) (*http.Response,
 }
 
 // answer checks a response: it is what was asked for, and of the version that was there first.
-func (o *Object) answer(resp *http.Response, off, n uint64) (version, error) {
+func (o *Object) answer(resp *http.Response, from net.Addr, off, n uint64) (version, error) {
+	first := o.version.size == 0
+	if resp.StatusCode == http.StatusPreconditionFailed && !first {
+		return version{}, fmt.Errorf("%w: %v answers %q, so it does not have what %v served", ErrChanged, from,
+			resp.Status, o.version.from)
+	}
 	v, err := partial(resp, off, n)
+	v.from = from
 	if size, ok := unsatisfied(resp); ok {
 		switch {
-		case size == 0 && o.version.size == 0:
+		case size == 0 && first:
 			return v, fmt.Errorf("the file is empty: %w", syscall.ENODATA)
-		case size != o.version.size:
-			return v, changed("size", o.version.size, size)
+		case size != o.version.size && !first:
+			return v, o.version.changed("size", o.version.size, size, from)
 		}
 	}
-	if err != nil || o.version.size == 0 {
+	switch {
+	case err != nil:
+		return v, err
+	case first && v.size == 0:
+		return v, fmt.Errorf("%w: Content-Range %q does not say how long the file is: have the server say it in its first "+
+			"response", ErrProtocol, resp.Header.Get("Content-Range"))
+	case first:
+		return v, nil
+	}
+	if err := o.version.same(v); err != nil {
 		return v, err
 	}
-	return v, o.version.same(v)
+	return v, o.learn(v)
+}
+
+// learn compares a later response with the first one that had a validator, where that of Open had none.
+func (o *Object) learn(v version) error {
+	if o.version.validators() || !v.validators() {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.learnt.from == nil {
+		o.learnt = v
+	}
+	return o.learnt.same(v)
 }
 
 // ReadHost reads len(p) bytes of the file from off on to host memory, over an ordinary connection:
-// what a CPU has to see, as a header. Errors: EINVAL (beyond the file), ErrChanged, those of Open;
-// there is no second try.
+// what a CPU has to see, as a header. Errors: EINVAL (beyond the file), ErrChanged, those of Open. A
+// connection that breaks is not made again.
 func (o *Object) ReadHost(ctx context.Context, p []byte, off uint64) error {
 	if n := uint64(len(p)); off > o.Size() || n > o.Size()-off {
 		return fmt.Errorf("%s: bytes [%d, +%d) of %d: %w", o.name, off, n, o.Size(), syscall.EINVAL)
@@ -282,6 +331,7 @@ func (o *Object) dial(ctx context.Context, to string) (devmem.Conn, error) {
 			c.SetStallLimit(o.c.Timeout)
 			return c, nil
 		}
+		err = diagnosis.DialServer(err, netip.AddrPortFrom(a, uint16(port)))
 		if errs = append(errs, fmt.Errorf("%s at %v: %w", host, a, err)); ctx.Err() != nil {
 			return nil, errors.Join(append(errs, context.Cause(ctx))...)
 		}

@@ -5,21 +5,22 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/bits"
 	"slices"
-	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"vnic.dev/vnic/devmem"
 )
 
-// MaxHeader is how long the header of a safetensors file may be. The format's own readers take 100
-// MB; 16 MiB describe some hundred thousand tensors.
-const MaxHeader = 16 << 20
+// MaxHeader is how long the header of a safetensors file may be, in bytes: as long as the format's
+// reference takes it (huggingface/safetensors, safetensors/src/tensor.rs, MAX_HEADER_SIZE).
+const MaxHeader = 100_000_000
+
+// minEntry is how long a tensor's entry in a header is, at least.
+const minEntry = len(`"":{"dtype":"U8","shape":[],"data_offsets":[0,0]},`)
 
 // ErrFormat is a file that is no safetensors file, or a broken one.
 var ErrFormat = errors.New("no safetensors file")
@@ -71,7 +72,7 @@ func (o *Object) Safetensors(ctx context.Context) (*Safetensors, error) {
 	case n > rest:
 		return nil, fmt.Errorf("%s: %w: a header of %d bytes, and %d follow", o.name, ErrFormat, n, rest)
 	case n > MaxHeader:
-		return nil, fmt.Errorf("%s: %w: a header of %d bytes, %d at most", o.name, ErrFormat, n, MaxHeader)
+		return nil, fmt.Errorf("%s: %w: a header of %d bytes, %d at most: split the file", o.name, ErrFormat, n, MaxHeader)
 	}
 	header := make([]byte, n)
 	if err := o.ReadHost(ctx, header, uint64(len(length))); err != nil {
@@ -130,163 +131,113 @@ func (s *Safetensors) parse(header []byte) error {
 	if !utf8.Valid(header) {
 		return errors.New("the header is not UTF-8")
 	}
-	d := json.NewDecoder(bytes.NewReader(header))
-	d.UseNumber()
-	err := object(d, func(name string) error {
+	l := lexer{b: header}
+	// Room for all of them at once, as what grows is there twice.
+	n := min(bytes.Count(header, []byte(`"dtype"`)), len(header)/minEntry)
+	s.Tensors = slices.Grow(s.Tensors, n)
+	seen := make(map[string]struct{}, n)
+	err := l.object(func(name string) error {
+		if _, twice := seen[name]; twice {
+			return fmt.Errorf("%q is there twice", short(name))
+		}
+		seen[name] = struct{}{}
 		if name == "__metadata__" {
-			return s.parseMetadata(d)
+			return s.parseMetadata(&l)
 		}
 		t := Tensor{Name: name}
-		if err := t.parse(d); err != nil {
+		if err := t.parse(&l); err != nil {
 			return fmt.Errorf("tensor %q: %w", short(name), err)
 		}
 		s.Tensors = append(s.Tensors, t)
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("header, at byte %d: %w", d.InputOffset(), err)
+		return fmt.Errorf("header, at byte %d: %w", l.at, err)
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+	if l.peek(); l.at < len(header) {
 		return errors.New("the header goes on behind its }")
 	}
 	return nil
 }
 
-func (s *Safetensors) parseMetadata(d *json.Decoder) error {
-	s.Metadata = make(map[string]string)
-	return object(d, func(key string) (err error) {
-		s.Metadata[key], err = text(d)
+// parseMetadata parses {"key": "text", ...}, or null.
+func (s *Safetensors) parseMetadata(l *lexer) error {
+	if l.peek() == 'n' {
+		return l.skip()
+	}
+	n, err := l.count()
+	if err != nil {
+		return err
+	}
+	s.Metadata = make(map[string]string, n)
+	return l.object(func(key string) (err error) {
+		if _, twice := s.Metadata[key]; twice {
+			return fmt.Errorf("%q is there twice", short(key))
+		}
+		s.Metadata[key], err = l.text()
 		return err
 	})
 }
 
 // parse parses {"dtype": ..., "shape": [...], "data_offsets": [begin, end]}.
-func (t *Tensor) parse(d *json.Decoder) error {
+func (t *Tensor) parse(l *lexer) error {
 	var offsets []uint64
-	known := 0
-	err := object(d, func(key string) (err error) {
-		known++
+	var dtype, shape, place int // how often they are there
+	err := l.object(func(key string) (err error) {
 		switch key {
 		case "dtype":
-			t.DType, err = text(d)
+			dtype++
+			t.DType, err = l.text()
 		case "shape":
-			t.Shape, err = integers(d)
+			shape++
+			t.Shape, err = l.integers()
 		case "data_offsets":
-			offsets, err = integers(d)
+			place++
+			offsets, err = l.integers()
 		default: // as the reference does
-			known--
-			var any json.RawMessage
-			err = d.Decode(&any)
+			err = l.skip()
 		}
 		return err
 	})
 	switch {
 	case err != nil:
 		return err
-	case known != 3:
-		return errors.New("it has not each of dtype, shape and data_offsets")
+	case dtype != 1 || shape != 1 || place != 1:
+		return errors.New("it has not each of dtype, shape and data_offsets once")
 	case len(offsets) != 2 || offsets[0] > offsets[1]:
-		return fmt.Errorf("data_offsets %s: not where it begins and ends", short(offsets))
+		return fmt.Errorf("data_offsets %s: not where it begins and ends", shortList(offsets))
 	}
 	size, ok := dtypes[t.DType]
 	if !ok {
 		return fmt.Errorf("dtype %q: unknown", short(t.DType))
 	}
-	all := uint64(1)
-	for _, n := range append(t.Shape[:len(t.Shape):len(t.Shape)], size) {
-		over, product := bits.Mul64(all, n)
-		if over != 0 {
-			return fmt.Errorf("shape %s of %s: more than there is of any memory", short(t.Shape), t.DType)
+	over, all := uint64(0), size
+	for _, n := range t.Shape {
+		if over, all = bits.Mul64(all, n); over != 0 {
+			return fmt.Errorf("shape %s of %s: more than there is of any memory", shortList(t.Shape), t.DType)
 		}
-		all = product
 	}
 	t.Begin, t.Len = offsets[0], offsets[1]-offsets[0]
 	if all%8 != 0 || t.Len != all/8 {
-		return fmt.Errorf("shape %s of %s has %d bits, and data_offsets %d have %d bytes", short(t.Shape), t.DType, all,
-			offsets, t.Len)
+		return fmt.Errorf("shape %s of %s has %d bits, and data_offsets %s have %d bytes", shortList(t.Shape), t.DType, all,
+			shortList(offsets), t.Len)
 	}
 	return nil
 }
 
-// object calls f for each key of an object, none of which may be there twice; f takes its value.
-func object(d *json.Decoder, f func(key string) error) error {
-	if err := delim(d, '{'); err != nil {
-		return err
-	}
-	seen := make(map[string]struct{})
-	for d.More() {
-		key, err := text(d)
-		if err != nil {
-			return err
-		}
-		if _, twice := seen[key]; twice {
-			return fmt.Errorf("%q is there twice", short(key))
-		}
-		seen[key] = struct{}{}
-		if err := f(key); err != nil {
-			return err
-		}
-	}
-	return delim(d, '}')
-}
+// maxShort is how much of what a file says an error shows, in runes; of a list, in numbers.
+const maxShort = 80
 
-// token gives the next token; the end is unexpected.
-func token(d *json.Decoder) (json.Token, error) {
-	t, err := d.Token()
-	if errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF
-	}
-	return t, err
-}
-
-func delim(d *json.Decoder, want json.Delim) error {
-	t, err := token(d)
-	if err == nil && t != want {
-		err = fmt.Errorf("%s where %v should be", short(t), want)
-	}
-	return err
-}
-
-func text(d *json.Decoder) (string, error) {
-	t, err := token(d)
-	if err != nil {
-		return "", err
-	}
-	s, ok := t.(string)
-	if !ok {
-		return "", fmt.Errorf("%s where a string should be", short(t))
-	}
-	return s, nil
-}
-
-// integers takes an array of numbers that are not negative.
-func integers(d *json.Decoder) (list []uint64, err error) {
-	if err := delim(d, '['); err != nil {
-		return nil, err
-	}
-	for d.More() {
-		t, err := token(d)
-		if err != nil {
-			return nil, err
-		}
-		n, ok := t.(json.Number)
-		if !ok {
-			return nil, fmt.Errorf("%s where a number should be", short(t))
-		}
-		v, err := strconv.ParseUint(n.String(), 10, 64)
-		if err != nil {
-			return nil, fmt.Errorf("%s: no whole number from 0 to 2^64-1", short(n))
-		}
-		list = append(list, v)
-	}
-	return list, delim(d, ']')
-}
+// listed writes numbers as JSON does: [1, 2].
+func listed(v []uint64) string { return strings.ReplaceAll(fmt.Sprint(v), " ", ", ") }
 
 // short is what an error shows of what a file says, which may be long.
-func short(v any) string {
-	s := []rune(fmt.Sprint(v))
-	if len(s) > 80 {
-		s = append(s[:80:80], []rune("...")...)
+func short[T string | []byte](v T) string {
+	s := []rune(string(v[:min(len(v), maxShort*utf8.UTFMax)]))
+	if len(s) > maxShort {
+		s = append(s[:maxShort:maxShort], []rune("...")...)
 	}
 	return string(s)
 }
+
+func shortList(list []uint64) string { return short(listed(list[:min(len(list), maxShort)])) }

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"net/http"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -67,7 +69,6 @@ func TestFilesThatAreNoSafetensors(t *testing.T) {
 		"short":                     []byte("1234567"),
 		"a header beyond the file":  binary.LittleEndian.AppendUint64(nil, 1),
 		"a header beyond all files": append(binary.LittleEndian.AppendUint64(nil, ^uint64(0)), "{}"...),
-		"a long header":             append(binary.LittleEndian.AppendUint64(nil, MaxHeader+1), make([]byte, MaxHeader+1)...),
 		"no header":                 tensors("", 0),
 		"no data":                   tensors(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 0),
 		"more data":                 tensors(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 2),
@@ -92,9 +93,10 @@ func TestHeadersThatAreRefused(t *testing.T) {
 		size         uint64
 	}{
 		{"", "{", 0}, {" {}", "{", 0}, {"[]", "{", 0}, {"{", "EOF", 0}, {"{}x", "goes on", 0}, {"{}{}", "goes on", 0},
-		{`{"a":1}`, "1", 0}, {`{"a":null}`, "nil", 0}, {`{"a":[]}`, "[", 0}, {`{"a":{}}`, `"a"`, 0},
+		{`{"a":1}`, "1", 0}, {`{"a":null}`, "null", 0}, {`{"a":[]}`, "[", 0}, {`{"a":{}}`, `"a"`, 0},
 		{`{"a":{"dtype":"U8"`, "EOF", 0}, {"{\"\xff\":{}}", "UTF-8", 0},
-		{`{"__metadata__":{"a":1}}`, "1", 0}, {`{"__metadata__":null}`, "nil", 0},
+		{`{"__metadata__":{"a":1}}`, "1", 0}, {`{"__metadata__":nul}`, "JSON", 0},
+		{`{"__metadata__":"x"}`, "x", 0},
 		{`{"__metadata__":{"a":"","a":""}}`, "twice", 0},
 		{`{"__metadata__":{},"__metadata__":{}}`, "twice", 0},
 		{two("[0,8]", "[8,16]"), "", 16},
@@ -107,14 +109,22 @@ func TestHeadersThatAreRefused(t *testing.T) {
 		{one(`"U8"`, "[8]", "[8,0]"), "data_offsets", 8}, {one(`"U8"`, "[8]", "[0]"), "data_offsets", 8},
 		{one(`"U8"`, "[8]", "[0,8,8]"), "data_offsets", 8}, {one(`"U8"`, "[8]", "8"), "8", 8},
 		{one(`"U8"`, "[-8]", "[0,8]"), "-8", 8}, {one(`"U8"`, "[8.0]", "[0,8]"), "8.0", 8},
-		{one(`"U8"`, "[1e1]", "[0,10]"), "1e1", 10},
-		{one(`"U8"`, "[null]", "[0,0]"), "nil", 0}, {one(`"U8"`, `["8"]`, "[0,8]"), "8", 8},
+		{one(`"U8"`, "[1e1]", "[0,10]"), "1e1", 12},
+		{one(`"U8"`, "[null]", "[0,0]"), "null", 0}, {one(`"U8"`, `["8"]`, "[0,8]"), "8", 8},
 		{one(`"U8"`, "[18446744073709551616]", "[0,0]"), "18446744073709551616", 0},
 		{one(`"U8"`, "[18446744073709551615]", "[0,18446744073709551615]"), "memory", 8},
 		{one(`"U8"`, "[4294967296,4294967296,0]", "[0,0]"), "memory", 0},
 		{one(`"F64"`, "[4611686018427387904]", "[0,0]"), "memory", 0},
 		{one(`"F32"`, "[2]", "[0,7]"), "64 bits", 7}, {one(`"F4"`, "[3]", "[0,1]"), "12 bits", 1},
-		{`{"a":{"dtype":"U8","dtype":"U8","shape":[],"data_offsets":[0,1]}}`, "twice", 1},
+		{`{"a":{"dtype":"U8","dtype":"U8","shape":[],"data_offsets":[0,1]}}`, "once", 1},
+		{`{"a":{"dtype":"U8","shape":[],"shape":[],"data_offsets":[0,1]}}`, "once", 1},
+		{`{"a":{"x":,"dtype":"U8","shape":[],"data_offsets":[0,1]}}`, "no JSON", 1},
+		{`{"a":{"x":[}],"dtype":"U8","shape":[],"data_offsets":[0,1]}}`, "no JSON", 1},
+		{"{\"a\":{\"x\":\"\n\"," + `"dtype":"U8","shape":[],"data_offsets":[0,1]}}`, "no JSON", 1},
+		{`{"a":{"dtype":"U8","shape":[],"data_offsets":[0,1],}}`, "a string should be", 1},
+		{"{\"a\n\":{}}", "invalid character", 0}, {`{"\x":{}}`, "invalid character", 0}, {`{"a" {}}`, "':'", 0},
+		{one(`"U8"`, "[1,]", "[0,1]"), "a number should be", 1}, {one(`"U8"`, "[1 1]", "[0,1]"), "','", 1},
+		{one(`"U8"`, "[01]", "[0,1]"), "01", 1}, {one(`"U8"`, "[+1]", "[0,1]"), "+1", 1}, {one(`"U8"`, "[", "[0,1]"), "", 1},
 		{`{"a":{"DType":"U8","shape":[],"data_offsets":[0,1]}}`, "each of", 1},
 		{`{"a":{"x":` + strings.Repeat("[", 20_000), "", 1},
 		{one(`"`+strings.Repeat("x", 1<<20)+`"`, "[1]", "[0,1]"), "...", 1},
@@ -135,6 +145,116 @@ func TestHeadersThatAreRefused(t *testing.T) {
 	}
 }
 
+// C10: what the reference takes (huggingface/safetensors, safetensors/src/tensor.rs).
+func TestHeadersThatTheReferenceTakes(t *testing.T) {
+	const a = `"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}`
+	for _, c := range []struct {
+		header        string
+		size, tensors int
+	}{
+		{`{"__metadata__":null,` + a + `}`, 1, 1},
+		{`{` + a + `,"__metadata__":{"format":"pt"}}`, 1, 1},
+		{`{"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]},` + a + `}`, 3, 2},
+		{`{"a":{"data_offsets":[0,1],"shape":[1],"dtype":"U8"}}`, 1, 1},
+		{`{"a":{"x":1,"x":[{"y":"]}"},null,1e5],"dtype":"U8","shape":[],"data_offsets":[0,1]}}`, 1, 1},
+		{"{\t\"a\" : {\"dtype\":\"U8\" ,\r\n\"shape\":[ 1 , 1 ],\"data_offsets\" :[0, 1]}}\n", 1, 1},
+		{`{"\u0061\ud83d\ude00\/":{"d\u0074ype":"\u00558","shape":[],"data_offsets":[0,1]}}`, 1, 1},
+		{`{"":{"dtype":"U8","shape":[],"data_offsets":[0,1]}}`, 1, 1},
+	} {
+		s, err := ParseSafetensors([]byte(c.header), uint64(c.size))
+		testkit.NoError(t, err)
+		if err == nil {
+			testkit.Equal(t, "tensors of "+c.header, len(s.Tensors), c.tensors)
+		}
+	}
+}
+
+// spaces is a file whose header, of n bytes, is {} and spaces.
+func spaces(n int) http.HandlerFunc {
+	head := append(binary.LittleEndian.AppendUint64(nil, uint64(n)), "{}"...)
+	return func(rw http.ResponseWriter, r *http.Request) {
+		blanks := bytes.Repeat([]byte{' '}, 1<<20)
+		off, last := 0, 0
+		_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-%d", &off, &last)
+		rw.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", off, last, 8+n))
+		rw.Header().Set("Content-Length", fmt.Sprint(last+1-off))
+		rw.WriteHeader(http.StatusPartialContent)
+		for b := head; off <= last; off, b = off+len(b), blanks {
+			b = b[min(off, len(b)):]
+			if off >= len(head) {
+				b = blanks
+			}
+			b = b[:min(len(b), last+1-off)]
+			if _, err := rw.Write(b); err != nil {
+				return
+			}
+		}
+	}
+}
+
+func TestLongestHeader(t *testing.T) {
+	if testing.Short() {
+		t.Skip("100 MB, byte by byte")
+	}
+	w := newWorld(t)
+	o := testkit.Must(Open(t.Context(), serve(t, spaces(MaxHeader)).URL, w.conf))(t)
+	s := testkit.Must(o.Safetensors(t.Context()))(t)
+	testkit.Equal(t, "data", s.Data, 8+MaxHeader)
+	testkit.OK(t, o.Close())
+	_, err := w.open(serve(t, spaces(MaxHeader+1)).URL).Safetensors(t.Context())
+	testkit.ErrorIs(t, err, ErrFormat)
+	testkit.ErrorSays(t, err, "100000001 bytes", "100000000 at most")
+}
+
+// repeated is an object of size bytes, or some more, that has as many entries.
+func repeated(size int, entry string) string {
+	b := []byte{'{'}
+	for i := 0; len(b) < size; i++ {
+		b = append(fmt.Appendf(b, entry, i), ',')
+	}
+	b[len(b)-1] = '}'
+	return string(b)
+}
+
+// Invariant: loader: a header of tensors takes at most 8 bytes of memory for each of its bytes, its metadata 16.
+func TestMemoryThatAHeaderTakes(t *testing.T) {
+	zeros := func(n int) string { return strings.Repeat("0,", n) + "0" }
+	for _, size := range []int{1 << 17, 3 << 16} {
+		for name, c := range map[string]struct {
+			header string
+			most   float64
+		}{
+			"tensors of a model": {repeated(size, `"model.layers.%06d.block_sparse_moe.experts.w":{"dtype":"U8","shape":[0],`+
+				`"data_offsets":[0,0]}`), 5},
+			"short names":   {repeated(size, `"%x":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}`), 8},
+			"no dimensions": {repeated(size, `"%x":{"dtype":"U8","shape":[],"data_offsets":[0,0]}`), 8},
+			"8 dimensions":  {repeated(size, `"%x":{"dtype":"U8","shape":[`+zeros(7)+`],"data_offsets":[0,0]}`), 8},
+			"257 of them":   {repeated(size, `"%x":{"dtype":"U8","shape":[`+zeros(256)+`],"data_offsets":[0,0]}`), 8},
+			"one shape":     {`{"a":{"dtype":"U8","shape":[` + zeros(size/2) + `],"data_offsets":[0,0]}}`, 8},
+			"a wrong shape": {`{"a":{"dtype":"F9","shape":[` + zeros(size/2) + `],"data_offsets":[0,0]}}`, 8},
+			"many offsets":  {`{"a":{"dtype":"U8","shape":[0],"data_offsets":[` + zeros(size/2) + `]}}`, 8},
+			"commas":        {`{"a":{"dtype":"U8","shape":[` + strings.Repeat(",", size), 8},
+			"a long number": {`{"a":{"dtype":"U8","shape":[` + strings.Repeat("9", size), 8},
+			"a long name":   {`{"` + strings.Repeat("x", size) + `":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}`, 2},
+			"what is skipped": {`{"a":{"x":` + repeated(size, `"%x":[0]`) + `,"dtype":"U8","shape":[0],` +
+				`"data_offsets":[0,0]}}`, 1},
+			"depth":             {`{"a":{"x":` + strings.Repeat("[", size), 1},
+			"words of metadata": {`{"__metadata__":` + repeated(size, `"%x":"dtype"`) + `}`, 16},
+			"empty metadata":    {`{"__metadata__":` + repeated(size, `"%x":""`) + `}`, 16},
+		} {
+			header := []byte(c.header)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			s, _ := ParseSafetensors(header, 0)
+			runtime.ReadMemStats(&after)
+			runtime.KeepAlive(s)
+			if x := float64(after.TotalAlloc-before.TotalAlloc) / float64(len(header)); x > c.most {
+				t.Errorf("%s: a header of %d bytes takes %.2f times as many, %v at most", name, len(header), x, c.most)
+			}
+		}
+	}
+}
+
 func FuzzSafetensors(f *testing.F) {
 	f.Add([]byte("{}"), uint64(0))
 	f.Add([]byte(`{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}  `), uint64(24))
@@ -149,6 +269,9 @@ func FuzzSafetensors(f *testing.F) {
 				t.Fatalf("%v, %+v", err, s)
 			}
 			return
+		}
+		if !json.Valid(header) {
+			t.Fatalf("%q is no JSON", header)
 		}
 		type info struct {
 			DType   string    `json:"dtype"`

@@ -87,6 +87,41 @@ func newWorldOf(t *testing.T, size uint64) *world {
 	return w
 }
 
+// clock is a time that passes when it is waited for, and not else.
+type clock struct {
+	mu     sync.Mutex
+	now    time.Time
+	paused []time.Duration
+}
+
+// clock gives Objects that are opened from now on one.
+func (w *world) clock() *clock {
+	c := &clock{now: longAgo}
+	w.conf.now = func() time.Time {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.now
+	}
+	w.conf.after = func(d time.Duration) <-chan time.Time {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.now = c.now.Add(d)
+		c.paused = append(c.paused, d)
+		ch := make(chan time.Time, 1)
+		ch <- c.now
+		return ch
+	}
+	return c
+}
+
+// pauses are those that were made since the last call.
+func (c *clock) pauses() (list []time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list, c.paused = c.paused, nil
+	return list
+}
+
 // mem is the destination.
 func (w *world) mem() []byte { return w.gpu.Bytes()[:w.dst.Size()] }
 

@@ -158,6 +158,7 @@ func (rq *rxQueue) fill(d *delivery, batch []*wire.Packet, r *route) (n int, cal
 		m.finish(d, rq, batch)
 	}
 	rq.tally()
+	rq.q.Delivered(batch[:n])
 	return n, rq.q.Flush()
 }
 

@@ -19,9 +19,10 @@
 // implements, for each pair of queues:
 //
 //   - RxQueue, for the ring in which the driver posts buffers: Put, Flush and Call. Lock, Unlock,
-//     Arm and Disarm come with an embedded RxBase, which asks the ring AwaitBuffers and tells it
-//     when it has Stopped; the ring calls Fail for an error of its driver and WakeAll when the
-//     driver posts. A ring whose driver cannot take buffers back is a Returner as well.
+//     Arm, Disarm and Delivered come with an embedded RxBase, which asks the ring AwaitBuffers and
+//     Buffers, and tells it when it has Stopped; the ring calls Fail for an error of its driver,
+//     WakeNext when the driver posts, and WakeAll when it starts or stops. A ring whose driver cannot
+//     take buffers back is a Returner as well.
 //   - TxQueue, for the ring in which the driver posts frames: Gather, which makes packets of them
 //     by way of ParseFrame, Packet.Meta and Packet.Prepare; Reload, which finds a held frame's memory
 //     again (RelocatePayload); Done, Abandon, Publish and Call, which give frames back; Pending, Backlog,
@@ -57,6 +58,16 @@
 // receive queues, of a Sender's queue and outlet, and changes what is compiled of the State (package sabotage).
 //
 // # Fairness
+//
+// Of a receive queue without buffers each port that waits gets an equal part of what is posted, whatever
+// number of queues it waits with (RxBase). The port that has had fewest frames is woken first, one queue of
+// a port at a time, and its other queues follow in turn. A turn is a round of a Sender: the frames that it
+// holds, and new ones up to its Batch. A Sender that is awake goes on without a turn while there are
+// buffers, and what it gets so counts as its port's. A turn ends when the Sender has tried, whatever came of
+// it, so nobody is left asleep beside buffers. A port that has waited in the last 64 posts may be behind by
+// 256 frames, which it gets first when it waits again. Whoever has two NICs has two parts. What turns cost:
+// a look at the list of ports that wait (1,024 at most) for each turn, and for each batch that arrives at a
+// queue for which somebody waits. A thread that polls (Pollers) serves ports in turn likewise, by bytes.
 //
 // A frame to a receiver without buffers is held, in one of the Sender's Batch places, and nothing is lost as long as
 // the held frames keep no other receiver's frame from being seen. When they take all places, the receiver that holds

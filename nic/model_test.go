@@ -47,21 +47,24 @@ func newToy(t testing.TB, sw *wire.Switch, n byte, o nic.SenderOptions, link wir
 	d.port, err = nic.NewPort(conf, space, []nic.RxQueue{d.rx}, limits)
 	testkit.OK(t, err)
 	o.Space, o.Batch = space, toyBatch
-	d.tx = &toyTx{space: space, t: d.port.NewTransmitter(toyBatch), called: make(chan struct{}, 1),
-		stopped: make(chan error, 1), failAt: -1}
-	d.tx.sender, err = nic.NewSender(d.tx, d.tx.t, o)
-	testkit.OK(t, err)
+	t.Cleanup(func() { d.port.Close() })
+	d.tx = d.newTx(o)
 	testkit.OK(t, d.port.Attach(sw, link))
-	t.Cleanup(func() {
-		d.tx.sender.Close()
-		d.port.Close()
-	})
 	d.start()
 	d.send(d.frame(wire.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, 0))
 	d.tx.await(1)
 	d.tx.sender.Stop()
 	d.tx.done, d.tx.ring, d.tx.next = nil, nil, 0
 	return d
+}
+
+// newTx makes a transmit queue of the NIC, which is stopped.
+func (d *toy) newTx(o nic.SenderOptions) *toyTx {
+	q := &toyTx{space: o.Space, t: d.port.NewTransmitter(toyBatch), called: make(chan struct{}, 1),
+		stopped: make(chan error, 1), failAt: -1}
+	q.sender = testkit.Must(nic.NewSender(q, q.t, o))(d.t)
+	d.t.Cleanup(q.sender.Close)
+	return q
 }
 
 // toys are NICs on a switch; the first one sends.
@@ -92,8 +95,9 @@ func (d *toy) frame(to wire.MAC, seq int) []byte {
 }
 
 // send posts frames, and kicks if the queue wants that.
-func (d *toy) send(frames ...[]byte) {
-	q := d.tx
+func (d *toy) send(frames ...[]byte) { d.tx.send(frames...) }
+
+func (q *toyTx) send(frames ...[]byte) {
 	q.mu.Lock()
 	for _, b := range frames {
 		q.ring = append(q.ring, []dma.Segment{dma.NewBuffer(b, dma.Host).Segment(0, uint32(len(b)))})
@@ -153,7 +157,7 @@ func (q *toyRx) post(bufs ...toyBuf) {
 	q.Lock()
 	defer q.Unlock()
 	q.posted = append(q.posted, bufs...)
-	q.WakeAll()
+	q.WakeNext()
 }
 
 func (q *toyRx) postNew(n int) {
@@ -211,6 +215,8 @@ func (q *toyRx) Flush() (call bool) {
 func (q *toyRx) Call() { signal(q.called) }
 
 func (q *toyRx) AwaitBuffers() bool { return len(q.posted) == 0 }
+
+func (q *toyRx) Buffers() int { return len(q.posted) }
 
 func (q *toyRx) Stopped(error) {}
 

@@ -3,6 +3,7 @@ package nic
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,8 +15,12 @@ import (
 
 // Pollers are threads that serve the transmit queues of several devices by looking at their rings
 // again and again, as DPDK's drivers do: no driver kicks, and no thread is woken. Each queue
-// belongs to one of them, which serves its queues in turn, a batch a turn. One that has found
-// nothing in all of them for pollIdle sleeps with kicks on, unless it is hot.
+// belongs to one of them. One that has found nothing in all of its queues for pollIdle sleeps with
+// kicks on, unless it is hot.
+//
+// A thread serves ports in turn, whatever number of queues each has: in a turn, a batch of the port's
+// next queue that has frames. A port whose batch had more than turnBytes misses turns until it has paid
+// for the rest, unless no other port has frames.
 //
 // The runtime gets a processor more for each, so that other goroutines have as many as before.
 type Pollers struct {
@@ -27,8 +32,13 @@ type Pollers struct {
 // pollIdle is how long a poller looks at empty rings before it sleeps.
 const pollIdle = time.Millisecond
 
-// firstKicks is how many idle turns pass between two looks for the first kick of a ring, which is a system call.
+// firstKicks is how many looks at a ring pass between two looks for its first kick, which is a system call.
 const firstKicks = 64
+
+const (
+	turnBytes = 64 << 10 // what a port may move in a turn on average, where others have frames
+	frameCost = 2 << 10  // what a frame counts at least: a short one takes about as long as this copied
+)
 
 // NewPollers starts n threads. Close ends them, when no queue is served any more.
 func NewPollers(n int, hot bool) (*Pollers, error) {
@@ -92,6 +102,7 @@ type poller struct {
 
 	// The thread's.
 	senders []*Sender
+	ports   []*polledPort // of these, in the order of their turns
 	fds     []unix.PollFd
 	watched []*Patience
 	nap     nap
@@ -102,11 +113,11 @@ func (t *poller) run() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var idle time.Time // since then; zero: not idle
-	for turns := 0; !t.closing.Load(); turns++ {
+	for !t.closing.Load() {
 		if t.changed.Load() {
 			t.take()
 		}
-		if t.turn(turns%firstKicks == 0) {
+		if t.turn() {
 			idle = time.Time{}
 			continue
 		}
@@ -116,7 +127,7 @@ func (t *poller) run() {
 			idle = now
 		case !t.hot && now.Sub(idle) >= pollIdle:
 			t.sleep()
-			idle, turns = time.Time{}, -1
+			idle = time.Time{}
 		}
 	}
 }
@@ -126,27 +137,92 @@ func (t *poller) take() {
 	t.changed.Store(false)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.senders = append(t.senders, t.added...)
+	for _, s := range t.added {
+		t.senders = append(t.senders, s)
+		p := t.portOf(s)
+		p.senders = append(p.senders, s)
+	}
 	clear(t.added)
 	t.added = t.added[:0]
 }
 
-// turn does a round of each queue, and says whether one of them had frames. kicks says that first kicks are looked for.
-func (t *poller) turn(kicks bool) (busy bool) {
-	left := t.senders[:0]
-	for _, s := range t.senders {
-		n, ended := s.turn(kicks)
-		busy = busy || n > 0
+// polledPort is a port of which a thread has queues.
+type polledPort struct {
+	port    *Port
+	senders []*Sender
+	next    int // of these, the one whose turn it is
+	credit  int // bytes that it may move; below 0 it has moved so many too much
+}
+
+// portOf gives the port of a Sender, which is one by itself if it is of no NIC.
+func (t *poller) portOf(s *Sender) *polledPort {
+	for _, p := range t.ports {
+		if p.port != nil && p.port == s.port {
+			return p
+		}
+	}
+	p := &polledPort{port: s.port}
+	t.ports = append(t.ports, p)
+	return p
+}
+
+// turn is a turn of each port, and reports whether one of them had frames.
+func (t *poller) turn() (busy bool) {
+	missed := false
+	for i := 0; i < len(t.ports); i++ {
+		p := t.ports[i]
+		if p.credit = min(p.credit+turnBytes, turnBytes); p.credit <= 0 {
+			missed = true
+			continue
+		}
+		busy = t.serve(p) || busy
+		if len(p.senders) == 0 {
+			t.ports = slices.Delete(t.ports, i, i+1)
+			i--
+		}
+	}
+	if missed && !busy { // nobody else has frames
+		for _, p := range t.ports {
+			p.credit = max(p.credit, 0)
+		}
+	}
+	return busy || missed
+}
+
+// serve does a round of the port's next queue that has something to do, and reports whether it had frames. Frames that
+// are held are something to do as well: each retry takes time.
+func (t *poller) serve(p *polledPort) (busy bool) {
+	for range len(p.senders) {
+		if p.next >= len(p.senders) {
+			p.next = 0
+		}
+		s := p.senders[p.next]
+		n, ended := s.turn()
 		if ended {
+			p.senders = slices.Delete(p.senders, p.next, p.next+1)
+			i := slices.Index(t.senders, s)
+			t.senders = slices.Delete(t.senders, i, i+1)
 			t.load.Add(-1)
 			close(s.done) // it may start again, on another thread
 			continue
 		}
-		left = append(left, s)
+		p.next++
+		moved := s.moved
+		s.moved = 0
+		p.credit -= moved
+		if busy = n > 0 || moved > 0; busy || s.held > 0 {
+			return busy
+		}
 	}
-	clear(t.senders[len(left):])
-	t.senders = left
-	return busy
+	return false
+}
+
+// costOf is what frames that are done count in a port's turn.
+func costOf(fs []*TxFrame) (bytes int) {
+	for _, f := range fs {
+		bytes += max(frameCost, int(f.Packet.Len()))
+	}
+	return bytes
 }
 
 // sleep sleeps until a driver kicks, a receiver of held frames has buffers, the patience of one ends, or somebody

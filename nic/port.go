@@ -199,8 +199,17 @@ func (p *Port) Reset() {
 	p.rdma.reset()
 	p.engine.Reset() // not under mu: jobs that end put frames into receive queue 0
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.reset()
+	p.mu.Unlock()
+	p.Restarted()
+}
+
+// Restarted tells the other ports of the switch that this one's guest begins anew: its connections are gone. Reset and
+// DriverChanged do so; a device model does when it has nobody behind it any more.
+func (p *Port) Restarted() {
+	if link := p.link.Load(); link != nil {
+		link.Restarted()
+	}
 }
 
 // DriverChanged says that another driver took over without a device reset: its guest replaced one that has
@@ -213,7 +222,9 @@ func (p *Port) DriverChanged() {
 	p.mu.Unlock()
 	if !untouched {
 		p.Reset()
+		return
 	}
+	p.Restarted()
 }
 
 func (p *Port) reset() {

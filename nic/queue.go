@@ -15,6 +15,9 @@ type RxQueue interface {
 	Put(m *Mover, f *Frame) Result
 	// Flush publishes what was put since Lock, and says whether the driver wants a call.
 	Flush() (call bool)
+	// Delivered is RxBase's: what became of packets of one port, of which Put was asked, or none of them was put. It
+	// comes before Flush, if it comes.
+	Delivered(batch []*wire.Packet)
 	// Call calls the driver. It is called without the lock.
 	Call()
 }

@@ -54,6 +54,7 @@ func (q *postedRx) Return(n int) (returned int) {
 func (q *postedRx) Flush() (call bool) { return q.hold > 0 }
 func (q *postedRx) Call()              { q.called() }
 func (q *postedRx) AwaitBuffers() bool { return false }
+func (q *postedRx) Buffers() int       { return q.posted }
 func (q *postedRx) Stopped(error)      {}
 
 // Buffers are returned in pieces. Between two of them the port's lock is free, frames pass, also to

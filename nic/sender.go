@@ -94,6 +94,7 @@ type Sender struct {
 	out   Outlet
 	o     SenderOptions
 	sleep *Sleeper
+	port  *Port // whose it is; nil: of no NIC
 
 	stopping atomic.Bool   // set by Stop, which then wakes
 	done     chan struct{} // closed by the worker; nil: no worker. Control goroutine
@@ -108,13 +109,15 @@ type Sender struct {
 	disposed   []*TxFrame     // memory of settle
 	late       lateFrames
 	generation uint64          // of the space for which the held frames' segments are good
-	armed      []wire.Waitable // receivers that held frames wait for, while we sleep
+	armed      []wire.Waitable // receivers that held frames wait for, from prepare to the end of the next step
 	patience   Patience
 	clock      func() time.Time // by which frames are held
 	receivers  receivers
 	kicked     bool  // the ring may be touched
 	started    bool  // a poller has begun with it
 	asked      bool  // the driver, for kicks
+	looks      int   // of a poller, for the first kick
+	moved      int   // costOf the frames done since a poller has looked
 	broken     error // of the poller
 	count      struct{ waits, gaveUp, slow, putBack counter }
 }
@@ -139,10 +142,13 @@ func NewSender(q TxQueue, out Outlet, o SenderOptions) (*Sender, error) {
 		disposed: make([]*TxFrame, 0, o.Batch), armed: make([]wire.Waitable, 0, o.Batch),
 	}
 	s.clock = func() time.Time { return s.patience.at(time.Now()) }
-	if t, ok := out.(*Transmitter); ok {
-		s.late.port = t.port
+	switch t := out.(type) {
+	case *Transmitter:
+		s.port, s.late.port = t.port, t.port
 		s.late.q, _ = q.(LateTxQueue)
 		s.q, s.out = t.port.conf.Sabotage.tx(q), t.port.conf.Sabotage.out(t)
+	case *roce:
+		s.port = t.port
 	}
 	for i := range s.frames {
 		s.frames[i] = &TxFrame{Slot: i}
@@ -159,6 +165,7 @@ func (s *Sender) Start(kick int, kickFirst bool) {
 	done := make(chan struct{})
 	s.done = done
 	s.kicked, s.started, s.broken = !kickFirst, false, nil
+	s.looks, s.moved = 0, 0
 	if s.o.Pollers != nil {
 		s.o.Pollers.serve(s)
 		return
@@ -177,6 +184,7 @@ func (s *Sender) Start(kick int, kickFirst bool) {
 
 // end is the worker's last step; err has ended it, nil: Stop.
 func (s *Sender) end(err error) {
+	s.disarm()
 	s.patience.Reset()
 	s.receivers = receivers{}
 	if err != nil {
@@ -244,6 +252,7 @@ func (s *Sender) step() (n int, ended bool, err error) {
 		s.q.DisableKick()
 	}
 	n, err = s.Round(last)
+	s.disarm()
 	if err != nil || last {
 		s.Release()
 		// Where held frames filled the batch, there may be more.
@@ -253,10 +262,10 @@ func (s *Sender) step() (n int, ended bool, err error) {
 }
 
 // turn is a poller's: a step, and the end if it was the last one; the poller closes done then.
-// kicks says that the first kick is looked for, if one is waited for.
-func (s *Sender) turn(kicks bool) (n int, ended bool) {
-	if !s.kicked && kicks && s.sleep.kicks.Consume(s.kick) {
-		s.kicked = true
+func (s *Sender) turn() (n int, ended bool) {
+	if !s.kicked {
+		s.kicked = s.looks%firstKicks == 0 && s.sleep.kicks.Consume(s.kick)
+		s.looks++
 	}
 	n, ended, err := s.step()
 	if s.broken != nil && !ended {
@@ -402,6 +411,9 @@ func (s *Sender) settle(old int) error {
 
 // giveBack gives frames back to the driver, now or later.
 func (s *Sender) giveBack(fs []*TxFrame) error {
+	if s.o.Pollers != nil {
+		s.moved += costOf(fs)
+	}
 	if s.late.wanted() {
 		return s.late.put(fs)
 	}
@@ -463,7 +475,9 @@ func (s *Sender) Wait() error {
 }
 
 // prepare asks all for a wake who can give one. false: there is something to do already. resume follows in any case.
+// What receivers were asked is taken back behind the next step, as they let others of the port wait until then.
 func (s *Sender) prepare() bool {
+	s.disarm() // where a poller sleeps again before its turn
 	s.trim()
 	s.sleep.Park()
 	if s.held > 0 && !s.arm() {
@@ -479,13 +493,12 @@ func (s *Sender) prepare() bool {
 	return true
 }
 
-// resume takes back what prepare asked for.
+// resume takes back what prepare asked of the driver.
 func (s *Sender) resume() {
 	if s.asked {
 		s.asked = false
 		s.q.DisableKick()
 	}
-	s.disarm()
 	s.sleep.Unpark()
 }
 
@@ -506,6 +519,10 @@ func (s *Sender) spin() bool {
 
 // arm has us woken by the receivers of held frames. false: one of them has buffers by now.
 func (s *Sender) arm() bool {
+	s.sleep.port = 0
+	if s.port != nil && s.port.Link() != nil {
+		s.sleep.port = s.port.Link().Serial()
+	}
 	for _, f := range s.frames[:s.held] {
 		receiver := f.Packet.Verdict.Queue
 		if n := len(s.armed); receiver == nil || n > 0 && s.armed[n-1] == receiver {
@@ -522,6 +539,7 @@ func (s *Sender) arm() bool {
 	return true
 }
 
+// disarm takes back what arm asked for, and ends the turns that receivers gave us.
 func (s *Sender) disarm() {
 	for _, receiver := range s.armed {
 		receiver.Disarm(s.sleep)

@@ -12,6 +12,7 @@ import (
 // protocol is Park, look, Sleep or Unpark (see event).
 type Sleeper struct {
 	event
+	port    uint32 // the link's serial of the port whose Sender it is; 0: of none
 	kicks   EventReader
 	fds     [2]unix.PollFd
 	watched [1]*Patience
@@ -26,6 +27,9 @@ func NewSleeper() (*Sleeper, error) {
 	}
 	return s, nil
 }
+
+// PortSerial implements PortWaker.
+func (s *Sleeper) PortSerial() uint32 { return s.port }
 
 // Sleep sleeps until it is woken, until there is a signal in kick, a frontend's eventfd (-1: none),
 // or for at most d (forever if negative). It may end early. It takes the signals, and tells whether

@@ -30,12 +30,32 @@ const kernelArgs = "console=ttyS0 quiet panic=-1 oops=panic cryptomgr.notests no
 // which stand still meanwhile, so that the limit never comes when the other CPU is in stop_machine.
 const tscUnstable = "tsc=unstable"
 
+// ClockArgs are the words of a kernel's command line that keep its clock right on a machine with so many CPUs; "": none
+// are needed. AccelAuto counts as emulation.
+func ClockArgs(cpus int, accel Accel) string {
+	if cpus > 1 && accel != AccelKVM {
+		return tscUnstable
+	}
+	return ""
+}
+
+// ForMachine is a command line of KernelArgs for a machine of which CPUs and accelerator are known: it has the words of
+// ClockArgs where they are needed, and only there.
+func ForMachine(line string, cpus int, accel Accel) string {
+	words := strings.Split(line, " ")
+	i := slices.Index(words, tscUnstable)
+	switch needed := ClockArgs(cpus, accel) != ""; {
+	case needed && i < 0:
+		words = append(words, tscUnstable)
+	case !needed && i >= 0:
+		words = slices.Delete(words, i, i+1)
+	}
+	return strings.TrimSpace(strings.Join(words, " "))
+}
+
 // kernelArgs is the command line of a kernel that this process starts.
 func (c *Config) kernelArgs(accel Accel) string {
-	more := c.Append
-	if c.CPUs > 1 && accel != AccelKVM {
-		more = tscUnstable + " " + more
-	}
+	more := strings.TrimSpace(ClockArgs(c.CPUs, accel) + " " + c.Append)
 	if c.IOMMU {
 		more = iommuKernelArgs + " " + more
 	}
@@ -53,7 +73,9 @@ const iommuKernelArgs = "intel_iommu=on iommu.passthrough=0"
 
 // KernelArgs is the command line of a kernel whose QEMU the user starts: its CPUs and its accelerator are not known.
 // more are words that follow.
-func KernelArgs(node bool, more string) string { return kernelWords(node, tscUnstable+" "+more) }
+func KernelArgs(node bool, more string) string {
+	return kernelWords(node, ClockArgs(2, AccelAuto)+" "+more)
+}
 
 // kernelWords has the words of every guest before more. A kernel that looks for a random place may find one on a node
 // that is a GPU's.

@@ -264,4 +264,20 @@ func TestKernelDoesNotTrustEmulatedClocks(t *testing.T) {
 		}
 	}
 	testkit.Equal(t, "a machine that is not known", KernelArgs(false, "a b"), kernelArgs+" tsc=unstable a b")
+	for _, c := range []struct {
+		line  string
+		cpus  int
+		accel Accel
+		want  string
+	}{
+		{"a tsc=unstable b", 2, AccelTCG, "a tsc=unstable b"},
+		{"a b", 2, AccelTCG, "a b tsc=unstable"}, // an image of an older vnic
+		{"a  b=\"c  d\"", 4, AccelAuto, "a  b=\"c  d\" tsc=unstable"},
+		{"a tsc=unstable b", 1, AccelTCG, "a b"},
+		{"a tsc=unstable b", 2, AccelKVM, "a b"},
+		{"a tsc=unstablex b", 2, AccelKVM, "a tsc=unstablex b"},
+		{"", 2, AccelTCG, "tsc=unstable"},
+	} {
+		testkit.Equal(t, c.line, ForMachine(c.line, c.cpus, c.accel), c.want)
+	}
 }

@@ -3,7 +3,6 @@ package qemu
 import (
 	"bytes"
 	"io"
-	"regexp"
 	"sync"
 	"time"
 
@@ -47,23 +46,4 @@ func (c *console) bytes() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return bytes.Clone(c.tail.Bytes())
-}
-
-// panicFrame is a frame in the stack of a panic.
-var panicFrame = regexp.MustCompile(`\bv?panic\+0x`)
-
-// panicLine gives the message of a kernel's panic, or "" where there was none. On a busy machine the message may lack
-// characters: Linux waits no longer than 10 ms until the serial port takes one (drivers/tty/serial/8250, wait_for_lsr).
-// Then the stack below the message shows that it was a panic.
-func panicLine(console []byte) string {
-	const mark = "Kernel panic - not syncing"
-	i := bytes.LastIndex(console, []byte(mark))
-	switch {
-	case i < 0 && panicFrame.Match(console):
-		return "its words did not come whole over the console"
-	case i < 0:
-		return ""
-	}
-	line, _, _ := bytes.Cut(console[i:], []byte("\n"))
-	return agent.Plain(string(line))
 }

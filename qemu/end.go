@@ -123,7 +123,7 @@ func (m *Machine) verdict() error {
 	case m.cause != nil:
 		e.Err = m.cause
 	case panicLine(console) != "":
-		e.Err, e.Detail = ErrKernelPanic, panicLine(console)
+		e.Err, e.Detail, e.Console = ErrKernelPanic, panicLine(console), panicLines(console)
 	case m.shutdown == "guest-reset":
 		e.Err = ErrReset
 	case errors.As(m.agent.Err(), &died):

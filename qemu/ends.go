@@ -55,7 +55,7 @@ type RunError struct {
 	Name    string   // the machine's
 	Err     error    // one of the sentinels above, a context's error, or wraps one
 	Detail  string   // may be empty
-	Console []string // the last lines of the guest's console
+	Console []string // the last lines of the guest's console; of a panic those that say why and where
 	Stderr  []string // the last lines of QEMU's own output
 	// KVM: the guest was run by it, and it has stopped the guest, or QEMU has ended before the guest's init reported, or
 	// the guest gave no sign of life. By TCG it may run.
@@ -73,10 +73,14 @@ func (e *RunError) Error() string {
 	if e.Detail != "" {
 		b.WriteString(": " + e.Detail)
 	}
+	console := "last lines of its console"
+	if errors.Is(e.Err, ErrKernelPanic) {
+		console = "its kernel said"
+	}
 	for _, part := range []struct {
 		name  string
 		lines []string
-	}{{"QEMU said", e.Stderr}, {"last lines of its console", e.Console}} {
+	}{{"QEMU said", e.Stderr}, {console, e.Console}} {
 		if len(part.lines) > 0 {
 			fmt.Fprintf(&b, "\n%s:\n\t%s", part.name, strings.Join(part.lines, "\n\t"))
 		}

@@ -89,7 +89,7 @@ type Headers struct {
 	IPv6      bool   // of an IP frame
 	AH        bool   // IPv6 has an authentication header, behind which Parse has looked: its SPI is AHSPI
 	EtherType uint16 // behind the tags
-	VLAN      uint16 // TCI of the outermost tag, if VLANs > 0
+	VLAN      uint16 // TCI of the outermost tag, if VLANs > 0; see Tagged
 	L3Off     uint16 // end of the link header with its tags (also for NotIP)
 	L4Off     uint16 // end of the IP headers; 0 for NotIP and Malformed
 	// HdrLen is the length of all headers: for TCP with its options, for UDP with the UDP header. For OtherIP and
@@ -136,3 +136,7 @@ func (h *Headers) SplitLen(limit uint32) (n uint32, ok bool) {
 	}
 	return n, h.Class != Malformed && n <= limit
 }
+
+// Tagged says whether a frame is of a VLAN: a tag alone whose VLAN is 0 gives a priority only, and the frame counts as
+// one without (802.1Q, 9.6).
+func (h *Headers) Tagged() bool { return h.VLANs > 1 || h.VLANs == 1 && h.VLAN&0xfff != 0 }

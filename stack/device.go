@@ -57,7 +57,7 @@ func (s *Stack) Register(gpu int, off, size uint64) (devmem.Buffer, error) {
 // BindRX implements devmem.Device.
 func (s *Stack) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error) {
 	fail := func(err error, why string) (devmem.Binding, error) {
-		return nil, fmt.Errorf("bind rx queues %v: %s: %w", queues, why, err)
+		return nil, fmt.Errorf("bind rx queues %s: %s: %w", diagnosis.Numbers(queues), why, err)
 	}
 	s.configMu.Lock()
 	defer s.configMu.Unlock()

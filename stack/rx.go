@@ -51,7 +51,7 @@ func (s *Stack) receiveWhole(fr *driver.RxFrame) {
 	var h splitter.Headers
 	n := copy(start[:], fr.Header)
 	if err := splitter.Parse(start[:n], uint32(len(fr.Header)), &h); err != nil || h.Class == splitter.Malformed ||
-		h.VLANs > 0 {
+		h.Tagged() {
 		s.count.rxDropped.Add(1)
 		return
 	}
@@ -115,7 +115,7 @@ func (s *Stack) receiveSplit(fr *driver.RxFrame) {
 	total := n + fr.PayloadLen
 	err := splitter.Parse(hdr[:n], uint32(total), &h)
 	payload := int(h.FrameLen) - int(h.HdrLen)
-	if err != nil || h.Class != splitter.TCP || h.VLANs > 0 || !fr.CsumGood || n < len(fr.Header) || payload > slotSize {
+	if err != nil || h.Class != splitter.TCP || h.Tagged() || !fr.CsumGood || n < len(fr.Header) || payload > slotSize {
 		s.count.rxDropped.Add(1)
 		l.discard(fr.Payload)
 		return

@@ -23,6 +23,20 @@ mirror() {
 
 suite_of_machine() { ( . /etc/os-release && echo "${VERSION_CODENAME:-trixie}" ); }
 
+# trusted DIRECTORY...: programs of the cache run as we: its directories are this user's or root's, and no others write
+# them. A group's right is taken away from our own.
+trusted() {
+  local d
+  for d; do
+    [ -e "$d" ] || continue
+    [ ! -O "$d" ] || chmod g-w "$d"
+    case $(stat -Lc '%u %A' "$d") in
+      "0 d"????-??-? | "$(id -u) d"????-??-?) ;;
+      *) die "$d: another user's, or others may write it, and its programs run as you: set VNIC_CACHE to your own" ;;
+    esac
+  done
+}
+
 # fetch NAME SUITES PACKAGE...: the closure of the packages (or, with closure=no, the packages
 # alone) unpacked as $cache/NAME, from the first of SUITES (one argument, separated by spaces) that
 # has them all. A suite whose index is expired, cannot be reached, or has moved on to other packages
@@ -30,13 +44,14 @@ suite_of_machine() { ( . /etc/os-release && echo "${VERSION_CODENAME:-trixie}" )
 # --exclude, one pattern a line) are not unpacked.
 fetch() {
   local name=$1 suites=$2 suite; shift 2
+  trusted "${cache%/tools}" "$cache" "$cache/$name"
   [ ! -e "$cache/$name/.complete" ] || return 0
   command -v apt-get >/dev/null || die "no apt-get here: this needs a Debian machine"
   local from; from=$(mirror)
   [ -n "$from" ] || die "no Debian mirror in this machine's apt sources: set VNIC_MIRROR"
   from=${from/#file:/copy:} # apt leaves packages where they are with file:
   [ -r "$keyring" ] || die "no keyring $keyring: install debian-archive-keyring or set VNIC_KEYRING"
-  mkdir -p "$cache"
+  (umask 022; mkdir -p "$cache")
   for suite in $suites; do
     say "fetching $* ($suite) into $cache/$name"
     if fetch_from "$suite" "$from" "$cache/$name" "$@"; then return 0; fi
@@ -57,6 +72,7 @@ quiet() {
 # backports are for.
 fetch_from() (
   suite=$1 from=$2 dir=$3; shift 3
+  umask 022
   s=$(mktemp -d "${VNIC_TOOLS_TMP:-$cache}/.apt-XXXXXX")
   export TMPDIR=$s # apt leaves files when it is interrupted
   trap 'rm -rf "$s"' EXIT

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/wire"
 )
 
 // The bytes are those that Linux's own vxlan device sends and takes.
@@ -159,6 +161,29 @@ func TestVnetHeader(t *testing.T) {
 		if why == none {
 			testkit.Equal(t, c.header, m, c.want)
 		}
+	}
+}
+
+// A GSO packet of a tap is as long as its segments, or as itself if that is less.
+func TestGSOPacketIsJudgedByItsLongestSegment(t *testing.T) {
+	q := &inbox{longest: 1514, skip: vnetLen, worker: wire.NewWorker(), free: newFrames(vnetLen + maxSuper)}
+	s := &inSlot{f: <-q.free}
+	for _, c := range []struct {
+		payload int
+		mss     uint16
+		why     reason
+	}{
+		{1460, 1460, none}, {20000, 1460, none}, {20000, 1461, tooLong}, {1460, 65535, none}, {1461, 65535, tooLong},
+		{1, 9000, none}, {0, 65535, none}, {1460, 0, none}, {1461, 0, tooLong},
+	} {
+		h := []byte{1, 1, 0, 0, 0, 0, 34, 0, 16, 0, 0, 0}
+		if c.mss == 0 {
+			h[1] = 0
+		}
+		binary.LittleEndian.PutUint16(h[4:], c.mss)
+		s.f.n = copy(s.f.b, append(h, tcp(wire.MAC{2, 1}, wire.MAC{2, 2}, c.payload)...))
+		var p wire.Packet
+		testkit.Equal(t, fmt.Sprintf("%d bytes with an MSS of %d", c.payload, c.mss), q.describe(s, &p), c.why)
 	}
 }
 

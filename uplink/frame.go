@@ -17,6 +17,7 @@ type frame struct {
 	n    int    // bytes, the room included
 	flow uint32 // frames of one flow have the same
 	mem  *dma.Region
+	lane *lane // whose it is while it waits to go out
 }
 
 // newFrames makes buffers of n bytes in a queue of free ones.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/nic"
@@ -29,6 +30,9 @@ type inbox struct {
 	worker *wire.Worker
 	slots  [inBatch]inSlot
 	segs   [1]dma.Segment
+	loops  [loopFrames]time.Time // of the last frames of ours that came back, a ring
+	nLoops int
+	now    func() time.Time
 }
 
 // inSlot is a frame under way.
@@ -43,7 +47,7 @@ var (
 )
 
 func newInbox(u *Uplink) (*inbox, error) {
-	q := &inbox{u: u, longest: u.o.MTU + splitter.EthLen + tags, worker: wire.NewWorker()}
+	q := &inbox{u: u, longest: u.o.MTU + splitter.EthLen + tags, worker: wire.NewWorker(), now: u.o.now}
 	n := q.longest
 	if u.o.Tap != "" {
 		q.skip, n = vnetLen, vnetLen+maxSuper
@@ -81,8 +85,24 @@ func (q *inbox) add(b []byte) {
 	}
 }
 
-// ErrLoop is that of a frame of ours that came back.
-var ErrLoop = errors.New("a frame came in from a MAC of ours")
+// ErrLoop is that of frames of ours that came back.
+var ErrLoop = errors.New("frames came in from a MAC of ours")
+
+// The uplink ends at so many frames of ours that came back, in so long: a loop makes them, and somebody who makes up one
+// does not end it.
+const (
+	loopFrames = 8
+	loopTime   = 10 * time.Second
+)
+
+// looped notes a frame of ours that came back, and reports whether there were enough to be a loop.
+func (q *inbox) looped(now time.Time) bool {
+	oldest := &q.loops[q.nLoops%loopFrames]
+	q.nLoops++
+	*oldest = now
+	first := q.loops[q.nLoops%loopFrames] // of the last ones
+	return q.nLoops >= loopFrames && now.Sub(first) <= loopTime
+}
 
 // Gather implements nic.TxQueue.
 func (q *inbox) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
@@ -103,12 +123,14 @@ func (q *inbox) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 			continue
 		}
 		if err = q.judge(&t.Packet); err != nil {
-			if q.u.link.GaveUp(q.worker, &t.Packet, wire.DropMAC); !errors.Is(err, ErrLoop) {
-				q.u.count.drop(ourSource, "mac", net.HardwareAddr(t.Packet.Src[:]).String(), "err", err)
-				err = nil
+			why := ourSource
+			if errors.Is(err, ErrLoop) {
+				why = loop
 			}
+			q.u.link.GaveUp(q.worker, &t.Packet, wire.DropMAC)
+			q.u.count.drop(why, "mac", net.HardwareAddr(t.Packet.Src[:]).String(), "err", err)
 			q.release(s)
-			if err != nil {
+			if why == loop && q.looped(q.now()) {
 				return filled, taken, err
 			}
 			continue
@@ -129,8 +151,11 @@ func (q *inbox) describe(s *inSlot, p *wire.Packet) reason {
 		if why := readVnet((*[vnetLen]byte)(s.buf[:]), &p.Meta); why != none {
 			return why
 		}
-		if p.Meta.GSOType == splitter.GSONone && s.f.n-q.skip > q.longest ||
-			p.Meta.GSOType != splitter.GSONone && int(p.Meta.Headers.HdrLen)+int(p.Meta.GSOSize) > q.longest {
+		longest := s.f.n - q.skip
+		if p.Meta.GSOType != splitter.GSONone {
+			longest = min(longest, int(p.Meta.Headers.HdrLen)+int(p.Meta.GSOSize))
+		}
+		if longest > q.longest {
 			return tooLong
 		}
 	}

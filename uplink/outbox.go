@@ -1,6 +1,9 @@
 package uplink
 
 import (
+	"maps"
+	"slices"
+	"sync"
 	"sync/atomic"
 
 	"vnic.dev/vnic/nic"
@@ -11,23 +14,79 @@ import (
 // outBatch is how many frames go to the carrier at once.
 const outBatch = 64
 
-// outbox is what waits to go out. Senders that find it full wait on its RxBase.
+// outbox is what waits to go out. Ports that have frames in it have equal parts of its buffers, and another part is
+// left to the next one.
 type outbox struct {
-	nic.RxBase
 	u       *Uplink
 	longest int // frame, with its tags
 	room    int
 	free    chan *frame
-	filled  chan *frame // as many
-	waits   atomic.Bool // the carrier waits for its socket
+	filled  chan *frame  // as many
+	waits   atomic.Bool  // the carrier waits for its socket
+	active  atomic.Int32 // lanes with frames
+	short   atomic.Bool  // a lane may wait for any free buffer
+
+	mu    sync.Mutex
+	lanes map[uint32]*lane // by wire.Packet.From
+}
+
+// lane is the part of a port. Senders that find it used up wait on its RxBase.
+type lane struct {
+	nic.RxBase
+	o    *outbox
+	used atomic.Int32 // buffers
 }
 
 func newOutbox(u *Uplink) *outbox {
-	o := &outbox{u: u, longest: u.o.MTU + splitter.EthLen + tags, room: u.c.room()}
+	o := &outbox{u: u, longest: u.o.MTU + splitter.EthLen + tags, room: u.c.room(), lanes: map[uint32]*lane{}}
 	o.free = newFrames(o.room + o.longest)
 	o.filled = make(chan *frame, cap(o.free))
-	o.Init(o)
 	return o
+}
+
+// lane gives the lane of a port. Those of ports that are gone are forgotten when there are more than a switch has
+// ports.
+func (o *outbox) lane(from uint32) *lane {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	l := o.lanes[from]
+	if l == nil {
+		if len(o.lanes) >= wire.MaxPorts {
+			maps.DeleteFunc(o.lanes, func(_ uint32, l *lane) bool { return l.used.Load() == 0 && !l.Waiting() })
+		}
+		l = &lane{o: o}
+		l.Init(l)
+		o.lanes[from] = l
+	}
+	return l
+}
+
+// part is how many buffers each lane may have.
+func (o *outbox) part() int32 { return max(1, int32(cap(o.free))/(max(1, o.active.Load())+1)) }
+
+// take takes a free buffer for the lane; nil: it has its part, or there is none.
+func (l *lane) take() *frame {
+	if l.count(1) > l.o.part() {
+		l.count(-1)
+		return nil
+	}
+	select {
+	case f := <-l.o.free:
+		f.lane = l
+		return f
+	default:
+		l.count(-1)
+		return nil
+	}
+}
+
+// count counts buffers of the lane, and gives how many it has.
+func (l *lane) count(n int32) int32 {
+	used := l.used.Add(n)
+	if n > 0 && used == n || n < 0 && used == 0 {
+		l.o.active.Add(n)
+	}
+	return used
 }
 
 // put copies a packet to a buffer, and has it sent.
@@ -39,8 +98,9 @@ func (o *outbox) put(w *wire.Worker, pkt *wire.Packet, f *frame) wire.Verdict {
 		return wire.Drop(wire.DropFault)
 	}
 	f.flow = flowOf(&pkt.Meta.Headers)
+	l := f.lane
 	o.filled <- f // which has room for all that there are
-	return wire.Verdict{Kind: wire.Taken, Queue: o}
+	return wire.Verdict{Kind: wire.Taken, Queue: l}
 }
 
 // flowOf is a number by which frames of different flows are told apart. It is no secret, and needs not be.
@@ -53,45 +113,75 @@ func flowOf(h *splitter.Headers) uint32 {
 
 // release gives a buffer back.
 func (o *outbox) release(f *frame) {
+	l := f.lane
+	f.lane = nil
 	o.free <- f
-	if o.Waiting() {
-		o.relieve()
+	l.count(-1)
+	if l.Waiting() {
+		l.relieve()
+	}
+	if o.short.Load() && o.short.Swap(false) {
+		o.each((*lane).relieve)
+	}
+}
+
+// each calls f for each lane.
+func (o *outbox) each(f func(*lane)) {
+	o.mu.Lock()
+	lanes := slices.Collect(maps.Values(o.lanes))
+	o.mu.Unlock()
+	for _, l := range lanes {
+		f(l)
 	}
 }
 
 // relieve has senders woken if they need not wait any more.
-func (o *outbox) relieve() {
-	o.Lock()
-	defer o.Unlock()
-	if !o.AwaitBuffers() {
-		o.WakeAll()
+func (l *lane) relieve() {
+	l.Lock()
+	defer l.Unlock()
+	if !l.AwaitBuffers() {
+		l.WakeAll()
 	}
 }
 
 // wakeAll has all senders woken: they are not to wait, whatever there is.
 func (o *outbox) wakeAll() {
-	o.Lock()
-	defer o.Unlock()
-	o.WakeAll()
+	o.each(func(l *lane) {
+		l.Lock()
+		defer l.Unlock()
+		l.WakeAll()
+	})
 }
 
-// AwaitBuffers implements nic.RxModel: senders wait until half of the buffers are free.
-func (o *outbox) AwaitBuffers() bool {
+// AwaitBuffers implements nic.RxModel: senders wait until half of the lane's part is free.
+func (l *lane) AwaitBuffers() bool {
 	select {
-	case <-o.u.ended:
+	case <-l.o.u.ended:
 		return false
 	default:
 	}
-	return !o.waits.Load() && len(o.free) < cap(o.free)/2
+	switch {
+	case l.o.waits.Load():
+		return false
+	case l.used.Load() > l.o.part()/2:
+		return true
+	case len(l.o.free) > 0:
+		return false
+	}
+	l.o.short.Store(true) // before free is looked at: release does it the other way round
+	return len(l.o.free) == 0
 }
 
+// Buffers implements nic.RxModel.
+func (l *lane) Buffers() int { return len(l.o.free) }
+
 // Stopped implements nic.RxModel. Nothing of this queue can fail.
-func (o *outbox) Stopped(error) {}
+func (l *lane) Stopped(error) {}
 
 // wait is called before the carrier waits: from now on frames that find no buffer are dropped.
 func (o *outbox) wait() {
 	o.waits.Store(true)
-	o.relieve()
+	o.each((*lane).relieve)
 }
 
 // run sends what is filled, until the uplink ends.

@@ -21,9 +21,10 @@ func (p *port) Limits() wire.Limits {
 	return wire.Limits{MaxFrame: uint32(p.o.MTU) + splitter.EthLen}
 }
 
-// Deliver implements wire.Port: it copies frames to free buffers.
+// Deliver implements wire.Port: it copies frames to free buffers, as many as are the part of the port that sends.
 func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	o := p.out
+	l := o.lane(batch[0].From) // a batch is of one port
 	for i, pkt := range batch {
 		select {
 		case <-p.ended:
@@ -35,14 +36,12 @@ func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 			pkt.Verdict = wire.Drop(wire.DropTooBig)
 			continue
 		}
-		select {
-		case f := <-o.free:
+		if f := l.take(); f != nil {
 			pkt.Verdict = o.put(w, pkt, f)
 			continue
-		default:
 		}
 		if !o.waits.Load() {
-			setAll(batch[i:], wire.Verdict{Kind: wire.Busy, Queue: o})
+			setAll(batch[i:], wire.Verdict{Kind: wire.Busy, Queue: l})
 			return
 		}
 		p.count.drop(socketFull)

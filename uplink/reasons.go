@@ -19,14 +19,18 @@ const (
 	tooLong           // longer than any port of the switch takes
 	badFrame          // too short for a link header
 	ourSource         // its source MAC is that of a port of ours
+	loop              // its source MAC is that of a NIC of ours: it came back, or another machine has that MAC
 	socketFull        // the socket took nothing, and all buffers were full
 	notSent           // the socket refused it
 	noPeer            // of a stream that listens: nobody has connected
 	numReasons
 )
 
+// Loop is the reason, in Stats, of frames of ours that came back.
+const Loop = "loop"
+
 var reasonNames = [numReasons]string{"none", "stranger", "bad-header", "other-vni", "too-long", "bad-frame",
-	"our-source", "socket-full", "not-sent", "no-peer"}
+	"our-source", Loop, "socket-full", "not-sent", "no-peer"}
 
 // counters count what was dropped by reason, and log each reason once a second.
 type counters struct {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -13,7 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
@@ -71,11 +69,18 @@ type side struct {
 // newSide makes a side whose machine has the last byte n in its addresses.
 func newSide(t testing.TB, n byte, c Config, mtu int) *side {
 	t.Helper()
+	return newSideOf(t, n, c, Options{MTU: mtu})
+}
+
+// newSideOf is newSide with options, of which it sets Config and Log.
+func newSideOf(t testing.TB, n byte, c Config, o Options) *side {
+	t.Helper()
 	s := &side{sw: wire.NewSwitch(slog.New(slog.DiscardHandler)), log: new(lines)}
 	t.Cleanup(func() { testkit.OK(t, s.sw.Close()) })
 	s.machine = newMachine(t, s.sw, n, wire.LinkOptions{Identity: &wire.Identity{MAC: macOf(n)}})
 	c.Name = fmt.Sprint("up", n)
-	s.up = testkit.Must(New(s.sw, Options{Config: c, MTU: mtu, Log: slog.New(s.log)}))(t)
+	o.Config, o.Log = c, slog.New(s.log)
+	s.up = testkit.Must(New(s.sw, o))(t)
 	t.Cleanup(func() { testkit.OK(t, s.up.Close()) })
 	return s
 }
@@ -223,12 +228,6 @@ func datagram(vni uint32, f []byte) []byte {
 }
 
 func mustAddr(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
-
-// readFull reads all of b, within a test's patience.
-func readFull(c net.Conn, b []byte) (int, error) {
-	_ = c.SetReadDeadline(time.Now().Add(testkit.Patience))
-	return io.ReadFull(c, b)
-}
 
 func taken(t testing.TB, p *wire.Packet) {
 	t.Helper()

@@ -3,6 +3,7 @@ package uplink
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"sync"
@@ -10,7 +11,9 @@ import (
 	"time"
 
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/ownports"
 	"vnic.dev/vnic/internal/sockfile"
+	"vnic.dev/vnic/nic"
 )
 
 // stream is a connection to one peer at a time.
@@ -26,6 +29,8 @@ type stream struct {
 	closed bool  // under mu
 
 	pieces [outBatch][]byte // write's
+
+	came, quiet nic.LogLimit // of peers that connect, and of those that do not or go: who reaches the socket makes both
 }
 
 // peer is a connection.
@@ -57,8 +62,16 @@ func openStream(o *Stream, longest int, count *counters,
 func (s *stream) listen(keep func(string, bool) (func() error, error)) (err error) {
 	at := s.o.Listen
 	if network(at) != "unix" {
-		s.l, err = net.Listen(network(at), at)
-		return err
+		l, err := net.Listen(network(at), at)
+		if err != nil {
+			return err
+		}
+		s.l = ownports.Listener(l)
+		if a, ok := s.l.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
+			s.count.log.Warn("the uplink listens for the network: whoever connects first has it; for this machine alone, "+
+				"listen at 127.0.0.1 or a file", "at", a.String())
+		}
+		return nil
 	}
 	if err := sockfile.RemoveStale(at); err != nil {
 		return fmt.Errorf("%s: %w", at, err)
@@ -118,14 +131,14 @@ func (s *stream) read(in func([]byte)) error {
 				return err
 			}
 			if err != nil { // no descriptors left
-				s.count.log.Warn("no connection", "err", err)
+				s.quiet.Log(s.count.log, slog.LevelWarn, "no connection", "err", err)
 				time.Sleep(100 * time.Millisecond)
 				continue
 			}
 			if err := s.connected(c); err != nil {
 				return err
 			}
-			s.count.log.Info("peer connected", "from", c.RemoteAddr())
+			s.came.Log(s.count.log, slog.LevelInfo, "peer connected", "from", c.RemoteAddr())
 		}
 		err := s.frames(s.now().conn, in)
 		s.mu.Lock()
@@ -136,7 +149,7 @@ func (s *stream) read(in func([]byte)) error {
 		if s.l == nil {
 			return err
 		}
-		s.count.log.Warn("peer is gone, and another may come", "err", err)
+		s.quiet.Log(s.count.log, slog.LevelWarn, "peer is gone, and another may come", "err", err)
 	}
 }
 

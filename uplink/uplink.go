@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
@@ -20,6 +21,8 @@ type Options struct {
 	Keep func(path string, dir bool) (remove func() error, err error)
 	// Failed is told once why the uplink ended by itself, from a goroutine of it; nil: Log is.
 	Failed func(err error)
+
+	now func() time.Time // tests; nil: time.Now
 }
 
 // tags are what a frame may have beyond MTU and link header: two of four bytes.
@@ -66,6 +69,9 @@ func New(sw *wire.Switch, o Options) (*Uplink, error) {
 	}
 	if o.MTU == 0 {
 		o.MTU = 1500
+	}
+	if o.now == nil {
+		o.now = time.Now
 	}
 	u := &Uplink{o: o, sw: sw, count: &counters{log: o.Log.With("uplink", o.Name)}, ended: make(chan struct{})}
 	err := u.open()

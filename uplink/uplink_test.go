@@ -2,12 +2,14 @@ package uplink
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -189,9 +191,9 @@ func TestHostileDatagrams(t *testing.T) {
 	testkit.OK(t, a.up.Err())
 }
 
-// A frame from our own machine's MAC that comes in closes the uplink; the port stays, and drops.
+// Frames from our own machine's MAC that come in close the uplink; the port stays, and drops.
 //
-// Invariant: uplink: A frame of ours that comes back closes the uplink.
+// Invariant: uplink: Frames of ours that come back close the uplink: 8 of them in 10 seconds.
 func TestLoopClosesTheUplink(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for name, learned := range map[string]bool{"the machine has been heard of": true, "it has not": false} {
@@ -202,13 +204,14 @@ func TestLoopClosesTheUplink(t *testing.T) {
 			if learned {
 				a.mustSend(plain(a.mac, broadcast, "hello"))
 			}
-			for range 3 { // of one more the socket may be gone
+			for range loopFrames + 2 { // of one more the socket may be gone
 				_, _ = peer.Write(datagram(42, plain(a.mac, broadcast, "hello")))
 			}
 			testkit.Eventually(t, "the uplink is closed", func() bool { return errors.Is(a.up.Err(), ErrLoop) })
 			testkit.ErrorSays(t, a.up.Err(), "02:00:00:00:00:01 is that of machine1", "leads back here")
 			testkit.Equal(t, "lines", a.log.having("ERROR"), 1)
-			testkit.Equal(t, "dropped", a.up.Link().Counters().Drops[wire.DropMAC], 1)
+			testkit.Equal(t, "dropped", a.up.Link().Counters().Drops[wire.DropMAC], loopFrames)
+			testkit.Equal(t, "counted", a.up.Stats()[Loop], loopFrames)
 			if v := a.send(packet(t, plain(a.mac, broadcast, "hello"))); v != wire.Drop(wire.DropStopped) {
 				t.Errorf("%+v", v)
 			}
@@ -217,6 +220,45 @@ func TestLoopClosesTheUplink(t *testing.T) {
 			a.gets(plain(b.mac, a.mac, "the rest of the switch goes on"))
 		})
 	}
+}
+
+// One who makes up a frame of ours now and then, as who knows the addresses of a tunnel's ends can, does not end it.
+//
+// Invariant: uplink: Fewer than 8 frames of ours in 10 seconds are dropped and counted, and the uplink goes on.
+func TestFewFramesOfOursDoNotCloseTheUplink(t *testing.T) {
+	testkit.LeavesNothing(t)
+	var now atomic.Int64 // in nanoseconds
+	x, _ := tunnel(42)
+	a := newSideOf(t, 1, x, Options{MTU: 1500, now: func() time.Time { return time.Unix(0, now.Load()) }})
+	peer := peerOf(t, x)
+	ours := datagram(42, plain(a.mac, broadcast, "hello"))
+	sent := uint64(0)
+	loops := func(n int) {
+		for range n {
+			sent++
+			testkit.Must(peer.Write(ours))(t)
+			testkit.Eventually(t, "a frame of ours to be dropped", func() bool { return a.up.Stats()[Loop] == sent })
+		}
+	}
+	good := plain(macOf(9), a.mac, "friend")
+	for range 5 {
+		loops(loopFrames - 1)
+		testkit.Must(peer.Write(datagram(42, good)))(t)
+		a.gets(good)
+		now.Add(int64(loopTime) + 1)
+	}
+	for range 3 * loopFrames { // at a steady rate, of which 7 are in any 10 s
+		loops(1)
+		now.Add(int64(loopTime)/(loopFrames-1) + 1)
+	}
+	testkit.Must(peer.Write(datagram(42, good)))(t)
+	a.gets(good)
+	testkit.OK(t, a.up.Err())
+	now.Add(int64(loopTime) + 1)
+	loops(loopFrames - 1)
+	now.Add(int64(loopTime)) // the first of these is 10 s ago
+	_, _ = peer.Write(ours)
+	testkit.Eventually(t, "the uplink is closed", func() bool { return errors.Is(a.up.Err(), ErrLoop) })
 }
 
 // Who wants to know why an uplink ended is told, and the log is not; Close tells nobody.
@@ -228,7 +270,10 @@ func TestOwnerIsToldOfTheEnd(t *testing.T) {
 	y.Name = "second"
 	told, log := make(chan error, 2), new(lines)
 	up := testkit.Must(New(a.sw, Options{Config: y, Log: slog.New(log), Failed: func(err error) { told <- err }}))(t)
-	testkit.Must(peerOf(t, y).Write(datagram(43, plain(a.mac, broadcast, "hello"))))(t)
+	peer := peerOf(t, y)
+	for range loopFrames {
+		testkit.Must(peer.Write(datagram(43, plain(a.mac, broadcast, "hello"))))(t)
+	}
 	err := <-told
 	testkit.ErrorIs(t, err, ErrLoop)
 	testkit.ErrorSays(t, err, "uplink second: ")
@@ -237,7 +282,7 @@ func TestOwnerIsToldOfTheEnd(t *testing.T) {
 	testkit.Equal(t, "lines", log.having("ERROR"), 0)
 }
 
-// Two switches joined twice are a loop: one broadcast shows it.
+// Two switches joined twice are a loop: broadcasts show it.
 func TestTwoUplinksToOneSwitchAreALoop(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, y := tunnel(1)
@@ -248,8 +293,8 @@ func TestTwoUplinksToOneSwitchAreALoop(t *testing.T) {
 		up := testkit.Must(New(s.sw, Options{Config: c}))(t)
 		defer up.Close()
 	}
-	a.mustSend(plain(a.mac, broadcast, "hello"))
 	testkit.Eventually(t, "an uplink is closed", func() bool {
+		a.send(packet(t, plain(a.mac, broadcast, "hello")))
 		for _, l := range a.sw.Links() {
 			if u, ok := l.Port().(*port); ok && u.Err() != nil {
 				return true
@@ -322,12 +367,41 @@ func TestPeerThatTakesNothing(t *testing.T) {
 		return v == wire.Drop(wire.DropUnknownDst) || a.up.Stats()["socket-full"] > 0
 	})
 	testkit.Equal(t, "drops of the link", a.up.Link().Counters().Drops[wire.DropNoBuffer] > 0, true)
+	// Other ports have parts of their own, for frames to all as well, which do not wait.
+	other := newMachine(t, a.sw, 7, wire.LinkOptions{})
+	third := newMachine(t, a.sw, 8, wire.LinkOptions{})
+	const parts = 16
+	for i := range parts {
+		for _, m := range []*machine{other, third} {
+			full := a.up.Stats()["socket-full"]
+			m.send(packet(t, plain(m.mac, broadcast, fmt.Sprint("part ", i))))
+			testkit.Equal(t, "frames of other ports that are dropped", a.up.Stats()["socket-full"]-full, 0)
+			a.next()
+		}
+	}
+	full := a.up.Stats()["socket-full"]
+	a.send(packet(t, f))
+	testkit.Equal(t, "frames of a port that has its part", a.up.Stats()["socket-full"]-full, 1)
 	// What waited is whole, and the next frames are.
-	for range 500 {
-		got := make([]byte, 4+len(f))
-		_, err := readFull(c, got)
-		if err != nil || !bytes.Equal(got[4:], f) || binary.BigEndian.Uint32(got) != uint32(len(f)) {
-			t.Fatalf("%x, %v", got[:20], err)
+	cut := newCutter(len(f))
+	read := func() []byte {
+		for {
+			if got, why, more, err := cut.next(); more || err != nil {
+				testkit.OK(t, err)
+				testkit.Equal(t, "frames that are refused", why, none)
+				return got
+			}
+			testkit.OK(t, c.SetReadDeadline(time.Now().Add(testkit.Patience)))
+			cut.filled(testkit.Must(c.Read(cut.room()))(t))
+		}
+	}
+	for n, came := 0, 0; came < 2*parts; n++ {
+		switch got := read(); {
+		case bytes.Equal(got, f):
+		case bytes.Contains(got, []byte("part ")):
+			came++
+		default:
+			t.Fatalf("%x, after %d frames", got[:20], n)
 		}
 	}
 	testkit.OK(t, c.Close())

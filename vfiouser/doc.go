@@ -17,6 +17,9 @@
 // again, in less than a second of a processor, and hold less than 64 MiB. A message makes at most 16 KiB
 // of garbage; to unmap all 65,535, 32 MiB.
 //
+// Memory that the client has mapped privately is taken and not used (dma.ErrNotShared), as memory without a descriptor
+// is: QEMU ends at an error. That makes a line of log, and 16 lines a connection at the most.
+//
 // Not served, with ENOTSUP: descriptors for regions (mmap, ioeventfd), DMA by message (memory must
 // be shared: share=on), dirty pages, migration. A server never sends commands of its own.
 //

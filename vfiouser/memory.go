@@ -11,8 +11,7 @@ import (
 )
 
 // shareHint is what the client's user can do about guest memory that comes without a descriptor.
-const shareHint = "if this is the guest's RAM, it must be shared: -object " +
-	"memory-backend-memfd,id=ram,size=SIZE,share=on -machine memory-backend=ram"
+const shareHint = "if this is the guest's RAM, it must be shared: " + peer.ShareFlags
 
 // pageSize is what ranges are made of: pgsizes says so in VERSION (its default is 4 KiB, and QEMU
 // knows none smaller). QEMU rounds what it maps to pages (hw/vfio/listener.c,

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/internal/peer/peertest"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/vfiouser"
@@ -372,4 +373,44 @@ func TestUnmapOfSeveralWaitsOnce(t *testing.T) {
 		}
 		must(t, l.HangUp())
 	}
+}
+
+// Memory that the client has mapped privately is recorded, as QEMU takes a refusal for the end; it is not used, and a
+// line for each file says what to do. The same file is memory when it is shared.
+//
+// Invariant: vfiouser: Memory that the client does not share is recorded, named once, and not used.
+func TestMapOfPrivateMemory(t *testing.T) {
+	h, l := serving(t)
+	mapped := func(fd, flags int) (mem []byte) {
+		mem, err := unix.Mmap(fd, 0, guestSize, unix.PROT_READ|unix.PROT_WRITE, flags)
+		must(t, err)
+		return mem
+	}
+	const line = "memory of the guest is not shared"
+	fd := int(testkit.Memfd(t, guestSize).Fd())
+	private := mapped(fd, unix.MAP_PRIVATE)
+	for i := uint64(0); i < 100 && !t.Failed(); i++ { // an IOMMU maps pages
+		must(t, l.MapRange(guestIOVA+i<<12, 4096, fd, i<<12, true))
+		h.wantNoByte(guestIOVA+i<<12, dma.ErrNotShared)
+	}
+	if s := h.Logs.String(); strings.Count(s, line) != 1 || !strings.Contains(s, "level=ERROR") ||
+		!strings.Contains(s, `address=0x40000000 size=0x1000 file="/memfd:TestMapOfPrivateMemory`) {
+		t.Errorf("log: %s", s)
+	}
+	for range 2 * peer.MaxRefusalLogs { // as many files as it likes
+		more := int(testkit.Memfd(t, guestSize).Fd())
+		mem := mapped(more, unix.MAP_PRIVATE)
+		must(t, l.MapRange(1<<40, guestSize, more, 0, true))
+		must(t, l.Unmap(1<<40, guestSize))
+		must(t, unix.Munmap(mem))
+	}
+	testkit.Equal(t, "lines", strings.Count(h.Logs.String(), line), peer.MaxRefusalLogs)
+
+	must(t, l.UnmapAll())
+	shared := mapped(fd, unix.MAP_SHARED)
+	shared[0] = 7
+	must(t, l.MapRange(guestIOVA, guestSize, fd, 0, true))
+	h.wantByte(guestIOVA, 7)
+	must(t, l.UnmapAll())
+	must(t, errors.Join(unix.Munmap(private), unix.Munmap(shared)))
 }

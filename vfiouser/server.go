@@ -63,7 +63,7 @@ func (s *Server) Serve(ctx context.Context, sock *net.UnixConn) error {
 	// QEMU 11.1 does not connect again (gve.md, section 2, "Disconnect"), and takes a memory map that
 	// it cannot tell anybody of for the end (hw/vfio/listener.c; measured with a reboot).
 	s.log.Error("the guest has lost a device: reads of its registers give all ones, writes go nowhere, its driver "+
-		"times out and gives up; "+
-		"QEMU goes on, does not connect again, and aborts when the guest reboots: restart the machine", "cause", err)
+		"times out and gives up; its QEMU goes on, does not connect again, and aborts when the guest reboots: end that "+
+		"QEMU, and start it anew once vnic serves again (this machine, and vnic itself, need no restart)", "cause", err)
 	return err
 }

@@ -39,6 +39,7 @@ func newSession(s *Server, sock *net.UnixConn, over <-chan struct{}) *session {
 		refusals: peer.Refusals{Log: s.log, Protocol: "vfio-user"},
 	}
 	ses.msg.fds.Discard = s.space.Discard
+	peer.WatchMemory(s.space, sock, s.log)
 	return ses
 }
 
@@ -133,6 +134,7 @@ func (s *session) end() {
 	if err := s.space.Replace(nil); err != nil {
 		s.log.Error("guest memory was not unmapped", "error", err)
 	}
+	peer.Unwatch(s.space)
 	s.refusals.End()
 }
 

@@ -20,6 +20,8 @@ type Backend struct {
 	space *dma.Space
 	log   *slog.Logger
 	busy  atomic.Bool
+
+	unaccepted atomic.Pointer[string] // Unaccepted
 }
 
 // NewBackend returns a Backend for dev. The memory that a frontend shares is in space while a
@@ -53,8 +55,24 @@ func (b *Backend) Serve(ctx context.Context, sock *net.UnixConn) error {
 	if cause != nil {
 		err = cause
 	}
+	offer := ""
+	if err == nil && s.asked && !s.accepted {
+		offer = s.offer()
+	}
+	b.unaccepted.Store(&offer)
 	b.log.Info("vhost-user frontend disconnected")
 	return err
+}
+
+// Unaccepted is what was offered to the frontend of the last connection, if that asked for the features and hung up
+// before it accepted any; else "". QEMU does so when it starts, if it is ended before its guest has a driver, and each
+// time it connects, once a guest uses what is not offered any more (hw/net/vhost_net.c, vhost_net_init;
+// net/vhost-user.c, vhost_user_start).
+func (b *Backend) Unaccepted() string {
+	if p := b.unaccepted.Load(); p != nil {
+		return *p
+	}
+	return ""
 }
 
 // serveOne serves one message. An error ends the connection.
@@ -124,6 +142,11 @@ func (s *session) fail(m *message) { _ = s.ack(m, 1) }
 func (s *session) refused(m *message, err error) {
 	level := slog.LevelWarn
 	if errors.Is(err, ErrMemory) {
+		if s.unreached { // QEMU asks again for each ring
+			s.refusals.Repeated()
+			return
+		}
+		s.unreached = true
 		level = slog.LevelError // nothing will move
 	}
 	s.refusals.Refused(level, fmt.Sprint(m.Request), "error", err)

@@ -28,8 +28,9 @@ type Device interface {
 	Features() uint64
 	// ProtocolFeatures returns what to offer, among SupportedProtocol.
 	ProtocolFeatures() uint64
-	// SetFeatures is called with a subset of Features, and with bit 30 as the frontend acked it. QEMU sends the same
-	// features once per queue pair; repetitions while queues run are not passed on.
+	// SetFeatures is called with a subset of Features, and with bit 30 as the frontend acked it. No queue is started
+	// then: those that were are stopped before and started again after. QEMU sends the same features once per queue pair;
+	// repetitions while queues run are not passed on.
 	SetFeatures(f uint64) error
 	// MaxQueues returns how many virtqueues there are, at most 256: indices go from 0 to MaxQueues-1.
 	MaxQueues() int
@@ -37,7 +38,8 @@ type Device interface {
 	MTU(mtu uint16) error
 	// Status returns the device status.
 	Status() uint8
-	// SetStatus sets the device status; 0 is a reset, before which every queue has been stopped.
+	// SetStatus sets the device status. At 0 every queue has been stopped, and the guest may be paused: the same driver
+	// may go on with the queues, and what it has set up stays. If 0 is a reset Reset was called before.
 	SetStatus(s uint8) error
 	// GetConfig fills b from offset off of the configuration space, SetConfig writes it. b is valid until they return.
 	GetConfig(off uint32, b []byte) error
@@ -57,7 +59,8 @@ type Device interface {
 	// StopQueue stops a started queue. When it returns, nothing of the device touches the ring or its buffers, and base
 	// is where the ring goes on, for Vring.Base. The queue counts as stopped even if there is an error.
 	StopQueue(index int) (base uint32, err error)
-	// Reset takes the device to its initial state (RESET_DEVICE). Every queue has been stopped and disabled.
+	// Reset takes the device to its initial state (RESET_DEVICE, or status 0 of a frontend that did not negotiate that).
+	// Every queue has been stopped, and at RESET_DEVICE disabled.
 	Reset() error
 	// MemoryChanged is called after the Space changed. Queues whose ring is gone, or at another address, have been
 	// stopped before the change and are started again after this call, if their ring is there.

@@ -19,6 +19,9 @@
 // in at most n/4096 + 2 regions. A message about regions looks for each ring's three parts among them
 // all, so it costs at most 3 x rings x MaxMemSlots comparisons, twice, beside the rings that move.
 //
+// Memory that the frontend has mapped privately is taken and not used (dma.ErrNotShared). That makes a line of log, and
+// 16 lines a connection at the most.
+//
 // Not served: migration (dirty logs, device state, postcopy), IOTLB, packed rings, inflight tracking, in-band
 // notifications, and requests of the backend's own (the channel is accepted and stays unused). Between REM_MEM_REG and
 // ADD_MEM_REG of a region that QEMU splits, its addresses are unmapped: rings there are paused, buffers there do not

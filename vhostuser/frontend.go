@@ -246,7 +246,7 @@ func (f *Frontend) SetMTU(mtu uint16) error {
 	return f.command(NetSetMTU, le.AppendUint64(nil, uint64(mtu)))
 }
 
-// SetStatus sets the virtio device status; 0 is a reset.
+// SetStatus sets the virtio device status; 0 stops the queues, and is a reset if RESET_DEVICE was not negotiated.
 func (f *Frontend) SetStatus(s uint8) error {
 	return f.command(SetStatus, le.AppendUint64(nil, uint64(s)))
 }

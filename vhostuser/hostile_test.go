@@ -110,7 +110,7 @@ var attacks = []attack{
 	{"call that is memory", raw(SetVringCall, Version, u64Body(1)...), "guest", ErrBadMessage, "not an eventfd", nil},
 
 	{"features never offered", raw(SetFeatures, Version, u64Body(1<<34|1<<26)...), "", ErrBadMessage,
-		"LOG_ALL|RING_PACKED was not offered", nil},
+		"LOG_ALL|RING_PACKED was not offered: take only what GET_FEATURES answers", nil},
 	{"protocol features never offered", raw(SetProtocolFeatures, Version, u64Body(1<<8)...), "", ErrBadMessage,
 		"PAGEFAULT was not offered", nil},
 	{"ring beyond the last", raw(SetVringNum, Version, stateBody(4, 64)...), "", ErrBadMessage, "ring 4 of 4", nil},

@@ -77,8 +77,7 @@ func translate(regions []region, user, n uint64) (location, error) {
 
 // shareHint is what the frontend's user can do about memory that is missing or cannot be used. QEMU
 // says nothing of memory that has no descriptor: it sends the rings, and no region for them.
-const shareHint = "is the guest's memory shared? QEMU: -object memory-backend-memfd,id=ram,size=SIZE,share=on " +
-	"-machine memory-backend=ram"
+const shareHint = "is the guest's memory shared? QEMU: " + peer.ShareFlags
 
 // memoryError wraps an error of the space with what the frontend's user can do; nil stays nil.
 func memoryError(what string, err error) error {
@@ -164,6 +163,7 @@ func (s *session) remap(next []region, apply func() error) error {
 	}
 	err := apply()
 	if err == nil {
+		s.unreached = s.unreached && slices.Equal(s.regions, next)
 		s.regions = next
 		if err = s.dev.MemoryChanged(); err != nil {
 			err = fmt.Errorf("device with new memory: %w", err)

@@ -1,6 +1,7 @@
 package vhostuser
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -112,6 +113,26 @@ func (s *session) whilePaused(i int, f func()) error {
 	f()
 	if e := s.startRing(i); e != nil {
 		return e
+	}
+	return err
+}
+
+// whileAllPaused applies f while the device has no ring: live ones are paused for it, and go on by what f has changed.
+func (s *session) whileAllPaused(f func() error) (err error) {
+	var live []int
+	for i := range s.rings {
+		if s.rings[i].live {
+			live = append(live, i)
+			err = cmp.Or(err, s.pauseRing(i))
+		}
+	}
+	if e := f(); e != nil {
+		return e
+	}
+	for _, i := range live {
+		if e := s.startRing(i); e != nil {
+			return e
+		}
 	}
 	return err
 }

@@ -26,6 +26,9 @@ type session struct {
 	protocol   ProtocolFeatures // acked
 	features   uint64           // acked, with bit 30
 	haveFeats  bool             // features has been set since the start or the last reset
+	asked      bool             // GET_FEATURES came
+	accepted   bool             // SET_FEATURES passed
+	unreached  bool             // a request failed for memory, and the regions are as they were then
 	rings      []ring
 	regions    []region
 	backendReq int // channel for requests of ours, -1 for none; nothing is sent on it yet
@@ -41,6 +44,7 @@ func newSession(b *Backend, sock *net.UnixConn) *session {
 		refusals:   peer.Refusals{Log: b.log, Protocol: "vhost-user"},
 	}
 	s.msg.fds.Discard = b.space.Discard
+	peer.WatchMemory(b.space, sock, b.log)
 	for i := range s.rings {
 		s.rings[i] = newRing()
 	}
@@ -59,6 +63,7 @@ func (s *session) end() {
 	if err := s.space.Replace(nil); err != nil {
 		s.log.Error("guest memory was not unmapped", "error", err)
 	}
+	peer.Unwatch(s.space)
 	s.space.Discard(s.backendReq)
 	s.backendReq = -1
 	s.refusals.End()
@@ -84,7 +89,19 @@ func (s *session) offeredFeatures() uint64 {
 	return s.dev.Features()&^unservedFeatures | FeatureProtocol
 }
 
-func (s *session) getFeatures(*message) ([]byte, error) { return replyU64(s.offeredFeatures()) }
+func (s *session) getFeatures(*message) ([]byte, error) {
+	s.asked = true
+	return replyU64(s.offeredFeatures())
+}
+
+// offer says what GET_FEATURES and GET_QUEUE_NUM offer.
+func (s *session) offer() string {
+	queues := fmt.Sprintf("virtqueues: %d", len(s.rings))
+	if c, ok := s.dev.(QueueCounter); ok {
+		queues = fmt.Sprintf("queue pairs: %d", c.QueueNum())
+	}
+	return queues + "; features: " + s.named(s.offeredFeatures()).String()
+}
 
 func (s *session) named(bits uint64) Features {
 	if n, ok := s.dev.(FeatureNamer); ok {
@@ -96,17 +113,18 @@ func (s *session) named(bits uint64) Features {
 func (s *session) setFeatures(m *message) ([]byte, error) {
 	f := m.u64()
 	if extra := f &^ s.offeredFeatures(); extra != 0 {
-		return nil, fmt.Errorf("SET_FEATURES: %v was not offered: %w", s.named(extra), ErrBadMessage)
+		return nil, fmt.Errorf("SET_FEATURES: %v was not offered: take only what GET_FEATURES answers, %v: %w",
+			s.named(extra), s.named(s.offeredFeatures()), ErrBadMessage)
 	}
 	if !s.haveFeats || f != s.features || !s.anyLive() {
-		if err := s.dev.SetFeatures(f); err != nil {
+		if err := s.whileAllPaused(func() error { return s.dev.SetFeatures(f) }); err != nil {
 			return nil, fmt.Errorf("SET_FEATURES %v: %w", s.named(f), err)
 		}
 		if !s.haveFeats || f != s.features {
 			s.log.Info("vhost-user features negotiated", "features", s.named(f).String(), "protocol", s.protocol.String())
 		}
 	}
-	s.features, s.haveFeats = f, true
+	s.features, s.haveFeats, s.accepted = f, true, true
 	if f&FeatureProtocol != 0 {
 		return nil, nil
 	}
@@ -191,18 +209,26 @@ func (s *session) setConfig(m *message) ([]byte, error) {
 
 func (s *session) getStatus(*message) ([]byte, error) { return replyU64(uint64(s.dev.Status())) }
 
+// setStatus: 0 is a reset (virtio 1.3, 2.1) only where RESET_DEVICE was not negotiated. QEMU sends it whenever it stops
+// vhost: at QMP stop and each migration, after which it goes on with the bases that it got. A guest's own reset it
+// sends as RESET_DEVICE, if it can.
 func (s *session) setStatus(m *message) ([]byte, error) {
 	st := m.u64()
 	if st > 0xff {
 		return nil, fmt.Errorf("SET_STATUS: %#x is not a byte: %w", st, ErrBadMessage)
 	}
-	if st == 0 { // virtio 1.3, 2.1: a reset
+	if st == 0 {
 		for i := range s.rings {
 			if err := s.stopRing(i); err != nil {
 				s.refused(m, err)
 			}
 		}
 		s.haveFeats = false
+		if s.protocol&ProtocolResetDevice == 0 {
+			if err := s.dev.Reset(); err != nil {
+				return nil, fmt.Errorf("SET_STATUS 0: %w", err)
+			}
+		}
 	}
 	return nil, peer.Wrap(s.dev.SetStatus(uint8(st)), "SET_STATUS %#x", st)
 }

@@ -3,7 +3,9 @@
 // A Device takes the chains that a driver made available and returns them used; a Driver does the reverse.
 // The peer may rewrite ring memory at any moment: each value is read once, checked, then used. A chain that
 // breaks the rules gives ErrBadChain and stops its queue for good; nothing outside the guest's regions is
-// touched. A device that breaks them gives the driver ErrBadUsed.
+// touched. A chain whose memory the device cannot reach breaks none: a guest may have memory that nobody shares, and
+// drivers do not know. It comes without buffers (Chain.Fault), and the queue goes on. A device that breaks the rules
+// gives the driver ErrBadUsed.
 //
 // One goroutine at a time uses a queue; there are no locks. The owner of a Device closes it, the owner of a
 // Driver owns its memory. The package knows no device type and no transport: kicks and calls are results,
@@ -14,8 +16,8 @@
 // space, which guards them as well. A fault is the queue's error, like a bad chain.
 //
 // What a chain costs is bounded, whatever the driver writes. A chain has at most MaxDescriptors
-// descriptors, an indirect table no more either, and its buffers lie in at most MaxSegments
-// segments; a longer one is ErrBadChain. So Peek and Load read at most MaxDescriptors descriptors
+// descriptors, an indirect table no more either (nor less, in a small ring), and its buffers lie in at
+// most MaxSegments segments; a longer one is ErrBadChain. So Peek and Load read at most MaxDescriptors descriptors
 // and one, copy a table of at most 16 KiB, and make lists of at most MaxSegments segments (96 KiB,
 // grown step by step): some 40 us of a processor, where an ordinary packet takes 20 ns. A Chain
 // whose lists have grown beyond what packets need drops them once it has held a chain that did not

@@ -12,8 +12,7 @@ import (
 type walker struct {
 	space    *dma.Space
 	mem      dma.Translator // of it
-	size     int            // of the ring
-	longest  int            // descriptors that a chain may have: the ring's size, or MaxDescriptors
+	longest  int            // descriptors of the ring that a chain may have: the ring's size, or MaxDescriptors
 	indirect bool           // VIRTIO_F_INDIRECT_DESC was negotiated
 
 	descs [][descLen]byte // the ring's descriptor table
@@ -23,24 +22,31 @@ type walker struct {
 
 func (w *walker) init(s *dma.Space, c *Config) {
 	*w = walker{
-		space: s, mem: dma.NewTranslator(s), size: int(c.Size), longest: min(int(c.Size), MaxDescriptors),
-		indirect: c.Indirect,
+		space: s, mem: dma.NewTranslator(s), longest: min(int(c.Size), MaxDescriptors), indirect: c.Indirect,
 	}
 	if c.Indirect {
-		w.table = make([]byte, w.longest*descLen)
-		w.rows = rows[[descLen]byte](w.table)
+		w.grow(w.longest)
 	}
+}
+
+// grow makes room for an indirect table of n descriptors.
+func (w *walker) grow(n int) {
+	w.table = make([]byte, n*descLen)
+	w.rows = rows[[descLen]byte](w.table)
 }
 
 // walk translates the chain that starts at head, which is in table, the ring's. The caller is
 // inside the space's epoch. After an error the caller empties c, whose lists may be as long as they
-// may be.
+// may be. Memory that the device cannot reach is no error, but c.Fault.
 func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 	table := w.descs
 	if int(head) >= len(table) {
 		return badEntry(entry, head, len(table))
 	}
 	c.Head = head
+	if c.Fault != nil {
+		c.Fault = nil
+	}
 	if cap(c.Out)|cap(c.In) < dma.KeepSegments { // nearly always
 		c.Out, c.In = c.Out[:0], c.In[:0]
 	} else {
@@ -49,7 +55,8 @@ func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 	c.OutLen, c.InLen, c.InFirst, c.Empty = 0, 0, 0, 0
 	var (
 		nested bool        // table is an indirect one
-		left   = w.longest // how many descriptors may follow before the chain is a loop, or too long
+		most   = w.longest // how many descriptors the chain may have
+		left   = most      // how many may follow before it is a loop, or too long
 		total  uint64
 		writes bool // a write-only buffer was seen
 	)
@@ -60,13 +67,14 @@ func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 				return bad(head, "descriptor %d: indirect table in an indirect table", i)
 			}
 			if table, err = w.fetch(d, head); err != nil {
-				return err
+				return w.unreached(c, i, d, err)
 			}
-			i, nested, left = 0, true, min(left, len(table))
+			left += MaxDescriptors - most
+			i, nested, left, most = 0, true, min(left, len(table)), MaxDescriptors
 			continue
 		}
 		if left--; left < 0 {
-			return bad(head, "descriptor %d: a loop, or more than %d descriptors", i, w.longest)
+			return bad(head, "descriptor %d: a loop, or more than %d descriptors", i, most)
 		}
 		if total += uint64(d.len); total > math.MaxUint32 {
 			return bad(head, "descriptor %d: %d bytes in all", i, total)
@@ -92,7 +100,7 @@ func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 			c.Empty++
 		}
 		if err != nil {
-			return bad(head, "descriptor %d: buffer at %#x, %d bytes: %w", i, d.addr, d.len, err)
+			return w.unreached(c, i, d, err)
 		}
 		if d.flags&flagNext == 0 {
 			return nil
@@ -103,7 +111,9 @@ func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 	}
 }
 
-// fetch makes a private copy of the indirect table to which t refers (2.7.5.3). t's write-only flag means nothing.
+// fetch makes a private copy of the indirect table to which t refers (2.7.5.3). t's write-only flag means nothing. The
+// table may be longer than the ring: 2.7.5.3.1 forbids drivers to make a chain so long, but Linux does
+// (virtqueue_use_indirect looks at the ring's space alone), and QEMU reads it.
 func (w *walker) fetch(t desc, head uint16) (table [][descLen]byte, err error) {
 	switch {
 	case !w.indirect:
@@ -112,15 +122,51 @@ func (w *walker) fetch(t desc, head uint16) (table [][descLen]byte, err error) {
 		return nil, bad(head, "indirect table with a next descriptor")
 	case t.len == 0 || t.len%descLen != 0:
 		return nil, bad(head, "indirect table of %d bytes", t.len)
+	case t.len > MaxDescriptors*descLen:
+		return nil, bad(head, "indirect table of %d descriptors (at most %d are read)", t.len/descLen, MaxDescriptors)
 	case t.len > uint32(len(w.table)):
-		return nil, bad(head, "indirect table of %d descriptors, ring of %d (at most %d are read)",
-			t.len/descLen, w.size, w.longest)
+		w.grow(MaxDescriptors)
 	}
 	if err = w.mem.ReadAt(w.table[:t.len], t.addr); err != nil {
-		return nil, bad(head, "indirect table at %#x, %d bytes: %w", t.addr, t.len, err)
+		return nil, err
 	}
 	return w.rows[:t.len/descLen], nil
 }
+
+// unreached makes err, that of descriptor i's memory, the chain's Fault if the device cannot reach that, and else the
+// error of the walk.
+func (w *walker) unreached(c *Chain, i int, d desc, err error) error {
+	var isBad *chainError
+	what := "buffer"
+	if d.flags&flagIndirect != 0 {
+		what = "indirect table"
+	}
+	switch {
+	case errors.As(err, &isBad):
+		return err
+	case errors.Is(err, dma.ErrUnmapped), errors.Is(err, dma.ErrAccess):
+		c.Out, c.In = dma.Reuse(c.Out[:0]), dma.Reuse(c.In[:0])
+		c.OutLen, c.InLen, c.InFirst, c.Empty = 0, 0, 0, 0
+		c.Fault = &faultError{c.Head, i, what, d, err}
+		return nil
+	}
+	return bad(c.Head, "descriptor %d: %s at %#x, %d bytes: %w", i, what, d.addr, d.len, err)
+}
+
+// faultError is a Fault. It formats itself only when asked, as a driver may cause one for each chain.
+type faultError struct {
+	head uint16
+	i    int
+	what string
+	desc desc
+	err  error
+}
+
+func (e *faultError) Error() string {
+	return fmt.Sprintf("head %d: descriptor %d: %s at %#x, %d bytes: %v", e.head, e.i, e.what, e.desc.addr, e.desc.len,
+		e.err)
+}
+func (e *faultError) Unwrap() error { return e.err }
 
 // chainError is ErrBadChain with the head and what is wrong with it. Is makes both, and what lies below, findable.
 type chainError struct {

@@ -27,6 +27,7 @@ const (
 	DropMAC                     // its source MAC, or one that it names as its sender's, is not its port's (Identity)
 	DropAddress                 // an IP address that it says is its sender's is not its port's (Identity)
 	DropLinkQueue               // the queue of a link with a rate was full
+	DropStorm                   // to a group address, beyond what its port may send of these (LinkOptions.Storm)
 	DropRDMA                    // to RoCEv2's port of a NIC that has queue pairs, and for none of them, or damaged
 	NumDropReasons
 )
@@ -34,7 +35,7 @@ const (
 var reasonNames = [NumDropReasons]string{"none", "no-buffer", "link-loss", "unknown-dst", "same-port", "control-mac",
 	"too-big", "stopped", "fault", "bad-frame", "bad-source", "bad-gso", "bad-csum", "delay", "disabled", "unsplit",
 	"slow-receiver", "mac-not-yours", "address-not-yours",
-	"link-queue", "rdma"}
+	"link-queue", "storm", "rdma"}
 
 // String gives the reason's name in counters.
 func (r DropReason) String() string {

@@ -66,7 +66,7 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 		return
 	}
 	hdr, mss := uint32(len(p.Header)), s.MSS()
-	if !lim.fits(&p.Meta.Headers, hdr+mss) {
+	if !lim.fits(&p.Meta.Headers, hdr+min(mss, p.PayloadLen)) { // one segment may be shorter than the MSS
 		l.count.drop(p, DropTooBig)
 		return
 	}

@@ -61,6 +61,12 @@ func TestSuperPacketsAreCutToWhatThePortTakes(t *testing.T) {
 		{"cwr whole", Limits{GSO: all, Csum: true, ECN: true}, spec{n: 20000, mss: 1448, flags: splitter.CWR}, 1, 1, left},
 		{"one segment", Limits{}, spec{n: 100, mss: 1448}, 1, 0, good},
 		{"no payload", Limits{}, spec{n: 0, mss: 1448}, 1, 0, good},
+		{"shorter than its MSS", Limits{GSO: all, Csum: true, MaxFrame: 1514}, spec{n: 1460, mss: 65535}, 1, 0, left},
+		{"with a checksum", Limits{MaxFrame: 1514}, spec{n: 1440, mss: 9000, v6: true}, 1, 0, good},
+		{"with a tag", Limits{Csum: true, MaxFrame: 1514}, spec{n: 1460, mss: 1461, tags: 1}, 1, 0, left},
+		{"with cwr", Limits{GSO: all, Csum: true, MaxFrame: 1514}, spec{n: 1, mss: 65535, flags: splitter.CWR}, 1, 0, left},
+		{"without payload", Limits{MaxFrame: 100}, spec{n: 0, mss: 65535}, 1, 0, good},
+		{"uso, shorter", Limits{MaxFrame: 1514}, spec{udp: true, n: 1472, mss: 2000}, 1, 0, good},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := pair(t)
@@ -118,12 +124,12 @@ func TestTooBigIsDropped(t *testing.T) {
 	a, b := pair(t)
 	b.setLimits(Limits{GSO: GSO(splitter.GSOTCPv4), Csum: true, MaxFrame: 1514})
 	for name, sp := range map[string]spec{"frame": {n: 1461}, "segments": {n: 9000, mss: 1461},
-		"partial": {n: 1461, csum: splitter.CsumPartial}} {
+		"one segment": {n: 1461, mss: 65535}, "partial": {n: 1461, csum: splitter.CsumPartial}} {
 		p := a.sent(a.packet(b.mac, sp))
 		testkit.Equal(t, name, p.Verdict, Drop(DropTooBig))
 	}
 	p := a.sent(a.packet(b.mac, spec{n: 1460}))
-	if p.Verdict.Kind != Taken || b.link.Counters().Drops[DropTooBig] != 3 || len(b.take()) != 1 {
+	if p.Verdict.Kind != Taken || b.link.Counters().Drops[DropTooBig] != 4 || len(b.take()) != 1 {
 		t.Errorf("%+v", p.Verdict)
 	}
 }

@@ -13,6 +13,9 @@ type LinkOptions struct {
 	Down Impairment // of what the port receives
 	// Identity says which source addresses the port's frames may have; nil: any.
 	Identity *Identity
+	// Storm is how many frames to group addresses the port may send a second; those beyond are dropped (DropStorm). 0:
+	// any number.
+	Storm int
 }
 
 // Link is a port's way into the switch.
@@ -29,8 +32,9 @@ type Link struct {
 	id      uint16 // in the tables, while attached
 	serial  uint32 // never used again
 	up      atomic.Pointer[impaired]
-	places  bool          // port is a Placer
-	who     *identity     // nil: any
+	places  bool      // port is a Placer
+	who     *identity // nil: any
+	storm   storm
 	drained chan struct{} // capacity 1: the last worker has left
 	detach  sync.Once
 }
@@ -78,6 +82,15 @@ func (l *Link) Name() string { return l.port.Name() }
 // Serial is the link's number, by which receivers know who sent a packet (Packet.From). It is never 0, and on one
 // switch no two links ever have the same.
 func (l *Link) Serial() uint32 { return l.serial }
+
+// Restarted tells the other ports that the machine behind this one begins anew (RestartObserver).
+func (l *Link) Restarted() {
+	for _, o := range l.sw.ports.Load().list {
+		if p, ok := o.port.(RestartObserver); ok && o != l {
+			p.PortRestarted(l)
+		}
+	}
+}
 
 // Port returns the port.
 func (l *Link) Port() Port { return l.port }
@@ -141,6 +154,12 @@ func (l *Link) forward(w *Worker, batch []*Packet) {
 			dst = p.Dst
 			to = l.sw.find(ports, dst)
 		}
+		if to == allLinks && dst.multicast() && !l.storm.pass() {
+			l.send(w, ports, run, batch[start:i])
+			l.count.drop(p, DropStorm)
+			run, start = nil, i+1
+			continue
+		}
 		if to != run {
 			l.send(w, ports, run, batch[start:i])
 			run, start = to, i
@@ -171,6 +190,10 @@ func (l *Link) forwardAlone(w *Worker, ports *ports, one []*Packet, r DropReason
 	}
 	if !l.sw.table.learn(q.Src.key(), l.id) {
 		l.count.notLearned.Add(1)
+	}
+	if q.Dst.multicast() && !l.storm.pass() {
+		l.count.drop(p, DropStorm)
+		return
 	}
 	l.send(w, ports, l.sw.find(ports, q.Dst), one)
 	if q != p {

@@ -199,10 +199,11 @@ func Drop(r DropReason) Verdict { return Verdict{Kind: Dropped, Reason: r} }
 
 // Waitable is a receive queue without buffers.
 type Waitable interface {
-	// Arm registers a wake, to be called once, soon after the queue got buffers or died. It returns false if the queue
-	// has buffers already (or is dead): then do not wait.
+	// Arm registers a wake, to be called once, after the queue got buffers or died: soon, but for wakers that take turns
+	// (nic.PortWaker). It returns false if the queue has buffers already (or is dead): then do not wait.
 	Arm(w Waker) bool
-	// Disarm takes the registration back. The wake may still come once, if it was on its way.
+	// Disarm takes the registration back, or ends the turn that the wake began. The wake may still come once, if it was on
+	// its way.
 	Disarm(w Waker)
 }
 

@@ -49,6 +49,14 @@ func cwr(m *splitter.Meta) bool {
 	return m.Headers.Class == splitter.TCP && m.Headers.TCPFlags&splitter.CWR != 0
 }
 
+// RestartObserver is a Port that keeps something for machines behind other ports: it hears that one begins anew.
+type RestartObserver interface {
+	// PortRestarted says that the machine behind a link knows nothing any more of what it has sent and received: its
+	// device was reset, has another driver, or nobody behind it. It is called on that port's control goroutine, and
+	// does not wait.
+	PortRestarted(l *Link)
+}
+
 // Port is a receiver attached to the wire.
 type Port interface {
 	Name() string

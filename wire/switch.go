@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"vnic.dev/vnic/shape"
 )
 
 // MaxPorts is how many ports a switch has.
@@ -85,6 +87,7 @@ func (s *Switch) Attach(p Port, opts LinkOptions) (*Link, error) {
 	s.serial++
 	l := &Link{who: who, sw: s, port: p, id: uint16(id), serial: s.serial, drained: make(chan struct{}, 1)}
 	_, l.places = p.(PlacementReporter)
+	l.storm.init(opts.Storm, shape.Now)
 	l.up.Store(newImpaired(l, levelUp, opts.Up))
 	l.down.Store(newImpaired(l, levelDown, opts.Down))
 	if who != nil {
@@ -112,6 +115,7 @@ func (s *Switch) Detach(l *Link) error {
 		s.table.forget(l.id) // no address is learned for it any more
 		s.names.leave(l)
 		s.remove(l, true)
+		l.Restarted()
 		s.log.Info("port detached", "port", l.Name())
 		err = nil
 	})

@@ -1,6 +1,7 @@
 package gpumodule
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,6 +41,9 @@ func Look(ctx context.Context, o Options, given string, canFetch bool) assets.Fa
 	}
 	if c == nil && !canFetch && !assets.HasBundle(o.Options, compilerBundle()) {
 		return fact(assets.Worse, "cannot be built: "+ErrNoCompiler.Error(), "install gcc and make")
+	}
+	if given := cmp.Or(o.Options.Kernel, os.Getenv(assets.EnvKernel)); o.Kernel.Image == "" && given != "" {
+		return fact(assets.Worse, "not known before there is a guest kernel", "see above")
 	}
 	if o.Kernel.Image == "" {
 		return fact(assets.Good, "built by "+by+" when a guest first needs it, for the kernel that is fetched", "")

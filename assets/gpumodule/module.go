@@ -75,6 +75,9 @@ func Make(ctx context.Context, o Options) (path string, err error) {
 	if err != nil {
 		return "", err
 	}
+	if err := assets.CheckCached(filepath.Dir(dir), filepath.Join(assets.GPUModules, filepath.Base(path))); err != nil {
+		return "", err
+	}
 	if _, err := os.Stat(path); err == nil {
 		now := time.Now()
 		_ = os.Chtimes(path, now, now) // marks it used; a cache that we may not write is not pruned either

@@ -127,11 +127,16 @@ func (m *maker) bundle(ctx context.Context, b assets.Bundle) (*assets.Tree, erro
 	return t, nil
 }
 
-func (m *maker) progress(what string) {
+// progress says what is built, and how many steps of it are done.
+func (m *maker) progress(kind string, done int64) {
 	if m.o.Progress != nil {
-		m.o.Progress(assets.Progress{Step: "build", What: what})
+		m.o.Progress(assets.Progress{Step: "build", What: kinds[kind], Done: done})
 	}
 }
+
+// kinds are the images, in a user's words.
+var kinds = map[string]string{"root": "the tests' file system", "modules": "an image of the kernel's modules",
+	"tests": "the kernel's tests", "patched": "the kernel's tests, patched"}
 
 func (m *maker) make(ctx context.Context) (err error) {
 	if m.im.Root, err = m.image(ctx, "root", []string{filepath.Base(m.root.Dir), rootFiles()},
@@ -173,7 +178,7 @@ func (m *maker) image(ctx context.Context, kind string, parts []string, files fu
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
-	m.progress(kind)
+	m.progress(kind, 0)
 	work, err := os.MkdirTemp(filepath.Join(m.cache, "selftests"), ".new-")
 	if err != nil {
 		return "", err
@@ -308,7 +313,7 @@ func (m *maker) tests(ctx context.Context) error {
 				return nil, err
 			}
 			var log bytes.Buffer
-			if err := build(ctx, m.tools.Dir, src, ks, &log); err != nil {
+			if err := build(ctx, m.tools.Dir, src, ks, &log, func(done int64) { m.progress(kind, done) }); err != nil {
 				return nil, errors.Join(err, m.keep(kind, log.Bytes()))
 			}
 			if err := m.buildPreload(ctx, ks); err != nil {

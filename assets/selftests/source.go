@@ -90,7 +90,7 @@ func copySource(ctx context.Context, user, dir string) error {
 }
 
 // build builds the tests in a tree of source, and installs them to ks.
-func build(ctx context.Context, tools, dir, ks string, log *bytes.Buffer) error {
+func build(ctx context.Context, tools, dir, ks string, log *bytes.Buffer, progress func(done int64)) error {
 	bin := filepath.Join(dir, ".vnic-bin")
 	if err := os.MkdirAll(filepath.Join(bin, "python"), 0o755); err != nil {
 		return err
@@ -120,10 +120,15 @@ func build(ctx context.Context, tools, dir, ks string, log *bytes.Buffer) error 
 		// the source).
 		args = append(args, "HAS_IOURING_ZCRX=y")
 	}
+	done := int64(0)
 	c := proc.Command{Dir: dir, Env: []string{"PATH=" + bin + ":" + filepath.Join(tools, "usr/bin") + ":" +
 		filepath.Join(tools, "usr/sbin") + ":" + os.Getenv("PATH"), "C_INCLUDE_PATH=" + include, "MAKEFLAGS=", "CFLAGS=",
 		"LDFLAGS=", "PYTHONPATH="},
-		Stdout: func(line string) { fmt.Fprintln(log, line) }}
+		Stdout: func(line string) { // make names each step
+			fmt.Fprintln(log, line)
+			done++
+			progress(done)
+		}}
 	if _, err := c.Run(ctx, filepath.Join(tools, "usr/bin/make"), args...); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()

@@ -14,6 +14,7 @@ import (
 
 	"vnic.dev/vnic/block"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/diagnosis"
 	"vnic.dev/vnic/internal/limits"
 )
 
@@ -213,6 +214,7 @@ func (d *Device) connect(ctx context.Context, to **link, what string) (e export,
 	defer cancel()
 	c, err := d.c.Device.Dial(ctx, netip.AddrPortFrom(d.c.Local, 0), d.c.Server)
 	if err != nil {
+		err = diagnosis.DialServer(err, d.c.Server)
 		if ctx.Err() != nil {
 			err = fmt.Errorf("%w: %w", err, context.Cause(ctx))
 		}

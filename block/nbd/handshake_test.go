@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
@@ -178,6 +179,13 @@ func TestOpenIsRefused(t *testing.T) {
 	testkit.ErrorSays(t, err,
 		"the export has 524288 bytes and flags 0x105, and to the read connection 1048576 and 0x105")
 	testkit.Equal(t, "bindings that are left", len(r.dev.Stats().Bindings), 0)
+
+	nobody := testkit.Must(net.Listen("tcp", netip.AddrPortFrom(s.at.Addr(), 0).String()))(t)
+	r.conf.Server = netip.MustParseAddrPort(nobody.Addr().String())
+	testkit.OK(t, nobody.Close())
+	err = testkit.Err(Open(t.Context(), r.conf))
+	testkit.ErrorIs(t, err, syscall.ECONNREFUSED)
+	testkit.ErrorSays(t, err, "no server listens at its port")
 }
 
 // Whatever a server says, a handshake ends, and what it gives is sound.

@@ -16,6 +16,7 @@ import (
 
 	"vnic.dev/vnic/block"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/diagnosis"
 	"vnic.dev/vnic/internal/limits"
 )
 
@@ -222,7 +223,7 @@ func (d *Device) dial(ctx context.Context) (*link, error) {
 	}
 	c, err := d.c.Device.Dial(ctx, local, d.c.Target)
 	if err != nil {
-		return nil, err
+		return nil, diagnosis.DialServer(err, d.c.Target)
 	}
 	return &link{c: c, timeout: d.c.Timeout, align: wordLen}, nil
 }

@@ -162,9 +162,6 @@ func (r *run) begin() error {
 			continue
 		}
 		s := r.q.take(o)
-		if o.Write && o.Len <= r.q.inCapsule {
-			s.got = o.Len // nothing is asked for
-		}
 		r.open = append(r.open, s)
 		r.unans++
 		if !o.Write {
@@ -374,6 +371,10 @@ func (r *run) capsule(b *[headLen]byte) error {
 	switch {
 	case err != nil:
 		return err
+	case p.Status.mayRetry() && s.retries < maxRetries: // behind its data, where that is being sent
+		s.retries++
+		r.q.renew(s)
+		return r.give(r.q.job(s))
 	case !p.Status.ok():
 		r.answer(s, r.q.opError(s, p.Status))
 		return nil

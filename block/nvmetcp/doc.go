@@ -13,6 +13,9 @@
 // After an error the connection is not made again: Open another Device. A write is whole on the target when it has
 // answered, but no Flush is sent: a volatile write cache there stays one.
 //
+// A command that the target refuses is sent again at once, up to five times, unless the status has Do Not Retry, as by
+// Linux's initiator; then its status is the operation's error.
+//
 // What the target sends is hostile until checked. A head is looked at once, checked, then used; data goes nowhere
 // but to the rest of the memory of the operation that it names, in order. What breaks the protocol ends the
 // connection with block.ErrProtocol, by a reset: no H2CTermReq is sent, as by Linux's initiator. A target that

@@ -457,7 +457,11 @@ func TestOpenRefusals(t *testing.T) {
 	} {
 		conf := r.conf
 		c.change(&conf)
-		testkit.ErrorIs(t, testkit.Err(Open(ctx, conf)), c.want)
+		err := testkit.Err(Open(ctx, conf))
+		testkit.ErrorIs(t, err, c.want)
+		if c.want == syscall.ECONNREFUSED {
+			testkit.ErrorSays(t, err, "no server listens at its port")
+		}
 	}
 	for _, c := range []struct {
 		name   string

@@ -48,6 +48,7 @@ type slot struct {
 	cid      uint16
 	used     bool
 	answered bool   // by the target: with status, or all is well
+	retries  int    // how often it was sent again
 	got      uint64 // of a read: bytes that have come; of a write: that were asked for
 	began    time.Time
 	err      error
@@ -94,9 +95,19 @@ func (q *queue) take(o block.Op) *slot {
 	i := q.free[len(q.free)-1]
 	q.free = q.free[:len(q.free)-1]
 	s := &q.slots[i]
-	s.op, s.cid = o, (s.cid>>slotBits+1)<<slotBits|i
-	s.used, s.answered, s.got, s.err, s.began = true, false, 0, nil, time.Now()
+	s.op, s.cid = o, s.cid&^(1<<slotBits-1)|i
+	s.used, s.retries, s.began = true, 0, time.Now()
+	q.renew(s)
 	return s
+}
+
+// renew makes a slot's command one that was not sent, with an identifier that no answer to another names.
+func (q *queue) renew(s *slot) {
+	s.cid += 1 << slotBits
+	s.answered, s.got, s.err = false, 0, nil
+	if s.op.Write && s.op.Len <= q.inCapsule {
+		s.got = s.op.Len // nothing is asked for
+	}
 }
 
 // put frees a slot.

@@ -10,11 +10,18 @@ type status uint16
 
 const statusDNR status = 1 << 14 // do not retry
 
+// maxRetries is how often a command is sent again (Linux's nvme_core.max_retries).
+const maxRetries = 5
+
 // code is SCT and SC.
 func (s status) code() uint16 { return uint16(s) & 0x7ff }
 
 // ok says that the command did what it was to do.
 func (s status) ok() bool { return s.code() == 0 }
+
+// mayRetry reports whether the same command may do better. It is sent again at once: a delay, CRD, is only given to
+// hosts that have asked for it (Host Behavior Support, ACRE; Base 5.21.1.22).
+func (s status) mayRetry() bool { return !s.ok() && s&statusDNR == 0 }
 
 var statusTypes = [8]string{0: "generic", 1: "command specific", 2: "media", 3: "path", 7: "vendor specific"}
 

@@ -15,7 +15,7 @@ func tellFlows(w io.Writer, last *stat.Page, accel qemu.Accel, file *draft) erro
 	if last == nil {
 		return nil
 	}
-	err := stat.FlowTable(w, last.Flows)
+	err := printText(w, func(w io.Writer) error { return stat.FlowTable(w, last.Flows) })
 	if file == nil {
 		return err
 	}

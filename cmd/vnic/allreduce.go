@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"vnic.dev/vnic/cmd/vnic/internal/allreduce"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
@@ -28,12 +29,17 @@ every element with a reference of its own, and the NICs count where payload lay.
 		Example: `  vnic allreduce                                two QEMU guests, 1 to 16 MiB of floats
   vnic allreduce --guest inproc --guests 4      the same without QEMU, in a second
   vnic allreduce --guests 4 --nic gve,gve,virtio   a ring of both kinds of NIC
-  vnic allreduce -b 8 -e 64M -f 2 -n 20 -w 5    nccl-tests' flags
+  vnic allreduce -g 4 -b 8 -e 64M -f 2 -n 20 -w 5 -o sum   nccl-tests' flags
   vnic allreduce --mode both                    beside it through the guests' RAM
   vnic allreduce --loss 1%                      links that lose segments
   vnic allreduce --p2p off=1                    rank 1's NIC does not reach its GPU: only its host bytes rise
   vnic allreduce --op all_gather --dtype bfloat16`,
-		Args: cobra.NoArgs,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 && c.Flags().Changed("check") { // nccl-tests has -c 0
+				return usagef(c, "-c %s: write -c=%s", args[0], args[0])
+			}
+			return cobra.NoArgs(c, args)
+		},
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := u.complete(c); err != nil {
 				return err
@@ -54,14 +60,14 @@ every element with a reference of its own, and the NICs count where payload lay.
 				return misuse(c, err)
 			}
 			return runUse(u, c, func(ctx context.Context, ui *ui) (*allreduce.Report, error) {
-				o.Progress = ui.steps
+				o.Progress = ui.sizes
 				return allreduce.Do(ctx, &o)
 			})
 		},
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.IntVar(&o.Guests, "guests", o.Guests,
+	f.IntVarP(&o.Guests, "guests", "g", o.Guests,
 		fmt.Sprintf("guests, each a rank (1 to %d; default with --lab: all)", guests.MaxGuests))
 	f.VarP((*bytesFlag)(&o.Min), "minbytes", "b", "the smallest size")
 	f.VarP((*bytesFlag)(&o.Max), "maxbytes", "e", "the largest size")
@@ -72,13 +78,50 @@ every element with a reference of its own, and the NICs count where payload lay.
 	f.BoolVarP(&o.Validate, "check", "c", o.Validate, "compare every element")
 	f.VarP((*typeFlag)(&o.Type), "dtype", "d",
 		"type of the elements: "+strings.Join(slices.Sorted(maps.Keys(allreduce.Types)), ", "))
-	f.StringVar(&o.Op, "op", o.Op, "operation: "+strings.Join(allreduce.Ops, ", "))
-	f.IntVar(&o.Root, "root", 0, "rank that a broadcast is from")
+	f.VarP((*opFlag)(&o.Op), "op", "o", "operation: "+strings.Join(allreduce.Ops, ", ")+"; sum, nccl-tests' word for "+
+		"what is done with elements, is all_reduce")
+	f.IntVarP(&o.Root, "root", "r", 0, "rank that a broadcast is from")
 	f.IntVar(&o.Channels, "channels", o.Channels, "rings that share each operation, each with a queue and a connection")
 	f.DurationVar(&o.Timeout, "timeout", o.Timeout,
 		"for how long a rank waits for a neighbour of which there is neither byte nor acknowledgment")
 	u.flags(c)
+	f.SetNormalizeFunc(ncclName)
+	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		if s := err.Error(); strings.HasPrefix(s, "unknown ") {
+			err = fmt.Errorf("%w; of nccl-tests' flags there are -g (--guests: each is a rank with a GPU), -b, -e, -f, -n, "+
+				"-w, -c, -o, -d and -r", err)
+		}
+		return misuse(c, err)
+	})
 	return c
+}
+
+// ncclName is our name of a flag of nccl-tests that has another one there.
+func ncclName(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+	switch name {
+	case "ngpus":
+		name = "guests"
+	case "datatype":
+		name = "dtype"
+	}
+	return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
+}
+
+// opFlag is an operation, or nccl-tests' name of the reduction.
+type opFlag string
+
+func (o *opFlag) Type() string   { return "string" }
+func (o *opFlag) String() string { return string(*o) }
+
+func (o *opFlag) Set(s string) error {
+	switch s {
+	case "sum":
+		s = transfer.AllReduce
+	case "prod", "min", "max", "avg", "mulsum", "all":
+		return fmt.Errorf("GPUs here add up: sum, or one of %s", strings.Join(allreduce.Ops, ", "))
+	}
+	*o = opFlag(s)
+	return nil
 }
 
 // countsFlag are numbers of elements.
@@ -110,7 +153,7 @@ func (t *typeFlag) String() string { return devmem.Type(*t).String() }
 func (t *typeFlag) Set(s string) error {
 	v, known := allreduce.Types[s]
 	if !known {
-		return fmt.Errorf("%s", strings.Join(slices.Sorted(maps.Keys(allreduce.Types)), ", "))
+		return fmt.Errorf("GPUs here add up %s", strings.Join(slices.Sorted(maps.Keys(allreduce.Types)), ", "))
 	}
 	*t = typeFlag(v)
 	return nil

@@ -50,7 +50,7 @@ the model by which labs' links are shared, where what is shared is this machine'
 			case list && f.NFlag() > 1:
 				return usagef(c, "--list: nothing is measured: give no other flag")
 			case list:
-				return bench.List(c.OutOrStdout())
+				return printText(c.OutOrStdout(), bench.List)
 			case model && f.Changed("only"):
 				return usagef(c, "--model: it has rows of its own, and measures all of them: leave --only out")
 			case model && (quick || f.Changed("pairs")):
@@ -115,7 +115,7 @@ func measure(c *cobra.Command, o bench.Options, plot string, asJSON bool) (err e
 	if asJSON {
 		err = errors.Join(err, printJSON(c.OutOrStdout(), rep))
 	} else {
-		err = errors.Join(err, rep.Table(c.OutOrStdout()))
+		err = errors.Join(err, printText(c.OutOrStdout(), rep.Table))
 	}
 	if picture != nil {
 		err = errors.Join(err, rep.SVG(picture))
@@ -136,5 +136,5 @@ func measureModel(c *cobra.Command, o bench.Options, asJSON bool) error {
 	if asJSON {
 		return printJSON(c.OutOrStdout(), rep)
 	}
-	return rep.Table(c.OutOrStdout())
+	return printText(c.OutOrStdout(), rep.Table)
 }

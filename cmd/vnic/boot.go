@@ -187,6 +187,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	f.BoolVar(&o.NoGateway, "no-gateway", false, "nothing on the switch but the guests: as --gateway off")
 	uplinkFlag(f, &ups)
 	allowMACFlag(f, &o.AllowMAC, "only the NIC's own")
+	stormFlag(f, &o.Storm)
 	sandboxFlag(f, &sandbox)
 	f.StringVar(&o.End, "end", boot.EndAll, "of several guests: "+boot.EndAll+", when all programs have ended; or "+
 		boot.EndFirstFailure+", when one has failed: its status is vnic's")

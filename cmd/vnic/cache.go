@@ -56,7 +56,7 @@ used (tools: when they were made).`,
 			if asJSON {
 				return printCacheJSON(c.OutOrStdout(), dir, list)
 			}
-			return printCache(c.OutOrStdout(), dir, list)
+			return printText(c.OutOrStdout(), func(w io.Writer) error { return printCache(w, dir, list) })
 		},
 	}
 	c.Flags().SortFlags = false

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/qemu"
 )
 
@@ -28,7 +29,7 @@ guest is started, and the network is not used.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			rep := qemu.Doctor(c.Context(), o)
 			if report {
-				return rep.PrintReport(c.OutOrStdout())
+				return printText(c.OutOrStdout(), rep.PrintReport)
 			}
 			if asJSON {
 				return printJSON(c.OutOrStdout(), rep)
@@ -60,9 +61,10 @@ func printDoctor(w io.Writer, rep *qemu.Report) error {
 		default:
 			mark = red(w, mark)
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\n", f.Name, mark, f.Value)
+		fmt.Fprintf(tw, "%s\t%s\t%s\n", f.Name, mark, agent.Plain(f.Value))
 		if f.Fix != "" {
-			fmt.Fprintf(tw, "\t%s\t%s\n", paint(w, "39", ""), f.Fix) // as many escapes as above: tabwriter counts them
+			// As many escapes as above: tabwriter counts them.
+			fmt.Fprintf(tw, "\t%s\t%s\n", paint(w, "39", ""), agent.Plain(f.Fix))
 		}
 	}
 	if err := tw.Flush(); err != nil {

@@ -79,8 +79,8 @@ func gatewayFlags(f *pflag.FlagSet, g *lab.GatewayFlags, ports string) {
 	f.StringVar(&g.Gateway, "gateway", "",
 		"nat, to this machine's network; isolated: the guests, their names and --forward; off: there is none (default nat)")
 	f.StringVar(&g.HostPorts, "host-ports", "",
-		"ports of this machine itself that guests reach, TCP and UDP, loopback included: all, none or 80,8000-8010 "+
-			"(default "+ports+")")
+		"ports of this machine itself that guests reach, TCP and UDP, loopback included: all, none or 80,8000-8010; vnic's "+
+			"own, as --http's, only by their numbers (default "+ports+")")
 	f.StringArrayVar(&g.Deny, "deny", nil,
 		"address or network, as 10.0.0.0/8, that guests do not reach; once for each")
 	f.StringArrayVar(&g.Allow, "allow", nil,
@@ -114,7 +114,7 @@ func maxMTUFlag(f *pflag.FlagSet, mtu *int) {
 func xdpFlag(f *pflag.FlagSet, xdp *bool) {
 	f.BoolVar(xdp, "xdp", false, "have the kernel's virtio driver take native XDP programs: the NIC offloads nothing for "+
 		"it to receive, so packets come one by one, and slower; without, native XDP is refused, and each generic program "+
-		"gets a warning in the kernel's log; gve needs no flag for XDP")
+		"gets a warning in the kernel's log; gve takes no such flag, and native XDP after, in the guest, "+lab.GVEBeforeXDP)
 }
 
 // uplinksFlag are uplinks, whose names count.
@@ -171,6 +171,12 @@ func (m *macsFlag) Set(s string) error {
 func allowMACFlag(f *pflag.FlagSet, m *lab.AllowedMACs, own string) {
 	f.Var((*macsFlag)(m), "allow-mac", "other MACs that guests may send from, with commas, or any, as for a bridge or "+
 		"macvlan in a guest; never the gateway's or another guest's (default: "+own+")")
+}
+
+// stormFlag bounds what each guest's NIC sends to all others.
+func stormFlag(f *pflag.FlagSet, storm *uint) {
+	f.UintVar(storm, "storm", lab.DefaultStorm, "broadcast and multicast `frames` that a guest may send a second; what is "+
+		"beyond is dropped, and counted as storm (0: no limit)")
 }
 
 // limitFlag is a time that something may take.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -203,18 +204,18 @@ with the words of nvidia-smi topo. - is standard input. Presets are:
 				if err != nil {
 					return err
 				}
-				return labshow.Host(out, m)
+				return printText(out, func(w io.Writer) error { return labshow.Host(w, m) })
 			}
 			l, err := readLab(c, args[0])
 			if err != nil {
 				return err
 			}
 			if tree {
-				return labshow.Lab(out, l)
+				return printText(out, func(w io.Writer) error { return labshow.Lab(w, l) })
 			}
 			b, err := l.YAML()
 			if err == nil {
-				_, err = out.Write(b)
+				err = printText(out, func(w io.Writer) error { _, err := w.Write(b); return err })
 			}
 			return err
 		},

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 
@@ -22,7 +21,7 @@ func loadCommand() *cobra.Command {
 it, the tensors of a safetensors file, or records that a consumer takes in batches, as a training loop does. Data
 goes from the wire to the GPU; a CPU sees the heads of responses alone. Without a URL there is a server in this
 process. HOST may be this machine, as localhost. A file that changes meanwhile is an error; a server that goes away
-and comes back is not.`,
+and comes back, or is too busy for a while, is not.`,
 		Example: `  vnic load                                        64 MiB from a server of its own
   vnic load --format records --step 50ms           a consumer that needs 50 ms a batch: how long it waits for data
   vnic load --format safetensors --nic gve         tensors, by the kernel's TCP
@@ -45,7 +44,7 @@ and comes back is not.`,
 			if err != nil {
 				return err
 			}
-			defer func() { err = errors.Join(err, s.Close()) }()
+			defer s.Close()
 			return runUse(u, c, func(ctx context.Context, ui *ui) (*load.Report, error) {
 				o.Progress = ui.progress
 				return load.Do(ctx, &o, s)
@@ -67,7 +66,8 @@ and comes back is not.`,
 	f.StringVar(&o.SHA256, "sha256", "", "digest that what landed must have, in hexadecimal digits")
 	f.Var((*bytesFlag)(&o.Size), "size", "without a URL: bytes of the file")
 	f.DurationVar(&o.Timeout, "timeout", o.Timeout, "for how long a server that was asked may be silent")
-	f.DurationVar(&o.Retry, "retry", o.Retry, "for how long it is tried again, without a byte more")
+	f.DurationVar(&o.Retry, "retry", o.Retry, "for how long, without a byte more, a server is tried again that is away "+
+		"or answers 408, 429 or 5xx; Retry-After included")
 	gatewayFlags(f, o.Gateway, "the URL's, if its host is this machine")
 	u.flags(c)
 	return c

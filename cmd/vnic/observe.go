@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"io"
 	"log/slog"
 	"time"
@@ -63,10 +62,3 @@ func logTo(w io.Writer, level slog.Level, verbose bool) *slog.Logger {
 
 // timeOfDay is how messages of commands that run for long begin.
 func timeOfDay() string { return time.Now().Format(time.TimeOnly) }
-
-// printJSON prints one object, for programs.
-func printJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
-}

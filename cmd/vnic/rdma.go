@@ -19,7 +19,12 @@ func rdmaCommand() *cobra.Command {
 one-sided: guest 0 asks its NIC, and guest 1 has told once which memory that may use. NICs carry out and acknowledge
 packets, send again what is lost, and refuse what was not offered. The host compares every byte of GPU memory, and the
 NICs count where payload lay at both ends. Path MTU is the largest that links have room for: 1024 with an MTU of 1500,
-4096 with 9000.`,
+4096 with 9000.
+
+Columns, in bytes that a NIC read from memory or wrote to it: device and GPU file (GPU memory that is registered, and
+GPU memory that is not), host (the guest's RAM), bounced (of host: on its way to or from a GPU that the NIC does not
+reach), moved again (of all of these: for packets that were sent again). Sent again, NAKs and timeouts count packets,
+refusals, and times without an answer.`,
 		Example: `  vnic rdma put                                two QEMU guests, 64 MiB
   vnic rdma get --guest inproc                 the other way round, without QEMU, in a second
   vnic rdma put --nic gve,virtio --mtu 9000    a NIC of each kind, large packets

@@ -308,7 +308,7 @@ func printReport(w io.Writer, rep *run.Report, asJSON bool) error {
 		return printJSON(w, rep)
 	}
 	var table strings.Builder
-	if err := rep.Table(&table); err != nil {
+	if err := printText(&table, rep.Table); err != nil {
 		return err
 	}
 	_, err := io.WriteString(w, strings.NewReplacer("MISMATCH", red(w, "MISMATCH"), "  match",

@@ -87,7 +87,7 @@ failure.`,
 			if list {
 				names, err := selftest.List(c.Context(), &o)
 				ui.done()
-				return errors.Join(printNames(c.OutOrStdout(), names), ofSelftest(c, err))
+				return errors.Join(printText(c.OutOrStdout(), func(w io.Writer) error { return printNames(w, names) }), ofSelftest(c, err))
 			}
 			o.Ended = func(p *kselftest.Program) { ui.note("%s", selftest.Line(p)) }
 			res, err := selftest.Do(c.Context(), &o)
@@ -185,9 +185,9 @@ func reportSelftest(c *cobra.Command, res *kselftest.Run, asJSON bool, xml xmlFi
 		return 1, err
 	}
 	if asJSON {
-		err = kreport.JSON(c.OutOrStdout(), res, j)
+		err = printEncoded(c.OutOrStdout(), func(w io.Writer) error { return kreport.JSON(w, res, j) })
 	} else {
-		err = kreport.Table(c.OutOrStdout(), res, j)
+		err = printText(c.OutOrStdout(), func(w io.Writer) error { return kreport.Table(w, res, j) })
 	}
 	if xml.Draft != nil {
 		var text bytes.Buffer
@@ -217,10 +217,13 @@ func tableOfSelftests(c *cobra.Command, files []string) error {
 		}
 		runs = append(runs, run)
 	}
-	if err := kreport.SideBySide(c.OutOrStdout(), runs); err != nil {
+	n := 0
+	err := printText(c.OutOrStdout(), func(w io.Writer) (err error) {
+		if err = kreport.SideBySide(w, runs); err == nil {
+			n, err = kreport.Yardstick(w, runs)
+		}
 		return err
-	}
-	n, err := kreport.Yardstick(c.OutOrStdout(), runs)
+	})
 	if err == nil && n > 0 {
 		err = fmt.Errorf("%d cases fail on vnic's virtio that pass on QEMU's own virtio-net: the reason is vnic's", n)
 	}

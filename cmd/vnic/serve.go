@@ -68,9 +68,10 @@ for each port and, of several, one that has all. They boot what 'vnic image buil
 
 A QEMU that hangs up may be followed by the next, and finds the GPU's memory as it was; a vnic that is
 started anew has new GPUs, so start QEMU anew as well: it warns of a QEMU that has memory of an earlier
-one. A gateway gives guests addresses by DHCP, names, and a way out: port0, port1, ... are guests, gateway
-is this machine, of which --host-ports says what they reach. For management software vnic serve keeps to
-QEMU's conventions of backend programs.`,
+one. With --json a QEMU's arguments are the "qemu" of a port or of a guest, or "all_ports", and behind them
+those of "boot", without which it boots nothing. A gateway gives guests addresses by DHCP, names, and a way
+out: port0, port1, ... are guests, gateway is this machine, of which --host-ports says what they reach. For
+management software vnic serve keeps to QEMU's conventions of backend programs.`,
 		Example: `  vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock                        one virtio NIC
   vnic serve --socket-path $XDG_RUNTIME_DIR/vnic%d.sock --ports 2            two on one switch
   vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --nic gve              a gVNIC, by vfio-user
@@ -134,7 +135,8 @@ QEMU's conventions of backend programs.`,
 			}
 			stderr := &lines{w: c.ErrOrStderr()}
 			o.Log = logTo(stderr, slog.LevelWarn, verbose)
-			note := func(format string, args ...any) { fmt.Fprintf(stderr, format+"\n", args...) }
+			note := func(format string, args ...any) { fmt.Fprintln(stderr, plainly(format, args...)) }
+			o.Accel = accel
 			if boots != nil {
 				o.Boot = boots.Args(accel == qemu.AccelKVM)
 				by := "TCG; with KVM: -accel kvm -cpu host"
@@ -150,7 +152,7 @@ QEMU's conventions of backend programs.`,
 				if asJSON {
 					return printJSON(out, r)
 				}
-				return r.Print(out)
+				return printText(out, r.Print)
 			}
 			if o.Lab != nil {
 				seedLab(o.Lab, note)
@@ -208,6 +210,9 @@ QEMU's conventions of backend programs.`,
 	f.StringVar(&o.NIC.Model, "nic", lab.Virtio,
 		"virtio, by vhost-user; or gve, by vfio-user, which needs QEMU "+assets.MinVFIOUser)
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each NIC's GPU, a power of two; 0: no GPUs")
+	f.Var((*bytesFlag)(&o.Memory), "frontend-memory",
+		"end the connection of a QEMU whose memory occupies more than that, looked at twice a second: its guest's RAM and a "+
+			"little more (default 0: no bound)")
 	f.IntVar(&o.NIC.QueuePairs, "queues", 0,
 		"queue pairs of each NIC; of gve its driver may have twice as many, as for XDP (default: virtio 2, gve 4)")
 	f.IntVar(&o.NIC.MTU, "mtu", 1500, mtuHelp)
@@ -229,6 +234,7 @@ QEMU's conventions of backend programs.`,
 		"lead a port of this machine's loopback to a guest: [tcp:|udp:]HOSTPORT:[portN:]GUESTPORT, with --lab [guestN:]")
 	uplinkFlag(f, &ups)
 	allowMACFlag(f, &o.AllowMAC, "only that of the first frame after QEMU connects")
+	stormFlag(f, &o.Storm)
 	accelerated(f, &accel)
 	sandboxFlag(f, &sandbox)
 	dump.Flags(f)

@@ -39,7 +39,7 @@ user's: $VNIC_RUNTIME_DIR, else $XDG_RUNTIME_DIR/vnic, /run/user/UID/vnic (root:
 			case asJSON:
 				return printJSON(c.OutOrStdout(), snap)
 			case once:
-				return stat.Table(c.OutOrStdout(), nil, snap)
+				return printText(c.OutOrStdout(), func(w io.Writer) error { return stat.Table(w, nil, snap) })
 			}
 			return watch(c.Context(), newRepaint(c.OutOrStdout()), c.ErrOrStderr(), snap)
 		},
@@ -138,7 +138,7 @@ func newRepaint(w io.Writer) *repaint {
 
 func (r *repaint) paint(f func(io.Writer) error) error {
 	var b strings.Builder
-	if err := f(&b); err != nil {
+	if err := printText(&b, f); err != nil {
 		return err
 	}
 	if r.size == nil {

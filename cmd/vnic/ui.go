@@ -28,7 +28,7 @@ type ui struct {
 	mu    sync.Mutex // guards what follows, and what is written
 	given bool       // the terminal is a guest's program's: it may be raw
 	doing string     // what the line is about
-	part  uint64     // of it, in quarters
+	part  uint64     // of it, in quarters, or how many steps of it are done
 	bar   *progressbar.ProgressBar
 	since time.Time     // when doing began; zero: bar shows it
 	stop  chan struct{} // closed by done
@@ -66,6 +66,9 @@ func (u *ui) paint() {
 		return
 	}
 	fmt.Fprintf(u.w, "\r\x1b[K%s", u.doing)
+	if u.part > 0 {
+		fmt.Fprintf(u.w, ": %d steps", u.part)
+	}
 	if s := time.Since(u.since) / time.Second; s > 0 {
 		fmt.Fprintf(u.w, " %d s", s)
 	}
@@ -90,15 +93,16 @@ func (u *ui) lines(s string) string {
 	return s
 }
 
-// note says what a user should know, whatever else is silent.
+// note says what a user should know, whatever else is silent. Its arguments are shown plain.
 func (u *ui) note(format string, args ...any) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.clear()
+	text := plainly(format, args...)
 	if u.times {
-		format = timeOfDay() + " " + format
+		text = timeOfDay() + " " + text
 	}
-	_, _ = io.WriteString(u.w, u.lines(fmt.Sprintf(yellow(u.w, "note:")+" "+format+"\n", args...)))
+	_, _ = io.WriteString(u.w, u.lines(yellow(u.w, "note:")+" "+text+"\n"))
 }
 
 // doingWhat is what a stage's name means, on a terminal.
@@ -140,7 +144,7 @@ func (u *ui) stage(s guests.Step) {
 func (u *ui) measuring(name string, done, total int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	switch what := fmt.Sprintf("%s (%d of %d)", name, done+1, total); {
+	switch what := fmt.Sprintf("%s (measurement %d of %d)", name, done+1, total); {
 	case u.quiet:
 	case u.tty:
 		u.spin(what)
@@ -158,11 +162,35 @@ func (u *ui) fetch(p assets.Progress) {
 	case u.quiet:
 	case p.Total > 0:
 		u.advance(what, uint64(p.Done), uint64(p.Total))
+	case p.Done > 0:
+		u.count(what, uint64(p.Done))
 	case u.tty:
 		u.spin(what)
 	case what != u.doing:
-		u.doing = what
+		u.completed()
+		u.doing, u.part = what, 0
 		fmt.Fprintf(u.w, "  %s\n", what)
+	}
+}
+
+// fewest is the first number of steps that is a line of its own.
+const fewest = 25
+
+// count shows how many steps are done of something of which nobody knows how many it has: elsewhere than on a terminal
+// at fewest, twice as many, and so on.
+func (u *ui) count(what string, done uint64) {
+	switch {
+	case u.tty:
+		if what != u.doing || u.since.IsZero() {
+			u.spin(what)
+		}
+		u.part = done
+	case what != u.doing:
+		u.completed()
+		u.doing, u.part = what, 0
+	case done >= max(2*u.part, fewest):
+		u.part = done
+		fmt.Fprintf(u.w, "  %s: %d steps\n", what, done)
 	}
 }
 
@@ -175,16 +203,16 @@ func (u *ui) progress(mode string, done, total uint64) {
 	}
 }
 
-// steps shows how far something is that is no bytes.
-func (u *ui) steps(what string, done, total uint64) {
+// sizes shows how many rows of an all-reduce's table are there.
+func (u *ui) sizes(mode string, done, total uint64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	switch {
 	case u.quiet:
 	case u.tty:
-		u.spin(fmt.Sprintf("%s: %d of %d", what, min(done+1, total), total))
+		u.spin(fmt.Sprintf("%s: size %d of %d", mode, min(done+1, total), total))
 	case done > 0:
-		fmt.Fprintf(u.w, "  %s: %d of %d\n", what, done, total)
+		fmt.Fprintf(u.w, "  %s: size %d of %d\n", mode, done, total)
 	}
 }
 
@@ -239,7 +267,7 @@ func (u *ui) completed() {
 	switch {
 	case u.bar != nil:
 		_ = u.bar.Finish()
-	case !u.tty && !u.quiet && u.part > 0 && u.part < 4:
+	case !u.tty && !u.quiet && u.part > 0 && u.part < 4: // quarters
 		u.part = 4
 		fmt.Fprintf(u.w, "  %s: 100%%\n", u.doing)
 	}
@@ -248,7 +276,7 @@ func (u *ui) completed() {
 // spin shows that something of unknown length is under way, and since when.
 func (u *ui) spin(what string) {
 	u.end()
-	u.doing, u.since = what, time.Now()
+	u.doing, u.since, u.part = what, time.Now(), 0
 	u.paint()
 }
 

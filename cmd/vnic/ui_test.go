@@ -71,6 +71,11 @@ func TestTerminalHasOneProgressLine(t *testing.T) {
 	shows("update forky")
 	u.fetch(assets.Progress{Step: "download", What: "kernel", Done: 10, Total: 100})
 	shows("download kernel  10% ")
+	u.fetch(assets.Progress{Step: "build", What: "tests"})
+	shows("build tests")
+	u.fetch(assets.Progress{Step: "build", What: "tests", Done: 7})
+	u.paint()
+	shows("build tests: 7 steps")
 	u.note("%s is untested", "this")
 	shows("note: this is untested\n")
 	u.stage(run.Step{Stage: "boot"})
@@ -104,6 +109,9 @@ func TestLogHasFewLines(t *testing.T) {
 			u.fetch(assets.Progress{Step: "download", What: "qemu", Done: i, Total: 100})
 		}
 		u.note("a note")
+		for i := range int64(120) {
+			u.fetch(assets.Progress{Step: "build", What: "tests", Done: i})
+		}
 		for round := 1; round <= 10; round++ {
 			for _, s := range run.Stages[4:] {
 				u.stage(run.Step{Stage: s, Mode: "devmem", Round: round, Rounds: 10})
@@ -122,6 +130,10 @@ func TestLogHasFewLines(t *testing.T) {
   download qemu: 75%
 note: a note
   download qemu: 100%
+  build tests
+  build tests: 25 steps
+  build tests: 50 steps
+  build tests: 100 steps
 stage: prepare
 stage: connect
 stage: transfer
@@ -146,7 +158,7 @@ func (rude) Table(w io.Writer) error {
 // What servers and guests say cannot drive a terminal.
 func TestServersWordsAreShownPlain(t *testing.T) {
 	var b strings.Builder
-	testkit.OK(t, printTable(&b, rude{}))
+	testkit.OK(t, printText(&b, rude{}.Table))
 	testkit.Equal(t, "table", b.String(), "disk red of\nnext\n")
 }
 

@@ -15,7 +15,6 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
-	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/lab/labfile"
 )
 
@@ -183,18 +182,5 @@ func runUse[R any, P interface {
 	if u.asJSON {
 		return errors.Join(err, printJSON(out, rep))
 	}
-	return errors.Join(err, printTable(out, rep))
-}
-
-// printTable prints a report for people. Some of it is a server's or a guest's words.
-func printTable(w io.Writer, rep interface{ Table(w io.Writer) error }) error {
-	var b, clean strings.Builder
-	if err := rep.Table(&b); err != nil {
-		return err
-	}
-	for line := range strings.Lines(b.String()) {
-		clean.WriteString(agent.Plain(line) + "\n")
-	}
-	_, err := io.WriteString(w, clean.String())
-	return err
+	return errors.Join(err, printText(out, rep.Table))
 }

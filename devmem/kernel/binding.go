@@ -216,7 +216,7 @@ func (d *Device) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error
 		return wrap("turn tcp-data-split on", d.enableSplit())
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: bind rx queues %v: %w", d.name, queues, err)
+		return nil, fmt.Errorf("%s: bind rx queues %s: %w", d.name, diagnosis.Numbers(queues), err)
 	}
 	return b, nil
 }

@@ -213,6 +213,9 @@ func TestGuestTextIsMadePlain(t *testing.T) {
 		"\x1b[1;31mred\x1b[0m \x07bell\ttab\r": "red bell tab",
 		"\x1b]0;title":                         "0;title",
 		"grüß\xff\u009b31m":                    "grüß31m",
+		"a\u202egnp.exe\u2069\u200f\u061c":     "agnp.exe",
+		"one\u2028two\u2029three\x7f\u0085":    "onetwothree",
+		"\u0645\u0631\u062d\u0628\u0627 - 你好":  "\u0645\u0631\u062d\u0628\u0627 - 你好", // right to left by itself
 	} {
 		testkit.Equal(t, in, Plain(in), want)
 	}

@@ -1,9 +1,17 @@
 package agent
 
-import "strings"
+import (
+	"strings"
+	"unicode"
+)
 
-// Plain drops escape sequences and control characters, lines' ends too: what a guest says is not fit for a terminal as
-// it is.
+// Obeyed reports whether a terminal may obey a character, or change the order of what is shown beside it: control
+// characters, C1 (U+0080 to U+009F) among them, lines' and paragraphs' ends, and Unicode's Bidi_Control.
+func Obeyed(r rune) bool {
+	return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
+}
+
+// Plain drops escape sequences and all that is Obeyed: what a guest says is not fit for a terminal as it is.
 func Plain(s string) string {
 	var b strings.Builder
 	inEscape := false
@@ -15,7 +23,7 @@ func Plain(s string) string {
 			inEscape = r == '[' || r == '?' || r == ';' || (r >= '0' && r <= '9')
 		case r == '\t':
 			b.WriteByte(' ')
-		case r < ' ' || (r >= 0x7f && r < 0xa0) || r == 0xfffd:
+		case Obeyed(r) || r == unicode.ReplacementChar:
 		default:
 			b.WriteRune(r)
 		}

@@ -95,6 +95,12 @@ func TestLeaseBecomesNetworkAndIdentity(t *testing.T) {
 	}
 }
 
+// Of several virtio NICs the last one is no interface of the kernel's: the greeting says which, and what helps.
+func TestInterfaceThatIsLeftIsNamed(t *testing.T) {
+	testkit.Equal(t, "line", left("eth1", "0000:00:05.0"), "eth1 is not the kernel's: of several virtio NICs the last "+
+		"one, 0000:00:05.0, is left to devmem programs ($VNIC_DEVICE); for two interfaces give the guest three NICs")
+}
+
 func TestImageHasTheFirstWordOfItsEnvironment(t *testing.T) {
 	got := environment([]string{"A=1", "VNIC_GUESTS=2", "TERM=xterm"}, []string{"VNIC_GUESTS=0", "VNIC_INDEX=1"},
 		[]string{"quiet", "TERM=vt100", "x"})

@@ -27,7 +27,7 @@ type network struct {
 	name  string // of the kernel's interface; "" = none
 	lease dhcp.Lease
 	env   []string // for programs
-	more  []string // what other interfaces have
+	more  []string // what other interfaces have, or became
 }
 
 // connect brings the interfaces up, by DHCP: all but the one that the kernel leaves to devmem programs. With an error
@@ -58,6 +58,9 @@ func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 		}
 		if err != nil {
 			return n, fmt.Errorf("%s: up: %w", name, err)
+		}
+		if leave {
+			n.more = append(n.more, left(name, device))
 		}
 		links[i] = l
 		c.Interfaces = append(c.Interfaces, guestnet.Interface{MAC: l.HardwareAddr.String(), Leave: leave})
@@ -98,6 +101,12 @@ func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 		}
 	}
 	return n, errors.Join(errs...)
+}
+
+// left says what became of an interface that the kernel lets go of.
+func left(name, device string) string {
+	return fmt.Sprintf("%s is not the kernel's: of several virtio NICs the last one, %s, is left to devmem programs "+
+		"($VNIC_DEVICE); for two interfaces give the guest three NICs", name, device)
 }
 
 // apart has each of several interfaces on one switch answer for its own addresses (Linux:

@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -105,7 +107,11 @@ func (t *tool) pickGPU() error {
 			return nil
 		}
 	}
-	return usageError{fmt.Errorf("-g: no GPU %d: there are %v", t.gpu, t.dev.GPUs)}
+	var ids []string
+	for _, g := range t.dev.GPUs {
+		ids = append(ids, strconv.Itoa(g.ID))
+	}
+	return usageError{fmt.Errorf("-g: no GPU %d: there are %s", t.gpu, strings.Join(ids, ", "))}
 }
 
 // numPages is ncdevmem's NUM_PAGES: how large a buffer is, at most.

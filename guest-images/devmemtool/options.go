@@ -106,7 +106,7 @@ func parse(args []string, out io.Writer) (*options, error) {
 func (o *options) check(rest []string) error {
 	switch {
 	case len(rest) > 0:
-		return fmt.Errorf("extra arguments: %q", rest)
+		return fmt.Errorf("extra arguments: %q", strings.Join(rest, " "))
 	case !o.server.IsValid():
 		return errors.New("missing -s: the server's address")
 	case o.port == 0:

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -34,8 +35,8 @@ func (c *Config) find(ctx context.Context) ([]rtnl.Link, error) {
 	for _, l := range links {
 		names = append(names, l.Name)
 	}
-	return nil, fmt.Errorf("no network interface %s, only %v: "+
-		"its driver is not in the kernel, or its probe has failed: %w", missing, names, unix.ENODEV)
+	return nil, fmt.Errorf("no network interface %s, only %s: "+
+		"its driver is not in the kernel, or its probe has failed: %w", missing, strings.Join(names, ", "), unix.ENODEV)
 }
 
 // sort puts links in the order of the interfaces, and gives the MAC address of one that is missing.

@@ -196,7 +196,8 @@ func findDisk(ctx context.Context, disk string) (path string, err error) {
 		return false
 	})
 	if err != nil {
-		return "", fmt.Errorf("no block device has that serial number, of %v: %w: %w", seen, unix.ENODEV, err)
+		return "", fmt.Errorf("no block device has that serial number, of %s: %w: %w", strings.Join(seen, ", "),
+			unix.ENODEV, err)
 	}
 	return path, nil
 }

@@ -96,6 +96,7 @@ void vnicgpu_mailbox_end(struct vnicgpu *gpu)
 	WRITE_ONCE(mailbox_of(gpu)->magic, 0);
 	wmb(); /* before anybody else has the page */
 	gen_pool_free(gpu->pool, gpu->start + gpu->mailbox, VNICGPU_MAILBOX_SIZE);
+	gpu->unheard = NULL;
 	gpu->has_mailbox = false;
 }
 
@@ -118,11 +119,20 @@ static struct slot *take(struct vnicgpu *gpu)
 	return s;
 }
 
-static void give(struct vnicgpu *gpu, const struct slot *s)
+/*
+ * Whether the NIC was waited for in vain, and has not taken note of that since: then nobody waits for it again. Reclaim
+ * would else wait once for each region that there is.
+ */
+static bool unheard(struct vnicgpu *gpu)
 {
+	bool is;
+
 	spin_lock(&gpu->slots_lock);
-	__clear_bit(s - mailbox_of(gpu)->slot, gpu->slots);
+	if (gpu->unheard && READ_ONCE(*gpu->unheard) != cpu_to_le32(GIVEN_UP))
+		gpu->unheard = NULL;
+	is = gpu->unheard;
 	spin_unlock(&gpu->slots_lock);
+	return is;
 }
 
 static void lost(struct vnicgpu *gpu)
@@ -141,6 +151,10 @@ int vnicgpu_tell(struct vnicgpu *gpu, const struct vnicgpu_note *note)
 	bool late;
 	int ret = 0;
 
+	if (unheard(gpu)) {
+		lost(gpu);
+		return -ETIMEDOUT;
+	}
 	for (;;) {
 		late = ktime_after(ktime_get(), end); /* before it looks: who was not run for long looks once more */
 		s = take(gpu);
@@ -175,6 +189,10 @@ int vnicgpu_tell(struct vnicgpu *gpu, const struct vnicgpu_note *note)
 	rmb(); /* what the NIC wrote to the pages is there */
 	if (!ret)
 		WRITE_ONCE(s->state, cpu_to_le32(FREE));
-	give(gpu, s);
+	spin_lock(&gpu->slots_lock);
+	if (ret)
+		gpu->unheard = &s->state;
+	__clear_bit(s - mailbox_of(gpu)->slot, gpu->slots);
+	spin_unlock(&gpu->slots_lock);
 	return ret;
 }

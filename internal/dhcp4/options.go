@@ -13,21 +13,22 @@ type Code uint8
 
 // Codes of options, each with its section of RFC 2132.
 const (
-	SubnetMask       Code = 1  // 3.3
-	Router           Code = 3  // 3.5
-	DNS              Code = 6  // 3.8
-	HostName         Code = 12 // 3.14
-	DomainName       Code = 15 // 3.17
-	InterfaceMTU     Code = 26 // 5.1
-	BroadcastAddress Code = 28 // 5.3
-	RequestedAddress Code = 50 // 9.1
-	LeaseTime        Code = 51 // 9.2, seconds
-	MessageType      Code = 53 // 9.6
-	ServerID         Code = 54 // 9.7
-	ParameterList    Code = 55 // 9.8
-	ErrorMessage     Code = 56 // 9.9, in a NAK
-	MaxMessageSize   Code = 57 // 9.10
-	ClientID         Code = 61 // 9.14
+	SubnetMask       Code = 1   // 3.3
+	Router           Code = 3   // 3.5
+	DNS              Code = 6   // 3.8
+	HostName         Code = 12  // 3.14
+	DomainName       Code = 15  // 3.17
+	InterfaceMTU     Code = 26  // 5.1
+	BroadcastAddress Code = 28  // 5.3
+	RequestedAddress Code = 50  // 9.1
+	LeaseTime        Code = 51  // 9.2, seconds
+	MessageType      Code = 53  // 9.6
+	ServerID         Code = 54  // 9.7
+	ParameterList    Code = 55  // 9.8
+	ErrorMessage     Code = 56  // 9.9, in a NAK
+	MaxMessageSize   Code = 57  // 9.10
+	ClientID         Code = 61  // 9.14
+	DomainSearch     Code = 119 // RFC 3397
 
 	optPad Code = 0   // 3.1, without a length
 	optEnd Code = 255 // 3.2, without a length

@@ -126,6 +126,19 @@ func TestErrorsOfThePeerSayWhatTheyMean(t *testing.T) {
 			t.Errorf("%v\nand not: %s", got, want)
 		}
 	}
+	for err, want := range map[error]string{
+		syscall.ECONNREFUSED:     "connection refused: 10.0.0.2 answers, and no server listens at its port 5000: start it",
+		syscall.EHOSTUNREACH:     "no route to host: nobody answers at 10.0.0.2: is it the server's address",
+		syscall.ENETUNREACH:      "network is unreachable: nobody answers at 10.0.0.2: is it the server's address",
+		syscall.ETIMEDOUT:        "connection timed out: 10.0.0.2:5000 neither accepts nor refuses: the server is stopped",
+		context.DeadlineExceeded: "deadline exceeded: 10.0.0.2:5000 neither accepts nor refuses: the server is stopped",
+		syscall.EINVAL:           "invalid argument",
+	} {
+		got := DialServer(Dial(os.NewSyscallError("connect", err), there), there)
+		if !errors.Is(got, err) || !strings.Contains(got.Error(), want) || strings.Contains(got.Error(), "guest") {
+			t.Errorf("%v\nand not: %s", got, want)
+		}
+	}
 	peer := net.TCPAddrFromAddrPort(there)
 	for err, want := range map[error]string{
 		syscall.ECONNRESET: "connection reset by peer: the program at 10.0.0.2:5000 has ended",

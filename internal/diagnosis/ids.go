@@ -78,6 +78,11 @@ func list(all []devmem.BindingStats) string {
 	return "; open ones: " + strings.Join(words, ", ")
 }
 
+// Numbers writes numbers as a sentence does: 1, 2, 3.
+func Numbers[N any](list []N) string {
+	return strings.ReplaceAll(strings.Trim(fmt.Sprint(list), "[]"), " ", ", ")
+}
+
 // NoFlow is the error of a rule that there is not, given the ids that there are: ENOENT.
 func NoFlow(id devmem.FlowID, all []devmem.FlowID) error {
 	slices.Sort(all)

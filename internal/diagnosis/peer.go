@@ -12,26 +12,54 @@ import (
 
 // Dial adds to the error of a connect who does not answer, and what is to be looked at.
 func Dial(err error, remote netip.AddrPort) error {
-	is := func(es ...error) bool {
-		for _, e := range es {
-			if errors.Is(err, e) {
-				return true
-			}
-		}
-		return false
-	}
-	switch {
-	case is(syscall.ECONNREFUSED):
+	switch reason, _ := why(err); reason {
+	case syscall.ECONNREFUSED:
 		return fmt.Errorf("%w: %v answers, and no program listens at its port %d: is the receiver started?", err,
 			remote.Addr(), remote.Port())
-	case is(syscall.EHOSTUNREACH, syscall.EHOSTDOWN, syscall.ENETUNREACH):
+	case syscall.EHOSTUNREACH:
 		return fmt.Errorf("%w: nobody answers at %v: is its guest up, and its device open? (with --nic virtio the address "+
 			"is there while its program runs)", err, remote.Addr())
-	case is(syscall.ETIMEDOUT, context.DeadlineExceeded, os.ErrDeadlineExceeded):
+	case syscall.ETIMEDOUT:
 		return fmt.Errorf("%w: %v neither accepts nor refuses: its program or its guest has ended or is stopped, or a rule "+
 			"leads the flow to a queue without pages", err, remote)
 	}
 	return err
+}
+
+// DialServer is an error of a device's Dial in the words of a server's client, where Dial has those of a receiver's.
+func DialServer(err error, remote netip.AddrPort) error {
+	says := ""
+	reason, is := why(err)
+	switch reason {
+	case syscall.ECONNREFUSED:
+		says = fmt.Sprintf("%v answers, and no server listens at its port %d: start it, or give the port that it has",
+			remote.Addr(), remote.Port())
+	case syscall.EHOSTUNREACH:
+		says = fmt.Sprintf("nobody answers at %v: is it the server's address, and the server up?", remote.Addr())
+	case syscall.ETIMEDOUT:
+		says = fmt.Sprintf("%v neither accepts nor refuses: the server is stopped, or a firewall drops what it is sent",
+			remote)
+	default:
+		return err
+	}
+	return &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(remote), Err: fmt.Errorf("%w: %s", is, says)}
+}
+
+// why is the reason for which a connect failed, of those that are much the same one, and the error that is in err; 0:
+// another reason.
+func why(err error) (reason syscall.Errno, is error) {
+	for reason, like := range map[syscall.Errno][]error{
+		syscall.ECONNREFUSED: {syscall.ECONNREFUSED},
+		syscall.EHOSTUNREACH: {syscall.EHOSTUNREACH, syscall.EHOSTDOWN, syscall.ENETUNREACH},
+		syscall.ETIMEDOUT:    {syscall.ETIMEDOUT, context.DeadlineExceeded, os.ErrDeadlineExceeded},
+	} {
+		for _, e := range like {
+			if errors.Is(err, e) {
+				return reason, e
+			}
+		}
+	}
+	return 0, nil
 }
 
 // Ended adds to an error that has ended a connection what it says of the peer.

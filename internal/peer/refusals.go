@@ -14,6 +14,7 @@ type Refusals struct {
 	Log      *slog.Logger
 	Protocol string // its name, for the log
 	n        int
+	repeated int
 }
 
 // Refused logs a request: the first MaxRefusalLogs of them.
@@ -24,9 +25,12 @@ func (r *Refusals) Refused(level slog.Level, request string, attrs ...any) {
 	r.Log.Log(context.Background(), level, r.Protocol+" request refused", append([]any{"request", request}, attrs...)...)
 }
 
+// Repeated counts a request that failed for a reason that is logged already.
+func (r *Refusals) Repeated() { r.repeated++ }
+
 // End logs how many were not logged.
 func (r *Refusals) End() {
-	if n := r.n - MaxRefusalLogs; n > 0 {
+	if n := max(r.n-MaxRefusalLogs, 0) + r.repeated; n > 0 {
 		r.Log.Warn("more "+r.Protocol+" requests were refused than logged", "count", n)
 	}
 }

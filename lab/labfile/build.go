@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -200,8 +199,6 @@ type builder struct {
 	given map[string]bool // MACs and addresses, of all guests
 }
 
-var named = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`)
-
 func (b *builder) build() error {
 	if err := b.plain(); err != nil {
 		return err
@@ -262,8 +259,11 @@ func (b *builder) build() error {
 func (b *builder) guest(name string) error {
 	f := b.file.Guests[name]
 	at := path{"guests", name}
-	if !named.MatchString(name) {
-		return b.wrong(at, "%q is no name of a guest: a letter, then letters, digits and dashes", name)
+	if err := lab.CheckName(name); err != nil {
+		return b.wrong(at, "%q is no name of a guest: %v", name, err)
+	}
+	if g := b.out.Gateway; g != "" && g != lab.GatewayOff && lab.HasName(name) {
+		return b.wrong(at, "a guest cannot be called %s: that is a name of something else, unless there is no gateway", name)
 	}
 	m := Machine{RAM: defaultRAM, CPUs: cmp.Or(f.CPUs, 1)}
 	if err := b.bytes(at.to("memory"), f.Memory, &m.RAM); err != nil {
@@ -369,9 +369,10 @@ func (b *builder) reaches(at path, g *lab.Guest) error {
 func (b *builder) tree(at path, f *Guest, g *lab.Guest) error {
 	seen := make(map[string]bool)
 	name := func(at path, s string) error {
+		err := lab.CheckName(s)
 		switch {
-		case !named.MatchString(s):
-			return b.wrong(at.to("name"), "%q is no name: a letter, then letters, digits and dashes", s)
+		case err != nil:
+			return b.wrong(at.to("name"), "%q is no name: %v", s, err)
 		case s == "rc0":
 			return b.wrong(at.to("name"), "rc0 is the root complex of a guest without sockets: take another name")
 		case seen[s]:

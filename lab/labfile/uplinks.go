@@ -16,9 +16,12 @@ func (b *builder) uplinks() error {
 	}
 	for i, f := range b.file.Uplinks {
 		at := path{"uplinks", i}
+		err := lab.CheckName(f.Name)
 		switch {
-		case !named.MatchString(f.Name) || f.Name == "gateway":
-			return b.wrong(at.to("name"), "%q is no name of an uplink: a letter, then letters, digits and dashes", f.Name)
+		case err != nil:
+			return b.wrong(at.to("name"), "%q is no name of an uplink: %v", f.Name, err)
+		case f.Name == "gateway":
+			return b.wrong(at.to("name"), "%q is no name of an uplink: it is the gateway's", f.Name)
 		case slices.ContainsFunc(b.out.Uplinks, func(u Uplinked) bool {
 			return u.Name == f.Name && (u.Of == f.Of || u.Of == "" || f.Of == "")
 		}):

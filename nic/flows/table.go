@@ -122,7 +122,7 @@ func New(n, shards int) *Table {
 		t.shards = append(t.shards, &Shard{table: t, index: make([]uint16, size), blocks: make([]uint16, 0, blocks)})
 	}
 	for i, s := range t.shards { // which nobody takes away
-		s.blocks = append(s.blocks, uint16(i))
+		s.add(uint16(i))
 	}
 	t.blocks.Store(int64(shards))
 	return t
@@ -157,11 +157,14 @@ type Shard struct {
 	n     int
 	place int // of the last one
 
+	held atomic.Int32 // blocks; changed under mu
+
 	mu     sync.Mutex
 	index  []uint16 // 1 + the row, by hash; open addressing
 	blocks []uint16
 	used   int // rows
 	hand   int // block in which the next row is looked for that is to go
+	lost   int // blocks that others have taken
 	others Others
 }
 
@@ -193,13 +196,77 @@ func (s *Shard) free() uint16 {
 	if s.used == blockRows*len(s.blocks) {
 		b, ok := s.table.block()
 		if !ok {
+			b, ok = s.take()
+		}
+		if !ok {
 			return s.evict()
 		}
-		s.blocks = append(s.blocks, b)
+		s.add(b)
 	}
 	at := s.blocks[s.used/blockRows]*blockRows + uint16(s.used%blockRows)
 	s.used++
 	return at
+}
+
+// add gives the shard a block. Under mu, but for New.
+func (s *Shard) add(block uint16) {
+	s.blocks = append(s.blocks, block)
+	s.held.Store(int32(len(s.blocks)))
+}
+
+// take takes a block from the shard that has most, where this one has less than its equal part; false: it has that, or
+// somebody holds the other's lock. Each shard has its part sooner or later, and nobody takes anything then.
+func (s *Shard) take() (uint16, bool) {
+	part := len(s.table.rows) / blockRows / len(s.table.shards)
+	if len(s.blocks) >= part {
+		return 0, false
+	}
+	most := s
+	for _, o := range s.table.shards {
+		if o.held.Load() > most.held.Load() {
+			most = o
+		}
+	}
+	// No owner waits for another's lock: one that waited for this one's would wait for ever.
+	if int(most.held.Load()) <= part || !most.mu.TryLock() {
+		return 0, false
+	}
+	defer most.mu.Unlock()
+	return most.give(part)
+}
+
+// give gives up the block whose flows are the least used, if there are more than part. Under mu.
+func (s *Shard) give(part int) (uint16, bool) {
+	if len(s.blocks) <= part {
+		return 0, false
+	}
+	least, uses, last := 0, ^uint64(0), int64(0)
+	for i, b := range s.blocks {
+		n, at := uint64(0), int64(0)
+		for _, r := range s.table.rows[int(b)*blockRows : (int(b)+1)*blockRows] {
+			if r.used {
+				n, at = max(n, r.uses()), max(at, r.last)
+			}
+		}
+		if n < uses || n == uses && at < last {
+			least, uses, last = i, n, at
+		}
+	}
+	block := s.blocks[least]
+	for i := range uint16(blockRows) {
+		if at := block*blockRows + i; s.table.rows[at].used {
+			s.forget(at)
+			s.table.rows[at] = row{}
+			s.used--
+		}
+	}
+	s.blocks = append(s.blocks[:least], s.blocks[least+1:]...)
+	s.held.Store(int32(len(s.blocks)))
+	if s.lost++; s.hand > least {
+		s.hand--
+	}
+	s.hand %= len(s.blocks)
+	return block, true
 }
 
 // evict takes the row away from the least used flow of a block, and another block's the next time.
@@ -213,11 +280,15 @@ func (s *Shard) evict() uint16 {
 			least = at
 		}
 	}
-	s.unlink(least)
-	r := &s.table.rows[least]
-	s.others.Flows++
-	s.others.add(&r.Counts)
+	s.forget(least)
 	return least
+}
+
+// forget adds a row to the others, and takes it out of the index.
+func (s *Shard) forget(at uint16) {
+	s.unlink(at)
+	s.others.Flows++
+	s.others.add(&s.table.rows[at].Counts)
 }
 
 // uses is by what the least used flow is found.
@@ -242,8 +313,12 @@ func (s *Shard) unlink(at uint16) {
 
 // Read appends the shard's rows, in no order, and gives its others.
 func (s *Shard) Read(to []Row) ([]Row, Others) {
+	begin, lost := len(to), -1
 	for b := 0; ; b++ {
 		s.mu.Lock()
+		if s.lost != lost { // what has been read may be another's now: at most once for each block that there is
+			to, b, lost = to[:begin], 0, s.lost
+		}
 		if b == len(s.blocks) {
 			o := s.others
 			s.mu.Unlock()

@@ -28,7 +28,8 @@ const (
 	opExtended           = 0xff
 	opConfigureFlowRule  = 0x101 // inner, of opExtended
 	slotLen              = 64
-	slotStatus           = 4 // offset
+	adminPage            = 4096 // regPFN's unit
+	slotStatus           = 4    // offset
 	bodyLen              = 56
 )
 
@@ -68,6 +69,7 @@ func (d *Device) run() {
 	d.used = true
 	d.status.And(^uint32(statusResetDone))
 	d.aq = adminQueue{running: true, base: uint64(d.regs.baseHi)<<32 | uint64(d.regs.baseLo), slots: slots}
+	d.regs.pfn = uint32(d.aq.base / adminPage)
 }
 
 // writeDoorbell carries out commands up to the driver's count.

@@ -130,5 +130,5 @@ func (g *suiteGuest) refill(q int, base uint64) {
 	for d.posted-d.seen < 200 {
 		d.post(base + uint64(d.posted%512)*4096)
 	}
-	g.OK(g.dev.rx[q].doorbell(d.posted & d.mask)) // not as a write to the device, which is another goroutine's
+	g.dev.rx[q].doorbell(d.posted & d.mask) // not as a write to the device, which is another goroutine's
 }

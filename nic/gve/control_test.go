@@ -369,6 +369,44 @@ func TestRegisterAccess(t *testing.T) {
 	c.up(0)
 }
 
+// Register adminq_pfn is the admin queue's page while that runs, whether the driver writes it, as iPXE does, or not, as
+// Linux; then 0, and a driver that writes 0 resets the device.
+func TestPageOfTheAdminQueue(t *testing.T) {
+	c := newCtl(t, queues(2))
+	page := uint32(c.ring / 4096)
+	reads := func(when string, want uint32) {
+		t.Helper()
+		testkit.Equal(t, when, c.read32(0x10), want)
+	}
+	reads("before a driver", 0)
+	c.up(0)
+	reads("of a driver that writes base and length", page)
+	c.write32(regDriverStatus, driverReset)
+	reads("after a reset", 0)
+	for range 2 {
+		c.write32(0x10, page)
+		reads("before the queue runs", page)
+		c.up(0)
+		reads("of a driver that writes all three", page)
+		c.write32(0x10, 0) // gve_reset of iPXE
+		reads("after 0 was written", 0)
+		c.idle("0 was written")
+		testkit.Equal(t, "commands done", c.read32(regEvents), 0)
+	}
+	for name, ends := range map[string]func(){"machine": func() { c.OK(c.dev.Reset()) }, "hang-up": c.dev.Disconnected} {
+		c.up(0)
+		ends()
+		reads("after the end by "+name, 0)
+	}
+	c.up(0)
+	c.OK(c.dev.WriteRegion(registersBAR, 0x10, []byte{0, 0, 0}))
+	reads("a part of it was written", page)
+	c.dev.AskReset()
+	reads("the device asks for a reset", 0)
+	c.up(0) // a driver that reads 0 does not reset the device first
+	reads("of the next driver", page)
+}
+
 func TestPCI(t *testing.T) {
 	c := newCtl(t, queues(4))
 	i := c.dev.Info()

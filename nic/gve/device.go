@@ -362,4 +362,5 @@ func (d *Device) Disconnected() {
 	d.config.Reset()
 	d.status.And(^uint32(statusReset))
 	d.status.Or(statusResetDone)
+	d.port.Restarted() // what its guest had beyond is gone
 }

@@ -19,11 +19,11 @@ func (d *Device) doorbell(index, v uint32) {
 		}
 	case i < rxDoorbells:
 		if i -= txDoorbells; i < len(d.tx) && d.res.tx[i].live {
-			_ = d.tx[i].doorbell(v) // failed was told
+			d.tx[i].doorbell(v)
 		}
 	default:
 		if i -= rxDoorbells; i < len(d.rx) && d.res.rx[i].live {
-			_ = d.rx[i].doorbell(v)
+			d.rx[i].doorbell(v)
 		}
 	}
 }

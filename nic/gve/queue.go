@@ -2,7 +2,6 @@ package gve
 
 import (
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -41,7 +40,6 @@ type rxParams struct {
 
 // Errors that stop a queue.
 var (
-	errDoorbell = errors.New("doorbell beyond the ring")
 	errUnmapped = errors.New("the ring's memory was taken away")
 	errBadDesc  = errors.New("bad descriptor")
 )
@@ -51,11 +49,3 @@ type counter struct{ v atomic.Uint64 }
 
 func (c *counter) add(n uint64) { c.v.Store(c.v.Load() + n) }
 func (c *counter) get() uint64  { return c.v.Load() }
-
-// checkTail says whether a doorbell's value is an index of the ring.
-func checkTail(tail uint32, r *ring) error {
-	if tail > r.mask {
-		return fmt.Errorf("%w: %d of %d", errDoorbell, tail, r.mask+1)
-	}
-	return nil
-}

@@ -8,6 +8,7 @@ const (
 	regDriverStatus  = 0x04
 	regMaxTx         = 0x08
 	regMaxRx         = 0x0c
+	regPFN           = 0x10 // adminq_pfn: where the admin queue is, in pages of 4 KiB
 	regDoorbell      = 0x14 // of the admin queue
 	regEvents        = 0x18 // commands done
 	regDriverVersion = 0x1f // a byte, written again and again
@@ -36,6 +37,7 @@ const maxVersion = 64
 // registers are those that keep what is written to them.
 type registers struct {
 	driverStatus   uint32
+	pfn            uint32
 	doorbell       uint32
 	baseHi, baseLo uint32
 	length         uint16
@@ -49,6 +51,9 @@ func (d *Device) readRegs(off uint64, b []byte) {
 	be.PutUint32(r[regDriverStatus:], d.regs.driverStatus)
 	be.PutUint32(r[regMaxTx:], uint32(len(d.tx)))
 	be.PutUint32(r[regMaxRx:], uint32(len(d.rx)))
+	if d.status.Load()&statusReset == 0 { // iPXE asks this register alone whether it is to restart the NIC
+		be.PutUint32(r[regPFN:], d.regs.pfn)
+	}
 	be.PutUint32(r[regDoorbell:], d.regs.doorbell)
 	be.PutUint32(r[regEvents:], d.aq.done)
 	be.PutUint32(r[regBaseHi:], d.regs.baseHi)
@@ -66,6 +71,7 @@ var writable = [...]struct {
 	write     func(d *Device, v uint32)
 }{
 	{regDriverStatus, 4, (*Device).writeDriverStatus},
+	{regPFN, 4, (*Device).writePFN},
 	{regDoorbell, 4, (*Device).writeDoorbell},
 	{regDriverVersion, 1, (*Device).writeVersion},
 	{regBaseHi, 4, func(d *Device, v uint32) { d.regs.baseHi = v }},
@@ -91,12 +97,28 @@ func (d *Device) writeRegs(off uint64, b []byte) {
 func (d *Device) writeDriverStatus(v uint32) {
 	switch {
 	case v&driverReset != 0:
-		d.limited.reset.Log(d.log, slog.LevelInfo, "the driver resets the NIC")
-		d.reset()
+		d.driverResets()
 	case v&driverRun != 0:
 		d.run()
 	}
 	d.regs.driverStatus = v
+}
+
+func (d *Device) driverResets() {
+	d.limited.reset.Log(d.log, slog.LevelInfo, "the driver resets the NIC")
+	d.reset()
+}
+
+// writePFN keeps what a driver writes; 0 resets the device. Linux (gve_adminq.c, gve_adminq_alloc and
+// gve_adminq_release) writes the register for revision 0 alone, and waits at the end for it to read 0. iPXE
+// (drivers/net/gve.c) writes it beside base and length, whatever the revision (gve_admin_enable). It writes 0 to reset
+// the device (gve_reset), and takes a 0 that it reads for a reset by the host: gve_admin_wait then ends a command, and
+// gve_watchdog restarts the NIC.
+func (d *Device) writePFN(v uint32) {
+	if v == 0 {
+		d.driverResets()
+	}
+	d.regs.pfn = v
 }
 
 // writeVersion takes the driver's version, a byte at a time up to a newline.

@@ -91,8 +91,7 @@ func TestRunTwice(t *testing.T) {
 
 // A queue that has stopped for an error asks the driver for a reset, and is there until the driver ends it.
 //
-// Invariant: nic/gve: A bad descriptor or doorbell stops its queue only, and the device asks for a
-// reset.
+// Invariant: nic/gve: A bad descriptor stops its queue only, and the device asks for a reset.
 func TestFailedQueue(t *testing.T) {
 	c := newUp(t, 2, 0)
 	management := c.irq(4)

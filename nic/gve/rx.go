@@ -100,18 +100,13 @@ func (q *rxQueue) shut() {
 	q.WakeAll()
 }
 
-// doorbell says that buffers are posted up to tail. An error has stopped the queue, and failed was told.
-func (q *rxQueue) doorbell(tail uint32) error {
+// doorbell says that buffers are posted up to tail, modulo the ring: Linux's driver writes an index
+// (gve_rx_write_doorbell_dqo), iPXE's a counter (drivers/net/gve.c, gve_refill_rx).
+func (q *rxQueue) doorbell(tail uint32) {
 	if !q.on {
-		return nil
+		return
 	}
-	if err := checkTail(tail, &q.in); err != nil {
-		err = fmt.Errorf("receive queue %d: %w", q.id, err)
-		q.Lock()
-		defer q.Unlock()
-		q.fail(err)
-		return err
-	}
+	tail &= q.in.mask
 	q.tail.Store(tail)
 	if !q.seen && tail != 0 {
 		q.seen = true
@@ -122,9 +117,8 @@ func (q *rxQueue) doorbell(tail uint32) error {
 	if q.Waiting() {
 		q.Lock()
 		defer q.Unlock()
-		q.WakeAll()
+		q.WakeNext()
 	}
-	return nil
 }
 
 // firstInGPU says whether the first buffer that was posted since the start lies in GPU memory, as all do then: what a
@@ -204,6 +198,9 @@ func (q *rxQueue) avail() uint32 { return (q.tail.Load() - q.head) & q.in.mask }
 
 // AwaitBuffers implements nic.RxModel. The driver says with each doorbell what it posts.
 func (q *rxQueue) AwaitBuffers() bool { return q.on && q.avail() <= q.short }
+
+// Buffers implements nic.RxModel.
+func (q *rxQueue) Buffers() int { return int(q.avail()) }
 
 // fail stops the queue until the driver sets it up again.
 func (q *rxQueue) fail(err error) {

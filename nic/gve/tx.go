@@ -78,32 +78,21 @@ func (q *txQueue) stop() {
 	q.rings.close()
 }
 
-// doorbell says that descriptors are posted up to tail. An error has stopped the queue, and failed
-// was told.
-func (q *txQueue) doorbell(tail uint32) error {
+// doorbell says that descriptors are posted up to tail, modulo the ring as rxQueue.doorbell has it.
+func (q *txQueue) doorbell(tail uint32) {
 	if !q.sender.Started() {
-		return nil
+		return
 	}
-	if err := checkTail(tail, &q.in); err != nil {
-		return q.fail(err)
-	}
-	q.tail.Store(tail)
+	q.tail.Store(tail & q.in.mask)
 	q.sender.Wake()
-	return nil
 }
 
 // unmapping stops the queue, and has failed told, if one of its rings lies in [iova, iova+n).
 func (q *txQueue) unmapping(iova, n uint64) {
 	if q.sender.Started() && q.overlap(iova, n) {
-		_ = q.fail(errUnmapped)
+		q.stop()
+		q.failed(true, q.id, fmt.Errorf("transmit queue %d: %w", q.id, errUnmapped))
 	}
-}
-
-func (q *txQueue) fail(err error) error {
-	q.stop()
-	err = fmt.Errorf("transmit queue %d: %w", q.id, err)
-	q.failed(true, q.id, err)
-	return err
 }
 
 // close lets go of the queue, for good.

@@ -19,6 +19,8 @@
 // A key is checked with its protection domain, its range and its access for each packet, by subtraction, so that no
 // sum wraps; of a WRITE for all of the message with its first packet. A request that is refused writes nothing: the
 // queue pairs on both ends are in error then, and no others. DelMR waits until every worker has left the memory.
+// 22 bits of a key are random, so that a peer does not guess the keys of other regions of its protection domain; the
+// first queue pair's number is, from which the others count up.
 //
 // # Bounds
 //

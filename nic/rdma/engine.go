@@ -1,7 +1,10 @@
 package rdma
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"fmt"
+	"io"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -48,6 +51,8 @@ type Config struct {
 	// Tell tells the driver that a completion queue has something, and Ask that pages are wanted. The worker calls them.
 	Tell func(cq uint32)
 	Ask  func(r control.PageRequest)
+	// Random makes keys and the first queue pair's number; it does not fail. nil: crypto/rand.
+	Random io.Reader
 }
 
 // Engine is a port's part that does RDMA.
@@ -94,6 +99,11 @@ type Engine struct {
 func New(c Config, frames int) *Engine {
 	e := &Engine{c: c, pds: make(map[uint32]bool), cqs: make(map[uint32]*cq),
 		mrs: newSlots[region](10), qps: newSlots[qp](8), slots: make([]slot, frames), copier: dma.NewCopier()}
+	if e.c.Random == nil {
+		e.c.Random = rand.Reader
+	}
+	e.qps.retag(qpnBits, e.random())
+	e.qps.next = e.random() % uint32(len(e.qps.at))
 	e.start = time.Now()
 	e.users.Init()
 	e.paging.init(e)
@@ -103,6 +113,13 @@ func New(c Config, frames int) *Engine {
 	e.timer = time.AfterFunc(time.Hour, e.tick)
 	e.timer.Stop()
 	return e
+}
+
+// random is a random number.
+func (e *Engine) random() uint32 {
+	var b [4]byte
+	_, _ = io.ReadFull(e.c.Random, b[:])
+	return binary.LittleEndian.Uint32(b[:])
 }
 
 // Active says whether there are queue pairs: then what comes to RoCEv2's port is the Engine's.

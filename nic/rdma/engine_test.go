@@ -41,6 +41,11 @@ type end struct {
 
 const base = 0x7000_0000_0000
 
+// noRandom has numbers be those of the golden frames: keys from 0x400 on, queue pairs from 0x100 on.
+type noRandom struct{}
+
+func (noRandom) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
 func newEnd(t testing.TB, n byte) *end {
 	t.Helper()
 	files := dma.NewFiles()
@@ -62,7 +67,8 @@ func newEnd(t testing.TB, n byte) *end {
 		Mailbox: func(uint16, uint64) (Mailbox, error) { return &d.box, nil },
 		Direct:  func(segs []dma.Segment) bool { return !d.noP2P },
 		Wake:    func() {}, Tell: func(uint32) { d.told++ },
-		Ask: func(r control.PageRequest) { d.pages = append(d.pages, r) }}, 1)
+		Ask:    func(r control.PageRequest) { d.pages = append(d.pages, r) },
+		Random: noRandom{}}, 1)
 	t.Cleanup(func() {
 		d.Close()
 		testkit.NoError(t, d.space.Close())

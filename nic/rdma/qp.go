@@ -85,7 +85,7 @@ func (e *Engine) AddQP(o control.QP) (uint32, error) {
 	q.crc.init()
 	q.req.wqes = make([]wqe, o.MaxSend)
 	q.recvs = make([]recvWQE, o.MaxRecv)
-	q.n = e.qps.free(24)
+	q.n = e.qps.free(qpnBits)
 	send.users++
 	recv.users++
 	e.taken += places

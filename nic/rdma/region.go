@@ -10,6 +10,12 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
+// Bits of a key and of a queue pair's number (9.2.1).
+const (
+	keyBits = 32
+	qpnBits = 24
+)
+
 // region is a memory region. It does not change once it is whole.
 type region struct {
 	control.MR
@@ -39,8 +45,7 @@ const (
 	dropped          // the sender's memory has gone: the packet is as good as lost
 )
 
-// slots is a table whose entries are found by a number that has the place in its lower bits and a tag above, so that a
-// number is not soon used again.
+// slots is a table whose entries are found by a number that has the place in its lower bits and a tag above.
 type slots[T any] struct {
 	bits  uint
 	at    []atomic.Pointer[T]
@@ -53,7 +58,8 @@ func newSlots[T any](bits uint) *slots[T] {
 	return &slots[T]{bits: bits, at: make([]atomic.Pointer[T], 1<<bits), tag: 1}
 }
 
-// free is a number for a new entry, of at most limit bits; 0: the table is full. The caller puts it in by set.
+// free is a number for a new entry, of at most limit bits; 0: the table is full. The caller puts it in by set. Numbers
+// count up: one is not soon used again.
 func (s *slots[T]) free(limit uint) uint32 {
 	for range s.at {
 		i := s.next
@@ -69,6 +75,9 @@ func (s *slots[T]) free(limit uint) uint32 {
 	}
 	return 0
 }
+
+// retag has the next numbers, of at most limit bits, have a tag by a random number: any but 0.
+func (s *slots[T]) retag(limit uint, random uint32) { s.tag = 1 + random%(1<<(limit-s.bits)-1) }
 
 func (s *slots[T]) place(number uint32) *atomic.Pointer[T] { return &s.at[number&(1<<s.bits-1)] }
 
@@ -179,7 +188,8 @@ func (e *Engine) AddMR(m control.MR) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	r.Key = e.mrs.free(32)
+	e.mrs.retag(keyBits, e.random())
+	r.Key = e.mrs.free(keyBits)
 	if r.pages != nil {
 		r.pages.key = r.Key
 	}

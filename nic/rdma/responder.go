@@ -273,6 +273,8 @@ func (q *qp) wrong(h *header, s *shape, n uint32) bool {
 		return n != p.left || n == 0
 	case s.write:
 		return p.left <= q.mtu
+	case s.send && !s.first && p.off > maxRead-n: // a message has no more bytes than that (9.7.4.1.5)
+		return true
 	case s.send && s.last && !s.first:
 		return n == 0
 	case h.op == opReadRequest:

@@ -347,7 +347,7 @@ func TestBrokenQueuesDoNotFillTheLog(t *testing.T) {
 	r := w.Bad.handRing(1)
 	for range breaks {
 		w.Bad.OK(w.Bad.front.SetVringErr(1, fault))
-		put(r.desc, 0, virtq.Buf{Addr: 1 << 50, Len: 100}, 0, 0)
+		put(r.desc, 0, virtq.Buf{Addr: 0, Len: 100}, 2, 0) // VIRTQ_DESC_F_WRITE
 		r.head(0)
 		r.publish()
 		w.Bad.broken(1, fault)

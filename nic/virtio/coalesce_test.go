@@ -19,15 +19,20 @@ import (
 func TestMergeOfTooManyChains(t *testing.T) {
 	const (
 		frames = 30
-		chain  = 600 // 64 of them, which one frame may take, have room for less than all that comes
-		chains = 120
+		pieces = 32
+		chain  = 8 * pieces // 129 of them, which one frame may take, have room for less than all that comes
+		chains = 200
 	)
 	w := newWorld(t)
 	posted := map[uint32][]byte{}
 	for i := range uint32(chains) {
 		addr, mem := w.B.Alloc(chain)
 		posted[i] = mem
-		w.B.OK(w.B.rings[0].Add(nil, []virtq.Buf{{Addr: addr, Len: chain}}, i))
+		var bufs []virtq.Buf
+		for at := uint64(0); at < chain; at += 8 {
+			bufs = append(bufs, virtq.Buf{Addr: addr + at, Len: 8})
+		}
+		w.B.OK(w.B.rings[0].Add(nil, bufs, i))
 	}
 	w.B.publish(0)
 	var fs []nictest.Frame

@@ -22,11 +22,11 @@ import (
 var (
 	errShortBuffer = fmt.Errorf("%w: receive buffer shorter than virtio_net_hdr", virtq.ErrBadChain)
 	errReadable    = fmt.Errorf("%w: device-readable buffer on a receive queue", virtq.ErrBadChain)
-	errNotSplit    = fmt.Errorf("%w: not a header buffer of %d bytes and payload buffers, as header split wants",
-		virtq.ErrBadChain, headerBuf)
+	errNotSplit    = fmt.Errorf("%w: not a header buffer of virtio_net_hdr and %d bytes, and payload buffers, as header "+
+		"split wants", virtq.ErrBadChain, HeaderLimit)
 )
 
-// HeaderLimit is the longest header that is split; a header buffer has netHdrLen more.
+// HeaderLimit is the longest header that is split; a header buffer has virtio_net_hdr before it.
 const HeaderLimit = 256
 
 // Config says what a device is.
@@ -50,6 +50,7 @@ type Device struct {
 	monitor  *nic.Monitor
 	rx       []*rxQueue
 	tx       []*txQueue
+	backend  *vhostuser.Backend
 	serving  chan struct{} // holds one while a frontend is served
 	eventFDs nic.EventFDs  // calls and errors
 	rssMu    sync.Mutex    // of setDefaultRSS
@@ -59,20 +60,25 @@ type Device struct {
 	status uint8
 	pair0  pair0
 
-	mu       sync.Mutex
-	stopped  map[int]string // under mu: why queues stopped, for Errors
-	broken   uint64         // under mu: how often one did
-	rssDue   bool           // under mu: a queue has got its first buffers, and the default RSS is to be set again
-	failures map[int]error  // under mu: vrings that have stopped, and why, to be reported
+	mu        sync.Mutex
+	stopped   map[int]string // under mu: why queues stopped, for Errors
+	broken    uint64         // under mu: how often one did
+	rssDue    bool           // under mu: a queue has got its first buffers, and the default RSS is to be set again
+	failures  map[int]error  // under mu: vrings that have stopped, and why, to be reported
+	unreached map[int]error  // under mu: the same of vrings that have lost frames whose memory they could not reach
 
-	stops []nic.LogLimit // the monitor's, by vring: a guest can break a queue, and set it up again, as often as it likes
+	// The monitor's, by vring: a guest can break a queue, and set it up again, as often as it likes.
+	stops, losses []nic.LogLimit
 }
 
-// pair0 is what is known of queue pair 0 in a connection: how its rings began tells whether the driver did.
+// pair0 is what is known of queue pair 0 since a connection, a reset or a pause began: how its rings start tells
+// whether the driver is new.
 type pair0 struct {
 	rx, tx  bool // started once
 	goes    bool // one of them goes on where it was before
 	decided bool
+	paused  bool // it had a driver before, which stays if both rings start where they were
+	moved   bool // one of them does not
 }
 
 var _ vhostuser.Device = (*Device)(nil)
@@ -84,10 +90,11 @@ func New(c Config) (*Device, error) {
 	}
 	d := &Device{log: c.Port.Log.With("port", c.Port.Name), conf: c, space: dma.NewSpace(c.Port.Name, c.Files),
 		mtu: c.Port.MTU, stopped: map[int]string{}, serving: make(chan struct{}, 1)}
+	d.backend = vhostuser.NewBackend(d, d.space, d.log)
 	d.setLimits()
 	pairs := max(c.Port.QueuePairs, 1)
 	queues := make([]nic.RxQueue, pairs)
-	d.stops = make([]nic.LogLimit, 2*pairs)
+	d.stops, d.losses = make([]nic.LogLimit, 2*pairs), make([]nic.LogLimit, 2*pairs)
 	for i := range pairs {
 		q := newRxQueue(d, 2*i)
 		d.rx = append(d.rx, q)
@@ -131,8 +138,11 @@ func (d *Device) Serve(ctx context.Context, conn *net.UnixConn) error {
 		return context.Cause(ctx)
 	}
 	defer func() { <-d.serving }()
-	return vhostuser.NewBackend(d, d.space, d.log).Serve(ctx, conn)
+	return d.backend.Serve(ctx, conn)
 }
+
+// Unaccepted is vhostuser.Backend.Unaccepted.
+func (d *Device) Unaccepted() string { return d.backend.Unaccepted() }
 
 // Close takes the device off the wire and frees it. Serve has returned.
 func (d *Device) Close() {
@@ -181,7 +191,7 @@ func (d *Device) FeatureNames() *[64]string { return &featureNames }
 // SetFeatures implements vhostuser.Device.
 func (d *Device) SetFeatures(f uint64) error {
 	if extra := f &^ (d.Features() | 1<<30); extra != 0 {
-		return fmt.Errorf("SET_FEATURES: bits %#x were not offered", extra)
+		return fmt.Errorf("SET_FEATURES: %v was not offered", vhostuser.Features{Bits: extra, Device: &featureNames})
 	}
 	d.features.Store(f)
 	d.setLimits()
@@ -208,11 +218,12 @@ func (d *Device) MTU(mtu uint16) error {
 // Status implements vhostuser.Device.
 func (d *Device) Status() uint8 { return d.status }
 
-// SetStatus implements vhostuser.Device. 0 is device reset: all that commands set up on the port is gone.
+// SetStatus implements vhostuser.Device. At 0 the guest is paused: all that commands set up stays, for the driver that
+// goes on, and meanwhile the NIC touches nothing of the guest's by RDMA.
 func (d *Device) SetStatus(s uint8) error {
-	d.status = s
-	if s == 0 {
-		return d.Reset()
+	if d.status = s; s == 0 {
+		d.port.SuspendRDMA(true)
+		d.pair0 = pair0{paused: true}
 	}
 	return nil
 }
@@ -245,13 +256,14 @@ func (d *Device) Disconnected() {
 		_ = d.EnableQueue(i, false)
 	}
 	d.port.SuspendRDMA(true)
+	d.port.Restarted()   // what it has beyond, it gets again
 	d.eventFDs.Release() // the next frontend
 	d.status = 0
 	d.pair0 = pair0{}
 }
 
 // noteStart looks at how the rings of queue pair 0 begin. If none goes on from before, the driver is new: another guest
-// may have taken the place of the one that set this port up.
+// may have taken the place of the one that set this port up. A ring goes on from 0, too, if the guest was paused there.
 func (d *Device) noteStart(v *vhostuser.Vring, resumed bool) {
 	d.port.SuspendRDMA(false)
 	p := &d.pair0
@@ -264,9 +276,10 @@ func (d *Device) noteStart(v *vhostuser.Vring, resumed bool) {
 	default:
 		return
 	}
+	p.moved = p.moved || virtq.BaseOf(v.Base) != d.vring(v.Index).left
 	if p.rx && p.tx && !p.decided {
 		p.decided = true
-		if !p.goes {
+		if !p.goes && (!p.paused || p.moved) {
 			d.port.DriverChanged()
 		}
 	}

@@ -39,12 +39,37 @@ type vring struct {
 	fault call          // the error descriptor
 	vq    *virtq.Device // nil: stopped
 	kick  int           // -1: stopped
+	left  virtq.Base    // where the ring was when it last stopped. Control goroutine
 	owed  bool          // the last call was lost (nic.Port.LoseInterrupt)
+	lost  bool          // a chain's memory could not be reached, and that is reported
+
+	features uint64 // negotiated, as the ring was opened
+	hdrLen   uint32 // of virtio_net_hdr, by these
 }
 
 func (v *vring) init(d *Device, index int) {
 	v.dev, v.index, v.kick = d, index, -1
 	v.call.eventFDs, v.fault.eventFDs = &d.eventFDs, &d.eventFDs
+}
+
+// began takes a ring that was opened with these features, and its kick.
+func (v *vring) began(vq *virtq.Device, kick int, features uint64) {
+	v.vq, v.kick, v.owed, v.lost = vq, kick, false, false
+	v.features, v.hdrLen = features, netHdrLen(features)
+}
+
+// unreached has it reported that a chain's memory cannot be reached: once from a start of the ring to the next. It
+// never waits.
+func (v *vring) unreached(err error) {
+	if !v.lost {
+		v.lost = true
+		v.dev.report(func() {
+			if v.dev.unreached == nil {
+				v.dev.unreached = make(map[int]error)
+			}
+			v.dev.unreached[v.index] = err
+		})
+	}
 }
 
 // calls says whether a call is made that is wanted. After one that was lost the next is made with whatever is shown,
@@ -60,12 +85,12 @@ func (v *vring) calls(wanted bool) bool {
 
 // release closes the ring and its kick, and says where the ring was.
 func (v *vring) release() (base uint32) {
-	base = v.vq.Base().State()
+	v.left = v.vq.Base()
 	v.vq.Close()
 	v.vq = nil
 	scm.Close(v.kick)
 	v.kick = -1
-	return base
+	return v.left.State()
 }
 
 // closeEventFDs lets go of the eventfds that the frontend wants written.

@@ -46,12 +46,12 @@ func limits(features uint64, mtu uint16) wire.Limits {
 	return l
 }
 
-// featureNames are those of the bits above, for logs.
-var featureNames = func() (n [64]string) {
-	for bit, name := range map[int]string{0: "CSUM", 1: "GUEST_CSUM", 3: "MTU", 5: "MAC", 7: "GUEST_TSO4", 8: "GUEST_TSO6",
-		9:  "GUEST_ECN",
-		11: "HOST_TSO4", 12: "HOST_TSO6", 13: "HOST_ECN", 15: "MRG_RXBUF", 16: "STATUS", 17: "CTRL_VQ", 22: "MQ"} {
-		n[bit] = name
-	}
-	return n
-}()
+// featureNames are those of virtio-net (virtio 1.3, 5.1.3 and 5.1.3.2): also of what is not offered, for errors.
+var featureNames = [64]string{
+	0: "CSUM", 1: "GUEST_CSUM", 2: "CTRL_GUEST_OFFLOADS", 3: "MTU", 5: "MAC", 6: "GSO", 7: "GUEST_TSO4", 8: "GUEST_TSO6",
+	9: "GUEST_ECN", 10: "GUEST_UFO", 11: "HOST_TSO4", 12: "HOST_TSO6", 13: "HOST_ECN", 14: "HOST_UFO", 15: "MRG_RXBUF",
+	16: "STATUS", 17: "CTRL_VQ", 18: "CTRL_RX", 19: "CTRL_VLAN", 20: "CTRL_RX_EXTRA", 21: "GUEST_ANNOUNCE", 22: "MQ",
+	23: "CTRL_MAC_ADDR", 50: "DEVICE_STATS", 51: "HASH_TUNNEL", 52: "VQ_NOTF_COAL", 53: "NOTF_COAL", 54: "GUEST_USO4",
+	55: "GUEST_USO6", 56: "HOST_USO", 57: "HASH_REPORT", 59: "GUEST_HDRLEN", 60: "RSS", 61: "RSC_EXT", 62: "STANDBY",
+	63: "SPEED_DUPLEX",
+}

@@ -183,8 +183,10 @@ func (g *fuzzGuest) frontend() {
 		g.OK(g.front.SetEnable(i, false))
 	case 1:
 		g.OK(g.front.SetEnable(i, true))
-	case 2, 3:
+	case 2:
 		g.setup(i, g.base(i))
+	case 3:
+		g.resume(g.pause())
 	case 4:
 		g.OK(g.front.ResetDevice())
 		for i := range g.rings {

@@ -39,16 +39,12 @@ func TestGolden(t *testing.T) {
 	golden.Check(t, "testdata/golden", map[string]string{"features": b.String()})
 }
 
-// What a frontend says of the MTU is checked; status 0 is a reset.
-func TestFrontendSetsMTUAndStatus(t *testing.T) {
+// What a frontend says of the MTU is checked.
+func TestFrontendSetsMTU(t *testing.T) {
 	w := newWorld(t)
-	w.Bad.SetSplit(1, true)
 	if d := w.Bad.dev; d.MTU(67) == nil || d.MTU(1400) != nil || d.Port().Limits().MaxFrame != 1414 {
 		t.Errorf("limits %+v", d.Port().Limits())
 	}
-	w.Bad.hang()
-	w.Bad.OK(w.Bad.dev.SetStatus(0))
-	testkit.Equal(t, "split", w.Bad.Port().State().Splits[1].On, false)
 }
 
 func offers(b *strings.Builder, what string, d vhostuser.Device) {

@@ -10,8 +10,20 @@ import (
 
 var le = binary.LittleEndian
 
-// netHdrLen is the length of virtio_net_hdr with num_buffers (VIRTIO_F_VERSION_1 or MRG_RXBUF; virtio 1.3, 5.1.6).
-const netHdrLen = 12
+// maxNetHdr is the length of virtio_net_hdr with num_buffers (virtio 1.3, 5.1.6), and legacyNetHdr without (5.1.6.1).
+const (
+	maxNetHdr    = 12
+	legacyNetHdr = 10
+)
+
+// netHdrLen is how long virtio_net_hdr is in the rings of a driver with these features, in both directions: a legacy
+// driver that has not MRG_RXBUF either has no num_buffers (virtio 1.3, 5.1.6.1).
+func netHdrLen(features uint64) uint32 {
+	if features&(fVersion1|fMrgRxbuf) == 0 {
+		return legacyNetHdr
+	}
+	return maxNetHdr
+}
 
 // Flags and types of virtio_net_hdr (virtio 1.3, 5.1.6).
 const (
@@ -28,7 +40,7 @@ const (
 // netHdr is struct virtio_net_hdr_v1 as it lies in memory: flags u8, gso_type u8, hdr_len u16 (a hint, never trusted),
 // gso_size u16, csum_start u16, csum_offset u16, num_buffers u16. It is read where it was copied to, and written whole:
 // where a processor's reads and writes of the same bytes differ in width, the reads wait.
-type netHdr [netHdrLen]byte
+type netHdr [maxNetHdr]byte
 
 func (h *netHdr) flags() uint8       { return h[0] }
 func (h *netHdr) gsoType() uint8     { return h[1] }

@@ -17,16 +17,11 @@ func TestBadReceiveChainStopsOnlyItsQueue(t *testing.T) {
 		split   bool
 		out, in []virtq.Buf
 	}{
-		"readable":           {out: []virtq.Buf{{Addr: 0, Len: 4096}}},
-		"readable first":     {out: []virtq.Buf{{Addr: 0, Len: 64}}, in: []virtq.Buf{{Addr: 0, Len: 4096}}},
-		"shorter than hdr":   {in: []virtq.Buf{{Addr: 0, Len: 11}}},
-		"unmapped":           {in: []virtq.Buf{{Addr: 1 << 45, Len: 4096}}},
-		"beyond its region":  {in: []virtq.Buf{{Addr: rawMem - 64, Len: 4096}}},
-		"wraps":              {in: []virtq.Buf{{Addr: ^uint64(0) - 63, Len: 4096}}},
-		"short header":       {split: true, in: []virtq.Buf{{Addr: 0, Len: 267}, {Addr: rawGPU, Len: 4096}}},
-		"no payload buffer":  {split: true, in: []virtq.Buf{{Addr: 0, Len: 268}}},
-		"payload unmapped":   {split: true, in: []virtq.Buf{{Addr: 0, Len: 268}, {Addr: rawGPU + rawGPUSize, Len: 4096}}},
-		"header is unmapped": {split: true, in: []virtq.Buf{{Addr: 1 << 45, Len: 268}, {Addr: rawGPU, Len: 4096}}},
+		"readable":          {out: []virtq.Buf{{Addr: 0, Len: 4096}}},
+		"readable first":    {out: []virtq.Buf{{Addr: 0, Len: 64}}, in: []virtq.Buf{{Addr: 0, Len: 4096}}},
+		"shorter than hdr":  {in: []virtq.Buf{{Addr: 0, Len: 11}}},
+		"short header":      {split: true, in: []virtq.Buf{{Addr: 0, Len: 267}, {Addr: rawGPU, Len: 4096}}},
+		"no payload buffer": {split: true, in: []virtq.Buf{{Addr: 0, Len: 268}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -50,9 +45,8 @@ func TestBadReceiveChainStopsOnlyItsQueue(t *testing.T) {
 // Invariant: nic/virtio: A hostile guest harms its own queues only.
 func TestBadTransmitChainStopsOnlyItsQueue(t *testing.T) {
 	for name, c := range map[string]struct{ out, in []virtq.Buf }{
-		"writable": {out: []virtq.Buf{{Addr: 0, Len: 200}}, in: []virtq.Buf{{Addr: 0, Len: 64}}},
-		"unmapped": {out: []virtq.Buf{{Addr: 1 << 45, Len: 200}}},
-		"huge":     {out: []virtq.Buf{{Addr: 0, Len: ^uint32(0)}}},
+		"writable":       {out: []virtq.Buf{{Addr: 0, Len: 200}}, in: []virtq.Buf{{Addr: 0, Len: 64}}},
+		"writable first": {in: []virtq.Buf{{Addr: 0, Len: 64}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -191,19 +185,25 @@ func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 	}
 }
 
-// Memory that goes away while frames wait in it ends the queue that needs it, and nothing else.
+// Frames whose memory goes away while they wait in it are lost, and nothing else is.
 func TestMemoryRemovedUnderTraffic(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, patience: patient})
+	before := w.A.dev.Port().Link().Counters().Busy
 	for range 4 {
 		f := tcp(w.Bad, w.A, 4000)
 		w.Bad.Add(0, &f, true)
 	}
 	w.Bad.publish(1)
-	testkit.Eventually(t, "frames that wait", func() bool { return w.A.dev.Port().Link().Counters().Busy > 0 })
+	testkit.Eventually(t, "frames that wait", func() bool { return w.A.dev.Port().Link().Counters().Busy >= before+4 })
 	w.Bad.OK(w.Bad.front.RemoveMemory(rawGPU, rawUser+rawGPU, rawGPUSize))
 	w.A.Post(0, 8)
 	w.Moves(t)
-	testkit.Eventually(t, "the end of the queue", func() bool { return w.Bad.dev.Errors()[1] != "" })
+	w.Bad.Sent(0)
+	testkit.Equal(t, "frames lost", w.Bad.Port().Link().Counters().Drops[wire.DropFault], 4)
+	f := tcp(w.Bad, w.A, 4000)
+	w.Bad.Send(0, f)
+	nictest.Arrives(t, w.A, 0, &f)
+	testkit.Equal(t, "queues that stopped", len(w.Bad.dev.Errors()), 0)
 	w.Moves(t)
 }
 

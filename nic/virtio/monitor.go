@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/nic"
 )
 
@@ -21,19 +22,24 @@ func (m *monitored) Kicked(vring int) { m.rx[vring/2].kicked() }
 func (m *monitored) Tend(time.Time) (next time.Time) {
 	d := (*Device)(m)
 	d.mu.Lock()
-	rss, failures := d.rssDue, d.failures
-	d.rssDue, d.failures = false, nil
+	rss, failures, memory := d.rssDue, d.failures, d.unreached
+	d.rssDue, d.failures, d.unreached = false, nil, nil
 	d.mu.Unlock()
 	if rss {
 		d.setDefaultRSS()
 	}
 	for index, err := range failures {
-		dir := [2]string{"rx", "tx"}[index%2]
 		d.stops[index].Log(d.log, slog.LevelError, "queue stopped until the driver resets it",
-			"queue", fmt.Sprint(dir, index/2), "err", err)
+			"queue", queueName(index), "err", err)
+	}
+	for index, err := range memory {
+		d.losses[index].Log(d.log, slog.LevelError, "frames are dropped whose memory is not shared with the device",
+			"queue", queueName(index), "err", err, "hint", peer.ShareMore)
 	}
 	return time.Time{}
 }
+
+func queueName(index int) string { return fmt.Sprint([2]string{"rx", "tx"}[index%2], index/2) }
 
 // TakeEventFDs implements nic.Monitored.
 func (m *monitored) TakeEventFDs() {

@@ -16,7 +16,8 @@ func (d *Device) StartQueue(v vhostuser.Vring) error {
 	if _, err := d.StopQueue(v.Index); err != nil { // it never fails
 		return err
 	}
-	vq, err := d.open(&v)
+	features := d.features.Load()
+	vq, err := d.open(&v, features)
 	if err != nil {
 		for _, fd := range []int{v.Kick, v.Call, v.Err} {
 			scm.Close(fd)
@@ -36,19 +37,18 @@ func (d *Device) StartQueue(v vhostuser.Vring) error {
 	}
 	if v.Index%2 == 1 {
 		q := d.tx[v.Index/2]
-		q.vq, q.kick, q.owed = vq, v.Kick, false
+		q.began(vq, v.Kick, features)
 		q.sender.Start(v.Kick, !v.Running) // a ring starts when its kick descriptor is first readable
 		return nil
 	}
-	return d.rx[v.Index/2].open(vq, &v, d.features.Load())
+	return d.rx[v.Index/2].open(vq, &v, features)
 }
 
 // open makes the ring.
-func (d *Device) open(v *vhostuser.Vring) (*virtq.Device, error) {
+func (d *Device) open(v *vhostuser.Vring, f uint64) (*virtq.Device, error) {
 	if v.Kick < 0 {
 		return nil, errNoKick
 	}
-	f := d.features.Load()
 	return virtq.NewDevice(d.space, virtq.Config{Size: v.Size, Desc: v.Desc, Avail: v.Avail, Used: v.Used,
 		Base:     virtq.BaseOf(v.Base),
 		Indirect: f&fIndirect != 0, EventIdx: f&fEventIdx != 0})
@@ -58,7 +58,8 @@ func (d *Device) open(v *vhostuser.Vring) (*virtq.Device, error) {
 func (q *rxQueue) open(vq *virtq.Device, v *vhostuser.Vring, features uint64) error {
 	q.Lock()
 	q.Restart()
-	q.vq, q.kick, q.started, q.staged, q.short, q.owed = vq, v.Kick, v.Running, false, 0, false
+	q.began(vq, v.Kick, features)
+	q.started, q.staged, q.short = v.Running, false, 0
 	q.forget()
 	q.mrg, q.csum = features&fMrgRxbuf != 0, features&fGuestCsum != 0
 	q.hadBuffers = vq.Resumed()

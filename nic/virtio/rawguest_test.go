@@ -39,6 +39,8 @@ type suiteGuest struct {
 	kicks []int
 	calls []int
 	mac   wire.MAC
+	hdr   int           // bytes of virtio_net_hdr, by the features
+	ring  uint16        // descriptors of each ring
 	wait  time.Duration // for the NIC
 
 	served chan error
@@ -55,9 +57,12 @@ type rawOptions struct {
 	pairs int
 	mtu   uint16
 	drop  uint64 // features that the driver does not take
+	ring  uint16 // descriptors of each ring; 0: rawRing
 	noGPU bool
 	p2p   bool
 	table bool // memory comes by SET_MEM_TABLE
+
+	noReset bool // RESET_DEVICE is not negotiated
 
 	patience time.Duration // virtio.Config's
 	hold     time.Duration // nic.Config's
@@ -67,6 +72,7 @@ type rawOptions struct {
 	wait     time.Duration // for the NIC; 0: 20 s
 	sabotage *nic.Sabotage
 	claims   bool // source addresses are judged: wire.Identity
+	storm    int  // wire.LinkOptions'
 }
 
 const (
@@ -82,6 +88,8 @@ const (
 	fMrg      = 1 << 15
 	fEventIdx = 1 << 29
 	fIndirect = 1 << 28
+	fMQ       = 1 << 22
+	fECNs     = 1<<9 | 1<<13
 	fOffloads = 1<<0 | 1<<1 | 1<<7 | 1<<8 | 1<<11 | 1<<12
 )
 
@@ -107,7 +115,7 @@ func newStockGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o raw
 func newRawGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
 	g := &suiteGuest{Memory: nictest.NewMemory(t, 0, rawMem, rawBehind), mac: wire.MAC{2, 0, 0, 0, 0, byte(i + 1)}}
-	g.Sender.Driver, g.wait = g, cmp.Or(o.wait, 20*time.Second)
+	g.Sender.Driver, g.wait, g.ring = g, cmp.Or(o.wait, 20*time.Second), cmp.Or(o.ring, rawRing)
 	conf := nic.Config{Name: string(rune('a' + i)), MAC: g.mac, MTU: o.mtu, QueuePairs: o.pairs, Log: o.log,
 		Pollers: o.pollers, Flows: 64, Hold: o.hold, Clock: o.clock,
 		Sabotage: o.sabotage}
@@ -118,7 +126,7 @@ func newRawGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOp
 	g.dev, err = virtio.New(virtio.Config{Files: files, Port: conf, SetMemTable: o.table, Patience: o.patience})
 	g.OK(err)
 	t.Cleanup(g.dev.Close)
-	var link wire.LinkOptions
+	link := wire.LinkOptions{Storm: o.storm}
 	if o.claims {
 		link.Identity = &wire.Identity{MAC: g.mac}
 	}
@@ -156,13 +164,26 @@ func (g *suiteGuest) dial(o rawOptions) {
 		<-served
 	})
 	g.Cleanup(g.hang)
-	_, _, err := front.Negotiate((fVersion1|fMrg|fEventIdx|fIndirect|fOffloads)&^o.drop,
-		uint64(vhostuser.ProtocolMQ|vhostuser.ProtocolReplyAck|vhostuser.ProtocolMemSlots|vhostuser.ProtocolResetDevice))
-	g.OK(err)
+	g.negotiate(o)
 	g.OK(front.AddMemory(g.FD, 0, rawUser, rawMem, 0))
 	if g.GPU != nil {
 		g.OK(front.AddMemory(g.GPU.FD(), rawGPU, rawUser+rawGPU, rawGPUSize, 0))
 	}
+}
+
+// negotiate says what the driver takes.
+func (g *suiteGuest) negotiate(o rawOptions) {
+	g.Helper()
+	if g.hdr = 12; o.drop&(fVersion1|fMrg) == fVersion1|fMrg {
+		g.hdr = 10
+	}
+	p := vhostuser.ProtocolMQ | vhostuser.ProtocolReplyAck | vhostuser.ProtocolMemSlots | vhostuser.ProtocolResetDevice |
+		vhostuser.ProtocolStatus | vhostuser.ProtocolMTU
+	if o.noReset {
+		p &^= vhostuser.ProtocolResetDevice
+	}
+	_, _, err := g.front.Negotiate((fVersion1|fMrg|fEventIdx|fIndirect|fOffloads)&^o.drop, uint64(p))
+	g.OK(err)
 }
 
 // redial hangs up and attaches another frontend, of the same guest: its rings go on from base.
@@ -203,18 +224,21 @@ func (g *suiteGuest) setup(i int, base uint32) {
 	g.Helper()
 	desc, avail, used := g.rings[i].Addrs()
 	g.OK(g.front.SetEnable(i, true)) // before it starts, as QEMU does: what a disabled ring is given is dropped
-	g.OK(g.front.SetupVring(vhostuser.VringSetup{Index: i, Size: rawRing, Desc: rawUser + desc, Avail: rawUser + avail,
+	g.OK(g.front.SetupVring(vhostuser.VringSetup{Index: i, Size: g.ring, Desc: rawUser + desc, Avail: rawUser + avail,
 		Used: rawUser + used, Base: base, Kick: g.kicks[i], Call: g.calls[i]}))
 	g.kick(i)
 }
 
 func (g *suiteGuest) startRing(i int) {
 	g.Helper()
-	_, _, _, total := virtq.Layout(rawRing)
+	_, _, _, total := virtq.Layout(g.ring)
 	addr, mem := g.Alloc(int(total))
-	iaddr, imem := g.Alloc(rawRing * 16 * 32)
-	d, err := virtq.NewDriver(virtq.DriverConfig{Size: rawRing, Mem: mem, Addr: addr, Indirect: imem, IndirectAddr: iaddr,
-		EventIdx: true})
+	f, _ := g.front.Features()
+	c := virtq.DriverConfig{Size: g.ring, Mem: mem, Addr: addr, EventIdx: f&fEventIdx != 0}
+	if f&fIndirect != 0 {
+		c.IndirectAddr, c.Indirect = g.Alloc(int(g.ring) * 16 * 32)
+	}
+	d, err := virtq.NewDriver(c)
 	g.OK(err)
 	g.rings = append(g.rings, d)
 	g.kicks, g.calls = append(g.kicks, nictest.EventFD(g)), append(g.calls, nictest.EventFD(g))
@@ -321,8 +345,8 @@ func (g *suiteGuest) Post(q, n int) {
 	for range n {
 		var bufs []virtq.Buf
 		if split.On {
-			addr := g.Put(bytes.Repeat([]byte{poison}, 268))
-			bufs = []virtq.Buf{{Addr: addr, Len: 268}, {Addr: g.PayloadPage(), Len: nictest.PayloadBuf}}
+			addr := g.Put(bytes.Repeat([]byte{poison}, g.hdr+256))
+			bufs = []virtq.Buf{{Addr: addr, Len: uint32(g.hdr + 256)}, {Addr: g.PayloadPage(), Len: nictest.PayloadBuf}}
 		} else {
 			addr, _ := g.Alloc(68 << 10)
 			bufs = []virtq.Buf{{Addr: addr, Len: 68 << 10}}
@@ -357,7 +381,7 @@ func netHeader(f *nictest.Frame) []byte {
 // layOut puts a frame in memory, and returns its buffers.
 func (g *suiteGuest) layOut(f *nictest.Frame, gpu bool) []virtq.Buf {
 	g.Helper()
-	head := append(netHeader(f), f.Header...)
+	head := append(netHeader(f)[:g.hdr], f.Header...)
 	bufs := []virtq.Buf{{Addr: g.Put(head), Len: uint32(len(head))}}
 	if n := len(f.Payload); n > 0 {
 		bufs = append(bufs, virtq.Buf{Addr: g.PutPayload(f.Payload, gpu), Len: uint32(n)})
@@ -400,22 +424,21 @@ func (g *suiteGuest) Receive(q int) (f nictest.Frame) {
 		return f // given back
 	}
 	first := g.At(bufs[0].Addr)[:bufs[0].Len]
-	hdr := first[:12]
+	hdr := append(first[:g.hdr:g.hdr], 1, 0)[:12] // num_buffers, where there is none
 	f.Partial, f.Good = hdr[0]&1 != 0, hdr[0]&2 != 0
 	f.Start, f.Offset, f.MSS = le.Uint16(hdr[6:]), le.Uint16(hdr[8:]), le.Uint16(hdr[4:])
 	f.GSO = map[byte]splitter.GSOType{0: splitter.GSONone, 1: splitter.GSOTCPv4, 4: splitter.GSOTCPv6}[hdr[1]&0x7f]
 	f.Buffers = int(le.Uint16(hdr[10:]))
 	if !f.Split {
-		f.Header = bytes.Clone(first[12:u.Len])
+		f.Header = bytes.Clone(first[g.hdr:u.Len])
 		if n := le.Uint16(hdr[2:]); n != 0 && f.GSO == splitter.GSONone {
 			g.Errorf("hdr_len %d of a frame that is not split", n)
 		}
 		return f
 	}
-	n := uint32(le.Uint16(hdr[2:]))
-	f.Header = bytes.Clone(first[12 : 12+n])
-	clean := 12 + n
-	left := u.Len - 12 - n
+	clean := uint32(g.hdr) + uint32(le.Uint16(hdr[2:]))
+	f.Header = bytes.Clone(first[g.hdr:clean])
+	left := u.Len - clean
 	for i := range f.Buffers {
 		if i > 0 {
 			u = g.next(q)

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"testing"
 
+	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/virtq"
 	"vnic.dev/vnic/wire"
@@ -14,13 +16,13 @@ import (
 type refusing struct {
 	*handRing
 	worker *wire.Worker
-	longs  uint64 // a table of 64 bytes, and as many empty buffers as 64 chains of a frame may have
+	longs  uint64 // a table of 64 bytes, and of so many empty buffers that a frame may have 64 of these chains
 	shorts uint64 // one of a single buffer of 100 bytes
 	large  uint64 // and of 16 KiB
 }
 
-// long is how many descriptors a table of longs has: 64 of them have 4096.
-const long = 64
+// long is how many descriptors a table of longs has: 63 of them have 4095.
+const long = 65
 
 func newRefusing(g *suiteGuest, vring int) *refusing {
 	r := &refusing{handRing: g.handRing(vring), worker: wire.NewWorker()}
@@ -129,7 +131,7 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 		}
 		flow()
 		r.unreadDuring(flow)
-		r.post(70, r.longs) // each frame has room now; all in one need more chains than 64
+		r.post(70, r.longs) // each frame has room now; all in one need more than 4096 pieces
 		for i, v := range nictest.DeliverFlow(t, w.Bad, r.worker, 3, 2000) {
 			if v.Kind != wire.Taken {
 				t.Errorf("frame %d: %v; errors %v", i, v, w.Bad.dev.Errors())
@@ -212,7 +214,7 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 			},
 			"given up": func(r *refusing, n int) {
 				for ; n > 0; n -= 64 {
-					r.post(64, r.shorts)
+					r.post(64, r.longs)
 					r.wants("too short", 8000, tooBig)
 				}
 			},
@@ -220,7 +222,11 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				w := newWorld(t)
 				r := newRefusing(w.Bad, 0)
-				r.post(1, r.shorts)
+				first := r.shorts
+				if name == "given up" {
+					first = r.longs
+				}
+				r.post(1, first)
 				r.wants("not enough", 8000, busy)
 				switch name {
 				case "taken":
@@ -233,7 +239,7 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 					r.post(63, r.shorts)
 					testkit.Equal(t, "returned", r.g.dev.ReturnRx(0, 64), 64)
 				case "given up":
-					r.post(63, r.shorts)
+					r.post(63, r.longs)
 					r.wants("too short", 8000, tooBig)
 				}
 				for left := 1<<16 - 64; left > 0; left -= min(left, 1<<14) {
@@ -249,7 +255,7 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 }
 
 // Chains that are too little for a frame, though it may have no more of them, are returned: each is walked over once.
-// These are 64, or those that have more than 4096 segments and empty buffers.
+// These are those that have more than 4096 segments and empty buffers.
 //
 // Invariant: nic/virtio: A frame that is refused is walked for once, until the ring or the memory changes.
 func TestChainsThatAreTooLittleAreReturned(t *testing.T) {
@@ -259,9 +265,9 @@ func TestChainsThatAreTooLittleAreReturned(t *testing.T) {
 		pieces int // of these, a byte long
 		each   int // chains
 	}{
-		{"64 chains", long, 0, 64},
+		{"64 chains", long, 0, 64},                       // 4095 before the last
 		{"many descriptors", virtq.MaxDescriptors, 0, 5}, // 4096 in 4 of them
-		{"a few more", long + 1, 0, 64},                  // 4095 before the last
+		{"a few more", 64, 0, 65},                        // 4096 before the last
 		{"too many for one more", 67, 0, 62},             // 4154
 		{"many segments", virtq.MaxDescriptors, virtq.MaxDescriptors - 1, 5},
 	} {
@@ -332,6 +338,49 @@ func TestHugeChainHasRoom(t *testing.T) {
 	r.wants("enough", 8000, taken)
 	testkit.Equal(t, "chains used", r.usedIdx(), 2)
 	w.Moves(t)
+}
+
+// BenchmarkManyChains is what a frame costs that takes, or finds too little, chains of one small buffer each, all in
+// tables of their own on pages of their own.
+func BenchmarkManyChains(b *testing.B) {
+	for _, c := range []struct {
+		name   string
+		size   uint32 // of a buffer
+		n      int    // of the frame, so many bytes
+		chains int
+		want   wire.Verdict
+	}{
+		{"64 KiB in 1 KiB", 1024, 65000, 64, taken}, {"64 KiB in 512", 512, 65000, 128, taken},
+		{"64 KiB in 128", 128, 65000, 509, taken}, {"64 KiB in 64", 64, 65000, 1017, taken},
+		{"64 KiB in 60", 60, 65000, 1025, tooBig}, {"too little", 12, 65000, 1025, tooBig},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			files, sw := nictest.Switch(b)
+			g := newSuiteGuest(b, files, sw, 0, rawOptions{pairs: 1, mtu: 9000, p2p: true})
+			r := newRefusing(g, 0)
+			const tables = 4500
+			at, mem := g.Alloc(tables * 4096)
+			for i := range virtq.MaxSize {
+				k := i * 2741 % tables * 4096
+				put(mem[k:], 0, virtq.Buf{Addr: at + uint64(k) + 1024, Len: c.size}, vringWrite, 0)
+				put(r.desc, i, virtq.Buf{Addr: at + uint64(k), Len: 16}, vringIndirect, 0)
+				le.PutUint16(r.avail[4+2*i:], uint16(i))
+			}
+			r.publish() // starts the ring
+			frame := tcp(g, g, c.n)
+			from := dma.NewBuffer(frame.Bytes(), dma.Host).Segment(0, uint32(len(frame.Bytes())))
+			batch := []*wire.Packet{new(wire.Packet)}
+			g.OK(nic.ParseFrame(r.worker.Copier, []dma.Segment{from}, 0, from.Len, make([]byte, nic.MaxHeader), batch[0]))
+			batch[0].Prepare()
+			for b.Loop() {
+				r.entries += uint16(c.chains)
+				le.PutUint16(r.avail[2:], r.entries)
+				if g.Port().Deliver(r.worker, batch); batch[0].Verdict.Reason != c.want.Reason {
+					b.Fatal(batch[0].Verdict, g.dev.Errors())
+				}
+			}
+		})
+	}
 }
 
 // BenchmarkRefused is what a frame costs that finds the worst chains there may be.

@@ -1,6 +1,8 @@
 package virtio
 
 import (
+	"slices"
+
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/nic"
@@ -8,18 +10,20 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// maxChains is how many chains one frame may take (MRG_RXBUF): a 64 KiB frame in buffers of 1 KiB.
-const maxChains = 64
+// maxPieces is how many segments and empty buffers the chains of one frame may have before another one is taken
+// (MRG_RXBUF): as many segments as one chain may have. A chain counts for chainPieces at least, as it takes so much
+// longer than a segment: a frame may lie in 1025 chains, about as many as QEMU's longest ring has, and 64 KiB in
+// buffers of 64 bytes.
+const (
+	maxPieces   = virtq.MaxSegments
+	chainPieces = 4
+)
 
-// maxPieces is how many segments and empty buffers the chains of one frame may have before another
-// one is taken: as many segments as one chain may have.
-const maxPieces = virtq.MaxSegments
+// keepChains is how many Chains are kept for the next frame: as many as a ring of QEMU's has.
+const keepChains = 256
 
 // maxOwn is the most that a packet has in Header: a frame of the control channel, which comes from no guest.
 const maxOwn = max(nic.MaxHeader, control.MaxFrame)
-
-// headerBuf is the least that a header buffer has: virtio_net_hdr and the longest header that is split.
-const headerBuf = netHdrLen + HeaderLimit
 
 // rxQueue is a receive virtqueue, an nic.RxQueue. Everything below RxBase is used under its lock.
 type rxQueue struct {
@@ -32,17 +36,18 @@ type rxQueue struct {
 	mrg        bool // VIRTIO_NET_F_MRG_RXBUF
 	csum       bool // VIRTIO_NET_F_GUEST_CSUM
 	staged     bool
-	short      int // how many chains were not enough, when a frame last found too few
+	short      int  // how many chains were not enough, when a frame last found too few
+	faulty     bool // this frame has found a chain whose memory cannot be reached: the last that was peeked
 	awaited    awaited
-	remembers  bool       // there is a refusal
-	refused    [2]refusal // of a whole frame, of a split one
-	room       uint32     // in the chains of a frame that is refused: see roomFor
-	chains     [maxChains]virtq.Chain
+	remembers  bool          // there is a refusal
+	refused    [2]refusal    // of a whole frame, of a split one
+	room       uint32        // in the chains of a frame that is refused: see roomFor
+	chains     []virtq.Chain // as many as a frame needed
 	peeked     int           // how many of chains the last frame needed
 	buffers    []dma.Segment // of all chains of a frame, in order
 	header     []dma.Segment
 	payload    []dma.Segment
-	scratch    [netHdrLen + maxOwn]byte // virtio_net_hdr and headers; answers to commands are all header
+	scratch    [maxNetHdr + maxOwn]byte // virtio_net_hdr and headers; answers to commands are all header
 }
 
 // awaited says what a kick was asked for: more chains than n, from base on.
@@ -67,7 +72,7 @@ var (
 )
 
 func newRxQueue(d *Device, index int) *rxQueue {
-	q := &rxQueue{}
+	q := &rxQueue{chains: make([]virtq.Chain, 16)}
 	q.vring.init(d, index)
 	q.Init(q)
 	return q
@@ -95,8 +100,15 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	} else {
 		n, res = q.putWhole(m, f)
 	}
+	faulty := q.faulty
+	if q.faulty = false; faulty {
+		n++ // that chain
+	}
 	q.trim(n)
 	switch {
+	case faulty && !f.Merged:
+		q.giveUp(n)
+		return res
 	case res == nic.PutTaken:
 		q.staged = true
 		q.forget()
@@ -118,10 +130,11 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	return res
 }
 
-// giveUp returns chains that are too little for a frame, though it may have no more of them, unused: with used.len 0,
-// for drivers a frame that is too short. (Linux counts it in rx_length_errors, and posts others.) The driver may make
-// its buffers as small as that (5.1.6.3.1), so the queue is not failed: any sender could stop it. And they do not stay,
-// else frames that find them walk over them again and again. Without MRG_RXBUF one chain does stay, as with Linux's
+// giveUp returns chains unused that are too little for a frame, though it may have no more of them, or that end with
+// one whose memory cannot be reached: with used.len 0, for drivers a frame that is too short. (Linux counts it in
+// rx_length_errors, and posts others.) The driver may make its buffers as small as that (5.1.6.3.1), and does not know
+// what memory is shared, so the queue is not failed: any sender could stop it. And they do not stay, else frames that
+// find them walk over them again and again. One chain that is too little does stay without MRG_RXBUF, as with Linux's
 // vhost and QEMU: it is no longer a walk than for any frame, and what such drivers make of an empty frame is not known.
 func (q *rxQueue) giveUp(n int) {
 	for i := range n {
@@ -132,11 +145,11 @@ func (q *rxQueue) giveUp(n int) {
 }
 
 // roomFor is how much room a frame needs in its chains: a split one for the payload in their payload buffers.
-func roomFor(f *nic.Frame) uint32 {
+func (q *rxQueue) roomFor(f *nic.Frame) uint32 {
 	if f.Split {
 		return f.PayloadLen - (f.HeaderLen - uint32(len(f.Header))) // but for what belongs to the header buffer
 	}
-	return netHdrLen + uint32(len(f.Header)) + f.PayloadLen
+	return q.hdrLen + uint32(len(f.Header)) + f.PayloadLen
 }
 
 // refusalOf is that of a frame's kind.
@@ -156,7 +169,7 @@ func (q *rxQueue) remember(f *nic.Frame, n int, res nic.Result) {
 // recall refuses a frame if that is known without a walk.
 func (q *rxQueue) recall(f *nic.Frame) (res nic.Result, known bool) {
 	r := q.refusalOf(f)
-	if r.chains == 0 || roomFor(f) <= r.room || r.generation != q.dev.space.Generation() ||
+	if r.chains == 0 || q.roomFor(f) <= r.room || r.generation != q.dev.space.Generation() ||
 		r.result == nic.PutNoBuffer && q.vq.Available() != r.chains {
 		return 0, false
 	}
@@ -177,6 +190,12 @@ func (q *rxQueue) trim(n int) {
 		q.chains[i].Trim()
 	}
 	q.peeked = n
+	if len(q.chains) > keepChains && n <= keepChains {
+		q.chains = slices.Clone(q.chains[:keepChains])
+	}
+	if n < 2 { // which do without
+		q.buffers = dma.Reuse(q.buffers[:0])
+	}
 }
 
 // begin starts the ring if it has been kicked.
@@ -219,22 +238,22 @@ func (q *rxQueue) kicked() {
 	default:
 		q.kicks.Consume(q.kick)
 		q.suppressKicks()
-		q.WakeAll()
+		q.WakeNext()
 	}
 }
 
 // putWhole writes a frame as one run of bytes: virtio_net_hdr and the frame (virtio 1.3, 5.1.6.4). It returns how many
 // chains were peeked, and has committed them if the frame is taken.
 func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
-	need := roomFor(f)
+	need := q.roomFor(f)
 	for room, pieces := uint32(0), 0; room < need; n++ {
 		c, res := q.next(n, pieces)
 		if res != nic.PutTaken {
 			q.room = room
 			return n, res
 		}
-		pieces += len(c.In) + c.Empty
-		if c.InLen < netHdrLen { // also of those that follow (5.1.6.3.1)
+		pieces += piecesOf(c)
+		if c.InLen < q.hdrLen { // also of those that follow (5.1.6.3.1)
 			q.fail(errShortBuffer)
 			return n + 1, nic.PutStopped
 		}
@@ -272,7 +291,7 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 // first chain, payload alone in the others, whose header buffers stay as they are.
 func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	inHeader := f.HeaderLen - uint32(len(f.Header)) // payload that belongs to the header buffer: of a frame without TCP
-	need := roomFor(f)
+	need := q.roomFor(f)
 	q.payload = dma.Reuse(q.payload)
 	for room, pieces := uint32(0), 0; n == 0 || room < need; n++ {
 		c, res := q.next(n, pieces)
@@ -280,8 +299,8 @@ func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 			q.room = room
 			return n, res
 		}
-		pieces += len(c.In) + c.Empty
-		if c.InFirst < headerBuf || c.InLen == c.InFirst && need > 0 {
+		pieces += piecesOf(c)
+		if c.InFirst < q.hdrLen+HeaderLimit || c.InLen == c.InFirst && need > 0 {
 			q.fail(errNotSplit)
 			return n + 1, nic.PutStopped
 		}
@@ -289,9 +308,9 @@ func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 		q.payload = dma.Cut(q.payload, c.In, uint64(c.InFirst), uint64(k))
 		room += k
 	}
-	q.header = dma.Cut(dma.Reuse(q.header), q.chains[0].In, 0, uint64(netHdrLen+len(f.Header)))
+	q.header = dma.Cut(dma.Reuse(q.header), q.chains[0].In, 0, uint64(q.hdrLen)+uint64(len(f.Header)))
 	if inHeader > 0 { // the frame goes to the header buffer whole
-		q.payload = dma.Cut(dma.Reuse(q.payload), q.chains[0].In, uint64(netHdrLen+len(f.Header)), uint64(inHeader))
+		q.payload = dma.Cut(dma.Reuse(q.payload), q.chains[0].In, uint64(q.hdrLen)+uint64(len(f.Header)), uint64(inHeader))
 	}
 	err := m.Header(q.header, q.headers(f, f.HeaderLen, n))
 	if err == nil && f.PayloadLen > 0 {
@@ -300,7 +319,7 @@ func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	if res := q.result(err); res != nic.PutTaken {
 		return n, res
 	}
-	head := netHdrLen + f.HeaderLen
+	head := q.hdrLen + f.HeaderLen
 	for i := range n {
 		c := &q.chains[i]
 		k := min(need, c.InLen-c.InFirst)
@@ -342,13 +361,22 @@ func (q *rxQueue) Posted(limit int, visit func([]dma.Segment)) {
 	q.vq.Rewind(n)
 }
 
-// next peeks chain n of a frame, those before which have so many segments and empty buffers.
+// piecesOf is how much of maxPieces a chain takes.
+func piecesOf(c *virtq.Chain) int { return max(chainPieces, len(c.In)+c.Empty) }
+
+// next peeks chain n of a frame, those before which take so much of maxPieces.
 func (q *rxQueue) next(n, pieces int) (*virtq.Chain, nic.Result) {
-	if n == maxChains || n == 1 && !q.mrg || pieces > maxPieces {
+	if n == 1 && !q.mrg || pieces > maxPieces {
 		return nil, nic.PutTooBig
 	}
 	c, res := q.peek(n)
-	if res == nic.PutTaken && c.OutLen > 0 {
+	switch {
+	case res != nic.PutTaken:
+	case c.Fault != nil:
+		q.faulty = true
+		q.unreached(c.Fault)
+		return nil, nic.PutFault
+	case c.OutLen > 0:
 		q.vq.Rewind(1)
 		q.fail(errReadable)
 		return nil, nic.PutStopped
@@ -357,6 +385,9 @@ func (q *rxQueue) next(n, pieces int) (*virtq.Chain, nic.Result) {
 }
 
 func (q *rxQueue) peek(n int) (*virtq.Chain, nic.Result) {
+	if n == len(q.chains) {
+		q.chains = append(q.chains, make([]virtq.Chain, n)...)
+	}
 	c := &q.chains[n]
 	switch ok, err := q.vq.Peek(c); {
 	case err != nil:
@@ -373,8 +404,8 @@ func (q *rxQueue) headers(f *nic.Frame, hlen uint32, buffers int) []byte {
 	if !q.mrg {
 		buffers = 1
 	}
-	(*netHdr)(q.scratch[:netHdrLen]).describe(&f.Meta, hlen, q.csum, buffers)
-	return q.scratch[:netHdrLen+copy(q.scratch[netHdrLen:], f.Header)]
+	(*netHdr)(q.scratch[:]).describe(&f.Meta, hlen, q.csum, buffers)
+	return q.scratch[:int(q.hdrLen)+copy(q.scratch[q.hdrLen:], f.Header)] // a legacy one's over num_buffers
 }
 
 // result says what became of a frame by the error of the move, and stops the queue if that is its own.
@@ -414,12 +445,22 @@ func (q *rxQueue) AwaitBuffers() bool {
 	if q.vq.EnableKickBeyond(q.short) {
 		return false
 	}
-	// Senders that waited for other chains get no kick for those: they look again.
+	// Senders that waited for fewer chains get no kick for those: they look again.
 	if at := (awaited{q.vq.Base(), q.short}); at != q.awaited {
 		q.awaited = at
-		q.WakeAll()
+		if q.short > 0 {
+			q.WakeNext()
+		}
 	}
 	return true
+}
+
+// Buffers implements nic.RxModel.
+func (q *rxQueue) Buffers() int {
+	if q.vq == nil {
+		return 0
+	}
+	return q.vq.Available()
 }
 
 // fail stops the queue until the driver or the frontend sets it up again.

@@ -37,7 +37,7 @@ var (
 type txSlot struct {
 	chain *virtq.Chain                    // in peeked, or own
 	own   virtq.Chain                     // of a frame that is held
-	buf   [netHdrLen + nic.MaxHeader]byte // virtio_net_hdr and headers
+	buf   [maxNetHdr + nic.MaxHeader]byte // virtio_net_hdr and headers
 }
 
 func newTxQueue(d *Device, index int) (*txQueue, error) {
@@ -58,6 +58,12 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 		c, f := &q.peeked[i], free[filled]
 		if !enabled {
 			q.t.Discard(wire.DropDisabled)
+			q.vq.Commit(c.Head, 0)
+			continue
+		}
+		if c.Fault != nil {
+			q.unreached(c.Fault)
+			q.t.Discard(wire.DropFault)
 			q.vq.Commit(c.Head, 0)
 			continue
 		}
@@ -83,10 +89,10 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	if c.InLen > 0 {
 		return fmt.Errorf("%w: head %d: device-writable buffer on a transmit queue", virtq.ErrBadChain, c.Head)
 	}
-	if err := nic.ParseFrame(q.t.Worker.Copier, c.Out, netHdrLen, c.OutLen, s.buf[:], p); err != nil {
+	if err := nic.ParseFrame(q.t.Worker.Copier, c.Out, q.hdrLen, c.OutLen, s.buf[:], p); err != nil {
 		return err
 	}
-	if err := (*netHdr)(s.buf[:netHdrLen]).meta(&p.Meta, q.dev.features.Load()); err != nil {
+	if err := (*netHdr)(s.buf[:]).meta(&p.Meta, q.features); err != nil {
 		return err
 	}
 	p.Prepare()
@@ -94,7 +100,7 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 }
 
 // Reload implements nic.TxQueue. A driver that changes the chain of a frame under way stops its
-// queue.
+// queue. A frame whose memory has gone is lost.
 func (q *txQueue) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
 	s := &q.slots[f.Slot]
 	if s.chain != &s.own { // the next Gather peeks again
@@ -106,8 +112,12 @@ func (q *txQueue) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
 		if err := q.vq.Load(c.Head, c); err != nil {
 			return false, err
 		}
+		if c.Fault != nil {
+			q.unreached(c.Fault)
+			return false, nil
+		}
 	}
-	if err := nic.RelocatePayload(c.Out, netHdrLen, c.OutLen, &f.Packet); err != nil {
+	if err := nic.RelocatePayload(c.Out, q.hdrLen, c.OutLen, &f.Packet); err != nil {
 		return false, fmt.Errorf("%w: head %d: %w", virtq.ErrBadChain, c.Head, err)
 	}
 	return true, nil
@@ -176,7 +186,7 @@ func (q *txQueue) Pending() bool { return q.vq.Pending() }
 func (q *txQueue) Backlog() (frames int, full bool) {
 	frames = q.vq.Available()
 	each := 1
-	if q.dev.features.Load()&fIndirect == 0 {
+	if q.features&fIndirect == 0 {
 		all := 0
 		for i := range q.slots {
 			if c := q.slots[i].chain; c != nil {

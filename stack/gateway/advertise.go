@@ -14,7 +14,7 @@ import (
 const (
 	advertiseEvery = 200 * time.Second         // unasked (RFC 4861, 6.2.1)
 	advertisePause = 200 * time.Millisecond    // between two that were asked for; more requests get one answer
-	routerLifetime = uint16(1800)              // seconds
+	routerLifetime = uint16(2 * 60 * 60)       // seconds, of the router and of names: a guest may be stopped meanwhile
 	prefixLifetime = uint32(30 * 24 * 60 * 60) // seconds
 )
 
@@ -72,7 +72,11 @@ func (g *Gateway) advertisement() []byte {
 	ra = be.AppendUint32(ra, prefixLifetime)
 	ra = append(append(ra, 0, 0, 0, 0), network[:]...)
 	ra = append(ra, 25, 3, 0, 0) // recursive DNS server (RFC 8106, 5.1)
-	ra = append(be.AppendUint32(ra, 3*uint32(advertiseEvery/time.Second)), own[:]...)
+	ra = append(be.AppendUint32(ra, uint32(routerLifetime)), own[:]...)
+	search := encodeNames(g.search)
+	search = append(search, make([]byte, -len(search)&7)...)
+	ra = append(ra, 31, byte(1+len(search)/8), 0, 0) // DNS search list (RFC 8106, 5.2)
+	ra = append(be.AppendUint32(ra, uint32(routerLifetime)), search...)
 
 	pseudo := append(append(local[:], all[:]...), 0, 0, byte(len(ra)>>8), byte(len(ra)), 0, 0, 0, protoICMPv6)
 	splitter.PutCsum(ra[2:], dma.Fold(dma.Checksum(ra, dma.Checksum(pseudo, 0))), false)

@@ -11,14 +11,11 @@ import (
 	"vnic.dev/vnic/stack/internal/ether"
 )
 
-// echo6 is ICMPv6's echo request (RFC 4443, 4.1).
-const echo6 = 128
-
 // pingBeyond says whether a frame, which admits has refused, is ICMP for an address that is not on the link. Such an
 // address may be there, and NAT lead to it; but a ping does not, so the guest is told. What kind of ICMP it is, IPv4's
 // part of b does not reach to: netstack looks, and answers no errors. b is what is judged of the frame.
 func (f *filter) pingBeyond(h *splitter.Headers, b []byte) bool {
-	if h.VLANs > 0 || h.Class != splitter.OtherIP {
+	if h.Tagged() || h.Class != splitter.OtherIP {
 		return false
 	}
 	var src, dst netip.Addr

@@ -3,16 +3,20 @@ package gateway
 import (
 	"fmt"
 	"net/netip"
+	"slices"
+	"sync"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // Bounds of what waits for a service of the gateway.
 const (
-	maxWaiting  = 256             // datagrams; a port has no more than a quarter of them
-	maxDatagram = maxQuestion + 1 // bytes of one that are kept; services refuse any that are as long
+	maxWaiting  = 256                // datagrams
+	maxDatagram = maxUDPQuestion + 1 // bytes of one that are kept; services refuse any that are as long
 )
 
 // datagram is one that came for a service.
@@ -25,11 +29,56 @@ type datagram struct {
 // datagramServer is a UDP port of the gateway. It knows which port of the switch sent a datagram: it takes each out of
 // its endpoint at once, on the goroutine that brought the frame.
 type datagramServer struct {
-	conn  *udpConn // to answer by
-	ep    tcpip.Endpoint
-	g     *Gateway
-	quota *quota
-	in    chan datagram // of capacity maxWaiting
+	conn *udpConn // to answer by
+	ep   tcpip.Endpoint
+	g    *Gateway
+	in   waiting
+}
+
+// waiting are datagrams that wait for a service, which serves their senders in turn.
+type waiting struct {
+	filled chan struct{} // capacity 1: there are some
+
+	mu     sync.Mutex
+	shares shares[datagram]
+	turn   []owner // those that have some, or had; the next one first
+}
+
+// push adds one; refused: there is no room for it. evicted: it took another sender's place.
+func (w *waiting) push(d datagram) (refused, evicted bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.shares.n >= w.shares.all {
+		from, ok := w.shares.giver(d.sender)
+		if !ok {
+			return true, false
+		}
+		evicted = true
+		w.shares.remove(from, 0)
+	}
+	w.shares.add(d.sender, d)
+	if !slices.Contains(w.turn, d.sender) {
+		w.turn = append(w.turn, d.sender)
+	}
+	ether.Signal(w.filled)
+	return false, evicted
+}
+
+// pop takes the oldest of the sender whose turn it is; false: there is none.
+func (w *waiting) pop() (d datagram, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(w.turn) > 0 && !ok {
+		o := w.turn[0]
+		w.turn = slices.Delete(w.turn, 0, 1)
+		if len(w.shares.by[o]) > 0 {
+			d, ok = w.shares.remove(o, 0), true
+		}
+		if len(w.shares.by[o]) > 0 {
+			w.turn = append(w.turn, o)
+		}
+	}
+	return d, ok
 }
 
 // serveDatagrams has handle get what comes to an address of the gateway, one after the other.
@@ -40,8 +89,8 @@ func (g *Gateway) serveDatagrams(at tcpip.FullAddress, proto tcpip.NetworkProtoc
 	if err != nil {
 		return fmt.Errorf("netstack: %s", err)
 	}
-	s := &datagramServer{conn: newUDPConn(wq, ep), ep: ep, g: g, in: make(chan datagram, maxWaiting),
-		quota: newQuota(maxWaiting, maxWaiting/4, &g.count.refused)}
+	s := &datagramServer{conn: newUDPConn(wq, ep), ep: ep, g: g,
+		in: waiting{filled: make(chan struct{}, 1), shares: newShares[datagram](maxWaiting)}}
 	entry := waiter.NewFunctionEntry(waiter.ReadableEvents, func(waiter.EventMask) { s.drain() })
 	wq.EventRegister(&entry) // before it is bound: nothing is to wait in the endpoint
 	ep.SocketOptions().SetBroadcast(true)
@@ -52,10 +101,12 @@ func (g *Gateway) serveDatagrams(at tcpip.FullAddress, proto tcpip.NetworkProtoc
 	g.serve(func() {
 		defer s.conn.Close()
 		for {
-			select {
-			case d := <-s.in:
-				s.quota.give(d.sender)
+			if d, ok := s.in.pop(); ok {
 				handle(s, d)
+				continue
+			}
+			select {
+			case <-s.in.filled:
 			case <-g.ctx.Done():
 				return
 			}
@@ -74,8 +125,12 @@ func (s *datagramServer) drain() {
 		if err != nil {
 			return
 		}
-		if s.quota.take(sender) { // so there is space in s.in
-			s.in <- datagram{append([]byte(nil), buf[:r.Count]...), addrPort(r.RemoteAddr.Addr, r.RemoteAddr.Port), sender}
+		d := datagram{append([]byte(nil), buf[:r.Count]...), addrPort(r.RemoteAddr.Addr, r.RemoteAddr.Port), sender}
+		switch refused, evicted := s.in.push(d); {
+		case refused:
+			s.g.count.refused.Add(1)
+		case evicted:
+			s.g.count.evicted.Add(1)
 		}
 	}
 }

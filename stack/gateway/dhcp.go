@@ -7,8 +7,12 @@ import (
 	"net/netip"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"vnic.dev/vnic/internal/dhcp4"
 	"vnic.dev/vnic/splitter"
@@ -28,7 +32,7 @@ func (g *Gateway) startDHCP() error {
 	return nil
 }
 
-func (g *Gateway) dhcp(at *datagramServer, d datagram) {
+func (g *Gateway) dhcp(_ *datagramServer, d datagram) {
 	var reply []byte
 	var to netip.AddrPort
 	if g.mayAsk(d.data, d.from.Addr()) {
@@ -37,9 +41,35 @@ func (g *Gateway) dhcp(at *datagramServer, d datagram) {
 	if reply == nil {
 		g.count.badDHCP.Add(1)
 	}
-	if len(reply) > 0 {
-		at.reply(reply, to)
+	if len(reply) == 0 {
+		return
 	}
+	mac, _ := clientOf(d.data)
+	g.sendLease(mac, to, reply)
+}
+
+// sendLease sends an answer to its client's MAC, also where the IP address is the broadcast one since the client has
+// none yet (RFC 2131, 4.1): broadcast frames would share one queue of answers, which a flood of questions fills, and
+// every guest would get them. It does not go by the endpoint, which is bound to no address: netstack would take any
+// address that it answers for with NAT for its source.
+func (g *Gateway) sendLease(mac wire.MAC, to netip.AddrPort, b []byte) {
+	const headers = header.EthernetMinimumSize + header.IPv4MinimumSize + header.UDPMinimumSize
+	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{ReserveHeaderBytes: headers, Payload: buffer.MakeWithData(b)})
+	defer pkt.DecRef()
+	pkt.TransportProtocolNumber, pkt.NetworkProtocolNumber = header.UDPProtocolNumber, header.IPv4ProtocolNumber
+	src, dst := ether.Address(g.o.Prefix4.Addr()), ether.Address(to.Addr())
+	n := header.UDPMinimumSize + len(b)
+	udp := header.UDP(pkt.TransportHeader().Push(header.UDPMinimumSize))
+	udp.Encode(&header.UDPFields{SrcPort: portDHCPServer, DstPort: to.Port(), Length: uint16(n)})
+	sum := header.PseudoHeaderChecksum(header.UDPProtocolNumber, src, dst, uint16(n))
+	udp.SetChecksum(^udp.CalculateChecksum(checksum.Combine(sum, checksumOf(b))))
+	ip := header.IPv4(pkt.NetworkHeader().Push(header.IPv4MinimumSize))
+	ip.Encode(&header.IPv4Fields{TotalLength: uint16(header.IPv4MinimumSize + n), TTL: 64,
+		Protocol: uint8(header.UDPProtocolNumber), SrcAddr: src, DstAddr: dst})
+	ip.SetChecksum(^ip.CalculateChecksum())
+	header.Ethernet(pkt.LinkHeader().Push(header.EthernetMinimumSize)).Encode(&header.EthernetFields{
+		SrcAddr: tcpip.LinkAddress(g.o.MAC[:]), DstAddr: tcpip.LinkAddress(mac[:]), Type: header.IPv4ProtocolNumber})
+	g.out.put(pkt)
 }
 
 // mayAsk says whether a datagram asks in the name of who sent it. That of a whole frame is known by
@@ -150,6 +180,7 @@ func (g *Gateway) network(o dhcp4.Options, mac wire.MAC) {
 	o[dhcp4.BroadcastAddress] = lastOf(g.o.Prefix4).AsSlice()
 	o[dhcp4.DNS] = own
 	o[dhcp4.DomainName] = []byte(domain)
+	o[dhcp4.DomainSearch] = encodeNames(g.search)
 	o[dhcp4.InterfaceMTU] = binary.BigEndian.AppendUint16(nil, uint16(g.o.MTU))
 	if g.o.NAT {
 		o[dhcp4.Router] = own

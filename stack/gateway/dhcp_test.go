@@ -2,9 +2,11 @@ package gateway
 
 import (
 	"bytes"
+	"encoding/binary"
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -128,6 +130,58 @@ func TestDHCP(t *testing.T) {
 	if m := other.dhcp(kind(dhcpv4.MessageTypeDiscover)); addr4(m.YourIPAddr) != got {
 		t.Errorf("it had %v: %s", got, m.Summary())
 	}
+}
+
+// An answer comes from the gateway, whatever addresses it stands for at the time.
+func TestDHCPAnswersFromItsAddress(t *testing.T) {
+	asked := make(chan Flow, 1000)
+	w := newRig(t, nil, world(t, asked))
+	r := w.raw(2)
+	r.meet()
+	for i := range byte(20) {
+		to := netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 51, 100, i}), 9)
+		r.mustSend(r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(2), 2000), to, make([]byte, 8)))
+		<-asked // netstack has the address that it is to
+		req := testkit.Must(dhcpv4.New(dhcpv4.WithHwAddr(r.mac[:]), dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover)))(t)
+		r.mustSend(r.udp4(broadcastMAC, netip.AddrPortFrom(netip.IPv4Unspecified(), 68), netip.AddrPortFrom(broadcast4, 67),
+			req.ToBytes()))
+		b := r.await("offer", func(b []byte) bool {
+			r.answerARP(b)
+			return len(b) > 42 && b[12] == 8 && b[13] == 0 && b[23] == splitter.ProtoUDP && binary.BigEndian.Uint16(b[36:]) == 68
+		})
+		testkit.Equal(t, "from", netip.AddrFrom4([4]byte(b[26:30])), prefix4.Addr())
+		testkit.Equal(t, "to", wire.MAC(b[:6]), r.mac) // to all would be one queue, and every guest's
+	}
+}
+
+// Guests learn of the domains that this machine completes names by (RFC 3397, RFC 8106), ours first, and of none
+// without NAT: no question of theirs leaves.
+func TestSearchList(t *testing.T) {
+	conf := "domain old\nsearch a.example B.example. bad..name -x _x " + strings.Repeat("y", 64) + "\n"
+	host := readSearch(strings.NewReader(conf))
+	testkit.Equal(t, "host's", strings.Join(host, " "), "a.example b.example")
+	many := readSearch(strings.NewReader("search 1 2 3 4 5 6 7\n"))
+	testkit.Equal(t, "of seven", len(many), maxSearch)
+	long := readSearch(strings.NewReader("search " + strings.Repeat(strings.Repeat("z", 63)+" ", 6)))
+	testkit.Equal(t, "of long ones", len(long), 4)
+	w := newRig(t, nil, func(g *Gateway) { g.search = append(g.search, host...) })
+	r := w.raw(2)
+	m := r.dhcp(dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover))
+	testkit.Equal(t, "option 119", strings.Join(m.DomainSearch().Labels, " "), "vnic a.example b.example")
+	testkit.Equal(t, "lease", m.IPAddressLeaseTime(0) >= 2*time.Hour, true)
+	found := false
+	for o := r.routerAdvertisement()[54+16:]; len(o) > 1 && o[1] > 0; o = o[8*int(o[1]):] {
+		if o[0] == 31 {
+			found = true
+			testkit.Equal(t, "DNSSL", string(o[8:36]), "\x04vnic\x00\x01a\x07example\x00\x01b\x07example\x00")
+		}
+		if o[0] == 25 || o[0] == 31 { // a guest that was stopped for half an hour still has them
+			testkit.Equal(t, "lifetime", binary.BigEndian.Uint32(o[4:8]) >= 3600, true)
+		}
+	}
+	testkit.Equal(t, "there is a DNSSL", found, true)
+	alone := testkit.Must(newGateway(newSwitch(t), Options{MAC: gatewayMAC, Prefix4: prefix4}))(t)
+	testkit.Equal(t, "without NAT", len(alone.search), 1)
 }
 
 // Without NAT the gateway is no router, and says so.

@@ -2,12 +2,17 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/splitter"
 )
 
 // dialHost makes a socket of the host.
@@ -18,7 +23,46 @@ func dialHost(ctx context.Context, network string, p permit) (net.Conn, error) {
 
 // listenHost makes the socket of a forward of UDP.
 func listenHost(at netip.AddrPort) (Datagrams, error) {
-	return net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+	if err != nil {
+		return nil, err
+	}
+	_ = c.SetReadBuffer(forwardBuffer) // as much as the host allows
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return &listener{UDPConn: c, raw: raw}, nil
+}
+
+// listener is a socket of the host.
+type listener struct {
+	*net.UDPConn
+	raw syscall.RawConn
+}
+
+// Lost is Datagrams'.
+func (l *listener) Lost() (n uint64) {
+	_ = l.raw.Control(func(fd uintptr) {
+		lost, _ := droppedBy(int(fd))
+		n = uint64(lost)
+	})
+	return n
+}
+
+// openAnswer makes a socket at a forward's address, of another port, that is connected to a sender.
+func openAnswer(ctx context.Context, listen, sender netip.AddrPort) (*net.UDPConn, error) {
+	d := net.Dialer{}
+	if a := listen.Addr(); !a.IsUnspecified() {
+		d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 0))
+	}
+	c, err := d.DialContext(ctx, "udp", sender.String())
+	if err != nil {
+		return nil, err
+	}
+	u := c.(*net.UDPConn)
+	_ = u.SetReadBuffer(flowBuffer) // as much as the host allows
+	return u, nil
 }
 
 // A Dialer makes sockets of this process's for a gateway in another one, and trusts it in nothing:
@@ -30,12 +74,15 @@ type Dialer struct {
 	forwards  []Forward
 	host      *hostAddrs
 	resolvers func() []netip.AddrPort
+
+	mu     sync.Mutex
+	opened map[uint16]netip.Addr // the hosts of flows, by the local port that they have, or had
 }
 
 // NewDialer takes NAT, Policy and Forwards of a gateway's options.
 func NewDialer(o Options) *Dialer {
 	return &Dialer{nat: o.NAT, policy: o.Policy, forwards: o.Forwards, host: newHostAddrs(net.InterfaceAddrs),
-		resolvers: hostResolvers}
+		resolvers: hostResolvers, opened: map[uint16]netip.Addr{}}
 }
 
 var _ Outside = (*Dialer)(nil)
@@ -47,7 +94,7 @@ func refusedOutside(to netip.AddrPort, why string) error {
 
 // Dial is Outside's.
 func (d *Dialer) Dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
-	if !d.nat || network != "tcp" && network != "udp" {
+	if !d.nat || network != "tcp" {
 		return nil, refusedOutside(to, "no NAT")
 	}
 	p, no := d.policy.judge(to, d.host)
@@ -55,6 +102,44 @@ func (d *Dialer) Dial(ctx context.Context, network string, to netip.AddrPort) (n
 		return nil, refusedOutside(to, no.rule.String())
 	}
 	return dialHost(ctx, network, p)
+}
+
+// OpenFlow is Outside's. A port is only had by two sockets if the first one was opened here, to the same host.
+func (d *Dialer) OpenFlow(ctx context.Context, f Flow) (*net.UDPConn, error) {
+	if !d.nat {
+		return nil, refusedOutside(f.To, "no NAT")
+	}
+	if err := f.check(); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	opened := d.opened[f.Local]
+	d.mu.Unlock()
+	if f.Local != 0 && opened != f.To.Addr() {
+		return nil, refusedOutside(f.To, "no flow of this machine's with that port")
+	}
+	if f.Proto != splitter.ProtoUDP || f.To.Port() != 0 { // else it only hears from who may be sent to
+		if _, no := d.policy.judge(f.To, d.host); no != nil {
+			return nil, refusedOutside(f.To, no.rule.String())
+		}
+	}
+	c, err := f.open(ctx)
+	if err == nil && f.Proto == splitter.ProtoUDP {
+		d.mu.Lock()
+		d.opened[uint16(c.LocalAddr().(*net.UDPAddr).Port)] = f.To.Addr()
+		d.mu.Unlock()
+	}
+	return c, err
+}
+
+// OpenAnswer is Outside's.
+func (d *Dialer) OpenAnswer(ctx context.Context, listen, sender netip.AddrPort) (*net.UDPConn, error) {
+	for _, f := range d.forwards {
+		if f.Proto == "udp" && f.Listen.Addr() == listen.Addr() && (f.Listen.Port() == 0 || f.Listen == listen) {
+			return openAnswer(ctx, listen, sender)
+		}
+	}
+	return nil, refusedOutside(listen, "no forward of UDP")
 }
 
 // DialResolver is Outside's.

@@ -20,7 +20,9 @@ const (
 	maxQuestions = 128              // that are forwarded at one time
 	maxDNSConns  = 32               // connections for questions
 	dnsIdle      = 10 * time.Second // that such a connection may be silent
-	maxQuestion  = 4096             // bytes
+
+	maxUDPQuestion = 4096      // bytes
+	maxTCPQuestion = 1<<16 - 1 // the same: all that a length has room for (RFC 7766, 8)
 )
 
 // dnsServer is what the gateway's DNS services share.
@@ -32,8 +34,7 @@ type dnsServer struct {
 
 // startDNS serves DNS on each of the gateway's addresses. Connections come by way of the pending ones.
 func (g *Gateway) startDNS() error {
-	s := &dnsServer{g: g, asked: newQuota(maxQuestions, maxQuestions/4, &g.count.refused),
-		conns: newQuota(maxDNSConns, maxDNSConns/4, &g.count.refused)}
+	s := &dnsServer{g: g, asked: newQuota(maxQuestions, &g.count), conns: newQuota(maxDNSConns, &g.count)}
 	g.dns = s
 	for _, p := range []netip.Prefix{g.o.Prefix4, g.o.Prefix6} {
 		if !p.IsValid() {
@@ -49,7 +50,7 @@ func (g *Gateway) startDNS() error {
 
 // datagram answers a question over UDP.
 func (s *dnsServer) datagram(at *datagramServer, d datagram) {
-	if b, forward := s.answer(d.data); b != nil {
+	if b, forward := s.answer(d.data, maxUDPQuestion); b != nil {
 		at.reply(b, d.from)
 	} else if forward != nil {
 		forward.owner, forward.from = d.sender, d.from
@@ -59,16 +60,20 @@ func (s *dnsServer) datagram(at *datagramServer, d datagram) {
 
 // begin has a question forwarded on a goroutine of its own, if there are not too many.
 func (s *dnsServer) begin(q *question, reply func([]byte)) {
-	o := q.owner
-	if !s.asked.take(o) {
+	ctx, end := context.WithCancel(s.g.ctx)
+	entry := s.asked.take(q.owner, end)
+	if entry == nil {
+		end()
 		reply(s.refuse(&q.header, &q.q, dnsmessage.RCodeServerFailure))
 		return
 	}
 	if !s.g.serve(func() {
-		defer s.asked.give(o)
-		reply(s.ask(q, "udp"))
+		defer end()
+		defer entry.give()
+		reply(s.ask(ctx, q, "udp"))
 	}) {
-		s.asked.give(o)
+		end()
+		entry.give()
 	}
 }
 
@@ -79,11 +84,19 @@ func (s *dnsServer) is(a netip.AddrPort) bool {
 
 // connection answers questions over TCP (RFC 7766), of a connection that a guest asks for. made says that it has it.
 func (s *dnsServer) connection(r *tcp.ForwarderRequest, o owner, made func()) {
-	if !s.g.unfinished.room(o) || !s.conns.take(o) {
+	ctx, end := context.WithCancel(s.g.ctx)
+	defer end()
+	if !s.g.unfinished.room(o) {
+		s.g.count.refused.Add(1)
 		r.Complete(true)
 		return
 	}
-	defer s.conns.give(o)
+	entry := s.conns.take(o, end)
+	if entry == nil {
+		r.Complete(true)
+		return
+	}
+	defer entry.give()
 	id := r.ID()
 	wq := new(waiter.Queue)
 	ep, err := r.CreateEndpoint(wq)
@@ -92,29 +105,34 @@ func (s *dnsServer) connection(r *tcp.ForwarderRequest, o owner, made func()) {
 		return
 	}
 	made()
+	bufs := s.g.buffers.take(o, maxTCP) // the least
+	bufs.set(ep)
 	c := gonet.NewTCPConn(wq, ep)
-	stop := context.AfterFunc(s.g.ctx, func() { _ = c.SetDeadline(time.Now()) })
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })
 	defer stop()
 	defer func() {
 		c.Close()
-		s.g.unfinished.add(o, ep)
+		s.g.unfinished.add(o, ep, bufs)
 	}()
-	s.stream(c, o, addrPort(id.RemoteAddress, id.RemotePort))
+	s.stream(ctx, c, o, addrPort(id.RemoteAddress, id.RemotePort))
 }
 
 // stream answers the questions of a connection, one after the other.
-func (s *dnsServer) stream(c net.Conn, o owner, from netip.AddrPort) {
-	buf := make([]byte, maxQuestion)
-	for s.g.ctx.Err() == nil {
+func (s *dnsServer) stream(ctx context.Context, c net.Conn, o owner, from netip.AddrPort) {
+	buf := make([]byte, maxTCPQuestion)
+	for {
 		_ = c.SetDeadline(time.Now().Add(dnsIdle))
+		if ctx.Err() != nil { // the deadline of its end is gone
+			return
+		}
 		n, err := readMessage(c, "tcp", buf)
 		if err != nil {
 			return
 		}
-		b, forward := s.answer(buf[:n])
+		b, forward := s.answer(buf[:n], maxTCPQuestion)
 		if forward != nil {
 			forward.owner, forward.from = o, from
-			b = s.ask(forward, "tcp")
+			b = s.ask(ctx, forward, "tcp")
 		}
 		if b == nil || len(b) > 0xffff {
 			return
@@ -134,8 +152,9 @@ type question struct {
 	from   netip.AddrPort
 }
 
-// answer answers a message, or says what is to be forwarded. If it does neither, the message deserves nothing.
-func (s *dnsServer) answer(b []byte) ([]byte, *question) {
+// answer answers a message of at most so many bytes, or says what is to be forwarded. If it does neither, the message
+// deserves nothing.
+func (s *dnsServer) answer(b []byte, most int) ([]byte, *question) {
 	s.g.count.queries.Add(1)
 	var p dnsmessage.Parser
 	h, err := p.Start(b)
@@ -146,8 +165,11 @@ func (s *dnsServer) answer(b []byte) ([]byte, *question) {
 	if h.OpCode != 0 {
 		return s.refuse(&h, nil, dnsmessage.RCodeNotImplemented), nil
 	}
+	if len(b) >= 6 && binary.BigEndian.Uint16(b[4:]) != 1 { // a message may have ten thousand
+		return s.refuse(&h, nil, dnsmessage.RCodeFormatError), nil
+	}
 	qs, err := p.AllQuestions()
-	if err != nil || len(qs) != 1 || len(b) > maxQuestion {
+	if err != nil || len(qs) != 1 || len(b) > most {
 		return s.refuse(&h, nil, dnsmessage.RCodeFormatError), nil
 	}
 	if qs[0].Class == dnsmessage.ClassINET || qs[0].Class == dnsmessage.ClassANY {

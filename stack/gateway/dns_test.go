@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -112,6 +113,40 @@ func newResolver(t testing.TB) []netip.AddrPort {
 	return []netip.AddrPort{netip.AddrPortFrom(at.Addr(), dead), at}
 }
 
+// Over TCP a question may have as many bytes as a length can say, as by padding (RFC 7830), and a guest may have more
+// than a few connections.
+func TestQuestionsOverTCP(t *testing.T) {
+	resolvers := newResolver(t)
+	v := newRig(t, nil, func(g *Gateway) { g.resolvers = func() []netip.AddrPort { return resolvers } }).guest(1)
+	ask := func(c net.Conn, size int) dnsmessage.Message {
+		q := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, RecursionDesired: true}, Questions: []dnsmessage.Question{
+			{Name: dnsmessage.MustNewName("example.org."), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}}}
+		b := testkit.Must(q.Pack())(t)
+		const opt = 11 + 4 // bytes of the record, and of an option's head
+		var rh dnsmessage.ResourceHeader
+		testkit.OK(t, rh.SetEDNS0(4096, 0, false))
+		q.Additionals = []dnsmessage.Resource{{Header: rh, Body: &dnsmessage.OPTResource{Options: []dnsmessage.Option{
+			{Code: 12, Data: make([]byte, size-len(b)-opt)}}}}}
+		b = testkit.Must(q.Pack())(t)
+		testkit.Equal(t, "bytes", len(b), size)
+		testkit.Must(c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(size)), b...)))(t)
+		buf := make([]byte, 64<<10)
+		n := testkit.Must(readMessage(c, "tcp", buf))(t)
+		var m dnsmessage.Message
+		testkit.OK(t, m.Unpack(buf[:n]))
+		return m
+	}
+	var conns []net.Conn
+	for range maxDNSConns {
+		c := v.mustDial(own4(portDNS))
+		defer c.Close()
+		conns = append(conns, c)
+	}
+	for i, size := range []int{100, 4096, 4097, 20000, 65535} {
+		testkit.Equal(t, fmt.Sprintf("answer to %d bytes", size), ask(conns[i], size).RCode, dnsmessage.RCodeSuccess)
+	}
+}
+
 // ask asks in one message, and gives the answer's code.
 func ask(t testing.TB, g *Gateway, name string, change func(*dnsmessage.Message)) (dnsmessage.RCode, bool) {
 	t.Helper()
@@ -124,9 +159,9 @@ func ask(t testing.TB, g *Gateway, name string, change func(*dnsmessage.Message)
 	b, err := m.Pack()
 	testkit.OK(t, err)
 	s := &dnsServer{g: g}
-	out, forward := s.answer(b)
+	out, forward := s.answer(b, maxUDPQuestion)
 	if forward != nil {
-		out = s.ask(forward, "udp")
+		out = s.ask(t.Context(), forward, "udp")
 	}
 	var a dnsmessage.Message
 	if out == nil {

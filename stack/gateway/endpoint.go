@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"sync/atomic"
+
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
@@ -8,11 +10,14 @@ import (
 )
 
 // endpoint is the link endpoint of netstack: Ethernet that segments, and has verified what it
-// delivers. Checksums of what is sent are netstack's to make, except of what is segmented: the link
+// delivers, but for fragments. Checksums of what is sent are netstack's to make, except of what is segmented: the link
 // does not know which are still to be made.
 type endpoint struct {
 	ether.Link
 	out *outbox
+
+	// fragment is whether the frame that netstack has now is one, as port.from is its sender.
+	fragment atomic.Bool
 }
 
 var (
@@ -30,7 +35,11 @@ func (e *endpoint) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) 
 	return pkts.Len(), nil
 }
 
+// Capabilities implements stack.LinkEndpoint. Netstack asks for each frame that it gets.
 func (e *endpoint) Capabilities() stack.LinkEndpointCapabilities {
+	if e.fragment.Load() {
+		return stack.CapabilityResolutionRequired
+	}
 	return stack.CapabilityRXChecksumOffload | stack.CapabilityResolutionRequired
 }
 

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"net/netip"
 
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
 	"vnic.dev/vnic/splitter"
 )
 
@@ -33,7 +35,7 @@ var broadcast4 = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
 // admits says whether a frame is for us. b is the frame.
 func (f *filter) admits(h *splitter.Headers, b []byte) bool {
-	if h.VLANs > 0 || int(h.L3Off) > len(b) {
+	if h.Tagged() || int(h.L3Off) > len(b) {
 		return false
 	}
 	switch {
@@ -90,7 +92,11 @@ func (f *filter) ipv4(h *splitter.Headers) bool {
 // outside says whether a packet may go to an address that is not on the link, as far as netstack is to see it: the
 // policy judges where a socket is made.
 func (f *filter) outside(h *splitter.Headers, dst netip.Addr) bool {
-	return f.nat && (h.Proto == splitter.ProtoTCP || h.Proto == splitter.ProtoUDP) &&
+	own := uint8(protoICMP) // what of it, says allowedICMP
+	if h.IPv6 {
+		own = protoICMPv6
+	}
+	return f.nat && (h.Proto == splitter.ProtoTCP || h.Proto == splitter.ProtoUDP || h.Proto == own) &&
 		!dst.IsMulticast() && !dst.IsLoopback() && !dst.IsUnspecified() && !dst.Is4In6()
 }
 
@@ -126,6 +132,48 @@ func (f *filter) ipv6(h *splitter.Headers, b []byte) bool {
 	}
 	return f.outside(h, dst) && !f.prefix6.Contains(dst) && !src.IsLinkLocalUnicast()
 }
+
+// Types of ICMP that guests may send: echo requests, and what neighbor discovery needs. An error would be for a
+// connection of whomever its sender names, and netstack believes it.
+const (
+	echo4 = 8
+	echo6 = 128
+)
+
+// allowedICMP says whether a packet, b from its network header on, is ICMP of a type that guests may send, or something
+// else. Of fragments the first one says it: its data are 8 bytes at least (RFC 791, 3.2; RFC 8200, 4.5). One of IPv6
+// that has more headers behind the fragment's may become ICMP, and is none that anybody sends.
+func allowedICMP(h *splitter.Headers, b []byte) bool {
+	at, first := int(h.L4Off-h.L3Off), true
+	switch {
+	case h.Class == splitter.NotIP:
+		return true
+	case h.Class == splitter.Fragment && h.IPv6:
+		first = at >= fragmentHeader && at <= len(b) && binary.BigEndian.Uint16(b[at-fragmentHeader+2:])>>3 == 0
+		if h.Proto != protoICMPv6 {
+			return h.Proto == splitter.ProtoUDP || h.Proto == splitter.ProtoTCP
+		}
+	case h.Class == splitter.Fragment:
+		first = header.IPv4(b).FragmentOffset() == 0
+	}
+	if h.Class != splitter.Fragment && h.Class != splitter.OtherIP || !h.IPv6 && h.Proto != protoICMP ||
+		h.IPv6 && h.Proto != protoICMPv6 || !first {
+		return true
+	}
+	if at >= len(b) {
+		return false
+	}
+	switch t := b[at]; {
+	case !h.IPv6:
+		return t == echo4
+	case h.Class == splitter.Fragment:
+		return t == echo6
+	default:
+		return t == echo6 || t == ndSolicit || t == ndNeighborAdvert || t == ndRouterSolicit
+	}
+}
+
+const fragmentHeader = 8 // bytes, of IPv6 (RFC 8200, 4.5)
 
 // lastOf gives the last address of an IPv4 prefix: its broadcast address, but for prefixes of one or two addresses.
 func lastOf(p netip.Prefix) netip.Addr {

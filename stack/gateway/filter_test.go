@@ -56,6 +56,10 @@ func notDialled(t *testing.T) (*rig, chan string) {
 			asked <- network + " " + p.to.String()
 			return nil, net.ErrClosed
 		}
+		g.openFlow = func(_ context.Context, _ Flow, p permit) (*net.UDPConn, error) {
+			asked <- "udp " + p.to.String()
+			return nil, net.ErrClosed
+		}
 	})
 	return w, asked
 }

@@ -96,12 +96,16 @@ func TestFlowsToElsewhere(t *testing.T) {
 	v := newRig(t, nil, func(g *Gateway) {
 		g.dial = func(ctx context.Context, network string, p permit) (net.Conn, error) {
 			asked <- network + " " + p.to.String()
-			if network == "udp" {
-				p.to = udp
+			return dialHost(ctx, network, permit{tcp})
+		}
+		g.openFlow = func(ctx context.Context, f Flow, p permit) (*net.UDPConn, error) {
+			if f.To.Port() != 0 {
+				asked <- "udp " + p.to.String()
+				f.To = udp
 			} else {
-				p.to = tcp
+				f.To = netip.AddrPortFrom(udp.Addr(), 0)
 			}
-			return dialHost(ctx, network, p)
+			return f.open(ctx)
 		}
 	}).guest(1)
 	for _, to := range []string{"192.0.2.1:80", "[2001:db8::1]:80"} {

@@ -64,13 +64,18 @@ func (g *Gateway) listenTCP(f *Forward) error {
 				continue
 			}
 			host, o := hostConn{c}, g.ownerOf(to.Addr())
-			if !g.takeTCP(o) {
+			ctx, end := context.WithCancel(g.ctx)
+			entry := g.takeTCP(o, end)
+			if entry == nil {
+				end()
 				host.reset()
 			} else if !g.serve(func() {
-				defer g.tcp.give(o)
-				g.fromHost(host, to, o)
+				defer end()
+				defer entry.give()
+				g.fromHost(ctx, host, to, entry)
 			}) {
-				g.tcp.give(o)
+				end()
+				entry.give()
 				host.reset()
 			}
 		}
@@ -78,17 +83,19 @@ func (g *Gateway) listenTCP(f *Forward) error {
 	return nil
 }
 
-// fromHost carries on a connection of the host to a guest.
-func (g *Gateway) fromHost(host hostConn, to netip.AddrPort, o owner) {
-	ctx, cancel := context.WithTimeout(g.ctx, limits.Dial.Here())
+// fromHost carries on a connection of the host to a guest, until ctx ends.
+func (g *Gateway) fromHost(ctx context.Context, host hostConn, to netip.AddrPort, entry *entry) {
+	dial, cancel := context.WithTimeout(ctx, limits.Dial.Here())
 	defer cancel()
-	guest, err := g.dialGuest(ctx, to)
+	guest, err := g.dialGuest(dial, to)
 	if err != nil {
 		g.count.unreached.Add(1)
 		host.reset()
 		return
 	}
 	g.count.tcpFlows.Add(1)
-	splice(g.ctx, guest, host)
-	g.unfinished.add(o, guest.ep)
+	bufs := g.buffers.take(entry.owner, entry.nth)
+	bufs.set(guest.ep)
+	splice(ctx, guest, host)
+	g.unfinished.add(entry.owner, guest.ep, bufs)
 }

@@ -3,26 +3,53 @@ package gateway
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
-	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"vnic.dev/vnic/internal/limits"
 )
 
 // udpForward is a socket of the host whose datagrams go to a guest; each sender's is a flow of its own.
 type udpForward struct {
-	g    *Gateway
-	host Datagrams
-	to   netip.AddrPort
+	g      *Gateway
+	host   Datagrams
+	listen netip.AddrPort
+	to     netip.AddrPort
 
 	mu    sync.Mutex
-	flows map[netip.AddrPort]*outerFlow
+	flows map[netip.AddrPort]*outerFlow // by their senders
 }
 
-// outerFlow is the host's end of such a flow, as a net.Conn that relay can use.
+// forwardKey is how a guest knows a flow: by a port of the gateway's.
+type forwardKey struct {
+	guest netip.Addr
+	port  uint16
+}
+
+// Ports that the gateway sends from to guests for senders beyond (RFC 6335, 6).
+const (
+	firstPort = 49152
+	numPorts  = 1<<16 - firstPort
+)
+
+// outerFlow is datagrams between a sender beyond and a guest. What the guest sends back by another port than that which
+// the forward leads to goes by a socket of its own, so that the sender can tell, and can send there.
 type outerFlow struct {
-	*udpConn
-	state udpFlow
+	flowLife
+	backlog
+	u      *udpForward
+	sender netip.AddrPort
+	key    forwardKey
+	back   *stack.Route // to the guest, from the gateway
+
+	others []*flowSocket // under the backlog's mu
+	old    []*flowSocket // the same: that are closed, and whose readers may still wait for the guest
 }
 
 func (g *Gateway) listenUDP(f *Forward) error {
@@ -31,7 +58,7 @@ func (g *Gateway) listenUDP(f *Forward) error {
 		return err
 	}
 	f.Listen = netip.AddrPortFrom(f.Listen.Addr(), c.LocalAddr().(*net.UDPAddr).AddrPort().Port())
-	u := &udpForward{g: g, host: c, to: f.To, flows: map[netip.AddrPort]*outerFlow{}}
+	u := &udpForward{g: g, host: c, listen: f.Listen, to: f.To, flows: map[netip.AddrPort]*outerFlow{}}
 	g.closes(c)
 	g.serve(u.run)
 	return nil
@@ -40,6 +67,7 @@ func (g *Gateway) listenUDP(f *Forward) error {
 // run brings the host's datagrams to the guest.
 func (u *udpForward) run() {
 	buf := make([]byte, maxUDPSize)
+	var lost uint32
 	for {
 		n, from, err := u.host.ReadFromUDPAddrPort(buf)
 		if err != nil {
@@ -48,60 +76,154 @@ func (u *udpForward) run() {
 			}
 			continue
 		}
+		if now := uint32(u.host.Lost()); now != lost { // the kernel's has 32 bits
+			u.g.count.udpLost.Add(uint64(now - lost))
+			lost = now
+		}
 		if f := u.flow(from); f != nil {
-			f.state.touch()
-			_, _ = f.Write(buf[:n])
+			f.toGuest(u.to.Port(), buf[:n])
 		}
 	}
 }
 
-// flow finds the flow of a sender, or begins it; nil if there are too many.
+// toGuest sends the guest a datagram of the sender's.
+func (f *outerFlow) toGuest(port uint16, b []byte) {
+	f.touch()
+	f.asked.Add(1)
+	f.u.g.sendDatagram(f.ctx, f.back, f.key.port, port, b)
+}
+
+// flow finds the flow of a sender, or begins it; nil if there are too many. Only run calls it.
 func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 	u.mu.Lock()
-	defer u.mu.Unlock()
-	if f := u.flows[from]; f != nil {
+	f := u.flows[from]
+	u.mu.Unlock()
+	if f != nil {
 		return f
 	}
-	o := u.g.ownerOf(u.to.Addr())
-	if !u.g.udp.take(o) {
+	g, guest := u.g, u.to.Addr()
+	f = &outerFlow{u: u, sender: from, back: g.routeTo(guest, g.own(guest))}
+	if f.back == nil {
+		g.count.unreached.Add(1)
 		return nil
 	}
-	c := u.g.dialUDP(u.to)
-	if c == nil || !u.g.begin() {
-		if c != nil {
-			c.Close()
-		}
-		u.g.count.unreached.Add(1)
-		u.g.udp.give(o)
+	f.backlog.init(g, func(*outgoing) bool { return false }, f.later)
+	if !f.begin(g, g.ownerOf(guest), f.close) {
+		f.back.Release()
 		return nil
 	}
-	f := &outerFlow{udpConn: c, state: udpFlow{g: u.g}}
-	f.state.touch()
-	u.flows[from] = f
-	u.g.count.udpFlows.Add(1)
-	go func() {
-		defer u.g.end()
-		defer u.g.udp.give(o)
-		u.back(f, from)
-	}()
+	g.flows.mu.Lock()
+	port := firstPort + rand.IntN(numPorts)
+	for g.flows.forwards[forwardKey{guest, uint16(port)}] != nil { // they are fewer than ports
+		port = firstPort + (port-firstPort+1)%numPorts
+	}
+	f.key = forwardKey{guest, uint16(port)}
+	if f.ctx.Err() == nil { // else close has been here, or comes, and finds it gone
+		g.flows.forwards[f.key] = f
+	}
+	g.flows.mu.Unlock()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if f.ctx.Err() == nil {
+		u.flows[from] = f
+	}
 	return f
 }
 
-// back brings the guest's answers to the sender, until the flow ends.
-func (u *udpForward) back(f *outerFlow, from netip.AddrPort) {
-	stop := context.AfterFunc(u.g.ctx, func() { _ = f.SetReadDeadline(time.Now()) })
-	defer stop()
-	f.state.pour(answerTo{u.host, from}, f.udpConn)
-	u.mu.Lock()
-	delete(u.flows, from)
-	u.mu.Unlock()
-	f.Close()
+// close closes the flow's sockets, when its context has ended.
+func (f *outerFlow) close() {
+	fs := &f.u.g.flows
+	fs.mu.Lock()
+	if fs.forwards[f.key] == f {
+		delete(fs.forwards, f.key)
+	}
+	fs.mu.Unlock()
+	f.u.mu.Lock()
+	if f.u.flows[f.sender] == f {
+		delete(f.u.flows, f.sender)
+	}
+	f.u.mu.Unlock()
+	f.mu.Lock()
+	f.shut()
+	others := append(f.others, f.old...)
+	f.others, f.old = nil, nil
+	f.mu.Unlock()
+	closeAll(others)
+	f.back.Release()
 }
 
-// answerTo writes to one of the senders of a socket.
-type answerTo struct {
-	c  Datagrams
-	to netip.AddrPort
+// answerForward brings what a guest sends to a port of the gateway's to the sender that it stands for; false: it stands
+// for none.
+func (g *Gateway) answerForward(guest, to netip.AddrPort, pkt *stack.PacketBuffer) bool {
+	if len(g.o.Forwards) == 0 || !g.isOwn(to.Addr()) {
+		return false
+	}
+	g.flows.mu.Lock()
+	f := g.flows.forwards[forwardKey{guest.Addr(), to.Port()}]
+	g.flows.mu.Unlock()
+	if f == nil {
+		return false
+	}
+	f.touch()
+	f.answered.Add(1)
+	f.send(outgoing{port: guest.Port(), data: pkt.Data().AsRange().ToSlice()})
+	return true
 }
 
-func (a answerTo) Write(b []byte) (int, error) { return a.c.WriteToUDPAddrPort(b, a.to) }
+// later sends the sender a datagram of a port of the guest's.
+func (f *outerFlow) later(d *outgoing) {
+	if d.port == f.u.to.Port() {
+		_, _ = f.u.host.WriteToUDPAddrPort(d.data, f.sender)
+		return
+	}
+	s, err := f.other(d.port)
+	if err != nil {
+		f.u.g.count.unreached.Add(1)
+	} else if err := s.writeWaiting(f.ctx, d.data); err == unix.EAGAIN || err == unix.ENOBUFS {
+		f.u.g.count.udpLost.Add(1)
+	}
+}
+
+// other finds the socket that stands for another port of the guest's, or opens it.
+func (f *outerFlow) other(port uint16) (*flowSocket, error) {
+	f.mu.Lock()
+	for _, s := range f.others {
+		if s.port == port {
+			f.mu.Unlock()
+			return s, nil
+		}
+	}
+	f.mu.Unlock()
+	ctx, cancel := context.WithTimeout(f.ctx, limits.Dial.Here())
+	defer cancel()
+	c, err := f.u.g.openAnswer(ctx, f.u.listen, f.sender)
+	if err != nil {
+		return nil, err
+	}
+	s, err := newFlowSocket(c)
+	if err != nil {
+		return nil, err
+	}
+	s.port = port
+	f.mu.Lock()
+	if f.shutDown {
+		f.mu.Unlock()
+		s.drop()
+		return nil, net.ErrClosed
+	}
+	if len(f.others) == flowSockets {
+		f.old = append(slices.DeleteFunc(f.old, (*flowSocket).ended), f.others[0])
+		f.others[0].close()
+		f.others = slices.Delete(f.others, 0, 1)
+	}
+	f.others = append(f.others, s)
+	s.start(f.gateway, f)
+	f.mu.Unlock()
+	return s, nil
+}
+
+// heard is flowReader's: the sender has sent something to one of these sockets.
+func (f *outerFlow) heard(s *flowSocket, _ netip.AddrPort, b []byte) { f.toGuest(s.port, b) }
+
+// troubled is flowReader's: netstack has told the guest all that it hears of the way back.
+func (f *outerFlow) troubled(*flowSocket, []byte, netip.AddrPort, []byte) {}

@@ -71,7 +71,7 @@ func FuzzDNS(f *testing.F) {
 	g := unstarted(f)
 	s := &dnsServer{g: g}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		out, forward := s.answer(b)
+		out, forward := s.answer(b, maxTCPQuestion)
 		if out != nil && (len(out) < 12 || out[0] != b[0] || out[1] != b[1] || out[2]&0x80 == 0) {
 			t.Fatalf("%x: %x", b, out)
 		}
@@ -90,6 +90,7 @@ func FuzzFrames(f *testing.F) {
 		g.dial = func(context.Context, string, permit) (net.Conn, error) { // nothing that a fuzzer says leaves
 			return nil, net.ErrClosed
 		}
+		g.openFlow = func(context.Context, Flow, permit) (*net.UDPConn, error) { return nil, net.ErrClosed }
 	})
 	r, other := w.raw(1), w.raw(2)
 	for _, b := range [][]byte{

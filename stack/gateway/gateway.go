@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -38,12 +39,20 @@ type Gateway struct {
 	names  *names
 	dns    *dnsServer
 	tcp    *quota // of connections; NAT and forwards alike
-	udp    *quota // of flows
+	udp    *quota // of flows of datagrams
+
+	pending *quota // of connections that are asked for
 
 	unfinished unfinished
+	buffers    budget
+	flows      flows
+	waiting    atomic.Int64  // bytes in the backlogs of flows
+	opens      chan struct{} // of capacity flowOpens
 
 	// settings that tests change before start
+	now       func() time.Time
 	resolvers func() []netip.AddrPort
+	search    []string // domains that guests complete names by, ours first
 	dial      func(ctx context.Context, network string, to permit) (net.Conn, error)
 	host      *hostAddrs
 	udpIdle   time.Duration
@@ -51,6 +60,8 @@ type Gateway struct {
 
 	dialResolver func(ctx context.Context, network string, to permit) (net.Conn, error)
 	listenHost   func(at netip.AddrPort) (Datagrams, error)
+	openFlow     func(ctx context.Context, f Flow, p permit) (*net.UDPConn, error)
+	openAnswer   func(ctx context.Context, listen, sender netip.AddrPort) (*net.UDPConn, error)
 
 	ctx    context.Context // of all that runs
 	cancel context.CancelFunc
@@ -83,21 +94,32 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 	}
 	netlog.Quiet()
 	g := &Gateway{o: o, log: o.Log.With("port", o.Name), sw: sw, resolvers: hostResolvers, dial: dialHost,
-		host: newHostAddrs(net.InterfaceAddrs), udpIdle: udpIdle, askTime: limits.Resolver.Here(), dialResolver: dialHost,
-		listenHost: listenHost, told: map[uint32]*nic.LogLimit{},
-		unfinished: unfinished{max: maxUnfinished, by: map[owner][]tcpip.Endpoint{}}}
+		host: newHostAddrs(net.InterfaceAddrs), udpIdle: flowIdle, now: time.Now, askTime: limits.Resolver.Here(),
+		dialResolver: dialHost, listenHost: listenHost,
+		openFlow:   func(ctx context.Context, f Flow, _ permit) (*net.UDPConn, error) { return f.open(ctx) },
+		openAnswer: openAnswer, told: map[uint32]*nic.LogLimit{},
+		unfinished: unfinished{shares: newShares[ended](maxUnfinished)}}
 	if out := o.Outside; out != nil {
 		g.resolvers, g.listenHost, g.host = out.Resolvers, out.ListenUDP, newHostAddrs(addrsOf(out))
 		g.dial = func(ctx context.Context, n string, p permit) (net.Conn, error) { return out.Dial(ctx, n, p.to) }
+		g.openFlow = func(ctx context.Context, f Flow, _ permit) (*net.UDPConn, error) { return out.OpenFlow(ctx, f) }
+		g.openAnswer = out.OpenAnswer
 		g.dialResolver = func(ctx context.Context, n string, p permit) (net.Conn, error) {
 			return out.DialResolver(ctx, n, p.to)
 		}
 	}
+	g.buffers.left, g.buffers.by = bufferSpare, map[owner]int{}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.leases = newLeases(&g.o)
 	g.leases.sw = sw
 	g.names = newNames(&g.o)
-	g.tcp, g.udp = newQuota(maxTCP, maxTCP/2, &g.count.refused), newQuota(maxUDP, maxUDP/2, &g.count.refused)
+	g.search = []string{domain}
+	if o.NAT {
+		g.search = append(g.search, hostSearch()...)
+	}
+	g.opens = make(chan struct{}, flowOpens)
+	g.flows = flows{byKey: map[flowKey]*flow{}, forwards: map[forwardKey]*outerFlow{}}
+	g.tcp, g.udp, g.pending = newQuota(maxTCP, &g.count), newQuota(maxUDP, &g.count), newQuota(maxPending, &g.count)
 	return g, nil
 }
 
@@ -112,6 +134,7 @@ func (g *Gateway) start() error {
 		name: g.o.Name, mac: g.o.MAC, limits: portLimits(g.o.MaxMTU), count: &g.count, in: newInbox(), ep: ep,
 		filter:    filter{prefix4: g.o.Prefix4, prefix6: g.o.Prefix6, local6: g.local6(), nat: g.o.NAT},
 		solicited: make(chan struct{}, 1), done: make(chan struct{}), stats: g.Stats, unreachable: g.unreachable,
+		restarted: g.forget,
 	}
 	g.ns = ether.New(udp.NewProtocol)
 	err = g.configure(ep)
@@ -134,6 +157,15 @@ func (g *Gateway) start() error {
 	g.startAdvertising()
 	g.log.Info("gateway serves", "ipv4", g.o.Prefix4, "ipv6", g.o.Prefix6, "nat", g.o.NAT, "hosts", len(g.o.Hosts))
 	return nil
+}
+
+// forget ends all flows and questions of a port whose guest begins anew, and knows of none any more. They would keep it
+// from new ones for as long as a silent guest is waited for.
+func (g *Gateway) forget(o owner) {
+	for _, q := range []*quota{g.tcp, g.udp, g.pending, g.dns.asked, g.dns.conns} {
+		q.endOf(o)
+	}
+	g.unfinished.endOf(o)
 }
 
 // reserve has nobody else send from the gateway's addresses, nor from those of its networks that are no

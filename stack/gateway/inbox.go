@@ -1,16 +1,26 @@
 package gateway
 
 import (
+	"sync"
+	"sync/atomic"
+
 	"gvisor.dev/gvisor/pkg/buffer"
 
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/stack/internal/ether"
+	"vnic.dev/vnic/wire"
 )
 
-// Bounds of what waits for netstack.
+// Bounds of what waits for netstack. Ports that have frames in the inbox share inboxFrames and inboxBytes in equal
+// parts; a port's part is never less than laneFrames and laneBytes, so that k ports have no more than k of these
+// above the sum.
 const (
 	inboxFrames = 512
 	inboxBytes  = 4 << 20
+	laneFrames  = 32
+	laneBytes   = 64 << 10
+	turnBytes   = 64 << 10 // of a port's frames that netstack gets before it is the next port's turn
+	frameCost   = 2 << 10  // what a frame counts in a turn, at least: netstack's work for a short one
 )
 
 // arrived is a frame that the wire delivered, from its network header on.
@@ -20,6 +30,7 @@ type arrived struct {
 	from      uint32       // wire.Packet.From
 	proto     uint16       // EtherType
 	group     bool         // its link address was a group's
+	fragment  bool         // of a packet: nobody has looked at the checksum of that
 	solicited bool         // it is a router solicitation
 	beyond    bool         // netstack does not get it: filter.pingBeyond
 }
@@ -35,87 +46,206 @@ func (a *arrived) release() {
 	}
 }
 
-// inbox is the queue of frames for netstack. Senders wait when it is full, on its RxBase; not for
-// long, as its reader never waits.
+// inbox is what waits for netstack: a queue for each port of the switch (a lane), served in turn by bytes. A port that
+// sends more than netstack takes fills its own lane, and its own senders wait; frames of others, which the switch does
+// not let wait if they are a group's, find room.
+//
+// A lane's lock comes before the inbox's, which is a leaf.
 type inbox struct {
-	nic.RxBase           // its lock is that of all that follows
+	filled chan struct{} // capacity 1: a lane is in turn, or the inbox is closed
+	closed atomic.Bool
+	active atomic.Int32 // lanes with frames
+
+	mu    sync.Mutex
+	lanes map[uint32]*lane // by wire.Packet.From
+	turn  []*lane          // those with frames to take, the next one first
+}
+
+// lane is the frames of one port. Its senders wait on its RxBase when it is full; not for long, as the reader of the
+// inbox never waits.
+type lane struct {
+	nic.RxBase // its lock is that of all that follows
+	in         *inbox
 	queue      []arrived // oldest first
 	used       int       // frames in the queue, and those for which a sender has reserved space
 	bytes      int       // of the same
-	closed     bool
-	filled     chan struct{} // capacity 1: there is something in the queue, or it is closed
+	credit     int       // bytes that it may still give in its turn
+	inTurn     bool      // it is in inbox.turn, or the reader has it
+
+	idle bool // used is 0; under the inbox's lock
 }
 
 func newInbox() *inbox {
-	q := &inbox{filled: make(chan struct{}, 1)}
-	q.Init(q)
-	return q
+	return &inbox{filled: make(chan struct{}, 1), lanes: map[uint32]*lane{}}
+}
+
+// lane gives the lane of a port. Those of ports that are gone are forgotten when there are more than a switch has
+// ports.
+func (q *inbox) lane(from uint32) *lane {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l := q.lanes[from]
+	if l == nil {
+		if len(q.lanes) >= wire.MaxPorts {
+			for serial, old := range q.lanes {
+				if old.idle {
+					delete(q.lanes, serial)
+				}
+			}
+		}
+		l = &lane{in: q, idle: true}
+		l.Init(l)
+		q.lanes[from] = l
+	}
+	return l
+}
+
+// part is how many frames and bytes each lane may have.
+func (q *inbox) part() (frames, bytes int) {
+	n := max(1, int(q.active.Load()))
+	return max(laneFrames, inboxFrames/n), max(laneBytes, inboxBytes/n)
 }
 
 // reserve takes space for a frame of n bytes. full: there is none now.
-func (q *inbox) reserve(n int) (full, closed bool) {
-	q.Lock()
-	defer q.Unlock()
-	if q.closed || q.used >= inboxFrames || q.bytes+n > inboxBytes && q.used > 0 {
-		return !q.closed, q.closed
+func (l *lane) reserve(n int) (full, closed bool) {
+	l.Lock()
+	defer l.Unlock()
+	frames, bytes := l.in.part()
+	closed = l.in.closed.Load()
+	if closed || l.used >= frames || l.bytes+n > bytes && l.used > 0 {
+		return !closed, closed
 	}
-	q.used++
-	q.bytes += n
+	l.count(1, n)
 	return false, false
 }
 
+// count notes frames more, or less. Under the lock.
+func (l *lane) count(frames, bytes int) {
+	l.used += frames
+	l.bytes += bytes
+	if idle := l.used == 0; idle != l.idle {
+		l.in.mu.Lock()
+		l.idle = idle
+		l.in.mu.Unlock()
+		if idle {
+			l.in.active.Add(-1)
+		} else {
+			l.in.active.Add(1)
+		}
+	}
+	if frames < 0 {
+		l.relieve()
+	}
+}
+
 // unreserve gives space for n bytes back that was not needed.
-func (q *inbox) unreserve(n int) {
-	q.Lock()
-	defer q.Unlock()
-	q.used--
-	q.bytes -= n
-	q.relieve()
+func (l *lane) unreserve(n int) {
+	l.Lock()
+	defer l.Unlock()
+	l.count(-1, -n)
 }
 
 // put adds a frame, for which space is reserved.
-func (q *inbox) put(a arrived) {
-	q.Lock()
-	q.queue = append(q.queue, a)
-	q.Unlock()
-	ether.Signal(q.filled)
-}
-
-// take empties the queue. It appends the frames to into.
-func (q *inbox) take(into []arrived) (got []arrived, closed bool) {
-	q.Lock()
-	defer q.Unlock()
-	into = append(into, q.queue...)
-	clear(q.queue)
-	q.queue = q.queue[:0]
-	for i := range into {
-		q.used--
-		q.bytes -= into[i].size()
+func (l *lane) put(a arrived) {
+	l.Lock()
+	defer l.Unlock()
+	l.queue = append(l.queue, a)
+	if !l.inTurn {
+		l.inTurn = true
+		l.in.append(l)
 	}
-	q.relieve()
-	return into, q.closed
 }
 
-// close refuses all further frames. What is in the queue stays there.
-func (q *inbox) close() {
-	q.Lock()
-	q.closed = true
-	q.relieve()
-	q.Unlock()
+// append puts a lane behind the others in turn.
+func (q *inbox) append(l *lane) {
+	q.mu.Lock()
+	q.turn = append(q.turn, l)
+	q.mu.Unlock()
 	ether.Signal(q.filled)
 }
 
-// AwaitBuffers implements nic.RxModel: senders wait until half of the space is free.
-func (q *inbox) AwaitBuffers() bool {
-	return !q.closed && (q.used > inboxFrames/2 || q.bytes > inboxBytes/2)
+// next takes the lane whose turn it is; nil: none has frames.
+func (q *inbox) next() *lane {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.turn) == 0 {
+		return nil
+	}
+	l := q.turn[0]
+	q.turn[0] = nil
+	q.turn = q.turn[1:]
+	return l
 }
 
-// relieve has senders woken if they need not wait any more. Under the lock.
-func (q *inbox) relieve() {
-	if !q.AwaitBuffers() {
-		q.WakeAll()
+// take appends to into the frames of the lane whose turn it is (deficit round robin: what is left of its credit counts
+// in its next turn, if it still has frames then). Without any, no lane has frames.
+func (q *inbox) take(into []arrived) []arrived {
+	l := q.next()
+	if l == nil {
+		return into
+	}
+	l.Lock()
+	defer l.Unlock()
+	l.credit += turnBytes
+	n, bytes := 0, 0
+	for n < len(l.queue) {
+		cost := max(frameCost, l.queue[n].size())
+		if cost > l.credit {
+			break
+		}
+		l.credit -= cost
+		bytes += l.queue[n].size()
+		n++
+	}
+	into = append(into, l.queue[:n]...)
+	rest := copy(l.queue, l.queue[n:])
+	clear(l.queue[rest:])
+	l.queue = l.queue[:rest]
+	l.count(-n, -bytes)
+	if l.inTurn = rest > 0; l.inTurn {
+		q.append(l)
+	} else {
+		l.credit = 0
+	}
+	return into
+}
+
+// close refuses all further frames. What is in the queue is left to take.
+func (q *inbox) close() {
+	q.closed.Store(true)
+	q.mu.Lock()
+	lanes := make([]*lane, 0, len(q.lanes))
+	for _, l := range q.lanes {
+		lanes = append(lanes, l)
+	}
+	q.mu.Unlock()
+	for _, l := range lanes {
+		l.Lock()
+		l.relieve()
+		l.Unlock()
+	}
+	ether.Signal(q.filled)
+}
+
+// AwaitBuffers implements nic.RxModel: senders wait until half of the lane's space is free.
+func (l *lane) AwaitBuffers() bool {
+	frames, bytes := l.in.part()
+	return !l.in.closed.Load() && (l.used > frames/2 || l.bytes > bytes/2)
+}
+
+// Buffers implements nic.RxModel.
+func (l *lane) Buffers() int {
+	frames, _ := l.in.part()
+	return max(0, frames-l.used)
+}
+
+// relieve has senders woken if they need not wait any more: all of them, as a lane has those of one port. Under the
+// lock.
+func (l *lane) relieve() {
+	if !l.AwaitBuffers() {
+		l.WakeAll()
 	}
 }
 
 // Stopped implements nic.RxModel. Nothing of this queue can fail.
-func (q *inbox) Stopped(error) {}
+func (l *lane) Stopped(error) {}

@@ -11,7 +11,7 @@ import (
 
 const (
 	poolSize  = 128              // addresses for unknown MACs, at most
-	leaseTime = time.Hour        // of a lease
+	leaseTime = 2 * time.Hour    // of a lease: a client that was stopped at half of it for half an hour still has it
 	offerTime = 20 * time.Second // that an offered address is kept for its client
 	badTime   = 10 * time.Minute // that an address is not given out which a client found in use (RFC 2131, 4.4.4)
 )

@@ -3,11 +3,12 @@ package gateway
 import (
 	"context"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
-	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
@@ -16,25 +17,29 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// Bounds of flows, those of NAT and forwards together. A port has no more than half of them; of the pending a quarter.
+// Bounds of flows, those of NAT and forwards together, which the ports of the switch share (quota.go).
 const (
 	maxTCP     = 1024
 	maxPending = 256 // connections that guests ask for and do not have yet
-	maxUDP     = 512
-	udpIdle    = 30 * time.Second // that a UDP flow may be silent
+	maxUDP     = 1024
 	maxUDPSize = 64 << 10
 )
 
 // startFlows has guests reach the gateway's own services over TCP and, if they may, the host's network.
 func (g *Gateway) startFlows() {
-	p := &pending{g: g, quota: newQuota(maxPending, maxPending/4, &g.count.refused),
+	p := &pending{g: g, quota: g.pending,
 		ids: map[stack.TransportEndpointID]asked{}}
-	p.next = tcp.NewForwarder(g.ns, 0, maxPending+1, p.connection)
+	// The quota bounds what is asked for. Beside that there are those that have just been evicted: one that the forwarder
+	// ignored for their sake would be pending for ever.
+	p.next = tcp.NewForwarder(g.ns, 0, math.MaxInt, p.connection)
 	g.ns.SetTransportProtocolHandler(tcp.ProtocolNumber, p.segment)
+	g.ns.SetTransportProtocolHandler(udp.ProtocolNumber, g.datagram)
+	g.serve(g.sweepFlows)
 	if !g.o.NAT {
 		return
 	}
-	g.ns.SetTransportProtocolHandler(udp.ProtocolNumber, g.flow)
+	g.ns.SetTransportProtocolHandler(icmp.ProtocolNumber4, g.echo)
+	g.ns.SetTransportProtocolHandler(icmp.ProtocolNumber6, g.echo)
 	// From here on netstack answers for any address. The filter has let in what it may answer for.
 	_ = g.ns.SetPromiscuousMode(ether.NIC, true)
 	_ = g.ns.SetSpoofing(ether.NIC, true)

@@ -86,7 +86,7 @@ func TestRouterAdvertisements(t *testing.T) {
 	sum := header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: msg, Src: src, Dst: dst})
 	testkit.Equal(t, "checksum", msg.Checksum(), sum)
 	ra := header.NDPRouterAdvert(msg.MessageBody())
-	if ra.RouterLifetime() != 1800*time.Second || !header.IsV6LinkLocalUnicastAddress(src) {
+	if ra.RouterLifetime() != 2*time.Hour || !header.IsV6LinkLocalUnicastAddress(src) {
 		t.Errorf("%v from %v", ra.RouterLifetime(), src)
 	}
 	it, err := ra.Options().Iter(true)

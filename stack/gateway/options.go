@@ -34,6 +34,9 @@ type Options struct {
 	NAT    bool
 	Policy Policy
 	Log    *slog.Logger
+	// Own says which ports of the host are this program's own: no guest reaches them unless Policy.HostPorts names them,
+	// other than by all; nil: none is.
+	Own func(port uint16) bool
 	// Outside makes the sockets of the host; nil: this process does. One that is in another process judges by the
 	// same Policy once more (Dialer), so what this process has become does not matter.
 	Outside Outside
@@ -41,9 +44,13 @@ type Options struct {
 
 // Outside is the host as a gateway sees it.
 type Outside interface {
-	// Dial makes a connection, of "tcp", or a socket that is connected, of "udp".
+	// Dial makes a connection, of "tcp".
 	Dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error)
-	// DialResolver is Dial to one of Resolvers.
+	// OpenFlow makes a socket of a flow of datagrams.
+	OpenFlow(ctx context.Context, f Flow) (*net.UDPConn, error)
+	// OpenAnswer makes a socket at a forward's address, of any port, that is connected to who has sent to the forward.
+	OpenAnswer(ctx context.Context, listen, sender netip.AddrPort) (*net.UDPConn, error)
+	// DialResolver makes a connection, or a socket of "udp" that is connected, to one of Resolvers.
 	DialResolver(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error)
 	Resolvers() []netip.AddrPort
 	// Addrs are the host's own addresses.
@@ -56,6 +63,9 @@ type Outside interface {
 type Datagrams interface {
 	ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error)
 	WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error)
+	// Lost is how many datagrams it has had no room for, as far as it is known: all that came before what was read
+	// last.
+	Lost() uint64
 	LocalAddr() net.Addr
 	Close() error
 }
@@ -120,8 +130,8 @@ func (o *Options) checkHosts() error {
 	for _, h := range o.Hosts {
 		name := strings.ToLower(h.Name)
 		switch {
-		case name != "" && !isLabel(name):
-			return bad("host name %q: letters, digits and - only, at most 63", h.Name)
+		case name != "" && !IsLabel(name):
+			return bad("host name %q: letters, digits and - only, no - first or last, at most 63", h.Name)
 		case name != "" && names[name]:
 			return bad("host name %q twice", h.Name)
 		case h.MAC != wire.MAC{} && (macs[h.MAC] || h.MAC[0]&1 != 0):
@@ -162,8 +172,8 @@ func (o *Options) checkForwards() error {
 	return nil
 }
 
-// isLabel says whether s is a label of a host name (RFC 1123, 2.1), in lower case.
-func isLabel(s string) bool {
+// IsLabel reports whether s is a label of a host name (RFC 1123, 2.1), in lower case.
+func IsLabel(s string) bool {
 	for _, c := range s {
 		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
 			return false

@@ -1,12 +1,16 @@
 package gateway
 
 import (
+	"context"
 	"log/slog"
+	"slices"
 	"sync"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
@@ -81,6 +85,32 @@ func (o *outbox) put(pkt *stack.PacketBuffer) bool {
 		o.sender.Wake()
 	}
 	return taken
+}
+
+// await waits for room for so many frames of data to a destination, and bytes in them, for so long as a frame waits for
+// a receiver. It is no promise: others may be quicker.
+func (o *outbox) await(ctx context.Context, to wire.MAC, frames, bytes int) bool {
+	o.mu.Lock()
+	d := o.queue.dests[to]
+	if d == nil || len(d.waiters) == 0 && d.room(frames, bytes) {
+		o.mu.Unlock()
+		return true
+	}
+	turn := make(chan struct{})
+	d.waiters = append(d.waiters, turn)
+	o.mu.Unlock()
+	patience := time.NewTimer(limits.Patience.Here())
+	defer patience.Stop()
+	select {
+	case <-turn:
+		return true
+	case <-patience.C:
+	case <-ctx.Done():
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	d.waiters = slices.DeleteFunc(d.waiters, func(w chan struct{}) bool { return w == turn })
+	return false
 }
 
 // close ends the worker, once it has sent what receivers take at once.

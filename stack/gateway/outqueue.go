@@ -31,6 +31,27 @@ type dest struct {
 	answers  fifo
 	underWay int  // frames that the worker has
 	inTurn   bool // it is in outQueue.turn
+
+	waiters []chan struct{} // of those who wait for room, the first one first; closed when it is their turn
+}
+
+// room says whether there is room for so many more frames of data, and bytes in them.
+func (d *dest) room(frames, bytes int) bool {
+	return len(d.data.pkts) == 0 || len(d.data.pkts)+frames <= destFrames && d.data.bytes+bytes <= destBytes
+}
+
+// relieve has the first who waits go on when half of the room is free, and all when there is nothing left.
+func (d *dest) relieve() {
+	switch {
+	case len(d.data.pkts) == 0:
+		for _, w := range d.waiters {
+			close(w)
+		}
+		d.waiters = nil
+	case len(d.waiters) > 0 && d.room(destFrames/2, destBytes/2):
+		close(d.waiters[0])
+		d.waiters = d.waiters[1:]
+	}
 }
 
 // fifo is a queue of packets, of which it has a reference.
@@ -92,6 +113,7 @@ func (q *outQueue) put(pkt *stack.PacketBuffer) (taken bool, lost int) {
 			return false, lost + 1
 		}
 		q.bytes -= longest.data.dropNewest()
+		longest.relieve()
 		lost++
 	}
 	f.push(pkt)
@@ -128,6 +150,7 @@ func (q *outQueue) take() (*stack.PacketBuffer, *dest) {
 		}
 		pkt := f.pop()
 		q.bytes -= pkt.Size()
+		d.relieve()
 		d.underWay++
 		q.rest(d)
 		return pkt, d

@@ -140,7 +140,21 @@ func (r *refusal) Error() string {
 
 // judge says whether a guest may reach an address. Its cost is that of a look at each prefix of the policy for each
 // layer of the address, at most maxLayers; the host's addresses are read once a second at most.
-func (g *Gateway) judge(to netip.AddrPort) (permit, *refusal) { return g.o.Policy.judge(to, g.host) }
+//
+// The ports of this program are the host's, too, and are known here alone: a Dialer in another process does not know
+// them.
+func (g *Gateway) judge(to netip.AddrPort) (permit, *refusal) {
+	p, no := g.o.Policy.judge(to, g.host)
+	if no != nil || g.o.Own == nil || !g.o.Own(to.Port()) || g.o.Policy.HostPorts.names(to.Port()) {
+		return p, no
+	}
+	for _, a := range layers(to.Addr()) {
+		if g.host.has(a) {
+			return permit{}, &refusal{to, RuleHostPorts, fmt.Sprintf("it is vnic's own: --host-ports %d allows it", to.Port())}
+		}
+	}
+	return p, nil
+}
 
 func (p *Policy) judge(to netip.AddrPort, host *hostAddrs) (permit, *refusal) {
 	for _, a := range layers(to.Addr()) {

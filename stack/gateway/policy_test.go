@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -342,6 +343,10 @@ func TestPolicyIsJudgedWhereASocketIsMade(t *testing.T) {
 					dialled <- network + " " + to.to.String()
 					return nil, net.ErrClosed
 				}
+				g.openFlow = func(_ context.Context, _ Flow, to permit) (*net.UDPConn, error) {
+					dialled <- "udp " + to.to.String()
+					return nil, net.ErrClosed
+				}
 			})
 			r := w.raw(1)
 			r.meet()
@@ -369,6 +374,34 @@ func TestPolicyIsJudgedWhereASocketIsMade(t *testing.T) {
 			}
 			testkit.Eventually(t, "nothing is open", func() bool { return w.g.Stats().TCPOpen+w.g.Stats().UDPOpen == 0 })
 		})
+	}
+}
+
+// The ports of this program are no guest's, unless somebody names them.
+func TestOwnPortsAreNobodys(t *testing.T) {
+	own := echoServer(t, "tcp4").Port()
+	other := echoServer(t, "tcp4").Port()
+	for _, c := range []struct {
+		ports   string
+		reached bool
+	}{{"all", false}, {fmt.Sprint(own, ",", other), true}, {"1-65535", true}} {
+		w := newRig(t, func(o *Options) {
+			o.Policy.HostPorts, o.Own = ports(t, c.ports), func(port uint16) bool { return port == own }
+		}, func(g *Gateway) { g.host.read = func() ([]net.Addr, error) { return theHost, nil } })
+		v := w.guest(1)
+		for _, to := range []netip.AddrPort{own4(own), own4(other)} {
+			conn, err := v.dial(to)
+			if want := c.reached || to.Port() == other; (err == nil) != want {
+				t.Errorf("--host-ports %s: %v: %v", c.ports, to, err)
+			}
+			if err == nil {
+				conn.Close()
+			}
+		}
+		_, no := w.g.judge(netip.AddrPortFrom(netip.MustParseAddr("198.51.100.7"), own)) // an interface of the host's
+		testkit.Equal(t, "refused by another address", no != nil, !c.reached)
+		_, no = w.g.judge(netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), own)) // elsewhere
+		testkit.Equal(t, "refused elsewhere", no != nil, false)
 	}
 }
 

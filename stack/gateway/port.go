@@ -25,6 +25,7 @@ type port struct {
 	solicited chan struct{} // capacity 1: a guest asks for a router advertisement
 	done      chan struct{} // closed when run is done
 	stats     func() Stats
+	restarted func(owner) // nil: nothing is kept
 
 	// unreachable answers a ping of an address that is elsewhere. Set before run.
 	unreachable func(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer)
@@ -38,7 +39,10 @@ type port struct {
 // sender is who sent the frame that netstack has now, for what netstack calls on run's goroutine.
 func (p *port) sender() owner { return owner{link: p.from.Load()} }
 
-var _ wire.Port = (*port)(nil)
+var (
+	_ wire.Port            = (*port)(nil)
+	_ wire.RestartObserver = (*port)(nil)
+)
 
 // portLimits is what a gateway takes: all that netstack can do without reading payload.
 func portLimits(mtu int) wire.Limits {
@@ -54,12 +58,20 @@ func (p *port) Name() string { return p.name }
 // Stats are the gateway's, for those who see its port only.
 func (p *port) Stats() Stats { return p.stats() }
 
+// PortRestarted implements wire.RestartObserver.
+func (p *port) PortRestarted(l *wire.Link) {
+	if p.restarted != nil {
+		p.restarted(owner{link: l.Serial()})
+	}
+}
+
 // Limits implements wire.Port.
 func (p *port) Limits() wire.Limits { return p.limits }
 
 // Deliver implements wire.Port: it copies what is for us to the inbox.
 func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	var buf [splitter.MaxHeader]byte
+	in := p.in.lane(batch[0].From) // a batch is of one port
 	for i, pkt := range batch {
 		judged, ok := p.wants(w, pkt, &buf)
 		beyond := !ok && p.filter.pingBeyond(&pkt.Meta.Headers, judged)
@@ -69,33 +81,40 @@ func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 			continue
 		}
 		n := int(pkt.Len()) - int(pkt.Meta.Headers.L3Off)
-		full, closed := p.in.reserve(n)
+		full, closed := in.reserve(n)
 		switch {
 		case closed:
 			pkt.Verdict = wire.Drop(wire.DropStopped)
 			continue
 		case full:
 			for _, rest := range batch[i:] {
-				rest.Verdict = wire.Verdict{Kind: wire.Busy, Queue: p.in}
+				rest.Verdict = wire.Verdict{Kind: wire.Busy, Queue: in}
 			}
 			return
 		}
 		a, reason := receive(w, pkt, judged, n)
 		if reason != wire.DropNone {
-			p.in.unreserve(n)
+			in.unreserve(n)
 			pkt.Verdict = wire.Drop(reason)
 			continue
 		}
+		if !allowedICMP(&pkt.Meta.Headers, a.view.AsSlice()) {
+			in.unreserve(n)
+			a.release()
+			p.count.filtered.Add(1)
+			pkt.Verdict = wire.Drop(wire.DropUnknownDst)
+			continue
+		}
 		if asksForAnother(&pkt.Meta.Headers, pkt.Src, a.view.AsSlice()) {
-			p.in.unreserve(n)
+			in.unreserve(n)
 			a.release()
 			p.count.badDHCP.Add(1)
 			pkt.Verdict = wire.Drop(wire.DropMAC)
 			continue
 		}
 		a.beyond = beyond
-		p.in.put(a)
-		pkt.Verdict = wire.Verdict{Kind: wire.Taken, Queue: p.in}
+		in.put(a)
+		pkt.Verdict = wire.Verdict{Kind: wire.Taken, Queue: in}
 	}
 }
 
@@ -126,7 +145,8 @@ func (p *port) wants(w *wire.Worker, pkt *wire.Packet, buf *[splitter.MaxHeader]
 // taken from where it was read then.
 func receive(w *wire.Worker, pkt *wire.Packet, judged []byte, n int) (arrived, wire.DropReason) {
 	h := &pkt.Meta.Headers
-	a := arrived{from: pkt.From, proto: h.EtherType, group: pkt.Dst[0]&1 != 0}
+	a := arrived{from: pkt.From, proto: h.EtherType, group: pkt.Dst[0]&1 != 0,
+		fragment: h.Class == splitter.Fragment}
 	hdr := len(pkt.Header) - int(h.L3Off)
 	var b, payload []byte
 	if h.Class == splitter.TCP && hdr < n { // netstack copies what lies in a view with headers when it looks at these
@@ -166,11 +186,12 @@ func (p *port) run() {
 	defer close(p.done)
 	var batch []arrived
 	for range p.in.filled {
-		var closed bool
-		batch, closed = p.in.take(batch[:0])
-		for i := range batch {
-			p.inject(&batch[i], closed)
-			batch[i] = arrived{}
+		closed := p.in.closed.Load()
+		for batch = p.in.take(batch[:0]); len(batch) > 0; batch = p.in.take(batch[:0]) {
+			for i := range batch {
+				p.inject(&batch[i], closed)
+				batch[i] = arrived{}
+			}
 		}
 		if closed {
 			return
@@ -190,6 +211,7 @@ func (p *port) inject(a *arrived, closed bool) {
 	}
 	p.count.received.Add(1)
 	p.from.Store(a.from)
+	p.ep.fragment.Store(a.fragment)
 	b := buffer.MakeWithView(a.view)
 	if a.payload != nil {
 		payload := buffer.MakeWithView(a.payload)

@@ -49,6 +49,9 @@ func (p Ports) Contains(port uint16) bool {
 	return false
 }
 
+// names says whether a port is one of them that somebody has thought of: all name none.
+func (p Ports) names(port uint16) bool { return p.String() != "all" && p.Contains(port) }
+
 // String writes them as ParsePorts reads them.
 func (p Ports) String() string {
 	var words []string

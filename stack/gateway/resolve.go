@@ -16,15 +16,20 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
+// As in resolv.conf(5).
 const (
-	maxResolvers = 3 // as in resolv.conf(5)
+	maxResolvers = 3
+	maxSearch    = 6
+	maxSearchLen = 256 // characters
 )
+
+const resolvConf = "/etc/resolv.conf"
 
 var errNotTheAnswer = errors.New("not an answer to this question")
 
 // hostResolvers are the resolvers of the machine, as they are now.
 func hostResolvers() []netip.AddrPort {
-	f, err := os.Open("/etc/resolv.conf")
+	f, err := os.Open(resolvConf)
 	if err != nil {
 		return nil
 	}
@@ -45,7 +50,7 @@ func readResolvers(r io.Reader) (found []netip.AddrPort) {
 }
 
 // ask forwards a question to the host's resolvers, one after the other, until one answers.
-func (s *dnsServer) ask(q *question, network string) []byte {
+func (s *dnsServer) ask(ctx context.Context, q *question, network string) []byte {
 	s.g.count.forwarded.Add(1)
 	for _, r := range s.g.resolvers() {
 		p, no := s.g.o.Policy.judgeResolver(r)
@@ -53,7 +58,7 @@ func (s *dnsServer) ask(q *question, network string) []byte {
 			s.g.refuse(q.owner, q.from, no)
 			continue
 		}
-		if b, err := s.g.askOne(q, network, p); err == nil {
+		if b, err := s.g.askOne(ctx, q, network, p); err == nil {
 			binary.BigEndian.PutUint16(b, q.header.ID)
 			return b
 		}
@@ -63,8 +68,8 @@ func (s *dnsServer) ask(q *question, network string) []byte {
 
 // askOne asks one resolver. The question gets a number of our own: the guest's is not to be trusted
 // to be hard to guess.
-func (g *Gateway) askOne(q *question, network string, to permit) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(g.ctx, g.askTime)
+func (g *Gateway) askOne(ctx context.Context, q *question, network string, to permit) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, g.askTime)
 	defer cancel()
 	c, err := g.dialResolver(ctx, network, to)
 	if err != nil {

@@ -12,10 +12,12 @@ type Stats struct {
 	OutFull    uint64 // packets for which the queue to the wire had no room
 	OutBad     uint64 // packets of netstack that are no frames
 	TCPFlows   uint64 // connections through NAT and forwards, in all
-	UDPFlows   uint64
-	TCPOpen    int64 // now
+	UDPFlows   uint64 // those of echoes included
+	UDPLost    uint64 // datagrams that a socket, or who they were for, had no room for
+	TCPOpen    int64  // now
 	UDPOpen    int64
 	Refused    uint64           // flows, datagrams for us and questions to be forwarded, beyond the bounds
+	Evicted    uint64           // the same: that made room for a port with less than its part
 	Denied     [NumRules]uint64 // flows, and questions, that Policy refuses
 	Unreached  uint64           // flows whose other end could not be reached
 	Leases     int64            // given to unknown MACs, now
@@ -27,7 +29,7 @@ type Stats struct {
 
 type counters struct {
 	received, filtered, sent, outDropped, outGaveUp, outFull, outBad atomic.Uint64
-	tcpFlows, udpFlows, refused, unreached                           atomic.Uint64
+	tcpFlows, udpFlows, udpLost, refused, evicted, unreached         atomic.Uint64
 	denied                                                           [NumRules]atomic.Uint64
 	badDHCP, queries, forwarded, badQueries                          atomic.Uint64
 }
@@ -38,8 +40,9 @@ func (g *Gateway) Stats() Stats {
 	s := Stats{
 		Received: c.received.Load(), Filtered: c.filtered.Load(), Sent: c.sent.Load(), OutDropped: c.outDropped.Load(),
 		OutGaveUp: c.outGaveUp.Load(), OutFull: c.outFull.Load(), OutBad: c.outBad.Load(),
-		TCPFlows: c.tcpFlows.Load(), UDPFlows: c.udpFlows.Load(), TCPOpen: g.tcp.taken(), UDPOpen: g.udp.taken(),
-		Refused: c.refused.Load(), Unreached: c.unreached.Load(), Leases: g.leases.taken(), BadDHCP: c.badDHCP.Load(),
+		TCPFlows: c.tcpFlows.Load(), UDPFlows: c.udpFlows.Load(), UDPLost: c.udpLost.Load(),
+		TCPOpen: g.tcp.taken(), UDPOpen: g.udp.taken(), Refused: c.refused.Load(), Evicted: c.evicted.Load(),
+		Unreached: c.unreached.Load(), Leases: g.leases.taken(), BadDHCP: c.badDHCP.Load(),
 		Queries: c.queries.Load(), Forwarded: c.forwarded.Load(), BadQueries: c.badQueries.Load(),
 	}
 	for i := range c.denied {

@@ -13,14 +13,14 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// takeTCP counts one connection more. Those without an owner whose guest has not confirmed
-// the end count too.
-func (g *Gateway) takeTCP(o owner) bool {
-	if g.ns.Stats().TCP.CurrentConnected.Value() >= 2*maxTCP || !g.unfinished.room(o) {
+// takeTCP counts one connection more, which end resets; nil: there is none for that owner. Those without an owner whose
+// guest has not confirmed the end count too.
+func (g *Gateway) takeTCP(o owner, end func()) *entry {
+	if !g.unfinished.room(o) {
 		g.count.refused.Add(1)
-		return false
+		return nil
 	}
-	return g.tcp.take(o)
+	return g.tcp.take(o, end)
 }
 
 // pending are the connections that guests ask for and do not have yet.
@@ -35,8 +35,10 @@ type pending struct {
 
 // asked is a connection that is pending.
 type asked struct {
-	owner owner
+	entry *entry
 	to    []permit // the host's end
+	ctx   context.Context
+	end   context.CancelFunc // of ctx: nobody waits for it any more
 }
 
 // segment gets the segments of TCP that belong to no connection; false: they are refused.
@@ -49,24 +51,24 @@ func (p *pending) segment(id stack.TransportEndpointID, pkt *stack.PacketBuffer)
 	if g.looped(id) || !g.o.NAT && !g.dns.is(to) {
 		return false
 	}
-	a := asked{owner: g.port.sender()}
+	var a asked
+	from := g.port.sender()
 	if p.known(id) {
 		return true // it is on its way
 	}
 	if !g.dns.is(to) {
-		if a.to = g.permits(a.owner, id); a.to == nil {
+		if a.to = g.permits(from, id); a.to == nil {
 			return false
 		}
 	}
-	p.mu.Lock()
-	taken := p.quota.take(a.owner)
-	if taken {
-		p.ids[id] = a
-	}
-	p.mu.Unlock()
-	if !taken {
+	a.ctx, a.end = context.WithCancel(g.ctx)
+	if a.entry = p.quota.take(from, a.end); a.entry == nil {
+		a.end()
 		return false
 	}
+	p.mu.Lock()
+	p.ids[id] = a
+	p.mu.Unlock()
 	if !p.next.HandlePacket(id, pkt) { // a bad checksum, or the like
 		p.end(id)
 		return false
@@ -76,9 +78,10 @@ func (p *pending) segment(id stack.TransportEndpointID, pkt *stack.PacketBuffer)
 
 func (p *pending) end(id stack.TransportEndpointID) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.quota.give(p.ids[id].owner)
+	a := p.ids[id]
 	delete(p.ids, id)
+	p.mu.Unlock()
+	a.entry.give()
 }
 
 // known says whether a connection is pending. Only segment adds one.
@@ -107,24 +110,30 @@ func (p *pending) connection(r *tcp.ForwarderRequest) {
 	}
 	defer g.end()
 	a := p.asked(id)
-	from := a.owner
+	defer a.end()
+	from := a.entry.owner
 	if a.to == nil {
 		g.dns.connection(r, from, made)
 		return
 	}
-	if !g.takeTCP(from) {
+	ctx, end := context.WithCancel(g.ctx)
+	defer end()
+	entry := g.takeTCP(from, end)
+	if entry == nil {
 		r.Complete(true)
 		return
 	}
-	defer g.tcp.give(from)
-	ctx, cancel := context.WithTimeout(g.ctx, limits.Dial.Here())
+	defer entry.give()
+	dial, cancel := context.WithTimeout(ctx, limits.Dial.Here())
 	defer cancel()
-	c, err := g.dialFirst(ctx, a.to)
+	stop := context.AfterFunc(a.ctx, cancel)
+	c, err := g.dialFirst(dial, a.to)
 	if err != nil {
 		g.count.unreached.Add(1)
 		r.Complete(true)
 		return
 	}
+	stop()
 	host := hostConn{c.(*net.TCPConn)}
 	wq := new(waiter.Queue)
 	ep, terr := r.CreateEndpoint(wq)
@@ -134,9 +143,11 @@ func (p *pending) connection(r *tcp.ForwarderRequest) {
 		r.Complete(true)
 		return
 	}
+	bufs := g.buffers.take(from, entry.nth)
+	bufs.set(ep)
 	r.Complete(false)
 	made()
 	g.count.tcpFlows.Add(1)
-	splice(g.ctx, newGuestConn(wq, ep), host)
-	g.unfinished.add(from, ep)
+	splice(ctx, newGuestConn(wq, ep), host)
+	g.unfinished.add(from, ep, bufs)
 }

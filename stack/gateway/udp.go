@@ -1,57 +1,109 @@
 package gateway
 
 import (
-	"context"
-	"io"
-	"net"
-	"sync/atomic"
-	"time"
+	"net/netip"
 
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
-	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
-	"gvisor.dev/gvisor/pkg/waiter"
+
+	"vnic.dev/vnic/splitter"
 )
 
-// flow carries on a UDP flow that a guest begins. Netstack calls it with the flow's first datagram,
-// on the goroutine that brought it.
-func (g *Gateway) flow(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
-	if g.looped(id) || !g.begin() {
+// datagram carries on a datagram of UDP of a guest's that is for no service of the gateway's. Netstack calls it on the
+// goroutine that brought it.
+func (g *Gateway) datagram(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
+	if g.looped(id) {
 		return true
 	}
+	guest, to := addrPort(id.RemoteAddress, id.RemotePort), addrPort(id.LocalAddress, id.LocalPort)
+	if !g.goodSum(pkt) {
+		return true
+	}
+	if g.answerForward(guest, to, pkt) {
+		return true
+	}
+	if !g.o.NAT {
+		return false
+	}
+	g.carry(flowKey{splitter.ProtoUDP, guest, to.Addr()}, id, to.Port(), pkt, pkt.Data().AsRange().ToSlice())
+	return true
+}
+
+// goodSum says whether a datagram's checksum is right. That of a frame was looked at when it came.
+func (g *Gateway) goodSum(pkt *stack.PacketBuffer) bool {
+	src, dst := addresses(pkt)
+	h := header.UDP(pkt.TransportHeader().Slice())
+	length, sum := header.UDPValid(h, pkt.Data().Checksum, uint16(pkt.Data().Size()), pkt.NetworkProtocolNumber, src, dst,
+		pkt.RXChecksumValidated)
+	return length && sum
+}
+
+func addresses(pkt *stack.PacketBuffer) (src, dst tcpip.Address) {
+	if b := pkt.NetworkHeader().Slice(); pkt.NetworkProtocolNumber == header.IPv4ProtocolNumber {
+		return header.IPv4(b).SourceAddress(), header.IPv4(b).DestinationAddress()
+	} else {
+		return header.IPv6(b).SourceAddress(), header.IPv6(b).DestinationAddress()
+	}
+}
+
+// carry sends what a guest says to a port of a server's (0: an echo) on by its flow, as far as the policy lets it. The
+// packet is a router's to forward: it has one hop less then, and its DF.
+func (g *Gateway) carry(key flowKey, id stack.TransportEndpointID, port uint16, pkt *stack.PacketBuffer, data []byte) {
 	from := g.port.sender()
-	to := g.permits(from, id)
-	if to == nil {
-		g.end()
-		g.prohibit(pkt)
-		return true
-	}
-	if !g.udp.take(from) {
-		g.end()
-		return true
-	}
-	wq := new(waiter.Queue)
-	pkt = pkt.Clone()
-	defer pkt.DecRef()
-	ep, terr := udp.NewForwarderRequest(g.ns, id, pkt).CreateEndpoint(wq)
-	if terr != nil {
-		g.udp.give(from)
-		g.end()
-		return true
-	}
-	guest := newUDPConn(wq, ep)
-	go func() {
-		defer g.end()
-		defer g.udp.give(from)
-		host, err := g.dial(g.ctx, "udp", to[0])
-		if err != nil {
-			g.count.unreached.Add(1)
-			guest.Close()
+	d := outgoing{port: port, data: data}
+	if host := g.hostSide(netip.AddrPortFrom(key.server, port)); host[0].Addr() == key.server {
+		hops := uint8(0)
+		if hops, d.df = g.hopsOf(pkt); hops <= 1 {
+			g.expire(key, pkt)
 			return
 		}
-		g.count.udpFlows.Add(1)
-		g.relay(guest, host)
-	}()
-	return true
+		d.ttl = hops - 1
+	}
+	f := g.flows.find(key)
+	known := false
+	if f != nil {
+		d.to, known = f.permitFor(port)
+	}
+	if !known {
+		id.LocalPort = port
+		to := g.permits(from, id)
+		if to == nil {
+			g.prohibit(pkt)
+			return
+		}
+		d.to = to[0]
+	}
+	if f == nil {
+		if f = g.flowOf(key, from, d.to.to.Addr()); f == nil {
+			return
+		}
+	}
+	f.touch()
+	f.asked.Add(1)
+	f.send(d)
+}
+
+// hopsOf gives the time to live of a packet, and whether no router may cut it; of IPv6 none may, so that of which the
+// guest has cut it itself can be cut again.
+func (g *Gateway) hopsOf(pkt *stack.PacketBuffer) (hops uint8, df bool) {
+	if b := pkt.NetworkHeader().Slice(); pkt.NetworkProtocolNumber == header.IPv4ProtocolNumber {
+		ip := header.IPv4(b)
+		return ip.TTL(), ip.Flags()&header.IPv4FlagDontFragment != 0
+	} else {
+		return header.IPv6(b).HopLimit(), !g.port.ep.fragment.Load()
+	}
+}
+
+// expire tells a guest that its packet's time to live is over (RFC 1812, 5.3.1; RFC 4443, 3.3).
+func (g *Gateway) expire(key flowKey, pkt *stack.PacketBuffer) {
+	t := trouble{typ: uint8(header.ICMPv4TimeExceeded)}
+	if key.server.Is6() {
+		t.typ = uint8(header.ICMPv6TimeExceeded)
+	}
+	v := stack.PayloadSince(pkt.TransportHeader())
+	defer v.Release()
+	g.sendError(t, g.own(key.server), key, v.AsSlice())
 }
 
 // prohibit tells the sender of a packet that it was refused (RFC 1812, 5.2.7.1; RFC 4443, 3.1), as often as netstack
@@ -62,65 +114,5 @@ func (g *Gateway) prohibit(pkt *stack.PacketBuffer) {
 		p.SendRejectionError(pkt, stack.RejectIPv4WithICMPAdminProhibited, true)
 	case stack.RejectIPv6WithHandler:
 		p.SendRejectionError(pkt, stack.RejectIPv6WithICMPAdminProhibited, true)
-	}
-}
-
-// relay joins the two ends of a UDP flow until it has been silent for a while, or one end fails. It closes both.
-func (g *Gateway) relay(a, b net.Conn) {
-	end := func() {
-		a.Close()
-		b.Close()
-	}
-	stop := context.AfterFunc(g.ctx, func() { // a reader that has a deadline sees that
-		_ = a.SetReadDeadline(time.Now())
-		_ = b.SetReadDeadline(time.Now())
-	})
-	defer stop()
-	f := &udpFlow{g: g}
-	f.touch()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer end()
-		f.pour(a, b)
-	}()
-	f.pour(b, a)
-	end()
-	<-done
-}
-
-// udpFlow knows when the last datagram came, in either direction.
-type udpFlow struct {
-	g    *Gateway
-	last atomic.Int64 // nanoseconds since epoch
-}
-
-var epoch = time.Now()
-
-func (f *udpFlow) touch() { f.last.Store(int64(time.Since(epoch))) }
-
-// left is how long the flow may stay silent from now on.
-func (f *udpFlow) left() time.Duration {
-	return f.g.udpIdle - (time.Since(epoch) - time.Duration(f.last.Load()))
-}
-
-// pour passes datagrams on from src to dst, until the flow ends.
-func (f *udpFlow) pour(dst io.Writer, src net.Conn) {
-	chunk := chunks.Get().(*[maxUDPSize]byte)
-	defer chunks.Put(chunk)
-	for left := f.left(); left > 0; left = f.left() {
-		_ = src.SetReadDeadline(time.Now().Add(left))
-		if f.g.ctx.Err() != nil { // the deadline that Close has set is gone
-			return
-		}
-		n, err := src.Read(chunk[:])
-		if err != nil {
-			if ne, ok := err.(net.Error); ok && ne.Timeout() {
-				continue // perhaps the other direction is alive
-			}
-			return
-		}
-		f.touch()
-		_, _ = dst.Write(chunk[:n]) // datagrams may be lost; an end that is gone is seen by its reader
 	}
 }

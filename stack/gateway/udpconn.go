@@ -3,14 +3,10 @@ package gateway
 import (
 	"bytes"
 	"fmt"
-	"net/netip"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
-	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 	"gvisor.dev/gvisor/pkg/waiter"
-
-	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // udpConn is a UDP endpoint in netstack that waits for space in its send buffer. gonet's own Write asks to be woken
@@ -23,20 +19,6 @@ type udpConn struct {
 
 func newUDPConn(wq *waiter.Queue, ep tcpip.Endpoint) *udpConn {
 	return &udpConn{gonet.NewUDPConn(wq, ep), ep, wq}
-}
-
-// dialUDP makes an endpoint that is connected to a guest; nil: there is no port for one, or no way to it.
-func (g *Gateway) dialUDP(to netip.AddrPort) *udpConn {
-	wq := new(waiter.Queue)
-	ep, err := g.ns.NewEndpoint(udp.ProtocolNumber, ether.Protocol(to.Addr()), wq)
-	if err != nil {
-		return nil
-	}
-	if ep.Connect(fullAddress(to)) != nil {
-		ep.Close()
-		return nil
-	}
-	return newUDPConn(wq, ep)
 }
 
 // Write sends a datagram on a connected endpoint. Close ends it.

@@ -8,54 +8,83 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
-// maxUnfinished is how many connections of one owner may be closed without the guest having
-// confirmed it, for up to unackedTime. Netstack keeps them, without an owner.
-const maxUnfinished = maxTCP / 2
+// maxUnfinished is how many connections may be closed without the guest having confirmed it, for up to unackedTime.
+// Netstack keeps them, without an owner.
+const maxUnfinished = maxTCP
 
 // unfinished are the guests' ends of connections that the gateway has let go of.
 type unfinished struct {
-	max int
+	mu     sync.Mutex
+	shares shares[ended]
+}
 
-	mu sync.Mutex
-	by map[owner][]tcpip.Endpoint // oldest first; no empty ones
+// ended is one of them.
+type ended struct {
+	ep   tcpip.Endpoint
+	bufs *buffers // that it still needs for what it sends
 }
 
 // add notes an end that is closed.
-func (u *unfinished) add(o owner, ep tcpip.Endpoint) {
+func (u *unfinished) add(o owner, ep tcpip.Endpoint, bufs *buffers) {
+	bufs.received()
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.sweep(o)
-	if kept(ep) {
-		u.by[o] = append(u.by[o], ep)
+	if !kept(ep) {
+		bufs.free()
+		return
 	}
+	u.shares.add(o, ended{ep, bufs})
 }
 
-// room says whether an owner may have another connection. Too many that only wait for what is left
-// in the network to go by (TIME-WAIT) keep nobody from one: the oldest of them goes.
+// room says whether an owner may have another connection. Too many that only wait for what is left in the network to go
+// by (TIME-WAIT) keep nobody from one: the oldest of its own goes. Nor do those of another owner that has more than its
+// part: then its oldest goes.
 func (u *unfinished) room(o owner) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.sweep(o)
-	list := u.by[o]
-	if len(list) < u.max {
+	if u.sweep(); u.shares.n < u.shares.all {
 		return true
 	}
-	i := slices.IndexFunc(list, func(ep tcpip.Endpoint) bool {
-		return tcp.EndpointState(ep.State()) == tcp.StateTimeWait
+	if from, ok := u.shares.giver(o); ok {
+		u.abort(from, 0)
+		return true
+	}
+	i := slices.IndexFunc(u.shares.by[o], func(e ended) bool {
+		return tcp.EndpointState(e.ep.State()) == tcp.StateTimeWait
 	})
 	if i < 0 {
 		return false
 	}
-	list[i].Abort()
-	u.sweep(o)
+	u.abort(o, i)
 	return true
 }
 
+// abort ends one. Under mu.
+func (u *unfinished) abort(o owner, i int) {
+	e := u.shares.remove(o, i)
+	e.ep.Abort()
+	e.bufs.free()
+}
+
+// endOf ends all that an owner has.
+func (u *unfinished) endOf(o owner) {
+	u.mu.Lock()
+	list := u.shares.clear(o)
+	u.mu.Unlock()
+	for _, e := range list {
+		e.ep.Abort()
+		e.bufs.free()
+	}
+}
+
 // sweep forgets the ends that netstack does not keep any more. Under mu.
-func (u *unfinished) sweep(o owner) {
-	list := slices.DeleteFunc(u.by[o], func(ep tcpip.Endpoint) bool { return !kept(ep) })
-	if u.by[o] = list; len(list) == 0 {
-		delete(u.by, o)
+func (u *unfinished) sweep() {
+	for o, list := range u.shares.by {
+		for i := len(list) - 1; i >= 0; i-- {
+			if !kept(list[i].ep) {
+				u.shares.remove(o, i).bufs.free()
+			}
+		}
 	}
 }
 

@@ -27,6 +27,7 @@ type pagingNIC struct {
 	control testnic.Control
 	box     *mailbox.Mailbox
 	mode    uint64
+	unfreed []int // slots that were given up while it was dead: it frees them when it is not
 	log     []mailbox.Request
 	logged  uint64 // also those that the log has no room for
 
@@ -107,6 +108,9 @@ func (n *pagingNIC) takeBack(r mailbox.Request) {
 	}
 	switch {
 	case n.mode == testnic.Dead:
+		if r.GivenUp {
+			n.unfreed = append(n.unfreed, r.Slot)
+		}
 		return
 	case r.GivenUp:
 		n.box.Free(r.Slot)
@@ -180,6 +184,10 @@ func (n *pagingNIC) do(c *testnic.Command, r *testnic.Result) (err error) {
 		n.box, err = mailbox.Open(n.g.gpu.GPU, c.Args[0])
 	case testnic.SetMode:
 		n.mode = c.Args[0]
+		for n.mode != testnic.Dead && len(n.unfreed) > 0 {
+			n.box.Free(n.unfreed[0])
+			n.unfreed = n.unfreed[1:]
+		}
 	case testnic.Read, testnic.Write:
 		p := n.place(gpudriver.Kind(c.Args[0]), c.Args[1])
 		if p == nil {

@@ -19,7 +19,6 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -110,14 +109,4 @@ func (t *Told) First(uid uint32) bool {
 	}
 	t.users[uid] = true
 	return true
-}
-
-// Plain is text of another process that can be shown: one line, of printable ASCII.
-func Plain(b []byte) string {
-	return strings.Map(func(c rune) rune {
-		if c < ' ' || c > '~' {
-			return -1
-		}
-		return c
-	}, string(b))
 }

@@ -57,5 +57,4 @@ func TestTold(t *testing.T) {
 		}
 	}
 	testkit.Equal(t, "lines", n, maxTold)
-	testkit.Equal(t, "text", Plain([]byte("no\n\x1b[1m\xff")), "no[1m")
 }

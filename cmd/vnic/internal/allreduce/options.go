@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
@@ -69,7 +70,7 @@ func (o *Options) silence() time.Duration { return limits.Silence.Unless(o.Timeo
 func (o *Options) Complete() error {
 	switch {
 	case !slices.Contains(Ops, o.Op):
-		return fmt.Errorf("--op %s: one of %v", o.Op, Ops)
+		return fmt.Errorf("--op %s: one of %s", o.Op, strings.Join(Ops, ", "))
 	case len(o.Modes) == 0:
 		return errors.New("--mode: devmem, copy or both")
 	case o.Type.Size() == 0:

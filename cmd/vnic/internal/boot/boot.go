@@ -68,6 +68,14 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 		}
 	}()
 	l.takeTerminal(leave)
+	show := o.Stage
+	o.Stage = func(what string) {
+		l.alive.Stage(what)
+		if show != nil {
+			show(what)
+		}
+	}
+	o.Fetch.Progress = l.alive.Fetching(o.Fetch.Progress)
 	if err := l.fetchTools(ctx); err != nil {
 		return 0, err
 	}
@@ -90,7 +98,8 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 	}
 	o.openPorts()
 	if l.lab, err = lab.Open(o.describe(), lab.Options{
-		Farewell: time.Duration(limits.GuestEnd), Log: o.Log, Flows: o.Flows,
+		Farewell: time.Duration(limits.GuestEnd), Log: o.Log, Flows: o.Flows, Storm: int(o.Storm),
+		Sharing:  o.Broker.Sharing,
 		Services: slices.Concat(services, []lab.Service{o.reserve}, o.Services), Note: o.refused}); err != nil {
 		return 0, err
 	}
@@ -116,9 +125,7 @@ func (l *runner) find(ctx context.Context) error {
 		return nil
 	}
 	o := l.opt
-	const looking = "looking for QEMU and a kernel"
-	l.alive.Stage(looking)
-	o.stage(looking)
+	o.stage("looking for QEMU and a kernel")
 	im, err := machines.Fetch(ctx, o.Fetch, o.models(), o.Note)
 	if err != nil {
 		return err
@@ -133,6 +140,7 @@ func (l *runner) fetch(ctx context.Context) error {
 		return err
 	}
 	o, im := l.opt, l.images
+	o.stage("making the guests' initramfs")
 	if err := im.CheckKernel(o.models(), false); err != nil {
 		return err
 	}
@@ -217,8 +225,8 @@ func (l *runner) files() error {
 // boot starts all guests, and their networks. One that fails ends the others.
 func (l *runner) boot(ctx context.Context) error {
 	o := l.opt
-	l.alive.Stage("")
 	o.stage("booting")
+	l.alive.Stage("") // what guests do is known
 	if o.Confine != nil {
 		l.gate = broker.NewGate(o.Broker, o.Guests, o.Confine)
 	}

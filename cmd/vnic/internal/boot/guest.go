@@ -15,6 +15,7 @@ import (
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/guest-images/session"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/ownports"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
 )
@@ -46,6 +47,7 @@ func (g *guest) boot(ctx, ready context.Context) (err error) {
 	}
 	if o.GDB != 0 {
 		port := o.GDB + g.index
+		ownports.Add(uint16(port)) // QEMU's, for the rest of the run
 		c.Args = append(c.Args[:len(c.Args):len(c.Args)], "-gdb", "tcp:127.0.0.1:"+strconv.Itoa(port))
 		c.Append, c.BootLimit = strings.TrimSpace("nokaslr "+c.Append), forever // a person who debugs the boot takes time
 		o.Note("%s: gdb: target remote 127.0.0.1:%d", g.name, port)

@@ -19,7 +19,6 @@ import (
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/qemu"
-	"vnic.dev/vnic/stack/gateway"
 )
 
 // Options are the flags of `vnic boot`.
@@ -42,6 +41,7 @@ type Options struct {
 	Impair    lab.Impairment // of all links
 
 	AllowMAC lab.AllowedMACs
+	Storm    uint // lab.Options'
 	lab.GatewayFlags
 
 	Copies   []string // HOST:GUEST, or HOST for the same place
@@ -103,7 +103,7 @@ func (o *Options) Take(l *labfile.Lab) error {
 
 // ownName says whether guests have a name already, as a name of something else than guest i.
 func ownName(name string, i int) bool {
-	return name == gateway.GatewayName || name == "localhost" || strings.HasSuffix(name, "-devmem") ||
+	return lab.HasName(name) || strings.HasSuffix(name, "-devmem") ||
 		name != guestnet.HostName(i) && guestNumber.MatchString(name)
 }
 

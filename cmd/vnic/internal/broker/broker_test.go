@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -95,8 +96,30 @@ func TestBrokerTrustsNobody(t *testing.T) {
 	testkit.OK(t, u.Close())
 	_, err := k.Dial(ctx, "tcp", netip.AddrPortFrom(open.Addr(), open.Port()^1))
 	refused(t, "another port", err)
-	_, err = k.Dial(ctx, "udp", netip.MustParseAddrPort("169.254.169.254:80"))
-	refused(t, "metadata", err)
+	flow := func(what string, f gateway.Flow, want error) *net.UDPConn {
+		c, err := k.OpenFlow(ctx, f)
+		testkit.ErrorIs(t, err, want, what)
+		return c
+	}
+	const udp = 17
+	flow("metadata", gateway.Flow{Proto: udp, To: netip.MustParseAddrPort("169.254.169.254:80"), TTL: 9}, unix.EPERM)
+	flow("another port", gateway.Flow{Proto: udp, To: netip.AddrPortFrom(open.Addr(), open.Port()^1), TTL: 9}, unix.EPERM)
+	flow("a port that is not ours", gateway.Flow{Proto: udp, To: open, Local: 53}, unix.EPERM)
+	flow("another protocol", gateway.Flow{Proto: 6, To: open}, unix.EINVAL)
+	flow("nobody", gateway.Flow{Proto: udp}, unix.EINVAL)
+	one := flow("a flow", gateway.Flow{Proto: udp, To: open, TTL: 9, DF: true}, nil)
+	local := one.LocalAddr().(*net.UDPAddr).AddrPort().Port()
+	hears := flow("its other ports", gateway.Flow{Proto: udp, To: netip.AddrPortFrom(open.Addr(), 0), Local: local}, nil)
+	testkit.Equal(t, "local port", hears.LocalAddr().(*net.UDPAddr).AddrPort().Port(), local)
+	elsewhere := netip.MustParseAddrPort("192.0.2.1:80")
+	flow("its port to another host", gateway.Flow{Proto: udp, To: elsewhere, Local: local}, unix.EPERM)
+	testkit.OK(t, errors.Join(one.Close(), hears.Close()))
+	_, err = k.ask(ctx, request{op: opFlow}, 1, 2, 3)
+	testkit.ErrorIs(t, err, unix.EINVAL)
+	_, err = k.ask(ctx, request{op: opAnswer})
+	testkit.ErrorIs(t, err, unix.EINVAL)
+	_, err = k.OpenAnswer(ctx, open, open)
+	refused(t, "an answer of no forward", err)
 	_, err = k.DialResolver(ctx, "tcp", open)
 	refused(t, "no resolver", err)
 	_, err = k.ListenUDP(open)
@@ -251,6 +274,13 @@ func TestRelayAnswersWhoAsked(t *testing.T) {
 		t.Fatalf("%q from %v, %v", b[:n], from, err)
 	}
 	to := stranger.LocalAddr().(*net.UDPAddr).AddrPort()
+	listen := d.LocalAddr().(*net.UDPAddr).AddrPort()
+	_, err = k.OpenAnswer(t.Context(), listen, to)
+	refused(t, "a socket to a stranger", err)
+	socket := testkit.Must(k.OpenAnswer(t.Context(), listen, from))(t)
+	testkit.Equal(t, "its address", socket.LocalAddr().(*net.UDPAddr).AddrPort().Addr(), listen.Addr())
+	testkit.Equal(t, "its peer", socket.RemoteAddr().(*net.UDPAddr).AddrPort(), from)
+	testkit.OK(t, socket.Close())
 	testkit.Must(d.WriteToUDPAddrPort([]byte("attack"), to))(t)
 	testkit.Must(d.WriteToUDPAddrPort([]byte("answer"), from))(t) // behind it
 	testkit.OK(t, asker.SetReadDeadline(time.Now().Add(testkit.Patience)))
@@ -264,6 +294,31 @@ func TestRelayAnswersWhoAsked(t *testing.T) {
 	n, _, err = stranger.ReadFrom(b)
 	testkit.OK(t, err)
 	testkit.Equal(t, "the first that the stranger got", string(b[:n]), "friend")
+}
+
+// What a forward's socket has had no room for, the process hears of.
+func TestRelayTellsWhatIsLost(t *testing.T) {
+	testkit.LeavesNothing(t)
+	at := netip.MustParseAddrPort("127.0.0.1:0")
+	k := both(t, Config{Mode: On, Forwards: []gateway.Forward{{Proto: "udp", Listen: at}}})
+	d := testkit.Must(k.ListenUDP(at))(t)
+	defer d.Close()
+	c := testkit.Must(net.Dial("udp4", d.LocalAddr().String()))(t)
+	defer c.Close()
+	const n = 2000 // of 60 KB: nobody reads them, and no socket has room for all
+	for range n {
+		testkit.Must(c.Write(make([]byte, 60_000)))(t)
+	}
+	var came atomic.Uint64
+	go func() { // to Close
+		for b := make([]byte, 64<<10); ; came.Add(1) {
+			if _, _, err := d.ReadFromUDPAddrPort(b); err != nil {
+				return
+			}
+		}
+	}()
+	testkit.Eventually(t, "each datagram has come, or is lost", func() bool { return came.Load()+d.Lost() == n })
+	testkit.Equal(t, "some are lost", d.Lost() > 0, true)
 }
 
 // Who waits no longer leaves nothing behind, and a broker that is gone makes nobody wait.

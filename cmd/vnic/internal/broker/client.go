@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/proc"
 	"vnic.dev/vnic/stack/gateway"
@@ -129,8 +130,8 @@ func (k *Client) quick(q request, more ...byte) (reply, error) {
 }
 
 // socket asks for one.
-func (k *Client) socket(ctx context.Context, q request) (net.Conn, error) {
-	r, err := k.ask(ctx, q)
+func (k *Client) socket(ctx context.Context, q request, more ...byte) (net.Conn, error) {
+	r, err := k.ask(ctx, q, more...)
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +150,35 @@ func ofNetwork(network string, tcp, udp op) op {
 
 // Dial is gateway.Outside's.
 func (k *Client) Dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
-	return k.socket(ctx, request{op: ofNetwork(network, opDialTCP, opDialUDP), to: to})
+	if network != "tcp" {
+		return nil, fmt.Errorf("broker: connections of %s: %w", network, unix.EPROTONOSUPPORT)
+	}
+	return k.socket(ctx, request{op: opDialTCP, to: to})
+}
+
+// OpenFlow is gateway.Outside's.
+func (k *Client) OpenFlow(ctx context.Context, f gateway.Flow) (*net.UDPConn, error) {
+	r := flowRequest{f}
+	return k.datagrams(ctx, request{op: opFlow}, r.encode())
+}
+
+// OpenAnswer is gateway.Outside's.
+func (k *Client) OpenAnswer(ctx context.Context, listen, sender netip.AddrPort) (*net.UDPConn, error) {
+	r := answerRequest{listen, sender}
+	return k.datagrams(ctx, request{op: opAnswer}, r.encode())
+}
+
+// datagrams asks for a socket of datagrams.
+func (k *Client) datagrams(ctx context.Context, q request, more []byte) (*net.UDPConn, error) {
+	c, err := k.socket(ctx, q, more...)
+	if err != nil {
+		return nil, err
+	}
+	u, ok := c.(*net.UDPConn)
+	if !ok {
+		return nil, errors.Join(fmt.Errorf("broker: %T instead of a socket of datagrams", c), c.Close())
+	}
+	return u, nil
 }
 
 // DialResolver is gateway.Outside's.
@@ -208,6 +237,19 @@ func (k *Client) OldMemory(pid int, own *os.File) bool {
 	}
 	r, err := k.quick(request{op: opOldMemory, number: uint64(pid), dev: uint64(st.Dev), ino: st.Ino})
 	return err == nil && r.number != 0
+}
+
+// Sharing is dma.SharingOf, by the broker; without one (k is nil) by this process.
+func (k *Client) Sharing(pid int, dev, ino uint64) dma.Sharing {
+	if k == nil {
+		return dma.SharingOf(pid, dev, ino)
+	}
+	q := sharingRequest{uint64(pid), dev, ino}
+	r, err := k.quick(request{op: opSharing}, q.encode()...)
+	if err != nil || r.number > uint64(dma.SharingOff) {
+		return dma.SharingUnknown
+	}
+	return dma.Sharing(r.number)
 }
 
 // Keep names a file that is to be removed later, before Confine; dir: its directory too, if it is
@@ -384,8 +426,9 @@ func (k *Client) Close() error {
 
 // relayed is a socket that the broker keeps: each message has an address before it.
 type relayed struct {
-	c  *net.UnixConn
-	at netip.AddrPort
+	c    *net.UnixConn
+	at   netip.AddrPort
+	lost atomic.Uint64
 }
 
 // maxDatagram is the longest of UDP.
@@ -393,15 +436,26 @@ const maxDatagram = 64 << 10
 
 func (r *relayed) ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error) {
 	m := make([]byte, addrLen+maxDatagram)
-	n, err := r.c.Read(m)
-	if err != nil {
-		return 0, netip.AddrPort{}, err
+	for {
+		n, err := r.c.Read(m)
+		if err != nil {
+			return 0, netip.AddrPort{}, err
+		}
+		if n < addrLen { // the broker has hung up
+			return 0, netip.AddrPort{}, net.ErrClosed
+		}
+		from := readAddr(m)
+		if !from.Addr().IsUnspecified() { // which nobody sends from
+			return copy(b, m[addrLen:n]), from, nil
+		}
+		if n == addrLen+8 {
+			r.lost.Store(le.Uint64(m[addrLen:]))
+		}
 	}
-	if n < addrLen { // the broker has hung up
-		return 0, netip.AddrPort{}, net.ErrClosed
-	}
-	return copy(b, m[addrLen:n]), readAddr(m), nil
 }
+
+// Lost is gateway.Datagrams'.
+func (r *relayed) Lost() uint64 { return r.lost.Load() }
 
 func (r *relayed) WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error) {
 	if _, err := r.c.Write(append(appendAddr(make([]byte, 0, addrLen+len(b)), to), b...)); err != nil {

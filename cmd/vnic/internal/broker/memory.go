@@ -1,12 +1,12 @@
 package broker
 
 import (
-	"bufio"
-	"fmt"
 	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/procmaps"
 )
 
 // OldMemory says whether a process has memfds mapped whose names begin with prefix, and not the one
@@ -19,23 +19,14 @@ func OldMemory(pid int, own *os.File, prefix string) bool {
 	return oldMemory(pid, uint64(st.Dev), st.Ino, prefix)
 }
 
-func oldMemory(pid int, dev, ino uint64, prefix string) bool {
-	maps, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
-	if err != nil { // another user's, or gone
-		return false
-	}
-	defer maps.Close()
-	old := false
-	for lines := bufio.NewScanner(maps); lines.Scan(); {
-		_, name, ok := strings.Cut(lines.Text(), " /memfd:"+prefix)
-		if !ok || name == "" {
-			continue
+func oldMemory(pid int, dev, ino uint64, prefix string) (old bool) {
+	hasOwn := false
+	procmaps.Read(pid, func(m *procmaps.Mapping) bool { // nothing of another user's process, or of one that is gone
+		if name, ok := strings.CutPrefix(m.Name, "/memfd:"+prefix); ok && name != "" {
+			hasOwn = m.Dev == dev && m.Ino == ino
+			old = true
 		}
-		f := strings.Fields(lines.Text()) // proc_pid_maps(5): range, permissions, offset, device, inode, name
-		if f[3] == fmt.Sprintf("%02x:%02x", unix.Major(dev), unix.Minor(dev)) && f[4] == fmt.Sprint(ino) {
-			return false
-		}
-		old = true
-	}
-	return old
+		return !hasOwn
+	})
+	return old && !hasOwn
 }

@@ -9,11 +9,11 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -57,6 +57,7 @@ type server struct {
 	mu      sync.Mutex
 	cancels map[uint32]context.CancelFunc
 	kinds   map[string]bool // of refused calls, that were told of
+	relays  map[netip.AddrPort]*relay
 }
 
 // kept is a file that may be removed.
@@ -74,6 +75,7 @@ type kept struct {
 func serve(c *net.UnixConn, config Config, log *slog.Logger) {
 	s := &server{conn: c, config: config, log: log, slots: make(chan struct{}, maxUnderWay),
 		cancels: map[uint32]context.CancelFunc{}, kinds: map[string]bool{},
+		relays: map[netip.AddrPort]*relay{},
 		dialer: gateway.NewDialer(gateway.Options{NAT: config.NAT, Policy: config.Policy, Forwards: config.Forwards})}
 	s.gpus.Note = func(format string, args ...any) { log.Warn(fmt.Sprintf(format, args...)) }
 	ctx, cancel := context.WithCancel(context.Background())
@@ -119,8 +121,8 @@ func (s *server) handle(ctx context.Context, q request, more []byte, fd int) int
 			cancel()
 		}
 		return fd
-	case opDialTCP, opDialUDP, opResolverTCP, opResolverUDP, opConnect:
-		s.begin(ctx, q)
+	case opDialTCP, opFlow, opAnswer, opResolverTCP, opResolverUDP, opConnect:
+		s.begin(ctx, q, slices.Clone(more))
 		return fd
 	case opListenUDP:
 		s.listen(ctx, q, &r)
@@ -139,6 +141,13 @@ func (s *server) handle(ctx context.Context, q request, more []byte, fd int) int
 		if oldMemory(int(q.number), q.dev, q.ino, s.config.Memory) {
 			r.number = 1
 		}
+	case opSharing:
+		var sr sharingRequest
+		if !sr.decode(more) {
+			r.errno = unix.EINVAL
+			break
+		}
+		r.number = uint64(dma.SharingOf(int(sr.pid), sr.dev, sr.ino))
 	case opRefused:
 		r.number = s.refused.Load()
 	case opOwn:
@@ -264,7 +273,7 @@ func (s *server) answer(r *reply) {
 }
 
 // begin makes a connection on a goroutine, as long as there are not too many.
-func (s *server) begin(ctx context.Context, q request) {
+func (s *server) begin(ctx context.Context, q request, more []byte) {
 	select {
 	case s.slots <- struct{}{}:
 	default:
@@ -278,7 +287,7 @@ func (s *server) begin(ctx context.Context, q request) {
 	s.wg.Go(func() {
 		defer func() { <-s.slots }()
 		r := reply{id: q.id, fd: -1}
-		c, err := s.dial(ctx, q)
+		c, err := s.dial(ctx, q, more)
 		if err == nil {
 			r.fd, err = dup(c)
 			_ = c.Close()
@@ -292,12 +301,22 @@ func (s *server) begin(ctx context.Context, q request) {
 	})
 }
 
-func (s *server) dial(ctx context.Context, q request) (net.Conn, error) {
+func (s *server) dial(ctx context.Context, q request, more []byte) (net.Conn, error) {
 	switch q.op {
 	case opDialTCP:
 		return s.dialer.Dial(ctx, "tcp", q.to)
-	case opDialUDP:
-		return s.dialer.Dial(ctx, "udp", q.to)
+	case opFlow:
+		var r flowRequest
+		if !r.decode(more) {
+			return nil, unix.EINVAL
+		}
+		return asConn(s.dialer.OpenFlow(ctx, r.Flow))
+	case opAnswer:
+		var r answerRequest
+		if !r.decode(more) {
+			return nil, unix.EINVAL
+		}
+		return asConn(s.openAnswer(ctx, &r))
 	case opResolverTCP:
 		return s.dialer.DialResolver(ctx, "tcp", q.to)
 	case opResolverUDP:
@@ -308,6 +327,25 @@ func (s *server) dial(ctx context.Context, q request) (net.Conn, error) {
 	}
 	var d net.Dialer
 	return d.DialContext(ctx, "unix", s.config.Connect[q.number])
+}
+
+// asConn is a connection as an interface that is nil where there is none.
+func asConn(c *net.UDPConn, err error) (net.Conn, error) {
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// openAnswer makes a socket at a forward's address, to who has sent to it.
+func (s *server) openAnswer(ctx context.Context, r *answerRequest) (*net.UDPConn, error) {
+	s.mu.Lock()
+	relay := s.relays[r.listen]
+	s.mu.Unlock()
+	if relay == nil || !relay.knows(r.sender) {
+		return nil, unix.EPERM
+	}
+	return s.dialer.OpenAnswer(ctx, r.listen, r.sender)
 }
 
 // dup gives another descriptor of a connection.
@@ -460,71 +498,10 @@ func (s *server) listen(ctx context.Context, q request, r *reply) {
 		return
 	}
 	r.number = uint64(host.LocalAddr().(*net.UDPAddr).Port)
-	context.AfterFunc(ctx, func() {
-		_ = host.Close()
-		_ = a.Close()
-	})
-	s.wg.Go(func() { relay(host, a) })
-}
-
-// maxSenders is how many a forward knows at a time: the oldest is forgotten.
-const maxSenders = 4096
-
-// relay carries datagrams between a socket of the host and a process, which may answer who has sent
-// something, and nobody else.
-func relay(host gateway.Datagrams, process *net.UnixConn) {
-	var mu sync.Mutex
-	seen := map[netip.AddrPort]uint64{}
-	var turn uint64
-	note := func(from netip.AddrPort) {
-		mu.Lock()
-		defer mu.Unlock()
-		turn++
-		if _, known := seen[from]; !known && len(seen) == maxSenders {
-			for a, at := range seen { // those of the older half: so this is done once in 2048 senders
-				if at+maxSenders/2 <= turn {
-					delete(seen, a)
-				}
-			}
-			if len(seen) == maxSenders {
-				clear(seen)
-			}
-		}
-		seen[from] = turn
-	}
-	go func() {
-		defer host.Close()
-		defer process.Close()
-		b := make([]byte, addrLen+maxDatagram)
-		for {
-			n, err := process.Read(b)
-			if err != nil || n < addrLen {
-				return
-			}
-			to := readAddr(b)
-			mu.Lock()
-			_, known := seen[to]
-			mu.Unlock()
-			if known {
-				_, _ = host.WriteToUDPAddrPort(b[addrLen:n], to)
-			}
-		}
-	}()
-	b := make([]byte, addrLen+maxDatagram)
-	for {
-		n, from, err := host.ReadFromUDPAddrPort(b[addrLen:])
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil { // an ICMP error of an answer
-			time.Sleep(time.Millisecond)
-			continue
-		}
-		note(from)
-		copy(b, appendAddr(nil, from))
-		if _, err := process.Write(b[:addrLen+n]); err != nil {
-			_ = host.Close()
-			return
-		}
-	}
+	l := &relay{host: host, process: a, seen: map[netip.AddrPort]uint64{}}
+	s.mu.Lock()
+	s.relays[netip.AddrPortFrom(q.to.Addr(), uint16(r.number))] = l
+	s.mu.Unlock()
+	context.AfterFunc(ctx, l.close)
+	s.wg.Go(l.run)
 }

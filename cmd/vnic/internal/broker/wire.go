@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/scm"
+	"vnic.dev/vnic/stack/gateway"
 )
 
 // op is what is asked.
@@ -17,7 +18,8 @@ type op uint8
 
 const (
 	opDialTCP op = iota + 1
-	opDialUDP
+	opFlow       // a flowRequest follows
+	opAnswer     // an answerRequest follows
 	opResolverTCP
 	opResolverUDP
 	opResolvers
@@ -25,6 +27,7 @@ const (
 	opListenUDP
 	opConnect   // number: of Config.Connect
 	opOldMemory // number: process; dev, ino: of the memory that is not old
+	opSharing   // a sharingRequest follows
 	opRemove    // number: of those that opKeep has named
 	opRename    // number: of those that opDraft has named
 	opRefused
@@ -32,7 +35,7 @@ const (
 	opCancel // number: the request that nobody waits for any more
 
 	opKeep    // a file's path follows; number 1: the directory too; before opSeal only
-	opDraft   // the same, then a 0 and the name that it may be given; a file without a name comes along; before opSeal only
+	opDraft   // the same, a 0, and the name that it may be given; a file without a name comes along; before opSeal only
 	opOwn     // a pidfd comes along; before opSeal only
 	opMonitor // the monitor's socket comes along, another goes back; before opSeal only
 	opMemory  // a GPU's memory comes along; before opSeal only
@@ -70,6 +73,62 @@ func (r *request) decode(b []byte) bool {
 	}
 	*r = request{op: op(b[0]), id: le.Uint32(b[4:]), number: le.Uint64(b[8:]), to: addr(b[1:2], b[2:4], b[16:32]),
 		dev: le.Uint64(b[32:]), ino: le.Uint64(b[40:])}
+	return true
+}
+
+// flowRequest asks for a socket of a flow of datagrams. It is addrLen + 5 bytes: whom to, protocol 1, time to live 1,
+// DF 1, local port 2.
+type flowRequest struct{ gateway.Flow }
+
+const flowLen = addrLen + 5
+
+func (r *flowRequest) encode() []byte {
+	b := append(appendAddr(nil, r.To), r.Proto, r.TTL, 0)
+	if r.DF {
+		b[len(b)-1] = 1
+	}
+	return le.AppendUint16(b, r.Local)
+}
+
+func (r *flowRequest) decode(b []byte) bool {
+	if len(b) != flowLen || b[addrLen+2] > 1 {
+		return false
+	}
+	f := b[addrLen:]
+	r.Flow = gateway.Flow{To: readAddr(b), Proto: f[0], TTL: f[1], DF: f[2] == 1, Local: le.Uint16(f[3:])}
+	return true
+}
+
+// answerRequest asks for a socket at a forward's address that is connected to who has sent to the forward. It is
+// 2 addrLen bytes: where the forward listens, and the sender.
+type answerRequest struct{ listen, sender netip.AddrPort }
+
+const answerLen = 2 * addrLen
+
+func (r *answerRequest) encode() []byte { return appendAddr(appendAddr(nil, r.listen), r.sender) }
+
+func (r *answerRequest) decode(b []byte) bool {
+	if len(b) != answerLen {
+		return false
+	}
+	r.listen, r.sender = readAddr(b), readAddr(b[addrLen:])
+	return true
+}
+
+// sharingRequest asks how a process has a file mapped (dma.Sharing). It is 24 bytes: process 8, device 8, inode 8.
+type sharingRequest struct{ pid, dev, ino uint64 }
+
+const sharingLen = 24
+
+func (r *sharingRequest) encode() []byte {
+	return le.AppendUint64(le.AppendUint64(le.AppendUint64(nil, r.pid), r.dev), r.ino)
+}
+
+func (r *sharingRequest) decode(b []byte) bool {
+	if len(b) != sharingLen {
+		return false
+	}
+	*r = sharingRequest{le.Uint64(b), le.Uint64(b[8:]), le.Uint64(b[16:])}
 	return true
 }
 

@@ -284,7 +284,7 @@ func TestMistakes(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		serves("hangs-up", func(c *net.UnixConn) { _ = c.Close() }): "hung up without an answer",
-		serves("refuses", gives("no\x1b[31m, never")):               "vnic serve gives no memory: no[31m, never",
+		serves("refuses", gives("no\x1b[31m, never")):               "vnic serve gives no memory: no, never",
 		serves("byte", gives("\x00")):                               "an answer of 1 bytes with 0 descriptors",
 		serves("two", gives("\x00", own, own)):                      "an answer of 1 bytes with 2 descriptors",
 		serves("file", gives("\x00", 2)):                            "no GPU's memory of vnic's",

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/access"
+	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/scm"
 )
@@ -74,7 +74,7 @@ func receive(ctx context.Context, path string) (int, error) {
 	case fds.Len() == 0 && flags&unix.MSG_CTRUNC != 0:
 		return -1, errors.New("no descriptor is left for it in this process: raise the limit (ulimit -n)")
 	case fds.Len() == 0 && n > 1:
-		return -1, fmt.Errorf("vnic serve gives no memory: %s", access.Plain(b[:n]))
+		return -1, fmt.Errorf("vnic serve gives no memory: %s", agent.Plain(string(b[:n])))
 	case fds.Len() != 1 || n != 1 || b[0] != 0:
 		return -1, fmt.Errorf("an answer of %d bytes with %d descriptors: that is no socket of a GPU's memory", n, fds.Len())
 	}

@@ -180,7 +180,7 @@ func Open(ctx context.Context, o *Options) (s *Set, err error) {
 	if err := o.enough(); err != nil {
 		return s, err
 	}
-	conf := lab.Options{Log: o.Log, Flows: lab.DefaultFlows}
+	conf := lab.Options{Log: o.Log, Flows: lab.DefaultFlows, Sharing: o.Broker.Sharing}
 	if conf.Services, err = o.services(); err != nil {
 		return s, err
 	}

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"vnic.dev/vnic/qemu"
 )
 
 // DefaultDir is where Build writes unless a user says otherwise.
@@ -76,9 +78,14 @@ func readText(name string) (string, error) {
 }
 
 // Args are the arguments of a QEMU that boots the image with a shell, or a program, on its serial line.
-// kvm has it use KVM.
+// kvm has it use KVM. The machine has several CPUs: for one, qemu.ForMachine changes the kernel's command line.
 func (f *Files) Args(kvm bool) []string {
-	args := slices.Concat([]string{"-kernel", f.Kernel, "-initrd", f.Initrd, "-append", f.Append}, machineArgs)
+	accel := qemu.AccelTCG
+	if kvm {
+		accel = qemu.AccelKVM
+	}
+	line := qemu.ForMachine(f.Append, 2, accel)
+	args := slices.Concat([]string{"-kernel", f.Kernel, "-initrd", f.Initrd, "-append", line}, machineArgs)
 	if kvm {
 		return append(args, "-accel", "kvm", "-cpu", "host")
 	}

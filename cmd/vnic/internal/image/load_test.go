@@ -16,6 +16,15 @@ func TestImagesAreFoundAgain(t *testing.T) {
 	f := testkit.Must(Load(o.Dir))(t)
 	testkit.Equal(t, "model", f.NIC, o.Guest.NIC)
 	testkit.Equal(t, "append", f.Append+"\n", read(t, filepath.Join(o.Dir, "append")))
+	const clock = " tsc=unstable "
+	if kvm := strings.Join(f.Args(true), " "); strings.Contains(kvm, clock) {
+		t.Errorf("by KVM: %s", kvm)
+	}
+	old := f
+	old.Append = strings.Replace(f.Append+" ", clock, " ", 1) // of an image that an older vnic has built
+	if by := strings.Join(old.Args(false), " "); !strings.Contains(f.Append+" ", clock) || !strings.Contains(by, clock) {
+		t.Errorf("%q, by TCG: %s", old.Append, by)
+	}
 	args := strings.Join(f.Args(false), " ")
 	for _, want := range []string{"-kernel " + o.Dir + "/kernel -initrd " + o.Dir + "/initrd -append console=ttyS0 ",
 		" -nographic "} {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"vnic.dev/vnic/assets"
 )
 
 // Error says that a command was not done in time. It is the cause of the end of its context.
@@ -61,6 +63,16 @@ func (g *Guests) Stage(what string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.stage = what
+}
+
+// Fetching makes steps of a fetch what the command does, and gives them to next, if that is not nil.
+func (g *Guests) Fetching(next func(assets.Progress)) func(assets.Progress) {
+	return func(p assets.Progress) {
+		g.Stage(p.String())
+		if next != nil {
+			next(p)
+		}
+	}
 }
 
 // Set says what a guest does; "": it has ended.

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -18,6 +19,15 @@ func TestLimitNamesWhoStillRan(t *testing.T) {
 		"nothing": {func(*Guests) {}, "--timeout 1m0s: no guest ran"},
 		"fetch": {func(g *Guests) { g.Stage("looking for QEMU and a kernel") },
 			"--timeout 1m0s: no guest ran (stage: looking for QEMU and a kernel)"},
+		"download": {func(g *Guests) {
+			g.Stage("looking for QEMU and a kernel")
+			g.Fetching(nil)(assets.Progress{Step: "download", What: "kernel", Done: 45, Total: 100})
+		}, "--timeout 1m0s: no guest ran (stage: download kernel, 45 %)"},
+		"build": {func(g *Guests) {
+			g.Fetching(func(assets.Progress) {})(assets.Progress{Step: "build", What: "the kernel's tests", Done: 120})
+		}, "--timeout 1m0s: no guest ran (stage: build the kernel's tests, 120 steps)"},
+		"update": {func(g *Guests) { g.Fetching(nil)(assets.Progress{Step: "update", What: "forky"}) },
+			"--timeout 1m0s: no guest ran (stage: update forky)"},
 		"boot": {func(g *Guests) { g.Set("guest0", Boots) }, "--timeout 1m0s: guest0 still booted"},
 		"in a stage": {func(g *Guests) { g.Stage("transfer"); g.Set("A", Runs) },
 			"--timeout 1m0s: A still ran (stage: transfer)"},

@@ -90,9 +90,6 @@ func (u *use) mode(ctx context.Context, mode string) error {
 	if err != nil {
 		return err
 	}
-	if info.Size > maxSize {
-		return fmt.Errorf("%s has %d bytes: %s at most", info.URL, info.Size, lab.FormatBytes(maxSize))
-	}
 	u.rep.URL, u.rep.Size, u.rep.ETag = info.URL, info.Size, info.ETag
 	if err := o.Begin(ctx, guests.Step{Stage: "transfer", Mode: mode}); err != nil {
 		return err

@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -40,7 +42,7 @@ func do(t *testing.T, o *Options, url string) (*Report, error) {
 	o.URL = url
 	testkit.OK(t, o.Complete())
 	s := testkit.Must(o.Serve())(t)
-	defer func() { testkit.OK(t, s.Close()) }()
+	defer s.Close()
 	return Do(t.Context(), o, s)
 }
 
@@ -89,7 +91,7 @@ func TestRounds(t *testing.T) {
 	testkit.OK(t, o.Complete())
 	o.room = 4 << 20
 	s := testkit.Must(o.Serve())(t)
-	defer func() { testkit.OK(t, s.Close()) }()
+	defer s.Close()
 	rep, err := Do(t.Context(), &o, s)
 	testkit.OK(t, err)
 	testkit.Equal(t, "digests", strings.Count(rep.Runs[0].SHA256, ",")+1, 3)
@@ -140,11 +142,9 @@ func TestWrongByteIsFound(t *testing.T) {
 	o := options(t, Raw, 3<<20)
 	testkit.OK(t, o.Complete())
 	s := testkit.Must(o.Serve())(t)
-	defer func() { testkit.OK(t, s.Close()) }()
-	inner := s.srv.Handler
-	s.srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		inner.ServeHTTP(&liar{ResponseWriter: w}, r)
-	})
+	defer s.Close()
+	inner := s.content
+	s.content = func(w http.ResponseWriter, r *http.Request) { inner(&liar{ResponseWriter: w}, r) }
 	_, err := Do(t.Context(), &o, s)
 	testkit.ErrorIs(t, err, ErrProof)
 	testkit.ErrorSays(t, err, "byte ", "is not what the server has")
@@ -179,6 +179,34 @@ func TestDigest(t *testing.T) {
 	}
 }
 
+// The records at the end of a file are loaded, however long that is.
+func TestEndOfALongFile(t *testing.T) {
+	const size = 1 << 20
+	for _, begin := range []int64{1<<40 + 1, 5 << 40, math.MaxInt64 - size} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			http.ServeContent(w, r, "x", time.Time{}, io.NewSectionReader(zeros{}, 0, begin+size))
+		}))
+		o := options(t, Records, 1)
+		o.Skip, o.Record, o.Batch = uint64(begin), 4096, 64
+		rep, err := do(t, &o, srv.URL+"/x")
+		srv.Close()
+		if err != nil {
+			t.Errorf("%d bytes: %v", begin+size, err)
+			continue
+		}
+		testkit.Equal(t, "bytes", rep.Runs[0].Bytes, size)
+		testkit.Equal(t, "size", rep.Size, uint64(begin+size))
+	}
+}
+
+// zeros are as many as are asked for.
+type zeros struct{}
+
+func (zeros) ReadAt(b []byte, _ int64) (int, error) {
+	clear(b)
+	return len(b), nil
+}
+
 // What servers do that cannot be loaded from is said by name.
 func TestRefusals(t *testing.T) {
 	var asked atomic.Int64
@@ -206,7 +234,7 @@ func TestInterruption(t *testing.T) {
 	o.Step = time.Minute
 	testkit.OK(t, o.Complete())
 	s := testkit.Must(o.Serve())(t)
-	defer func() { testkit.OK(t, s.Close()) }()
+	defer s.Close()
 	enough := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	o.Progress = func(string, uint64, uint64) { time.AfterFunc(100*time.Millisecond, func() { cancel(enough) }) }

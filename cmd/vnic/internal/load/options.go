@@ -161,7 +161,7 @@ func (o *Options) fit() error {
 	}
 	if has < pool+1<<20 {
 		return fmt.Errorf("guest %s can use %s of its GPU's memory, and %s are for pages alone: a larger --gpu-memory",
-			name, lab.FormatBytes(has), lab.FormatBytes(pool))
+			name, lab.ShowBytes(has), lab.FormatBytes(pool))
 	}
 	o.room = (has - pool) &^ (devmem.PageSize - 1)
 	if o.URL == "" && o.Format == Raw {
@@ -170,7 +170,7 @@ func (o *Options) fit() error {
 	if each := o.Record * o.Batch * uint64(o.Prefetch); o.Format == Records {
 		if each > o.room {
 			return fmt.Errorf("%d batches of %d records of %s: guest %s has room for %s: a larger --gpu-memory, or a smaller "+
-				"--prefetch or --batch", o.Prefetch, o.Batch, lab.FormatBytes(o.Record), name, lab.FormatBytes(o.room))
+				"--prefetch or --batch", o.Prefetch, o.Batch, lab.ShowBytes(o.Record), name, lab.FormatBytes(o.room))
 		}
 		o.room = (each + devmem.PageSize - 1) &^ (devmem.PageSize - 1)
 	}

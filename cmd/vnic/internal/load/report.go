@@ -83,13 +83,14 @@ const mostTensors = 12
 func (r *Report) Table(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s\n%d connections, requests of %s; rates are the emulation's\n\n", r.URL,
-		lab.FormatBytes(r.Size), r.Connections, lab.FormatBytes(r.Range))
+		lab.ShowBytes(r.Size), r.Connections, lab.ShowBytes(r.Range))
 	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	n := func(v uint64) string { return humanize.Comma(int64(v)) }
 	if len(r.Tensors) > 0 {
 		fmt.Fprintln(tw, "tensor\tdtype\tshape\tat\tbytes")
 		for _, t := range r.Tensors[:min(len(r.Tensors), mostTensors)] {
-			fmt.Fprintf(tw, "%s\t%s\t%d\t%#x\t%s\n", t.Name, t.Type, t.Shape, t.Off, n(t.Bytes))
+			fmt.Fprintf(tw, "%s\t%s\t%s\t%#x\t%s\n", t.Name, t.Type, strings.ReplaceAll(fmt.Sprint(t.Shape), " ", ", "), t.Off,
+				n(t.Bytes))
 		}
 		if more := r.TensorCount - min(len(r.Tensors), mostTensors); more > 0 {
 			fmt.Fprintf(tw, "and %d more: --json\n", more)
@@ -113,7 +114,7 @@ func (r *Report) Table(w io.Writer) error {
 		}
 		fmt.Fprintf(tw, "%s\t%s\t%.1f\t", x.Mode, n(x.Bytes), per(x.Bytes)/1e6)
 		if records {
-			fmt.Fprintf(tw, "%.1f\t%.1f %%\t", per(x.Records), 100*x.Waited)
+			fmt.Fprintf(tw, "%.1f\t%s\t", per(x.Records), guests.Percent(x.Waited))
 		}
 		fmt.Fprintf(tw, "%d\t%d\t%d\t%s\n", x.Requests, x.Connections, x.Resumed, guests.Cost(x.CPUPerGB))
 	}
@@ -128,9 +129,11 @@ func (r *Report) Table(w io.Writer) error {
 		case x.Verified != nil:
 			verified = "WRONG: " + x.Error
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%.4f %%\t%s\n", x.Mode, n(x.RX.Device), n(x.RX.Host), 100*x.share(), verified)
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\n", x.Mode, n(x.RX.Device), n(x.RX.Host), guests.Percent(x.share()),
+			verified)
 	}
 	_ = tw.Flush()
+	b.WriteString("in device and in host are payload of TCP as the NIC wrote it: the file and the heads of responses\n")
 	b.WriteByte('\n')
 	for i := range r.Runs {
 		x := &r.Runs[i]

@@ -1,28 +1,26 @@
 package load
 
 import (
-	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"log"
-	"net"
 	"net/http"
 	"strconv"
 	"time"
 
+	"vnic.dev/vnic/cmd/vnic/internal/httpserver"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/limits"
 )
 
 // Server is the command's own web server, on this machine's loopback: one file, which follows from the seed.
 type Server struct {
-	URL  string
-	file *file
-	srv  *http.Server
-	done chan struct{}
+	URL     string
+	file    *file
+	content http.HandlerFunc // set before anybody asks
+	srv     *httpserver.Server
 }
 
 // file is head, and behind it the seed's pattern: of the file's bytes, not counted from its begin.
@@ -91,43 +89,32 @@ func (o *Options) Serve() (*Server, error) {
 		}
 		name = "model.safetensors"
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, fmt.Errorf("own server: %w", err)
-	}
 	began := time.Now()
-	s := &Server{URL: "http://" + l.Addr().String() + "/" + name, file: f, done: make(chan struct{})}
-	s.srv = &http.Server{ReadHeaderTimeout: limits.Peer.Here(), ErrorLog: log.New(io.Discard, "", 0),
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path != "/"+name {
-				http.NotFound(w, r)
-				return
-			}
-			w.Header().Set("Etag", strconv.Quote(strconv.FormatUint(f.seed, 16)))
-			w.Header().Set("Content-Type", "application/octet-stream")
-			http.ServeContent(w, r, name, began, &reader{file: f})
-		})}
-	go func() {
-		defer close(s.done)
-		_ = s.srv.Serve(l) // until Close
-	}()
+	s := &Server{file: f, content: func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/"+name {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Etag", strconv.Quote(strconv.FormatUint(f.seed, 16)))
+		w.Header().Set("Content-Type", "application/octet-stream")
+		http.ServeContent(w, r, name, began, &reader{file: f})
+	}}
+	var err error
+	s.srv, err = httpserver.Serve(httpserver.Options{Addr: "127.0.0.1:0", Flag: "own server", Conns: 2 * maxConnections,
+		Long: true, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.content(w, r) })})
+	if err != nil {
+		return nil, err
+	}
+	s.URL = s.srv.URL() + name
 	o.URL = s.URL
 	return s, o.parse()
 }
 
 // Close ends the server; s may be nil.
-func (s *Server) Close() error {
-	if s == nil {
-		return nil
+func (s *Server) Close() {
+	if s != nil {
+		s.srv.Close(limits.LastWords.Here())
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), limits.LastWords.Here())
-	defer cancel()
-	err := s.srv.Shutdown(ctx)
-	if err != nil {
-		err = s.srv.Close()
-	}
-	<-s.done
-	return err
 }
 
 // model makes the header of a file with the tensors of a small transformer, of at least size bytes of data, with its

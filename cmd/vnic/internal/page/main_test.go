@@ -48,7 +48,7 @@ func large(n uint64) *stat.Page {
 			From: fmt.Sprintf("[fd76:6e69:1234:5678:9abc:def0:1234:5678]:%d", i),
 			To:   "[fd76:6e69:1234:5678:9abc:def0:1234:5679]:65535", TX: []stat.FlowSide{side}, RX: []stat.FlowSide{side}})
 	}
-	for i := range 256 {
+	for i := range 512 {
 		p.Events = append(p.Events, stat.Event{Seq: uint64(i), Kind: "fault", Text: fmt.Sprintf("%s %01000d", hostile, i)})
 	}
 	return p

@@ -12,16 +12,26 @@ import (
 // liveEvery is how many looks at the counters make a second.
 const liveEvery = int(time.Second / firstInterval)
 
-// Recorder looks at counters from Record on, until Close.
+// pause is how many times as long as its last look a Recorder waits at least: a look takes at most that part of a
+// processor, however many flows guests make.
+const pause = 10
+
+// Recorder looks at counters from Record on, until Close: once a second, and four times while a page is open, as long
+// as a look takes a tenth of that.
 type Recorder struct {
 	read  func() *stat.Page
 	began time.Time
 	stop  context.CancelFunc
 	wg    sync.WaitGroup
+	clock func() time.Duration // since began
 
-	mu      sync.Mutex // guards what follows
-	looks   int
-	every   int // looks that make a sample
+	mu      sync.Mutex    // guards what follows
+	looks   int           // that there was time for
+	live    bool          // the next look is to make a state
+	due     bool          // and a sample
+	resume  time.Duration // not before
+	pages   int           // that are open
+	every   int           // looks that make a sample
 	samples []sample
 	page    *stat.Page    // of the last second
 	used    []stat.GPUMap // GPUs' memory when NICs last used any; nil: they have not
@@ -42,8 +52,20 @@ func Record(read func() *stat.Page) *Recorder {
 
 func newRecorder(read func() *stat.Page) *Recorder {
 	r := &Recorder{read: read, began: time.Now(), every: 1, next: make(chan struct{}), stop: func() {}}
+	r.clock = func() time.Duration { return time.Since(r.began) }
 	r.look(true)
 	return r
+}
+
+// Watch has it look more often until closed is called, as a page is open.
+func (r *Recorder) Watch() (closed func()) {
+	add := func(n int) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.pages += n
+	}
+	add(1)
+	return func() { add(-1) }
 }
 
 func (r *Recorder) run(ctx context.Context) {
@@ -66,20 +88,26 @@ func (r *Recorder) Close() {
 	r.look(true)
 }
 
-// look reads the counters, and keeps what it is time to keep; last: all.
+// look reads the counters where it is time to, and keeps what is due; last: all.
 func (r *Recorder) look(last bool) {
+	begin := r.clock()
 	r.mu.Lock()
 	r.looks++
-	live := last || r.looks%liveEvery == 0
-	keep := last || r.looks%r.every == 0
-	r.mu.Unlock()
-	if !live && !keep {
+	r.live = r.live || last || r.looks%liveEvery == 0
+	r.due = r.due || last || r.looks%r.every == 0
+	live, keep := r.live, r.due
+	if !last && (!live && (!keep || r.pages == 0) || begin < r.resume) {
+		r.mu.Unlock()
 		return
 	}
+	r.live, r.due = false, false
+	r.mu.Unlock()
 	p := r.read()
-	s := take(p, time.Since(r.began))
+	end := r.clock()
+	s := take(p, end)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.resume = end + pause*(end-begin)
 	if keep && len(p.Ports) > 0 {
 		r.keep(s)
 	}
@@ -97,6 +125,9 @@ func (r *Recorder) look(last bool) {
 func (r *Recorder) keep(s sample) {
 	if len(r.samples) == maxSamples {
 		r.samples = thinned(r.samples)
+		if r.pages == 0 {
+			r.every = max(r.every, liveEvery)
+		}
 		r.every *= 2
 	}
 	r.samples = append(r.samples, s)

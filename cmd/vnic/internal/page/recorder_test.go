@@ -43,6 +43,8 @@ func TestRecordingIsBounded(t *testing.T) {
 func TestSamplesGetFartherApart(t *testing.T) {
 	reads := 0
 	r := newRecorder(func() *stat.Page { reads++; return small() })
+	r.clock, r.resume = func() time.Duration { return 0 }, 0
+	defer r.Watch()()
 	for range maxSamples*8 - 2 {
 		r.look(false)
 	}
@@ -52,6 +54,64 @@ func TestSamplesGetFartherApart(t *testing.T) {
 	if most := maxSamples * 8; reads >= most {
 		t.Errorf("the counters were read %d times for %d looks", reads, most)
 	}
+}
+
+// Where no page is open, counters are read once a second, of which each is a sample at first.
+//
+// Invariant: page: Without a page that is open, counters are read once a second at most; and a look is followed by ten
+// times as long without one.
+func TestNobodyWatching(t *testing.T) {
+	reads := 0
+	r := newRecorder(func() *stat.Page { reads++; return small() })
+	r.clock, r.resume = func() time.Duration { return 0 }, 0
+	looks := func(n int) int {
+		before := reads
+		for range n {
+			r.look(false)
+		}
+		return reads - before
+	}
+	testkit.Equal(t, "reads in 10 s", looks(10*liveEvery), 10)
+	testkit.Equal(t, "samples", len(r.samples), 11)
+	closed := r.Watch()
+	testkit.Equal(t, "reads in 10 s, with a page", looks(10*liveEvery), 40)
+	closed()
+	testkit.Equal(t, "after it", looks(10*liveEvery), 10)
+	for range 400 {
+		looks(liveEvery)
+	}
+	if len(r.samples) >= maxSamples || r.every != 2*liveEvery {
+		t.Errorf("%d samples, every %d", len(r.samples), r.every)
+	}
+}
+
+// A look that takes long is followed by ten times as long without one, and then by what was due meanwhile.
+func TestLooksTakeATenthOfTheTime(t *testing.T) {
+	var now, read time.Duration
+	const length = 300 * time.Millisecond
+	reads := 0
+	r := newRecorder(func() *stat.Page { reads++; now += read; return small() })
+	r.clock, r.resume = func() time.Duration { return now }, 0
+	defer r.Watch()()
+	_, next := r.State()
+	read = length
+	for range 400 { // 100 s and more
+		now += firstInterval
+		r.look(false)
+	}
+	if spent := time.Duration(reads-1) * length; spent > now/pause || spent < now/(2*pause) {
+		t.Errorf("%v of %v", spent, now)
+	}
+	select {
+	case <-next:
+	default:
+		t.Error("there is no new state")
+	}
+	read = 0
+	now += time.Minute
+	before := reads
+	r.look(false)
+	testkit.Equal(t, "what was due", reads-before, 1)
 }
 
 // What there was before the first lab is no sample.

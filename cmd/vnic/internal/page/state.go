@@ -33,10 +33,11 @@ func bounded(p *stat.Page, flows int) *Page {
 	c.Snapshot = &s
 	out := &Page{Page: &c, Memory: memoryMaps(p.Memory)}
 	c.Memory = nil
-	if s.Flows != nil && len(s.Flows.List) > flows {
+	if s.Flows != nil {
 		f := *s.Flows
-		out.MoreFlows = len(f.List) - flows
-		f.List = f.List[:flows]
+		shown := min(len(f.List), flows)
+		out.MoreFlows = f.More + len(f.List) - shown
+		f.List = f.List[:shown]
 		s.Flows = &f
 	}
 	c.Events = make([]stat.Event, 0, len(p.Events))

@@ -169,7 +169,7 @@ func (r *Report) Table(w io.Writer) error {
 	if len(r.Runs) > 0 {
 		what = strings.NewReplacer("guest0", r.Runs[0].Requester.Guest, "guest1", r.Runs[0].Responder.Guest).Replace(what)
 	}
-	fmt.Fprintf(&b, "%s: %s", what, lab.FormatBytes(r.Size))
+	fmt.Fprintf(&b, "%s: %s", what, lab.ShowBytes(r.Size))
 	if r.Rounds > 1 {
 		fmt.Fprintf(&b, ", %d times", r.Rounds)
 	}
@@ -177,7 +177,7 @@ func (r *Report) Table(w io.Writer) error {
 	if r.QPs > 1 {
 		pairs = fmt.Sprintf("each of %d queue pairs", r.QPs)
 	}
-	fmt.Fprintf(&b, "\nwork requests of %s, %d at a time on %s; rates are the emulation's\n\n", lab.FormatBytes(r.Block),
+	fmt.Fprintf(&b, "\nwork requests of %s, %d at a time on %s; rates are the emulation's\n\n", lab.ShowBytes(r.Block),
 		r.Depth, pairs)
 	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	n := func(v uint64) string { return humanize.Comma(int64(v)) }

@@ -16,7 +16,7 @@ var ErrRemoved = errors.New("removed while it was used")
 
 // labOptions are those of the lab, whose user is told what becomes of devices.
 func (o *Options) labOptions() lab.Options {
-	conf := lab.Options{Log: o.Log, Services: o.Services, Flows: lab.DefaultFlows}
+	conf := lab.Options{Log: o.Log, Services: o.Services, Flows: lab.DefaultFlows, Sharing: o.Broker.Sharing}
 	if !o.InProc {
 		conf.Farewell = time.Duration(limits.GuestEnd)
 	}

@@ -167,21 +167,36 @@ func (r *rails) own(script []lab.Event) (list []lab.Event) {
 
 // uplinks are services for those of a half. The end of one is that of the run.
 func (r *rails) uplinks(fail func(error)) (list []lab.Service) {
-	own, other := r.opt.here()
+	_, other := r.opt.here()
 	for _, c := range r.opt.Uplinks {
 		list = append(list, lab.Uplink(uplink.Options{Config: c, Keep: r.opt.Keeper, Failed: func(err error) {
 			if r.over.Load() {
 				return
 			}
 			if errors.Is(err, uplink.ErrLoop) {
-				fail(fmt.Errorf("the other host runs guest %s, too, or the uplink leads back here: %w", r.desc.Guests[own].Name,
-					err))
+				fail(r.twice(err))
 				return
 			}
 			fail(fmt.Errorf("what leads to the host of guest %s ended: %w", r.desc.Guests[other].Name, err))
 		}}))
 	}
 	return list
+}
+
+// twice is an error that frames of ours explain that came back.
+func (r *rails) twice(err error) error {
+	own, _ := r.opt.here()
+	return fmt.Errorf("the other host runs guest %s, too, or the uplink leads back here: %w", r.desc.Guests[own].Name, err)
+}
+
+// looped reports whether a frame of ours has come back by an uplink.
+func (r *rails) looped() bool {
+	for _, l := range r.lab.Switch().Links() {
+		if u, ok := l.Port().(interface{ UplinkStats() map[string]uint64 }); ok && u.UplinkStats()[uplink.Loop] > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // host is the vnic's own end on the network of the guests.
@@ -279,6 +294,9 @@ func (r *rails) meetPeer(ctx context.Context, fail func(error)) error {
 	}
 	for {
 		conn, err := find(wait)
+		if err != nil && r.looped() {
+			return r.twice(err)
+		}
 		if err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"vnic.dev/vnic/assets"
@@ -226,7 +227,7 @@ func (o *Options) Check() error {
 	case o.StallSecs < 1:
 		return fmt.Errorf("--stall %d: at least 1 second", o.StallSecs)
 	case o.Pause != "" && !slices.Contains(Stages, o.Pause):
-		return fmt.Errorf("--pause-at %s: none of %v", o.Pause, Stages)
+		return fmt.Errorf("--pause-at %s: none of %s", o.Pause, strings.Join(Stages, ", "))
 	}
 	if err := o.checkIOMMU(); err != nil {
 		return err

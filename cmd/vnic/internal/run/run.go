@@ -19,6 +19,7 @@ import (
 // wrong. When ctx ends, its cause is returned; Options.Timeout ends it, too.
 func Do(ctx context.Context, o Options) (*Report, error) {
 	o.alive = new(limit.Guests)
+	o.Fetch.Progress = o.alive.Fetching(o.Fetch.Progress)
 	ctx, end := limit.Context(ctx, o.Timeout, o.alive)
 	defer end()
 	rep, err := doWithin(ctx, &o)

@@ -18,6 +18,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
+	"vnic.dev/vnic/qemu"
 	"vnic.dev/vnic/stack/gateway"
 )
 
@@ -36,10 +37,13 @@ type Options struct {
 	Client    bool           // QEMU listens at Paths
 	Group     string         // who may connect at Paths besides our user and root; "": nobody
 	AllowMAC  lab.AllowedMACs
-	Flows     int      // lab.Options'
-	Boot      []string // arguments with which the QEMUs boot something; nil: users have something
-	Poll      int      // threads that poll the NICs' rings; 0: none
-	Hot       bool     // they never sleep
+	Flows     int        // lab.Options'
+	Storm     uint       // the same
+	Memory    uint64     // lab.Options.FrontendMemory
+	Boot      []string   // arguments with which the QEMUs boot something; nil: users have something
+	Accel     qemu.Accel // theirs, as far as it is known
+	Poll      int        // threads that poll the NICs' rings; 0: none
+	Hot       bool       // they never sleep
 
 	lab.GatewayFlags
 
@@ -101,7 +105,7 @@ func (o *Options) Take(l *labfile.Lab, given []string) error {
 		o.Gateway = l.Gateway
 	}
 	for _, g := range l.Guests {
-		if !o.Off() && (g.Name == gateway.GatewayName || g.Name == "localhost") {
+		if !o.Off() && lab.HasName(g.Name) {
 			return fmt.Errorf("--lab: a guest cannot be called %s: that is a name of something else, unless there is no gateway",
 				g.Name)
 		}

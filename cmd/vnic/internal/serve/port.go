@@ -3,11 +3,13 @@ package serve
 import (
 	"context"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/cmd/vnic/internal/access"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/lab"
@@ -23,6 +25,12 @@ type port struct {
 	peer    atomic.Int64   // its process
 
 	silence, takeover time.Duration
+
+	// Of whoever has the turn: a process that has hung up without accepting what it was offered, and how often in a row.
+	picky, times int
+
+	mu      sync.Mutex
+	refused access.Told // under mu: processes that came while one was served
 }
 
 // serve serves one connection, which it owns.
@@ -37,8 +45,7 @@ func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 	select {
 	case p.turn <- struct{}{}:
 	case <-late.C:
-		p.note(p.Name, "process %d is refused: process %d has this NIC; a second QEMU needs a port of its own (--ports)", pid,
-			p.peer.Load())
+		p.refuse(pid)
 		_ = conn.Close()
 		return
 	case <-ctx.Done():
@@ -46,7 +53,48 @@ func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 		return
 	}
 	defer func() { <-p.turn }()
+	p.begins(pid)
+	var once sync.Once
+	connected := func() { once.Do(func() { p.connected(pid) }) }
+	if p.picky == pid && p.times > 0 { // it hangs up again within milliseconds, or it accepts
+		defer time.AfterFunc(p.takeover, connected).Stop()
+	} else {
+		connected()
+	}
+	err := p.Serve(ctx, conn)
+	if err == nil && ctx.Err() == nil && p.declined(pid) {
+		return
+	}
+	connected()
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		p.note(p.Name, "process %d: connection ended: %v", pid, err)
+	default:
+		p.note(p.Name, "process %d hung up", pid)
+	}
+}
+
+// refuse turns a process away that has waited for its turn. It is said once of each that comes again and again.
+func (p *port) refuse(pid int) {
+	p.mu.Lock()
+	first := p.refused.First(uint32(pid))
+	p.mu.Unlock()
+	if first {
+		p.note(p.Name, "process %d is refused: process %d has this NIC; a second QEMU needs a port of its own (--ports)", pid,
+			p.peer.Load())
+	}
+}
+
+// begins gives a process the port.
+func (p *port) begins(pid int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refused = access.Told{}
 	p.peer.Store(int64(pid))
+}
+
+func (p *port) connected(pid int) {
 	p.note(p.Name, "process %d connected", pid)
 	if g := p.GPU(); g != nil && p.hasOldGPU(pid, g.File) {
 		p.note(p.Name,
@@ -55,13 +103,26 @@ func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 				"that goes to GPU memory is lost to it; ordinary sockets go on. End that QEMU, and start it anew with the "+
 				"flags above", pid)
 	}
-	switch err := p.Serve(ctx, conn); {
-	case ctx.Err() != nil:
-	case err != nil:
-		p.note(p.Name, "process %d: connection ended: %v", pid, err)
-	default:
-		p.note(p.Name, "process %d hung up", pid)
+}
+
+// declined reports whether a process that hung up has declined what it was offered more than once in a row. That is
+// said once.
+func (p *port) declined(pid int) bool {
+	offer := p.Unaccepted()
+	switch {
+	case offer == "":
+		p.picky, p.times = 0, 0
+		return false
+	case pid != p.picky:
+		p.picky, p.times = pid, 0
 	}
+	p.times++
+	if p.times == 2 {
+		p.note(p.Name, "process %d hangs up behind GET_FEATURES again and again: it wants what this vnic does not offer, as "+
+			"more queues; its QEMU says what. Offered are %s. Start vnic with the flags that it had (--queues, --xdp, "+
+			"--max-mtu), or that QEMU anew with the flags above", pid, offer)
+	}
+	return p.times > 1
 }
 
 // speaks waits until the peer has said something, and reads none of it. false: it hung up, or said

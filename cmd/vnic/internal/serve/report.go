@@ -39,7 +39,8 @@ type Report struct {
 	Ports         []PortReport `json:"ports"`
 	// AllPorts are arguments of one QEMU that has all ports, where there are 2 to 8.
 	AllPorts []string `json:"all_ports,omitempty"`
-	Boot     []string `json:"boot,omitempty"` // Options.Boot: more arguments of each QEMU
+	// Boot is Options.Boot: arguments of each QEMU behind those of a port, of all ports, or of a guest.
+	Boot []string `json:"boot,omitempty"`
 	// of a lab file: then they have the arguments of QEMU, and the GPUs, and the ports have not
 	Guests []GuestReport `json:"guests,omitempty"`
 
@@ -48,6 +49,7 @@ type Report struct {
 	program string          // this, as another user may call it
 	qemu    []string        // how QEMU is called
 	gateway gateway.Options // of that gateway
+	clock   string          // the last words of KernelArgs, for a guest with several CPUs; "": there are none
 }
 
 // PortReport is one port.
@@ -120,11 +122,19 @@ func (r *Report) addGuests(l *lab.Lab, file *labfile.Lab, client bool) error {
 	return nil
 }
 
+// addClock adds words for the guests' clocks to the kernel's command line.
+func (r *Report) addClock(words string) {
+	r.KernelArgs, r.clock = strings.TrimSpace(r.KernelArgs+" "+words), words
+}
+
 // noKASLR is a word of the kernel's command line, else it may put itself where a GPU is that is a node.
 const noKASLR = "nokaslr"
 
 // guestRAM is what the printed flags have; users name their own.
 const guestRAM = 1 << 30
+
+// guestCPUs are those of the printed flags: one alone would lose kicks under TCG (qemu/args.go, cpus).
+const guestCPUs = 2
 
 // newReport says how QEMUs reach a lab's NICs. shared: they get the GPUs' memory from sockets.
 func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
@@ -193,25 +203,25 @@ type gpu struct {
 	path  string // as QEMU has it
 }
 
-// machine is memory that a backend can reach, and the GPUs'. Two CPUs, as one under TCG loses kicks (qemu/args.go).
+// machine is memory that a backend can reach, and the GPUs'.
 func machine(m lab.Model, ramID string, gpus []gpu) []string {
-	total := uint64(guestRAM)
+	total, smp := uint64(guestRAM), strconv.Itoa(guestCPUs)
 	ram := []string{"-object", fmt.Sprintf("memory-backend-memfd,id=%s,size=%dM,share=on", ramID, guestRAM>>20)}
 	if !m.Node || len(gpus) == 0 {
-		args := append([]string{"-M", "q35,memory-backend=" + ramID, "-smp", "2", "-m", fmt.Sprintf("%dM", total>>20)},
+		args := append([]string{"-M", "q35,memory-backend=" + ramID, "-smp", smp, "-m", fmt.Sprintf("%dM", total>>20)},
 			ram...)
 		for _, g := range gpus {
 			args = append(args, qemu.BARArgs(g.id, g.bytes, g.path, "")...)
 		}
 		return args
 	}
-	objects, nodes := ram, []string{"-numa", "node,nodeid=0,cpus=0-1,memdev=" + ramID}
+	objects, nodes := ram, []string{"-numa", fmt.Sprintf("node,nodeid=0,cpus=0-%d,memdev=%s", guestCPUs-1, ramID)}
 	for i, g := range gpus {
 		total += g.bytes
 		objects = append(objects, "-object", qemu.MemoryFile(g.id, g.bytes, g.path))
 		nodes = append(nodes, "-numa", fmt.Sprintf("node,nodeid=%d,memdev=%s", i+1, g.id))
 	}
-	args := append([]string{"-M", "q35", "-smp", "2", "-m", fmt.Sprintf("%dM", total>>20)}, objects...)
+	args := append([]string{"-M", "q35", "-smp", smp, "-m", fmt.Sprintf("%dM", total>>20)}, objects...)
 	return append(args, nodes...)
 }
 
@@ -287,11 +297,19 @@ func (r *Report) Print(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "To boot from the network (iPXE), leave out romfile=%s.\n", also)
 	}
+	if r.Gateway != "" && strings.Contains(r.NIC, lab.Virtio) {
+		fmt.Fprintln(&b,
+			"A guest has its port's addresses by its MAC: without mac= QEMU makes one up, and DHCP gives another address.")
+	}
 	if r.Gateway != "" {
 		fmt.Fprintf(&b, "gateway %s: %s\n", r.Gateway, leadsTo(&r.gateway))
 	}
-	if r.KernelArgs != "" {
-		fmt.Fprintf(&b, "for devmem TCP, on the guest kernel's command line: %s\n", r.KernelArgs)
+	if words := strings.TrimSpace(strings.TrimSuffix(r.KernelArgs, r.clock)); words != "" {
+		fmt.Fprintf(&b, "for devmem TCP, on the guest kernel's command line: %s\n", words)
+	}
+	if r.clock != "" && len(r.Boot) == 0 { // else it is in the commands
+		fmt.Fprintf(&b, "without KVM, on the guest kernel's command line: %s, or a guest with several CPUs may stand still "+
+			"while it boots\n", r.clock)
 	}
 	if r.GPUModule {
 		fmt.Fprintln(&b, "guests with driver: vnicgpu load vnicgpu.ko: 'vnic image build --gpu-driver vnicgpu' builds it "+
@@ -335,6 +353,11 @@ func (r *Report) printCommand(w io.Writer, sockets, args []string) {
 	boot := r.Boot
 	if i := slices.Index(boot, "-cpu"); i >= 0 && slices.Contains(args, "-cpu") { // the machine's own
 		boot = slices.Delete(slices.Clone(boot), i, i+2)
+	}
+	smp, line := slices.Index(args, "-smp")+1, slices.Index(boot, "-append")+1
+	if smp > 0 && strings.HasPrefix(args[smp], "1,") && line > 0 { // a guest of a lab file with one CPU
+		boot = slices.Clone(boot)
+		boot[line] = qemu.ForMachine(boot[line], 1, qemu.AccelTCG)
 	}
 	printArgs(w, command, slices.Concat(args, boot))
 }

@@ -18,6 +18,7 @@ import (
 
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/qemu"
 )
 
 // What is printed for people are commands that a shell reads as the report has them: for each port, and for all.
@@ -97,6 +98,47 @@ func TestPrintedCommandIsWhatThisMachineHas(t *testing.T) {
 	}
 }
 
+// The commands tell a guest's kernel to leave the TSC alone where vnic boot does: with several CPUs, without KVM.
+func TestPrintedCommandsKeepTheClockRight(t *testing.T) {
+	testkit.LeavesNothing(t)
+	const word = "tsc=unstable"
+	lab := func(cpus string) (o Options) {
+		return taken(t, "guests: {a: {cpus: "+cpus+", nics: [{name: nic0}]}, b: {nics: [{name: nic0, model: gve}]}}",
+			t.TempDir())
+	}
+	ports := Options{Paths: []string{t.TempDir() + "/a"}}
+	boot := []string{"-append", "quiet " + word + " x", "-no-reboot"}
+	for name, tt := range map[string]struct {
+		o     Options
+		accel qemu.Accel
+		boot  []string
+		args  bool // in kernel_args
+		times int  // in what is printed
+	}{
+		"ports":                    {ports, qemu.AccelAuto, nil, true, 1},
+		"ports, by KVM":            {ports, qemu.AccelKVM, nil, false, 0},
+		"ports, with an image":     {ports, qemu.AccelTCG, boot, true, 1},
+		"a lab of one CPU":         {lab("1"), qemu.AccelTCG, nil, false, 0},
+		"a lab of several":         {lab("2"), qemu.AccelTCG, nil, true, 1},
+		"a lab, with an image":     {lab("2"), qemu.AccelTCG, boot, true, 1}, // of two guests one has two CPUs
+		"by KVM, several CPUs":     {lab("2"), qemu.AccelKVM, nil, false, 0},
+		"three CPUs and one image": {lab("3"), qemu.AccelTCG, boot, true, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tt.o.Accel, tt.o.Boot = tt.accel, tt.boot
+			s := serve(t, tt.o)
+			var b strings.Builder
+			testkit.OK(t, s.rep.Print(&b))
+			if got := strings.Contains(s.rep.KernelArgs, word); got != tt.args || strings.Count(b.String(), word) != tt.times {
+				t.Errorf("kernel_args %q, and %s", s.rep.KernelArgs, &b)
+			}
+			if strings.Contains(b.String(), "devmem TCP, on the guest kernel's command line: "+word) {
+				t.Errorf("%s", &b)
+			}
+		})
+	}
+}
+
 // Several ports in one QEMU: the machine has all GPUs, and all NICs.
 func TestAllPortsInOneQEMU(t *testing.T) {
 	testkit.LeavesNothing(t)
@@ -147,10 +189,13 @@ func TestPrintedAdvice(t *testing.T) {
 		{lab.NIC{Model: lab.Virtio, MaxMTU: 9000}, ipxe + ".\n", "and host_mtu"},
 		{lab.NIC{Model: lab.Virtio, MTU: 2000, MaxMTU: 9000}, ipxe + " and host_mtu=9000: ", old},
 		{lab.NIC{Model: lab.GVE}, "QEMU 10.1 or newer.", ipxe},
+		{lab.NIC{Model: lab.Virtio}, "without mac= QEMU makes one up", old},
+		{lab.NIC{Model: lab.GVE}, old, "mac="},
 		{lab.NIC{Model: lab.GVE}, old, ipxe},
 	} {
 		w := testkit.Must(lab.Open(lab.Uniform(1, tt.nic, 0), lab.Options{}))(t)
 		r := newReport(w, []source{dialer{name: "/s"}}, false, false)
+		r.Gateway = "10.118.110.254"
 		var b bytes.Buffer
 		testkit.OK(t, errors.Join(r.Print(&b), w.Close()))
 		if s := b.String(); !strings.Contains(s, tt.says) || strings.Contains(s, tt.saysNo) {

@@ -11,6 +11,7 @@ import (
 
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/qemu"
 )
 
 // text notes what happens at a port.
@@ -51,7 +52,8 @@ func Do(ctx context.Context, o Options) (err error) {
 		return io.NopCloser(nil), nil
 	}
 	l, err := lab.Open(o.describe(), lab.Options{Log: o.Log, Services: slices.Concat([]lab.Service{measure}, services,
-		o.Services), Note: o.text, Poll: o.Poll, Hot: o.Hot, Flows: o.Flows})
+		o.Services), Note: o.text, Poll: o.Poll, Hot: o.Hot, Flows: o.Flows, Storm: int(o.Storm), FrontendMemory: o.Memory,
+		Sharing: o.Broker.Sharing})
 	if err != nil {
 		return err
 	}
@@ -63,11 +65,17 @@ func Do(ctx context.Context, o Options) (err error) {
 	}
 	rep := newReport(l, sources, o.Client, o.sharesGPUs())
 	rep.Boot = o.Boot
+	cpus := guestCPUs
 	if o.Lab != nil {
 		if err := rep.addGuests(l, o.Lab, o.Client); err != nil {
 			return err
 		}
+		cpus = 0
+		for _, m := range o.Lab.Machines {
+			cpus = max(cpus, m.CPUs)
+		}
 	}
+	rep.addClock(qemu.ClockArgs(cpus, o.Accel))
 	if !o.Off() {
 		gw, _ := lab.GatewayAddrs()
 		rep.Gateway = gw.Addr().String()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/trusted"
 )
 
 // ErrNone says that no vnic is there to be asked.
@@ -71,7 +72,7 @@ func errNone(who string) error {
 		if err == nil {
 			_ = d.Close()
 		}
-		if errors.Is(err, errRefused) {
+		if errors.Is(err, trusted.Err) {
 			path = err.Error()
 		}
 		places = append(places, path)

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/trusted"
 )
 
 // suffix ends the name of a socket; its process's number is before it.
@@ -35,9 +37,6 @@ func candidates() (dirs []string) {
 	return append(dirs, fmt.Sprintf("/tmp/vnic-%d", uid))
 }
 
-// errRefused says that others could have put something in a directory.
-var errRefused = errors.New("not to be trusted")
-
 // openDir opens a directory of sockets, and makes it first if told to. It must be this user's and
 // nobody else's: what is below is then what this user has put there.
 func openDir(path string, create bool) (*os.File, error) {
@@ -46,23 +45,7 @@ func openDir(path string, create bool) (*os.File, error) {
 			return nil, err
 		}
 	}
-	d, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return nil, err
-	}
-	var st unix.Stat_t
-	err = unix.Fstat(int(d.Fd()), &st)
-	switch {
-	case err != nil:
-	case int(st.Uid) != os.Geteuid():
-		err = fmt.Errorf("%s (%w: belongs to user %d)", path, errRefused, st.Uid)
-	case st.Mode&0o077 != 0:
-		err = fmt.Errorf("%s (%w: open to others, mode %#o: chmod 700 it)", path, errRefused, st.Mode&0o777)
-	}
-	if err != nil {
-		return nil, errors.Join(err, d.Close())
-	}
-	return d, nil
+	return trusted.Private.OpenDir(path)
 }
 
 // within is a path to something in an open directory: short enough for a socket's address, and in

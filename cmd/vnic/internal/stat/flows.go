@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/flows"
 	"vnic.dev/vnic/splitter"
@@ -18,6 +19,7 @@ type Flows struct {
 	List   []Flow   `json:"list"`             // those that moved most come first
 	Others []Others `json:"others,omitempty"` // flows for which there was no row any more
 	Hints  []string `json:"hints,omitempty"`  // what somebody should know of them, in sentences
+	More   int      `json:"-"`                // flows that moved less than those of List, and are left out
 }
 
 // Flow is one direction of a connection, or what else has the same addresses, ports and protocol.
@@ -115,8 +117,14 @@ func (s *FlowSide) add(o *FlowSide) {
 
 // moved is how much a flow moved: what arrived, or what was sent where nobody knows what arrived.
 func (f *Flow) moved() uint64 {
-	rx, tx := total(f.RX), total(f.TX)
-	return max(rx.Payload(), tx.Payload())
+	rx, tx := uint64(0), uint64(0)
+	for i := range f.RX {
+		rx += f.RX[i].Payload()
+	}
+	for i := range f.TX {
+		tx += f.TX[i].Payload()
+	}
+	return max(rx, tx)
 }
 
 // worthARow says whether somebody wants to see a flow: not what hosts say to all others to introduce themselves.
@@ -127,34 +135,57 @@ func (f *Flow) worthARow() bool {
 // hasPorts says whether it may be a program's.
 func (f *Flow) hasPorts() bool { return f.Proto == "tcp" || f.Proto == "udp" }
 
+// portFlows is the account of a port.
+type portFlows struct {
+	name  string
+	rows  []nic.QueueFlows
+	bound []int // queues that have GPU memory
+}
+
 // accounts puts together what ports say of flows.
 type accounts struct {
+	want   map[splitter.Flow]bool // flows that are put together; nil: all
 	byKey  map[splitter.Flow]*Flow
 	flags  map[splitter.Flow]uint8
 	tops   map[splitter.Flow]uint32 // what is sent ends there
 	peers  map[splitter.Flow]flows.Peer
 	others []Others
-	kept   bool
 }
 
-// readFlows gives the account of all ports; nil if none is kept. Who holds tokens is asked, for limits.Tokens at most.
-func readFlows(ports []Port, name func(i int) string) *Flows {
-	a := accounts{byKey: map[splitter.Flow]*Flow{}, flags: map[splitter.Flow]uint8{},
-		tops: map[splitter.Flow]uint32{}, peers: map[splitter.Flow]flows.Peer{}}
+// readFlows gives the account of all ports, of the flows that moved most so many, or all (0); nil if none is kept. Who
+// holds tokens is asked, for limits.Tokens at most.
+func readFlows(ports []Port, name func(i int) string, most int) *Flows {
+	var list []portFlows
+	kept := false
 	for i := range ports {
 		if n := ports[i].NIC; n != nil {
-			a.port(n, name(i))
+			list = append(list, portFlows{name(i), n.FlowAccount(), n.DeviceQueues()})
+			kept = kept || n.CountsFlows()
 		}
 	}
-	if !a.kept {
+	if !kept {
 		return nil
 	}
-	held := askHolders(ports, name)
-	all := &Flows{List: make([]Flow, 0, len(a.byKey)), Others: a.others}
+	return account(list, askHolders(ports, name), most)
+}
+
+// account puts together what ports say of flows, as readFlows gives it. said are who holds tokens, by port.
+func account(list []portFlows, said map[string][]devmem.Holder, most int) *Flows {
+	a := accounts{byKey: map[splitter.Flow]*Flow{}, flags: map[splitter.Flow]uint8{},
+		tops: map[splitter.Flow]uint32{}, peers: map[splitter.Flow]flows.Peer{}}
+	all := &Flows{}
+	if most > 0 {
+		a.want, all.More = largest(list, most)
+	}
+	for i := range list {
+		a.port(&list[i])
+	}
+	all.List, all.Others = make([]Flow, 0, len(a.byKey)), a.others
 	for _, f := range a.byKey {
+		f.Proto, f.From, f.To = names(&f.key)
 		f.State = state(f.key, a.flags[f.key])
 		a.inFlight(f)
-		f.held(held)
+		f.held(said)
 		all.List = append(all.List, *f)
 	}
 	slices.SortFunc(all.List, func(a, b Flow) int {
@@ -166,12 +197,9 @@ func readFlows(ports []Port, name func(i int) string) *Flows {
 }
 
 // port adds a port's.
-func (a *accounts) port(p *nic.Port, name string) {
-	list := p.FlowAccount()
-	a.kept = a.kept || p.CountsFlows()
-	bound := p.DeviceQueues()
+func (a *accounts) port(p *portFlows) {
 	var others [2]Others
-	for _, q := range list {
+	for _, q := range p.rows {
 		way := 0
 		if q.Tx {
 			way = 1
@@ -180,30 +208,42 @@ func (a *accounts) port(p *nic.Port, name string) {
 		o.Flows += q.Others.Flows
 		o.Packets += q.Others.Packets
 		o.Payload += q.Others.Payload()
+		rows := q.Rows
+		if a.want != nil {
+			rows = slices.DeleteFunc(rows, func(r flows.Row) bool { return !a.want[r.Flow] && !a.want[reverse(r.Flow)] })
+		}
 		// The busiest queue of a flow comes first.
-		slices.SortFunc(q.Rows, func(a, b flows.Row) int { return cmp.Compare(b.Packets, a.Packets) })
-		for i := range q.Rows {
-			a.row(name, &q, &q.Rows[i], bound)
+		slices.SortFunc(rows, func(a, b flows.Row) int { return cmp.Compare(b.Packets, a.Packets) })
+		for i := range rows {
+			a.row(p.name, &q, &rows[i], p.bound)
 		}
 	}
 	for way, o := range others {
 		if o.Flows > 0 {
-			o.Port, o.TX = name, way == 1
+			o.Port, o.TX = p.name, way == 1
 			a.others = append(a.others, o)
 		}
 	}
 }
 
+// reverse is the other direction of a flow.
+func reverse(f splitter.Flow) splitter.Flow {
+	f.Src, f.Dst, f.SrcPort, f.DstPort = f.Dst, f.Src, f.DstPort, f.SrcPort
+	return f
+}
+
 // row adds a row of a queue's.
 func (a *accounts) row(name string, q *nic.QueueFlows, r *flows.Row, bound []int) {
+	a.ends(r, q.Tx)
+	if a.want != nil && !a.want[r.Flow] {
+		return
+	}
 	f := a.byKey[r.Flow]
 	if f == nil {
 		f = &Flow{key: r.Flow}
-		f.Proto, f.From, f.To = names(&r.Flow)
 		a.byKey[r.Flow] = f
 	}
 	a.flags[r.Flow] |= r.Flags
-	a.ends(r, q.Tx)
 	s := sideOf(r)
 	s.Port, s.Queues = name, []int{q.Queue}
 	list := &f.TX
@@ -234,10 +274,8 @@ func (a *accounts) ends(r *flows.Row, tx bool) {
 
 // inFlight says what of a flow nobody has acknowledged.
 func (a *accounts) inFlight(f *Flow) {
-	back := f.key
-	back.Src, back.Dst, back.SrcPort, back.DstPort = back.Dst, back.Src, back.DstPort, back.SrcPort
 	top, sent := a.tops[f.key]
-	peer := a.peers[back]
+	peer := a.peers[reverse(f.key)]
 	if !sent || !peer.Known || len(f.TX) == 0 {
 		return
 	}

@@ -2,14 +2,10 @@ package stat
 
 import (
 	"fmt"
-	"log/slog"
-	"net"
 	"net/http"
 	"strconv"
-	"sync"
-	"time"
 
-	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/cmd/vnic/internal/httpserver"
 )
 
 // The metrics. Each is made from a Snapshot when it is asked for.
@@ -29,9 +25,14 @@ var (
 		"port")
 	descMerges  = desc("coalesced_packets_total", "GSO packets made of several frames for a guest.", "port")
 	descRefused = desc("gateway_refused_total", "Flows and questions of guests beyond the gateway's bounds.", "port")
-	descDenied  = desc("gateway_denied_total", "Flows and questions of guests that the gateway's policy refuses.",
+	descEvicted = desc("gateway_evicted_total", "Of what guests had of the gateway, what made room for one with less.",
+		"port")
+	descUDPLost = desc("gateway_lost_datagrams_total", "Datagrams that a host's socket, or a guest, had no room for.",
+		"port")
+	descDenied = desc("gateway_denied_total", "Flows and questions of guests that the gateway's policy refuses.",
 		"port", "rule")
-	descRules = desc("flow_rules", "Flow rules that are set.", "port")
+	descFrontend = desc("frontend_memory_bytes", "Bytes that the memory occupies which a port's frontend shares.", "port")
+	descRules    = desc("flow_rules", "Flow rules that are set.", "port")
 
 	descMemory     = desc("gpu_memory_bytes", "Memory of a GPU.", "port", "gpu")
 	descRegistered = desc("gpu_registered_bytes", "Memory of a GPU that a guest has registered as buffers.", "port", "gpu")
@@ -97,8 +98,13 @@ func (p *PortCounters) collect(x *exposition) {
 	for reason, n := range l.Drops {
 		count(descLinkDrops, n, reason)
 	}
+	if p.Memory != nil {
+		gauge(descFrontend, float64(*p.Memory))
+	}
 	if g := p.Gateway; g != nil {
 		count(descRefused, g.Refused)
+		count(descEvicted, g.Evicted)
+		count(descUDPLost, g.LostDatagrams)
 		for rule, n := range g.Denied {
 			count(descDenied, n, rule)
 		}
@@ -132,19 +138,12 @@ func (p *PortCounters) collect(x *exposition) {
 	}
 }
 
+// metricsFlag is the flag of the metrics' address.
+const metricsFlag = "--metrics"
+
 // Check says what is wrong with the options, as a user gave them.
 func (o *Options) Check() error {
-	if o.Metrics == "" {
-		return nil
-	}
-	_, port, err := net.SplitHostPort(o.Metrics)
-	if err == nil {
-		_, err = strconv.ParseUint(port, 10, 16)
-	}
-	if err != nil {
-		return fmt.Errorf("--metrics %s: not HOST:PORT, as localhost:9118", o.Metrics)
-	}
-	return nil
+	return httpserver.CheckAddr(metricsFlag, o.Metrics, "localhost:9118")
 }
 
 // metricsHandler serves the metrics of s, and those of its process.
@@ -186,34 +185,10 @@ func atOnce(n int, refusal string, h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// metricsServer is an HTTP server. A client has seconds, and headers of 16 KiB.
-type metricsServer struct {
-	listener net.Listener // the first, which is told of
-	http     http.Server
-	requests Requests
-	wg       sync.WaitGroup
-}
+// maxScrapers is how many connections may be open to the metrics.
+const maxScrapers = 64
 
-func serveMetrics(addr string, s *Server) (*metricsServer, error) {
-	list, err := Listen(addr)
-	if err != nil {
-		return nil, fmt.Errorf("--metrics %s: %w: give another address", addr, err)
-	}
-	m := &metricsServer{listener: list[0]}
-	m.http = http.Server{
-		Handler: m.requests.Handler(metricsHandler(s)), ReadTimeout: limits.LocalClient.Here(),
-		WriteTimeout: 2 * limits.LocalClient.Here(),
-		IdleTimeout:  time.Minute, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-	}
-	for _, l := range list {
-		m.wg.Go(func() { _ = m.http.Serve(l) }) // ErrServerClosed
-	}
-	return m, nil
-}
-
-func (m *metricsServer) close() {
-	m.requests.End()
-	_ = m.http.Close()
-	m.requests.Wait()
-	m.wg.Wait()
+func serveMetrics(addr string, s *Server) (*httpserver.Server, error) {
+	return httpserver.Serve(httpserver.Options{Addr: addr, Flag: metricsFlag, Handler: metricsHandler(s),
+		Conns: maxScrapers, Log: s.log})
 }

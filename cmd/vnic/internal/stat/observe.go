@@ -3,7 +3,6 @@ package stat
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/dustin/go-humanize"
@@ -32,27 +31,21 @@ func (o *observed) Changed(was, is *control.State) {
 		return
 	}
 	defer o.look()
-	for _, r := range is.Rules {
-		if !slices.ContainsFunc(was.Rules, func(x control.FlowRule) bool { return x.ID == r.ID }) {
-			o.say("rule", "rule %d: %s goes to queue %d", r.ID, ruleText(&r), r.Queue)
-		}
+	rule := func(r *control.FlowRule) uint32 { return r.ID }
+	for _, r := range added(was.Rules, is.Rules, rule) {
+		o.say("rule", "rule %d: %s goes to queue %d", r.ID, ruleText(&r), r.Queue)
 	}
-	for _, r := range was.Rules {
-		if !slices.ContainsFunc(is.Rules, func(x control.FlowRule) bool { return x.ID == r.ID }) {
-			o.say("rule", "rule %d is gone: %s", r.ID, ruleText(&r))
-		}
+	for _, r := range added(is.Rules, was.Rules, rule) {
+		o.say("rule", "rule %d is gone: %s", r.ID, ruleText(&r))
 	}
-	for _, b := range is.Bindings {
-		if !slices.ContainsFunc(was.Bindings, func(x control.Binding) bool { return x.ID == b.ID }) {
-			o.say("binding", "binding %d: %s", b.ID, bindingText(is, &b))
-			o.unbound(&b)
-		}
+	binding := func(b *control.Binding) uint32 { return b.ID }
+	for _, b := range added(was.Bindings, is.Bindings, binding) {
+		o.say("binding", "binding %d: %s", b.ID, bindingText(is, &b))
+		o.unbound(&b)
 	}
-	for _, b := range was.Bindings {
-		if !slices.ContainsFunc(is.Bindings, func(x control.Binding) bool { return x.ID == b.ID }) {
-			o.say("binding", "binding %d is gone: %s", b.ID, bindingText(was, &b))
-			o.unbound(&b)
-		}
+	for _, b := range added(is.Bindings, was.Bindings, binding) {
+		o.say("binding", "binding %d is gone: %s", b.ID, bindingText(was, &b))
+		o.unbound(&b)
 	}
 	for i, s := range is.Splits {
 		if i < len(was.Splits) && was.Splits[i].On != s.On {
@@ -63,6 +56,22 @@ func (o *observed) Changed(was, is *control.State) {
 			o.say("split", "queue %d: %s", s.Queue, what)
 		}
 	}
+}
+
+// added gives what only the second of two lists has, by ID, by which both are sorted (control.State). The caller holds
+// a lock of the port: each element is looked at once or twice.
+func added[T any](was, is []T, id func(*T) uint32) (list []T) {
+	k := 0
+	for i := range is {
+		n := id(&is[i])
+		for k < len(was) && id(&was[k]) < n {
+			k++
+		}
+		if k == len(was) || id(&was[k]) != n {
+			list = append(list, is[i])
+		}
+	}
+	return list
 }
 
 // unbound forgets what the queues of a binding had posted.

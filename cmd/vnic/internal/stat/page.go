@@ -1,7 +1,6 @@
 package stat
 
 import (
-	"sync"
 	"time"
 )
 
@@ -11,7 +10,7 @@ type Page struct {
 	*Snapshot
 	Machines []Machine `json:"machines"`
 	Memory   []GPUMap  `json:"memory"`
-	Events   []Event   `json:"events"` // the last ones, oldest first
+	Events   []Event   `json:"events"` // the last ones of each port, oldest first
 }
 
 // Machine is a guest's hardware.
@@ -82,42 +81,20 @@ type Event struct {
 	Text string    `json:"text"`           // "rule 3: tcp to 10.0.0.1:7002 goes to queue 1"
 }
 
-// maxEvents is how many are kept.
-const maxEvents = 256
-
-// events keeps the last ones. Any goroutine may add.
-type events struct {
-	mu   sync.Mutex
-	n    uint64
-	list []Event
-}
-
-func (e *events) add(x Event) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.n++
-	x.Seq, x.Time = e.n, time.Now()
-	if len(e.list) == maxEvents {
-		e.list = append(e.list[:0], e.list[1:]...)
-	}
-	e.list = append(e.list, x)
-}
-
-func (e *events) read() []Event {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return append([]Event{}, e.list...)
-}
-
-// Page reads all that a page shows. Any goroutine may call it until Close. After the lab has ended it gives what was
-// there last, with the events.
+// Page reads all that a page shows, of flows the 200 that moved most. Any goroutine may call it until Close. After the
+// lab has ended it gives what was there last, with the events.
 func (s *Server) Page() *Page {
 	if last := s.last.Load(); last != nil && s.ports.Load() == nil {
 		p := *last
 		p.Events = s.events.read()
 		return &p
 	}
-	p := &Page{Snapshot: s.Snapshot(), Machines: []Machine{}, Memory: []GPUMap{}, Events: s.events.read()}
+	return s.page(shownFlows)
+}
+
+// page is Page, of a lab that is there, with so many flows; 0: all.
+func (s *Server) page(flows int) *Page {
+	p := &Page{Snapshot: s.snapshot(flows), Machines: []Machine{}, Memory: []GPUMap{}, Events: s.events.read()}
 	if l := s.lab.Load(); l != nil {
 		p.Machines, p.Memory = l.machines(), l.memory()
 	}

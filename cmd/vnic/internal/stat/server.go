@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/cmd/vnic/internal/atexit"
+	"vnic.dev/vnic/cmd/vnic/internal/httpserver"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
 )
@@ -60,7 +61,7 @@ type Server struct {
 	gone     func() // the socket's name is
 	keep     func(path string, dir bool) (remove func() error, err error)
 	remove   func() error // nil: Close does
-	metrics  *metricsServer
+	metrics  *httpserver.Server
 	wg       sync.WaitGroup
 
 	mu      sync.Mutex // guards what follows
@@ -106,10 +107,13 @@ func (s *Server) SetPorts(ports func() []Port) {
 	s.ports.Store(&ports)
 }
 
-// Snapshot reads the counters of all ports, and the account of flows.
-func (s *Server) Snapshot() *Snapshot {
+// Snapshot reads the counters of all ports, and the account of all flows.
+func (s *Server) Snapshot() *Snapshot { return s.snapshot(0) }
+
+// snapshot is Snapshot, of the flows that moved most so many; 0: all.
+func (s *Server) snapshot(most int) *Snapshot {
 	now, ports := s.counters()
-	now.Flows = readFlows(ports, func(i int) string { return now.Ports[i].Name })
+	now.Flows = readFlows(ports, func(i int) string { return now.Ports[i].Name }, most)
 	return now
 }
 
@@ -136,13 +140,13 @@ func (s *Server) MetricsURL() string {
 	if s.metrics == nil {
 		return ""
 	}
-	return fmt.Sprintf("http://%s/metrics", s.metrics.listener.Addr())
+	return s.metrics.URL() + "metrics"
 }
 
 // Close ends it. Nothing of it is left, and no goroutine is in a function of SetPorts.
 func (s *Server) Close() {
 	if s.metrics != nil {
-		s.metrics.close()
+		s.metrics.Close(0)
 	}
 	if s.listener != nil {
 		_ = s.listener.Close()

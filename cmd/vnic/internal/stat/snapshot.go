@@ -29,6 +29,8 @@ type Port struct {
 
 	Gateway func() gateway.Stats // nil: it is none
 
+	Memory func() (bytes uint64, counted bool) // that the frontend's memory occupies; nil: nobody counts it
+
 	// Holders asks the guest which of its connections hold tokens; nil: nobody can say.
 	Holders func(ctx context.Context) (list []devmem.Holder, known bool)
 }
@@ -77,6 +79,7 @@ type PortCounters struct {
 	Rules       int             `json:"rules"` // flow rules that are set
 	Engine      *EngineCounters `json:"engine,omitempty"`
 	Gateway     *Gateway        `json:"gateway,omitempty"`
+	Memory      *uint64         `json:"frontend_memory_bytes,omitempty"` // that it occupies; nil: nobody counts it
 	GPUs        []GPU           `json:"gpus,omitempty"`
 	Queues      []Queue         `json:"queues"`
 }
@@ -110,10 +113,12 @@ type LinkCounters struct {
 	Drops            map[string]uint64 `json:"drops"` // by wire.DropReason; what is 0 is left out
 }
 
-// Gateway is what a gateway refused guests.
+// Gateway is what a gateway did not do for guests.
 type Gateway struct {
-	Refused uint64            `json:"refused"` // beyond the bounds
-	Denied  map[string]uint64 `json:"denied"`  // by gateway.Rule of its policy
+	Refused       uint64            `json:"refused"`        // beyond the bounds
+	Evicted       uint64            `json:"evicted"`        // what made room for a guest that had less
+	LostDatagrams uint64            `json:"lost_datagrams"` // that a socket or a guest had no room for
+	Denied        map[string]uint64 `json:"denied"`         // by gateway.Rule of its policy
 }
 
 // GPU is one that a port uses.
@@ -158,9 +163,14 @@ func (p *Port) read() PortCounters {
 		c.readNIC(p.NIC)
 		link = p.NIC.Link()
 	}
+	if p.Memory != nil {
+		if n, counted := p.Memory(); counted {
+			c.Memory = &n
+		}
+	}
 	if p.Gateway != nil {
 		s := p.Gateway()
-		c.Gateway = &Gateway{Refused: s.Refused, Denied: map[string]uint64{}}
+		c.Gateway = &Gateway{Refused: s.Refused, Evicted: s.Evicted, LostDatagrams: s.UDPLost, Denied: map[string]uint64{}}
 		for r := gateway.RuleNone + 1; r < gateway.NumRules; r++ {
 			c.Gateway.Denied[r.String()] = s.Denied[r]
 		}

@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -259,7 +258,7 @@ func TestMetricsAreServed(t *testing.T) {
 		!strings.Contains(text, "process_resident_memory_bytes ") || !strings.Contains(text, "go_goroutines ") {
 		t.Errorf("%v, %v: %s", resp.Status, err, text)
 	}
-	if _, err := Start(Options{Metrics: s.metrics.listener.Addr().String()}); !errors.Is(err, unix.EADDRINUSE) ||
+	if _, err := Start(Options{Metrics: s.metrics.Addr()}); !errors.Is(err, unix.EADDRINUSE) ||
 		!strings.Contains(err.Error(), "give another address") {
 		t.Errorf("an address that is taken: %v", err)
 	}
@@ -272,35 +271,6 @@ func TestMetricsAreServed(t *testing.T) {
 		resp.Body.Close()
 		t.Error("served after its end")
 	}
-}
-
-// localhost is both addresses of the loopback, at one port, and needs no resolver. A port that another has at one of
-// them is taken.
-func TestLocalhostIsBothLoopbacks(t *testing.T) {
-	testkit.LeavesNothing(t)
-	place(t)
-	s, err := Start(Options{Command: "serve", Metrics: "localhost:0"})
-	testkit.OK(t, err)
-	port := strconv.Itoa(s.metrics.listener.Addr().(*net.TCPAddr).Port)
-	for _, host := range []string{"127.0.0.1", "::1"} {
-		addr := net.JoinHostPort(host, port)
-		if c, err := net.Dial("tcp", addr); err == nil {
-			testkit.OK(t, c.Close())
-		} else if !errors.Is(err, unix.EADDRNOTAVAIL) { // of a machine without IPv6
-			t.Errorf("%s: %v", addr, err)
-		}
-		if _, err := Listen(addr); err == nil {
-			t.Errorf("%s is free", addr)
-		}
-	}
-	testkit.ErrorIs(t, testkit.Err(Listen("localhost:"+port)), unix.EADDRINUSE, "both are taken")
-	s.Close()
-	six, err := net.Listen("tcp", "[::1]:"+port)
-	if err != nil { // a machine without IPv6
-		return
-	}
-	defer six.Close()
-	testkit.ErrorIs(t, testkit.Err(Listen("localhost:"+port)), unix.EADDRINUSE, "::1 is taken")
 }
 
 func TestMetricsHandlerTakesGETOnly(t *testing.T) {

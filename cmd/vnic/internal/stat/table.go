@@ -39,6 +39,13 @@ func Table(w io.Writer, before, now *Snapshot) error {
 			return err
 		}
 	}
+	for i := range now.Ports {
+		if p := &now.Ports[i]; p.Memory != nil {
+			if _, err := fmt.Fprintf(w, "the memory of %s's frontend occupies %s\n", p.Name, humanize.IBytes(*p.Memory)); err != nil {
+				return err
+			}
+		}
+	}
 	if len(now.Ports) == 0 {
 		_, err := fmt.Fprintln(w, "no ports")
 		return err

@@ -26,7 +26,8 @@ func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
 				p.Kind = "uplink"
 			}
 			if n, ok := link.Port().(*nic.Port); ok {
-				p = Port{Kind: ports[n].Model.Name, NIC: n, MAC: ports[n].MAC, Holders: ports[n].Holders}
+				p = Port{Kind: ports[n].Model.Name, NIC: n, MAC: ports[n].MAC, Holders: ports[n].Holders,
+					Memory: ports[n].FrontendMemory}
 			}
 			list = append(list, p)
 		}
@@ -44,7 +45,7 @@ func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
 type watched struct{ *Server }
 
 func (w watched) Close() error {
-	w.last.Store(w.Page())
+	w.last.Store(w.page(0))
 	if l := w.lab.Swap(nil); l != nil {
 		l.stop()
 	}

@@ -3,6 +3,7 @@ package storage
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -67,8 +68,9 @@ func (o *Options) Complete() (err error) {
 		return fmt.Errorf("--bs %s: 1 byte to %s", lab.FormatBytes(o.Block), lab.FormatBytes(maxBlock))
 	case o.Depth < 1 || o.Depth > maxDepth:
 		return fmt.Errorf("--qd %d: 1 to %d", o.Depth, maxDepth)
-	case o.Offset > maxSize:
-		return fmt.Errorf("--offset %s: %s at most", lab.FormatBytes(o.Offset), lab.FormatBytes(maxSize))
+	case o.Offset > math.MaxInt64-o.Size: // the device's own bound is known when it is open
+		return fmt.Errorf("--offset %d: with --size %d beyond the %d bytes that any device may have", o.Offset, o.Size,
+			math.MaxInt64)
 	case o.Timeout < time.Millisecond || o.Timeout > time.Hour:
 		return fmt.Errorf("--timeout %v: 1ms to 1h", o.Timeout)
 	case o.Content != ContentUnknown && o.Content != ContentNBDKit:
@@ -109,8 +111,8 @@ func (o *Options) fit() error {
 	}
 	if least := uint64(pool + 1<<20); has < least || has-pool < o.Block {
 		return fmt.Errorf("guest %s can use %s of its GPU's memory: that is too little for %s of pages and an operation of "+
-			"%s: a larger --gpu-memory, or a smaller --bs", name, lab.FormatBytes(has), lab.FormatBytes(pool),
-			lab.FormatBytes(o.Block))
+			"%s: a larger --gpu-memory, or a smaller --bs", name, lab.ShowBytes(has), lab.FormatBytes(pool),
+			lab.ShowBytes(o.Block))
 	}
 	o.room = min((o.Size+devmem.PageSize-1)&^(devmem.PageSize-1), (has-pool)&^(devmem.PageSize-1))
 	o.Window = pool + o.room

@@ -94,7 +94,7 @@ const (
 func (o *Options) nvmet() (*Peer, error) {
 	size := (o.Offset + o.Size + 1<<20 - 1) &^ (1<<20 - 1)
 	if err := memavail.Enough(size, "/"); err != nil {
-		return nil, fmt.Errorf("--size: a disk of %s: %w", lab.FormatBytes(size), err)
+		return nil, fmt.Errorf("--size, --offset: a disk of %s: %w", lab.FormatBytes(size), err)
 	}
 	disk, err := qemu.NewMemory("disk", size)
 	if err != nil {

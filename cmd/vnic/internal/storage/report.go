@@ -83,13 +83,13 @@ func (r *Run) share() float64 {
 // Table prints the report for people.
 func (r *Report) Table(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s, %s in blocks of %s%s\n", r.Server, r.Device.Name, lab.FormatBytes(r.Device.Bytes),
-		lab.FormatBytes(r.Device.BlockSize), map[bool]string{true: ", read-only"}[r.Device.ReadOnly])
+	fmt.Fprintf(&b, "%s: %s, %s in blocks of %s%s\n", r.Server, r.Device.Name, lab.ShowBytes(r.Device.Bytes),
+		lab.ShowBytes(r.Device.BlockSize), map[bool]string{true: ", read-only"}[r.Device.ReadOnly])
 	random := ""
 	if r.Random {
 		random = ", in random order"
 	}
-	fmt.Fprintf(&b, "operations of %s, %d at a time%s; rates are the emulation's\n\n", lab.FormatBytes(r.Block), r.Depth,
+	fmt.Fprintf(&b, "operations of %s, %d at a time%s; rates are the emulation's\n\n", lab.ShowBytes(r.Block), r.Depth,
 		random)
 	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "mode\t\tbytes\tIOPS\tMB/s\tp50 us\tp99 us\tlooked at\tguest CPU s/GB")
@@ -100,8 +100,8 @@ func (r *Report) Table(w io.Writer) error {
 		if x.Seconds > 0 {
 			iops, rate = float64(x.Operations)/x.Seconds, float64(x.Bytes)/x.Seconds/1e6
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%.0f\t%.1f\t%.0f\t%.0f\t%.4f %%\t%s\n", x.Mode, x.What, n(x.Bytes), iops, rate, x.P50,
-			x.P99, 100*x.share(), guests.Cost(x.CPUPerGB))
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%.0f\t%.1f\t%.0f\t%.0f\t%s\t%s\n", x.Mode, x.What, n(x.Bytes), iops, rate, x.P50,
+			x.P99, guests.Percent(x.share()), guests.Cost(x.CPUPerGB))
 	}
 	_ = tw.Flush() // a strings.Builder takes all
 	fmt.Fprintln(tw, "\nmode\t\tin device\tin host\tout device\tout host\tverified")
@@ -118,7 +118,7 @@ func (r *Report) Table(w io.Writer) error {
 			n(x.TX.Host), verified)
 	}
 	_ = tw.Flush()
-	b.WriteByte('\n')
+	b.WriteString("in and out are payload of TCP as the NIC moved it: the blocks and the protocol's heads\n\n")
 	for i := range r.Runs {
 		x := &r.Runs[i]
 		if x.Verified == nil && x.SHA256 != "" {

@@ -2,7 +2,10 @@ package storage
 
 import (
 	"bytes"
+	"fmt"
+	"math"
 	"strings"
+	"syscall"
 	"testing"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
@@ -65,6 +68,44 @@ func TestNBDKitPattern(t *testing.T) {
 			t.Errorf("from %d on: %x", off, b)
 		}
 	}
+}
+
+// The bound of --offset is the device's end, wherever that is.
+func TestOffsets(t *testing.T) {
+	const size = 1 << 20
+	for _, c := range []struct {
+		offset uint64
+		says   string // of Complete; "": it may be
+		device uint64 // that is just large enough
+	}{
+		{0, "", size}, {1<<40 + 512, "", 1<<40 + 512 + size}, {5 << 40, "", 5<<40 + size}, {1 << 62, "", 1<<62 + size},
+		{math.MaxInt64 - size, "", math.MaxInt64}, {math.MaxInt64 - size + 1, "any device may have", 0},
+		{math.MaxUint64, "any device may have", 0},
+	} {
+		o := Defaults()
+		o.URL, o.InProc, o.Size, o.Offset = "nbd://localhost/", true, size, c.offset
+		if err := o.Complete(); c.says != "" {
+			testkit.ErrorSays(t, err, c.says, fmt.Sprint("--offset ", c.offset))
+			continue
+		} else if err != nil {
+			t.Error(err)
+			continue
+		}
+		u := &use{opt: &o, peer: &Peer{text: "disk"}}
+		testkit.NoError(t, u.fits(&Device{Bytes: c.device, MaxTransfer: 32 << 20}))
+		testkit.ErrorSays(t, u.fits(&Device{Bytes: c.device - 1, MaxTransfer: 32 << 20}),
+			fmt.Sprintf("disk: it has %d bytes, and %d from %d on are asked for: --size, --offset", c.device-1, size, c.offset))
+	}
+}
+
+// A disk of the command's own that there is no memory for is refused before it is made.
+func TestOffsetBeyondMemory(t *testing.T) {
+	o := Defaults()
+	o.Offset = 1 << 62
+	testkit.OK(t, o.Complete())
+	_, err := o.Peer(t.Context())
+	testkit.ErrorIs(t, err, syscall.ENOSPC)
+	testkit.ErrorSays(t, err, "--size, --offset", "no memory")
 }
 
 // What a run shows that it must not is no proof.

@@ -106,9 +106,18 @@ func (c *checker) patched(name string, cases []string) {
 	}
 }
 
+// joined writes results as a sentence does.
+func joined(list []ktap.Result) string {
+	words := make([]string, len(list))
+	for i, r := range list {
+		words[i] = string(r)
+	}
+	return strings.Join(words, ", ")
+}
+
 func (c *checker) entry(at string, e *Entry) {
 	if !slices.Contains(ktap.Results, ktap.Result(e.Expect)) && e.Expect != LeftOut {
-		c.wrong(at, "expect: %q is no result: these are %v, and %s", e.Expect, ktap.Results, LeftOut)
+		c.wrong(at, "expect: %q is no result: these are %s, and %s", e.Expect, joined(ktap.Results), LeftOut)
 	}
 	if e.From != "" && e.From != FromRun && e.From != FromSource {
 		c.wrong(at, "from: %q is neither %s nor %s", e.From, FromRun, FromSource)

@@ -1,4 +1,4 @@
-package stat
+package httpserver
 
 import (
 	"errors"
@@ -6,11 +6,13 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/ownports"
 )
 
-// Listen listens at HOST:PORT. localhost is 127.0.0.1 and, on a machine with IPv6, ::1 at the same port, whatever a
+// listen listens at HOST:PORT. localhost is 127.0.0.1 and, on a machine with IPv6, ::1 at the same port, whatever a
 // resolver knows of that name: there may be no /etc/hosts. The caller closes what it gives.
-func Listen(addr string) (list []net.Listener, err error) {
+func listen(addr string) (list []net.Listener, err error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, err
@@ -30,7 +32,7 @@ func Listen(addr string) (list []net.Listener, err error) {
 			}
 			return nil, err
 		}
-		list = append(list, l)
+		list = append(list, ownports.Listener(l))
 		port = strconv.Itoa(l.Addr().(*net.TCPAddr).Port) // 0 has become one
 	}
 	return list, nil

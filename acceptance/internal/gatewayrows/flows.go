@@ -1,0 +1,66 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"sync"
+)
+
+// thousand opens as many connections and flows of UDP, and asks each when all are there. The connections stay.
+func (p *prober) thousand() (string, string, error) {
+	tcp, conns := p.open("tcp")
+	p.kept = conns
+	udp, conns := p.open("udp")
+	for _, c := range conns {
+		_ = c.Close()
+	}
+	return p.share(tcp+udp, 2*flows), fmt.Sprintf("%d of TCP and %d of UDP", tcp, udp), nil
+}
+
+// afterReset opens the connections that the guest had before it began anew, from the same ports.
+func (p *prober) afterReset() (string, string, error) {
+	n, conns := p.open("tcp")
+	p.kept = conns
+	return p.share(n, flows), fmt.Sprintf("%d of %d new connections from the same ports", n, flows), nil
+}
+
+// open opens a thousand flows, and counts those that answer when all are there. Their ports are the same each time, and
+// none that this machine's kernel gives to others.
+func (p *prober) open(network string) (answers int, conns []net.Conn) {
+	var mu sync.Mutex
+	each := func(n int, f func(i int)) {
+		var wg sync.WaitGroup
+		turns := make(chan struct{}, 200)
+		for i := range n {
+			turns <- struct{}{}
+			wg.Go(func() { f(i); <-turns })
+		}
+		wg.Wait()
+	}
+	each(flows, func(i int) {
+		d := net.Dialer{Timeout: patience * 2 / 3, LocalAddr: &net.TCPAddr{Port: flowsPort + i}}
+		if network == "udp" {
+			d.LocalAddr = &net.UDPAddr{Port: flowsPort + i}
+		}
+		c, err := d.Dial(network, address(p.world, echoPort))
+		if err != nil {
+			return
+		}
+		if _, err := exchange(c, []byte("a"), make([]byte, 1)); err != nil {
+			_ = c.Close()
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		conns = append(conns, c)
+	})
+	each(len(conns), func(i int) {
+		b := make([]byte, 1)
+		if n, err := exchange(conns[i], []byte("b"), b); err == nil && n == 1 {
+			mu.Lock()
+			defer mu.Unlock()
+			answers++
+		}
+	})
+	return answers, conns
+}

@@ -1,0 +1,87 @@
+// Command gatewayrows measures what three gateways of one guest do: vnic's, QEMU's slirp and passt. 55-gateway.sh runs
+// it on both sides, and writes docs/gateway.md with it.
+//
+//	gatewayrows serve NETNS   the world's servers, in that network namespace, and those of this machine, in its own:
+//	                          a row that a guest has measured is a line of JSON on stdout
+//	gatewayrows guest         in the guest: all rows, then it begins anew, and measures the last one
+//	gatewayrows table ROWS    the table of docs/gateway.md, of what serve has printed; status 1: a row but the rates
+//	                          has both others better than ours
+package main
+
+import (
+	"fmt"
+	"os"
+)
+
+func main() {
+	var err error
+	switch args := os.Args[1:]; {
+	case len(args) == 2 && args[0] == "serve":
+		err = serve(args[1])
+	case len(args) == 1 && args[0] == "guest":
+		err = guest()
+	case len(args) == 2 && args[0] == "nic":
+		err = probeAll(args[1])
+	case len(args) == 2 && args[0] == "table":
+		err = table(args[1])
+	default:
+		err = fmt.Errorf("usage: gatewayrows serve NETNS, guest, or table ROWS")
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "gatewayrows:", err)
+		os.Exit(1)
+	}
+}
+
+// gateways in the order of the table. Each has addresses of the world to itself: what the kernel of this machine
+// remembers of a path for one is nothing to the next.
+var gateways = []gateway{
+	{name: "vnic", mac: "02:76:6e:69:00:01", world: "10.99.2.2", world6: "fd99:2::2", forward: 7011},
+	{name: "slirp", mac: "52:54:00:00:02:15", world: "10.99.2.3", world6: "fd99:2::3", forward: 7012},
+	{name: "passt", mac: "52:54:00:00:03:15", world: "10.99.2.4", world6: "fd99:2::4", forward: 7013},
+}
+
+type gateway struct {
+	name          string
+	mac           string // of the guest's NIC
+	world, world6 string
+	forward       int // the port of this machine's loopback that leads to the guest's burstPort
+}
+
+// router is the world's, one hop behind this machine. search is this machine's search list.
+const router = "10.99.1.1"
+
+var search = []string{"corp.example.test", "example.test"}
+
+// Ports of the world, and of the guest.
+const (
+	tftpPort    = 69
+	controlPort = 7000 // HTTP, see control
+	echoPort    = 7001 // TCP and UDP
+	talkPort    = 7002 // UDP: see talk
+	closedPort  = 7999
+	burstPort   = 7010 // in the guest
+	flowsPort   = 20000
+)
+
+const (
+	flows      = 1000
+	bursts     = 128
+	burstBytes = 8 << 10
+	rateBytes  = 32 << 20
+	rateFrames = 20000
+	frameBytes = 1200
+	pathMTU    = 1280
+	silence    = 35 // seconds
+)
+
+// row is a line of what serve prints.
+type row struct {
+	Gateway string `json:"gateway"`
+	Name    string `json:"name"`
+	Verdict string `json:"verdict"` // one of verdicts
+	Text    string `json:"text"`
+}
+
+// verdicts from worst to best; a rate has "".
+var verdicts = []string{"no", "some", "yes"}

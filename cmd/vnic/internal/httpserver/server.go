@@ -1,0 +1,175 @@
+package httpserver
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"vnic.dev/vnic/internal/limits"
+)
+
+// Options say what a Server serves, and to how many.
+type Options struct {
+	Addr    string // HOST:PORT; localhost is 127.0.0.1 and ::1
+	Flag    string // that the user gives the address by, for errors
+	Handler http.Handler
+	Conns   int          // the most connections
+	Log     *slog.Logger // may be nil
+
+	// Patience is for how long a client may take for a request, and a connection may be idle; a client has twice that to
+	// take an answer. 0: limits.LocalClient.
+	Patience time.Duration
+	// Long answers take as long as their clients read, and connections may be idle for limits.Peer.
+	Long bool
+}
+
+// maxHeader bounds the headers of a request, in bytes.
+const maxHeader = 16 << 10
+
+// Server is an HTTP server.
+type Server struct {
+	host     string // that the user gave
+	anywhere bool   // it listens at all addresses: this machine's name is one of its names
+	flag     string
+	addr     string
+	http     http.Server
+	requests requests
+	wg       sync.WaitGroup
+
+	mu    sync.Mutex // guards what follows
+	conns map[net.Conn]bool
+	most  int
+}
+
+// CheckAddr says what is wrong with an address, as a user gave it by a flag; "" is none. example is a good one.
+func CheckAddr(flag, addr, example string) error {
+	if addr == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(addr)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return fmt.Errorf("%s %s: not HOST:PORT, as %s", flag, addr, example)
+	}
+	return nil
+}
+
+// Serve serves until Close, which is the caller's.
+func Serve(o Options) (*Server, error) {
+	list, err := listen(o.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w: give another address", o.Flag, o.Addr, err)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	patience := cmp.Or(o.Patience, limits.LocalClient.Here())
+	s := &Server{flag: o.Flag, addr: list[0].Addr().String(), most: o.Conns, conns: map[net.Conn]bool{}}
+	s.host, _, _ = net.SplitHostPort(o.Addr) // net.Listen has taken it
+	if a, ok := list[0].Addr().(*net.TCPAddr); ok {
+		s.anywhere = a.IP.IsUnspecified()
+	}
+	s.http = http.Server{
+		Handler: s.requests.handler(s.guard(o.Handler)), ReadTimeout: patience, WriteTimeout: 2 * patience,
+		IdleTimeout: patience, MaxHeaderBytes: maxHeader, ConnState: s.connState,
+		ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
+	}
+	if o.Long {
+		s.http.WriteTimeout, s.http.IdleTimeout = 0, limits.Peer.Here()
+	}
+	for _, l := range list {
+		s.wg.Go(func() { _ = s.http.Serve(l) }) // ErrServerClosed
+	}
+	return s, nil
+}
+
+// URL is where the server is.
+func (s *Server) URL() string { return "http://" + s.addr + "/" }
+
+// Addr is its first address.
+func (s *Server) Addr() string { return s.addr }
+
+// Conns is how many connections there are.
+func (s *Server) Conns() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.conns)
+}
+
+// End lets no more requests in; first is false if it was called before.
+func (s *Server) End() (first bool) { return s.requests.end() }
+
+// Close ends it, and leaves nothing of it. Requests that are inside have so long to end. It may be called again.
+func (s *Server) Close(patience time.Duration) {
+	s.requests.end()
+	gone := make(chan struct{})
+	s.wg.Go(func() { s.requests.wait(); close(gone) })
+	select {
+	case <-gone:
+	case <-time.After(patience):
+	}
+	_ = s.http.Close()
+	s.wg.Wait()
+}
+
+// connState bounds the number of connections.
+func (s *Server) connState(c net.Conn, state http.ConnState) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch state {
+	case http.StateNew:
+		if len(s.conns) >= s.most {
+			_ = c.Close()
+			return
+		}
+		s.conns[c] = true
+	case http.StateClosed, http.StateHijacked:
+		delete(s.conns, c)
+	}
+}
+
+// guard refuses what a page of another name asks for (DNS rebinding).
+func (s *Server) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Cache-Control", "no-store")
+		if !s.knows(r.Host) {
+			http.Error(w, fmt.Sprintf("vnic: %q is no name of this server: open %s, or give vnic that name by %s", r.Host,
+				s.URL(), s.flag), http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// knows says whether a Host header names this server: by an address, as localhost, or as the user did.
+func (s *Server) knows(header string) bool {
+	host, _, err := net.SplitHostPort(header)
+	if err != nil {
+		host = header
+	}
+	if n := len(host); n > 1 && host[0] == '[' && host[n-1] == ']' {
+		host = host[1 : n-1]
+	}
+	if _, err = netip.ParseAddr(host); err == nil {
+		return true
+	}
+	if own, err := os.Hostname(); err == nil && s.anywhere && strings.EqualFold(host, own) {
+		return true
+	}
+	host = strings.TrimSuffix(host, ".") // names are the same without it, and in any case (RFC 3986, 3.2.2)
+	return strings.EqualFold(host, "localhost") || host != "" && strings.EqualFold(host, strings.TrimSuffix(s.host, "."))
+}

@@ -1,0 +1,94 @@
+package httpserver
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// serving is a server whose clients have not long.
+func serving(t *testing.T, addr string) *Server {
+	t.Helper()
+	s := testkit.Must(Serve(Options{Addr: addr, Flag: "--x", Conns: 2, Patience: 50 * time.Millisecond,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "fine") })}))(t)
+	t.Cleanup(func() { s.Close(0) })
+	return s
+}
+
+// localhost is both addresses of the loopback, at one port, and needs no resolver. A port that another has at one of
+// them is taken.
+func TestLocalhostIsBothLoopbacks(t *testing.T) {
+	testkit.LeavesNothing(t)
+	s := serving(t, "localhost:0")
+	_, port, err := net.SplitHostPort(s.Addr())
+	testkit.OK(t, err)
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		addr := net.JoinHostPort(host, port)
+		if c, err := net.Dial("tcp", addr); err == nil {
+			testkit.OK(t, c.Close())
+		} else if !errors.Is(err, unix.EADDRNOTAVAIL) { // of a machine without IPv6
+			t.Errorf("%s: %v", addr, err)
+		}
+		if _, err := listen(addr); err == nil {
+			t.Errorf("%s is free", addr)
+		}
+	}
+	testkit.ErrorIs(t, testkit.Err(listen("localhost:"+port)), unix.EADDRINUSE, "both are taken")
+	s.Close(0)
+	six, err := net.Listen("tcp", "[::1]:"+port)
+	if err != nil { // a machine without IPv6
+		return
+	}
+	defer six.Close()
+	testkit.ErrorIs(t, testkit.Err(listen("localhost:"+port)), unix.EADDRINUSE, "::1 is taken")
+}
+
+// A connection that asks for nothing, or for nothing more, is closed, and makes room.
+func TestIdleConnectionsAreClosed(t *testing.T) {
+	testkit.LeavesNothing(t)
+	s := serving(t, "127.0.0.1:0")
+	for _, request := range []string{"", "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "GET / HTTP/1.1\r\nHost: loc"} {
+		c := testkit.Must(net.Dial("tcp", s.Addr()))(t)
+		testkit.OK(t, testkit.Err(io.WriteString(c, request)))
+		answer := string(testkit.Must(io.ReadAll(c))(t)) // until it is closed
+		if strings.HasSuffix(request, "\r\n\r\n") != strings.HasSuffix(answer, "\r\n\r\nfine") {
+			t.Errorf("%q: %q", request, answer)
+		}
+		testkit.OK(t, c.Close())
+	}
+	testkit.Eventually(t, "all to be closed", func() bool { return s.Conns() == 0 })
+}
+
+func TestNamesOfAServer(t *testing.T) {
+	named := Server{host: "lab.example"}
+	for header, want := range map[string]bool{"lab.example:80": true, "lab.example": true, "": false, "localhost": true,
+		"[::1]:8080": true, "[::1]": true, "::1": true, "192.0.2.7:1": true, "[localhost]": true, "other.example": false,
+		"lab.example.": true, "LAB.example:80": true, "LocalHost.": true, ":80": false, ".": false} {
+		testkit.Equal(t, header, named.knows(header), want)
+	}
+	own := testkit.Must(os.Hostname())(t)
+	testkit.Equal(t, "this machine's name", (&Server{anywhere: true}).knows(own+":80"), true)
+	testkit.Equal(t, "its name where it is one address of many", named.knows(own), own == named.host || own == "localhost")
+	testkit.Equal(t, "a server without a name", (&Server{}).knows(""), false)
+}
+
+func TestAddressesOfServers(t *testing.T) {
+	for addr, want := range map[string]string{"9118": "--x 9118: not HOST:PORT, as localhost:1",
+		"localhost:70000": "HOST:PORT", "::1:9118": "HOST:PORT", "localhost:http2": "HOST:PORT"} {
+		testkit.ErrorSays(t, CheckAddr("--x", addr, "localhost:1"), want)
+	}
+	testkit.OK(t, errors.Join(CheckAddr("--x", "", ""), CheckAddr("--x", "[::1]:0", "")))
+	s := serving(t, "127.0.0.1:0")
+	testkit.ErrorSays(t, testkit.Err(Serve(Options{Addr: s.Addr(), Flag: "--x"})), "--x "+s.Addr(), "give another address")
+}

@@ -1,0 +1,80 @@
+package stat
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// Invariant: vnic stat: A port's events are kept and shown however many another port has.
+func TestEventsOfOnePortPushOutNobodyElses(t *testing.T) {
+	var e events
+	e.add(Event{Port: "quiet", Kind: "binding", Text: "first"})
+	for i := range 10_000 {
+		e.add(Event{Port: "loud", Kind: "rule", Text: fmt.Sprint(i)})
+	}
+	e.add(Event{Port: "quiet", Kind: "binding", Text: "last"})
+	list := e.read()
+	testkit.Equal(t, "events", len(list), portEvents+2)
+	testkit.Equal(t, "oldest", list[0].Text, "first")
+	testkit.Equal(t, "last", list[len(list)-1].Text, "last")
+	testkit.Equal(t, "the loud one's last", list[len(list)-2].Text, "9999")
+	if !slices.IsSortedFunc(list, func(a, b Event) int { return int(a.Seq) - int(b.Seq) }) {
+		t.Error("not in order")
+	}
+	for p := range 100 { // more than are shown
+		for i := range p * 10 {
+			e.add(Event{Port: fmt.Sprint("port", p), Text: fmt.Sprint(i)})
+		}
+	}
+	counts := map[string]int{}
+	for _, x := range e.read() {
+		counts[x.Port]++
+	}
+	for p, least := range map[string]int{"quiet": 2, "port1": 5, "port99": 5, "loud": 5} {
+		if counts[p] < least {
+			t.Errorf("%s: %d are shown", p, counts[p])
+		}
+	}
+	if n := len(e.read()); n > shownEvents {
+		t.Errorf("%d are shown", n)
+	}
+}
+
+// What a port's driver changes is found by looking at each rule once or twice, however many there are.
+func TestChangesAreFoundInOneWalk(t *testing.T) {
+	looks := 0
+	id := func(r *control.FlowRule) uint32 { looks++; return r.ID }
+	ids := func(list []control.FlowRule) (all []uint32) {
+		for _, r := range list {
+			all = append(all, r.ID)
+		}
+		return all
+	}
+	var was, is []control.FlowRule
+	for i := range uint32(1024) {
+		was = append(was, control.FlowRule{ID: 2*i + 2})
+		is = append(is, control.FlowRule{ID: 2*i + 3})
+	}
+	for name, c := range map[string]struct {
+		was, is []control.FlowRule
+		want    []uint32
+	}{
+		"nothing":   {was, was, nil},
+		"all":       {was, is, ids(is)},
+		"first":     {was[1:], was, []uint32{2}},
+		"last":      {was[:1023], was, []uint32{2048}},
+		"between":   {slices.Concat(was[:500], was[501:]), was, []uint32{1002}},
+		"from none": {nil, was[:3], []uint32{2, 4, 6}},
+		"to none":   {was, nil, nil},
+	} {
+		looks = 0
+		testkit.Equal(t, name, fmt.Sprint(ids(added(c.was, c.is, id))), fmt.Sprint(c.want))
+		if most := 3 * (len(c.was) + len(c.is)); looks > most {
+			t.Errorf("%s: %d looks, %d at most", name, looks, most)
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"vnic.dev/vnic/guest-images/agent"
+)
+
+// What guests, servers, files and other programs say is shown without what a terminal obeys: agent.Plain decides what
+// that is. TestEachPrintIsPlain finds what is printed in another way than by these functions.
+
+// printText prints what f writes, for people.
+func printText(w io.Writer, f func(io.Writer) error) error {
+	var b, clean strings.Builder
+	err := f(&b)
+	for line := range strings.Lines(b.String()) {
+		clean.WriteString(agent.Plain(line) + "\n")
+	}
+	if _, werr := io.WriteString(w, clean.String()); err == nil {
+		err = werr
+	}
+	return err
+}
+
+// printJSON prints one object, for programs.
+func printJSON(w io.Writer, v any) error {
+	return printEncoded(w, func(w io.Writer) error {
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(v)
+	})
+}
+
+// printEncoded prints JSON that f writes. encoding/json escapes what is below U+0020 and leaves the rest.
+func printEncoded(w io.Writer, f func(io.Writer) error) error {
+	var b bytes.Buffer
+	if err := f(&b); err != nil {
+		return err
+	}
+	var clean strings.Builder
+	for _, r := range b.String() {
+		if r != '\n' && agent.Obeyed(r) { // only strings have such
+			fmt.Fprintf(&clean, `\u%04x`, r)
+		} else {
+			clean.WriteRune(r)
+		}
+	}
+	_, err := io.WriteString(w, clean.String())
+	return err
+}
+
+// plainly is a message of ours, whose arguments may be others' words: each is shown in one line.
+func plainly(format string, args ...any) string {
+	if false {
+		_ = fmt.Sprintf(format, args...) // go vet checks callers of what calls Sprintf so
+	}
+	plain := make([]any, len(args))
+	for i, a := range args {
+		if plain[i] = a; !isInt(a) { // which may be a width
+			plain[i] = inLine{a}
+		}
+	}
+	return fmt.Sprintf(format, plain...)
+}
+
+func isInt(a any) bool { _, ok := a.(int); return ok }
+
+// inLine is an argument of fmt without what a terminal obeys.
+type inLine struct{ v any }
+
+// Format implements fmt.Formatter.
+func (p inLine) Format(f fmt.State, verb rune) {
+	text := fmt.Sprintf(fmt.FormatString(f, verb), p.v)
+	_, _ = io.WriteString(f, agent.Plain(strings.ReplaceAll(text, "\n", "; ")))
+}

@@ -1,0 +1,64 @@
+package dma
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// Invariant: dma: What a space's memory occupies is counted by blocks, as it is written by whoever: holes are free, a
+// file counts once, and a GPU's not.
+func TestOccupiedMemory(t *testing.T) {
+	s := guestSpace(t)
+	const size, written = 1 << 40, 3 << 20
+	uncounted := memfd(t, size)
+	testkit.OK(t, s.Add(Map{IOVA: 1 << 46, Size: size, FD: uncounted}))
+	testkit.Must(unix.Pwrite(uncounted, make([]byte, written), 0))(t)
+	testkit.Equal(t, "before it is counted", s.Occupied(), 0)
+	s.CountMemory()
+	fd := memfd(t, size)
+	testkit.OK(t, s.Add(Map{IOVA: 0, Size: size / 2, FD: fd}))
+	testkit.OK(t, s.Add(Map{IOVA: size, Size: size / 2, FD: fd, FileOffset: size / 2}))
+	testkit.Equal(t, "a hole", s.Occupied(), 0)
+	testkit.Must(unix.Pwrite(fd, make([]byte, written), size-written))(t) // as its owner does
+	testkit.Equal(t, "what its owner has written", s.Occupied(), written)
+	in := s.Enter()
+	segs := testkit.Must(s.Translate(nil, 1<<30, 4096, Write))(t)
+	testkit.OK(t, testkit.Err(NewCopier().Write(segs, make([]byte, 4096)))) // as a NIC does
+	s.Leave(in)
+	testkit.Equal(t, "and a NIC", s.Occupied(), written+4096)
+	testkit.OK(t, unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, size))
+	testkit.Equal(t, "given back", s.Occupied(), 0)
+
+	gpu := memfd(t, 1<<20)
+	f := testkit.Must(s.files.Open(gpu, 1<<20))(t)
+	defer f.Close()
+	f.gpu.Store(0)
+	testkit.OK(t, s.Add(Map{IOVA: 1 << 45, Size: 1 << 20, FD: gpu}))
+	testkit.Must(unix.Pwrite(gpu, make([]byte, 4096), 0))(t)
+	testkit.Equal(t, "of a GPU", s.Occupied(), 0)
+}
+
+// Each file that is counted costs a descriptor: there are 32 at most, and they are closed with the files.
+func TestCountedFilesAreBounded(t *testing.T) {
+	s := guestSpace(t)
+	s.CountMemory()
+	var maps []Map
+	for i := range maxCountedFiles {
+		maps = append(maps, Map{IOVA: uint64(i) << 20, Size: 4096, FD: memfd(t, 4096)})
+	}
+	testkit.OK(t, s.Replace(maps))
+	more := Map{IOVA: 1 << 40, Size: 4096, FD: memfd(t, 4096)}
+	testkit.ErrorIs(t, s.Add(more), unix.ENOSPC)
+	testkit.OK(t, s.Remove(0, 4096))
+	testkit.OK(t, s.Add(more))
+	testkit.Equal(t, "occupied", s.Occupied(), 0)
+	other := NewSpace("of another", s.files) // that counts nothing
+	defer other.Close()
+	testkit.OK(t, other.Add(more))
+	testkit.OK(t, s.Close())
+	testkit.Must(unix.Pwrite(more.FD, make([]byte, 4096), 0))(t)
+	testkit.Equal(t, "of nobody", s.Occupied(), 0)
+}

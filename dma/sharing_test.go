@@ -1,0 +1,149 @@
+package dma
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// mapAs maps a file of one page in this process, and returns what unmaps it.
+func mapAs(t *testing.T, fd, flags int) (unmap func()) {
+	t.Helper()
+	mem, err := unix.Mmap(fd, 0, page, unix.PROT_READ|unix.PROT_WRITE, flags)
+	testkit.OK(t, err)
+	return func() { testkit.OK(t, unix.Munmap(mem)) }
+}
+
+func sharingHere(t *testing.T, fd int) Sharing {
+	t.Helper()
+	id := testkit.Must(FileIDOf(fd))(t)
+	return SharingOf(os.Getpid(), id.dev, id.ino)
+}
+
+// How a process has a file mapped is read of its mappings; one that maps it both ways shares it.
+func TestSharingOfAFile(t *testing.T) {
+	fd, other := memfd(t, page), memfd(t, page)
+	defer mapAs(t, other, unix.MAP_PRIVATE)()
+	testkit.Equal(t, "not mapped", sharingHere(t, fd), SharingUnknown)
+	private := mapAs(t, fd, unix.MAP_PRIVATE)
+	testkit.Equal(t, "private", sharingHere(t, fd), SharingOff)
+	shared := mapAs(t, fd, unix.MAP_SHARED)
+	testkit.Equal(t, "both", sharingHere(t, fd), SharingOn)
+	private()
+	testkit.Equal(t, "shared", sharingHere(t, fd), SharingOn)
+	shared()
+	id := testkit.Must(FileIDOf(other))(t)
+	for _, pid := range []int{0, -1, 1<<31 - 1} {
+		testkit.Equal(t, "of no process", SharingOf(pid, id.dev, id.ino), SharingUnknown)
+	}
+}
+
+// fakePeer answers for a process, and counts.
+type fakePeer struct {
+	answer Sharing
+	asked  int
+	told   []string
+}
+
+func newFakePeer(s *Space) *fakePeer {
+	p := &fakePeer{}
+	s.SetSharing(func(pid int, dev, ino uint64) Sharing {
+		p.asked++
+		return p.answer
+	})
+	s.SetPeer(1234, func(m Map, file string) { p.told = append(p.told, file) })
+	return p
+}
+
+// A file that the peer has mapped privately is no memory: each use is an error that says share=on. It is told once.
+//
+// Invariant: dma: Memory that a peer has mapped privately is known, and neither read nor written.
+func TestPrivateMemoryIsNotAccessible(t *testing.T) {
+	leakFree(t)
+	files := NewFiles()
+	s := NewSpace("private", files)
+	p := newFakePeer(s)
+	p.answer = SharingOff
+	fd := memfd(t, 4*page)
+	testkit.OK(t, s.Add(Map{IOVA: page, Size: page, FD: fd}))
+	testkit.OK(t, s.Add(Map{IOVA: 2 * page, Size: page, FD: fd, FileOffset: page}))
+	testkit.Equal(t, "files", files.Len(), 0)
+	token := s.Enter()
+	tr := NewTranslator(s)
+	var b [1]byte
+	for what, err := range map[string]error{
+		"read":       testkit.Err(s.Translate(nil, page, 1, Read)),
+		"write":      testkit.Err(s.Translate(nil, 2*page, 1, Write)),
+		"translator": testkit.Err(tr.TranslateMax(nil, 1, page, 1, Read)),
+		"table":      s.ReadAt(b[:], page),
+		"ring":       testkit.Err(s.Pin(page, 16)),
+	} {
+		if !errors.Is(err, ErrNotShared) || !errors.Is(err, ErrAccess) || !strings.Contains(err.Error(), "share=on") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	s.Leave(token)
+	for _, r := range s.Regions() {
+		if !r.NoAccess || !r.NotShared || r.File != nil {
+			t.Errorf("%+v", r)
+		}
+	}
+	if len(p.told) != 1 || !strings.HasPrefix(p.told[0], "/memfd:") {
+		t.Errorf("told of %q", p.told)
+	}
+	p.answer = SharingOn // it comes again, and is shared now
+	testkit.OK(t, s.Remove(page, page))
+	testkit.OK(t, s.Add(Map{IOVA: page, Size: page, FD: fd}))
+	token = s.Enter()
+	testkit.NoError(t, testkit.Err(s.Translate(nil, page, 1, Read)))
+	s.Leave(token)
+	testkit.OK(t, s.Close())
+}
+
+// A peer's mappings are looked at when a file comes, not for each region of it, and at each whole table; and no more
+// often than that, whatever the peer does: then the last answer counts.
+func TestMappingsAreLookedAtOncePerFile(t *testing.T) {
+	leakFree(t)
+	s := NewSpace("looks", NewFiles())
+	p := newFakePeer(s)
+	fd := memfd(t, 2*page)
+	at := func(i uint64) Map { return Map{IOVA: i * page, Size: page, FD: fd} }
+	for n, answer := range []Sharing{SharingOff, SharingOn} {
+		p.answer = answer
+		for i := range uint64(1000) {
+			testkit.OK(t, s.Add(at(i)))
+		}
+		testkit.Equal(t, "looks for a file", p.asked, n+1)
+		testkit.OK(t, s.RemoveRange(0, 1000*page))
+	}
+	p.asked = 0
+	testkit.OK(t, s.Add(at(1)))
+	testkit.Equal(t, "looks for a file that comes again", p.asked, 1)
+	testkit.OK(t, s.Replace([]Map{at(1), {IOVA: page << 20, Size: page, FD: memfd(t, page)}}))
+	testkit.Equal(t, "looks for a table of two more", p.asked, 3)
+	testkit.OK(t, s.Replace(nil))
+	began := time.Now()
+	for range 2000 { // a page that an IOMMU maps again and again, of a file that has no other
+		testkit.OK(t, s.Add(at(1)))
+		testkit.OK(t, s.Remove(page, page))
+	}
+	if most := sharingBurst + int(time.Since(began)*sharingRate/time.Second); p.asked > most {
+		t.Errorf("looked %d times, more than %d", p.asked, most)
+	}
+	p.answer = SharingOff
+	testkit.OK(t, s.Add(at(1)))
+	if r := s.Regions(); len(r) != 1 || p.asked <= sharingBurst && r[0].NotShared {
+		t.Errorf("when it may not look: %+v", r)
+	}
+	p.asked = 0
+	s.SetPeer(0, nil)
+	testkit.OK(t, s.Add(at(2)))
+	testkit.Equal(t, "looks at no process", p.asked, 0)
+	testkit.OK(t, s.Close())
+}

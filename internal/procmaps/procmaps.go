@@ -1,0 +1,66 @@
+// Package procmaps reads which files a process has mapped (proc_pid_maps(5)).
+//
+// At most Limit bytes are read, of some 10,000 mappings, which takes some milliseconds: a process may have as many as it
+// likes.
+package procmaps
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Limit is how many bytes of a process's list are read.
+const Limit = 1 << 20
+
+// Mapping is a mapping of a file.
+type Mapping struct {
+	Dev, Ino uint64 // as in stat(2)
+	Shared   bool   // MAP_SHARED
+	Name     string // as /proc has it: "/memfd:ram (deleted)"
+}
+
+// Read calls visit with each mapping of a file that a process has, until visit returns false. complete reports whether
+// the list was read to its end: false too if it may not be read, as another user's.
+func Read(pid int, visit func(m *Mapping) (more bool)) (complete bool) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return read(f, visit)
+}
+
+// read is Read of the text.
+func read(text io.Reader, visit func(m *Mapping) (more bool)) (complete bool) {
+	limited := &io.LimitedReader{R: text, N: Limit}
+	lines := bufio.NewScanner(limited)
+	for lines.Scan() {
+		if m, ok := parse(lines.Text()); ok && !visit(&m) {
+			return false
+		}
+	}
+	return lines.Err() == nil && limited.N > 0
+}
+
+// parse reads a line: range, permissions, offset, device, inode, name. ok is false for memory of no file.
+func parse(line string) (m Mapping, ok bool) {
+	f := strings.Fields(line)
+	if len(f) < 6 || len(f[1]) != 4 {
+		return m, false
+	}
+	major, minor, _ := strings.Cut(f[3], ":")
+	ma, err1 := strconv.ParseUint(major, 16, 32)
+	mi, err2 := strconv.ParseUint(minor, 16, 32)
+	ino, err3 := strconv.ParseUint(f[4], 10, 64)
+	if err1 != nil || err2 != nil || err3 != nil || ino == 0 {
+		return m, false
+	}
+	_, name, _ := strings.Cut(line, "/") // what has a path has a slash, and nothing before it has one
+	return Mapping{unix.Mkdev(uint32(ma), uint32(mi)), ino, f[1][3] == 's', "/" + name}, true
+}

@@ -1,0 +1,135 @@
+package flows
+
+import (
+	"sync"
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// count counts a packet of each of n flows from a number on, each in a batch of its own.
+func count(s *Shard, from, n uint32) {
+	for i := range n {
+		s.At(flow(from+i)).Packets++
+		s.Flush()
+	}
+}
+
+// have counts the flows from a number on that have all of these packets in a shard.
+func have(s *Shard, from, n uint32, packets uint64) (found int) {
+	list, _ := s.Read(nil)
+	for _, r := range list {
+		for i := range n {
+			if r.Flow == *flow(from + i) && r.Packets == packets {
+				found++
+			}
+		}
+	}
+	return found
+}
+
+// Invariant: flows: Each queue has its equal part of the rows in each direction, whatever flows others have had, and
+// keeps the flows that moved most of those that it loses.
+func TestAFloodLeavesRoomForOthers(t *testing.T) {
+	const shards, flood, real, rounds = 16, 1_100, 20, 200
+	for _, order := range []string{"before", "meanwhile"} {
+		t.Run(order, func(t *testing.T) {
+			tb := New(DefaultRows, shards)
+			for range rounds {
+				count(tb.Shard(0), 1<<20, 1) // the victim's own, which is used most
+			}
+			if order == "before" {
+				count(tb.Shard(0), 1<<24, flood)
+			}
+			for round := range uint32(rounds) {
+				if order == "meanwhile" {
+					count(tb.Shard(0), 1<<24+round*10, 10)
+				}
+				for i := range shards - 1 {
+					count(tb.Shard(i+1), uint32(i+1)<<16, real)
+				}
+			}
+			for i := range shards - 1 {
+				testkit.Equal(t, "flows that have all of their packets", have(tb.Shard(i+1), uint32(i+1)<<16, real, rounds), real)
+				_, others := tb.Shard(i + 1).Read(nil)
+				testkit.Equal(t, "others", others.Flows, uint64(0))
+			}
+			testkit.Equal(t, "the flow that moved most", have(tb.Shard(0), 1<<20, 1, rounds), 1)
+			_, others := rows(t, tb, shards)
+			list, _ := tb.Shard(0).Read(nil)
+			testkit.Equal(t, "packets of others", others.Packets, func() uint64 {
+				n := uint64(flood)
+				if order == "meanwhile" {
+					n = 10 * rounds
+				}
+				return n - uint64(len(list)-1)
+			}())
+		})
+	}
+}
+
+// Who has its part, or more, takes nobody's: two that flood do not take blocks from each other for ever.
+func TestBlocksComeToRest(t *testing.T) {
+	tb := New(DefaultRows, 4)
+	lost := func() (n int) {
+		for _, s := range tb.shards {
+			n += s.lost
+		}
+		return n
+	}
+	for i := range uint32(4) {
+		count(tb.Shard(int(i)), i<<20, 2_000)
+	}
+	before, part := lost(), DefaultRows/blockRows/4
+	if before > DefaultRows/blockRows {
+		t.Errorf("%d blocks were taken", before)
+	}
+	for i := range uint32(4) {
+		testkit.Equal(t, "blocks", len(tb.shards[i].blocks), part)
+		count(tb.Shard(int(i)), (i+4)<<20, 2_000)
+	}
+	testkit.Equal(t, "taken since", lost()-before, 0)
+	all, others := rows(t, tb, 4)
+	testkit.Equal(t, "packets", others.Packets+uint64(len(all)), uint64(16_000))
+}
+
+// Blocks change hands while all count, and somebody reads: no packet is lost.
+func TestBlocksChangeHandsUnderReaders(t *testing.T) {
+	const shards, flood, packets = 8, 300, 400
+	for range 3 {
+		tb := New(256, shards)
+		count(tb.Shard(0), 0, flood)
+		var owners, readers sync.WaitGroup
+		done := make(chan struct{})
+		for i := range shards {
+			owners.Go(func() {
+				for n := range uint32(packets) {
+					count(tb.Shard(i), n%40, 1)
+				}
+			})
+			readers.Go(func() {
+				var list []Row
+				for reading := true; reading; {
+					select {
+					case <-done:
+						reading = false
+					default:
+					}
+					list, _ = tb.Shard(i).Read(list[:0])
+				}
+			})
+		}
+		owners.Wait()
+		close(done)
+		readers.Wait()
+		sum := uint64(0)
+		for i := range shards {
+			list, others := tb.Shard(i).Read(nil)
+			sum += others.Packets
+			for _, r := range list {
+				sum += r.Packets
+			}
+		}
+		testkit.Equal(t, "packets", sum, uint64(flood+shards*packets))
+	}
+}

@@ -1,0 +1,183 @@
+package virtio_test
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/nic/nictest"
+	"vnic.dev/vnic/virtq"
+	"vnic.dev/vnic/wire"
+)
+
+// smallRing is receive ring 0 of a guest with buffers of so many bytes.
+type smallRing struct {
+	*handRing
+	addr uint64
+	each uint64
+}
+
+// small puts a ring of size descriptors in the place of receive queue 0's, with a buffer of each bytes for all of them,
+// of which n are posted.
+func (g *suiteGuest) small(size uint16, each, n int) *smallRing {
+	g.Helper()
+	addr, _ := g.Alloc(int(size) * each)
+	r := &smallRing{handRing: g.handRing(0), addr: addr, each: uint64(each)}
+	r.setup.Size = size
+	r.restart()
+	r.post(n)
+	return r
+}
+
+// post makes n more buffers available.
+func (r *smallRing) post(n int) {
+	for range n {
+		i := r.next % r.setup.Size
+		put(r.desc, int(i), virtq.Buf{Addr: r.addr + uint64(i)*r.each, Len: uint32(r.each)}, vringWrite, 0)
+		le.PutUint16(r.avail[4+2*int(i):], i)
+		r.next++
+		r.entries++
+	}
+	r.publish()
+}
+
+// came gives what lies in the chains that were used from the first on, and that many are used.
+func (r *smallRing) came(first int) (b []byte, chains int) {
+	for i := first; i < int(r.usedIdx()); i++ {
+		e := r.used[4+8*(i%int(r.setup.Size)):]
+		at := r.addr + uint64(le.Uint32(e))*r.each
+		b = append(b, r.g.At(at)[:le.Uint32(e[4:])]...)
+		chains++
+	}
+	return b, chains
+}
+
+// arrived fails the test if a frame has not come whole, behind its header, in as many chains as it needs.
+func (r *smallRing) arrived(first int, f *nictest.Frame) {
+	r.g.Helper()
+	b, chains := r.came(first)
+	want := append(f.Header[:len(f.Header):len(f.Header)], f.Payload...)
+	if need := (12 + len(want) + int(r.each) - 1) / int(r.each); chains != need || len(b) < 12 ||
+		int(le.Uint16(b[10:])) != need {
+		r.g.Fatalf("a frame of %d in buffers of %d: %d bytes in %d of them; drops %v", len(want), r.each, len(b), chains,
+			r.g.Port().Link().Counters().Drops)
+	}
+	if !bytes.Equal(b[12:], want) {
+		r.g.Errorf("a frame of %d in buffers of %d: %d other bytes", len(want), r.each, len(b)-12)
+	}
+}
+
+// A frame takes as many mergeable buffers as it needs (virtio 1.3, 5.1.6.3.1: a driver may post any that hold a
+// header), and what it leaves is the next one's.
+func TestFrameTakesAsManyBuffersAsItNeeds(t *testing.T) {
+	for _, c := range []struct {
+		each   int
+		frames []int
+	}{
+		{12, []int{0, 1, 60, 1448}}, {13, []int{0, 1, 1448}}, {64, []int{1, 1448, 9000, 16000, 65495}}, // 1025 chains
+		{128, []int{1448, 16000, 65000}}, {256, []int{1448, 16000, 65000}}, {512, []int{1448, 32000, 65000, 65495}},
+		{1000, []int{1448, 65000}}, {1526, []int{1448, 32000, 65000}}, {2048, []int{1448, 65000}},
+	} {
+		for _, lacks := range []uint64{0, fVersion1, fEventIdx} {
+			t.Run(fmt.Sprintf("%d without %x", c.each, lacks), func(t *testing.T) {
+				files, sw := nictest.Switch(t)
+				a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, patience: patient})
+				b := newSuiteGuest(t, files, sw, 1, rawOptions{pairs: 1, mtu: 1500, drop: lacks})
+				r := b.small(2048, c.each, 2048)
+				for _, n := range c.frames {
+					f := tcp(a, b, n)
+					if n > 1446 {
+						f = superFrame(a, b, n, 1446)
+					}
+					first := int(r.usedIdx())
+					a.Send(0, f)
+					r.arrived(first, &f)
+					r.post(int(r.usedIdx()) - first)
+				}
+				testkit.Equal(t, "errors", len(b.dev.Errors()), 0)
+			})
+		}
+	}
+}
+
+// The same on a split queue: its chains have a header buffer each, of which a frame uses the first.
+func TestSplitFrameTakesAsManyBuffersAsItNeeds(t *testing.T) {
+	for _, each := range []int{128, 512, 1000} {
+		t.Run(fmt.Sprint(each), func(t *testing.T) {
+			w := newWorldWith(t, rawOptions{pairs: 2, mtu: 1500, patience: patient, p2p: true})
+			nictest.SplitTo(t, w.Bad, 1, 2000)
+			r := w.Bad.handRing(2)
+			f := superFrame(w.A, w.Bad, 65000, 1446)
+			need := (65000 + each - 1) / each
+			heads, _ := w.Bad.Alloc(268)
+			for i := range need {
+				r.chain(vringWrite, virtq.Buf{Addr: heads, Len: 268},
+					virtq.Buf{Addr: rawGPU + uint64(i*each), Len: uint32(each)})
+			}
+			r.publish()
+			w.A.Send(0, f)
+			testkit.Equal(t, "chains used", int(r.usedIdx()), need)
+			if !bytes.Equal(w.Bad.GPUMem[:65000], f.Payload) {
+				t.Error("other bytes")
+			}
+		})
+	}
+}
+
+// A frame waits until there are enough buffers, if the ring has space for these, and is too big if not.
+func TestFrameWaitsForManyBuffers(t *testing.T) {
+	files, sw := nictest.Switch(t)
+	a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, patience: patient})
+	b := newSuiteGuest(t, files, sw, 1, rawOptions{pairs: 1, mtu: 1500})
+	f := superFrame(a, b, 65000, 1446) // 65066 bytes, 128 chains
+	r := b.small(128, 512, 100)
+	busy := b.Port().Link().Counters().Busy
+	a.Queue(0, f)
+	testkit.Eventually(t, "a frame that waits", func() bool { return b.Port().Link().Counters().Busy > busy })
+	testkit.Equal(t, "chains used", r.usedIdx(), 0)
+	r.post(28)
+	a.Sent(0)
+	r.arrived(0, &f)
+
+	r = b.small(64, 512, 64)
+	a.Send(0, f)
+	testkit.Equal(t, "chains used", r.usedIdx(), 0)
+	testkit.Equal(t, "frames too big", b.Port().Link().Counters().Drops[wire.DropTooBig], 1)
+}
+
+// 1025 chains are what a frame may take: those that are too little come back, and neither chains nor lists are kept
+// for frames that need few.
+//
+// Invariant: nic/virtio: No ring makes a sender walk, or a queue keep, more than a frame's worth.
+func TestFrameOfTooManyBuffers(t *testing.T) {
+	files, sw := nictest.Switch(t)
+	a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500})
+	b := newSuiteGuest(t, files, sw, 1, rawOptions{pairs: 1, mtu: 1500})
+	f := superFrame(a, b, 65000, 1446)
+	r := b.small(4096, 63, 4096)
+	for i := range 3 {
+		a.Send(0, f)
+		testkit.Equal(t, "chains used", int(r.usedIdx()), 1025*(i+1))
+		got, _ := r.came(1025 * i)
+		testkit.Equal(t, "bytes in them", len(got), 0)
+	}
+	chains, _ := b.dev.RxLists(0)
+	if n := slices.IndexFunc(chains, func(n int) bool { return n == 0 }); n != 1025 {
+		t.Errorf("%d chains were looked at", n)
+	}
+	// Frames that need few: the first finds that the lists were needed, the second that they are not.
+	for _, each := range []int{63, 100} {
+		r := b.small(2048, each, 2048)
+		first := 0
+		for _, f := range []nictest.Frame{superFrame(a, b, 600*each, 1446), tcp(a, b, 10), tcp(a, b, 11)} {
+			a.Send(0, f)
+			r.arrived(first, &f)
+			first = int(r.usedIdx())
+		}
+		chains, frame := b.dev.RxLists(0)
+		testkit.Equal(t, "chains kept", len(chains), 256)
+		short(t, "after short frames", append(chains, frame)...)
+	}
+}

@@ -1,0 +1,83 @@
+package gateway
+
+import (
+	"slices"
+	"sync"
+)
+
+// Bounds of datagrams that wait for a socket to be opened, or to have room.
+const (
+	flowWaiting = 2 << 20  // bytes of a flow
+	flowAlways  = 64 << 10 // of these, what it may have whatever others have
+	allWaiting  = 32 << 20 // bytes of all flows, above flowAlways
+)
+
+// backlog is what a flow is to send: at once if that can be done, else on a goroutine of its own, in order.
+type backlog struct {
+	gateway *Gateway
+	now     func(*outgoing) bool // sends a datagram at once; false: it cannot. Under mu
+	later   func(*outgoing)      // sends a datagram, and may wait
+
+	mu       sync.Mutex
+	shutDown bool
+	waiting  []outgoing
+	bytes    int  // of waiting
+	busy     bool // a goroutine sends what waits
+}
+
+func (q *backlog) init(g *Gateway, now func(*outgoing) bool, later func(*outgoing)) {
+	q.gateway, q.now, q.later = g, now, later
+}
+
+// send sends a datagram, and never waits. What there is no room for is lost, and counted.
+func (q *backlog) send(d outgoing) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.shutDown || !q.busy && q.now(&d) {
+		return
+	}
+	n, others := len(d.data), &q.gateway.waiting
+	if q.bytes+n > flowAlways && (q.bytes+n > flowWaiting || others.Load()+int64(n) > allWaiting) {
+		q.gateway.count.udpLost.Add(1)
+		return
+	}
+	q.waiting = append(q.waiting, d)
+	q.bytes += n
+	others.Add(int64(n))
+	if !q.busy && q.gateway.serve(q.flush) {
+		q.busy = true
+	}
+}
+
+// next takes a datagram that waits; false: there is none left, and flush ends.
+func (q *backlog) next() (d outgoing, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.waiting) == 0 {
+		q.busy = false
+		return d, false
+	}
+	d = q.waiting[0]
+	q.waiting = slices.Delete(q.waiting, 0, 1)
+	q.free(len(d.data))
+	return d, true
+}
+
+func (q *backlog) free(n int) {
+	q.bytes -= n
+	q.gateway.waiting.Add(-int64(n))
+}
+
+// flush sends what waits.
+func (q *backlog) flush() {
+	for d, ok := q.next(); ok; d, ok = q.next() {
+		q.later(&d)
+	}
+}
+
+// shut drops what waits, and all that is sent from now on. Under mu.
+func (q *backlog) shut() {
+	q.shutDown = true
+	q.free(q.bytes)
+	q.waiting = nil
+}

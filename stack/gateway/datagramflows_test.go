@@ -1,0 +1,479 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/stack/internal/ether"
+)
+
+// unconnected is a socket of a guest that takes datagrams of anybody.
+func (v *guest) unconnected(at netip.AddrPort) *gonet.UDPConn {
+	v.t.Helper()
+	a := fullAddress(at)
+	c, err := gonet.DialUDP(v.ns, &a, nil, ether.Protocol(at.Addr()))
+	testkit.OK(v.t, err)
+	v.t.Cleanup(func() { c.Close() })
+	_ = c.SetDeadline(time.Now().Add(patience))
+	return c
+}
+
+// hostUDP is a socket of the host's loopback.
+func hostUDP(t testing.TB, ip net.IP) *net.UDPConn {
+	t.Helper()
+	c, err := net.ListenUDP("udp", &net.UDPAddr{IP: ip})
+	testkit.OK(t, err)
+	t.Cleanup(func() { c.Close() })
+	_ = c.SetDeadline(time.Now().Add(patience))
+	return c
+}
+
+func portOf(c interface{ LocalAddr() net.Addr }) uint16 {
+	return c.LocalAddr().(*net.UDPAddr).AddrPort().Port()
+}
+
+// loopbacks are the host's of each family, and how a guest knows their ports.
+var loopbacks = []struct {
+	name string
+	ip   net.IP
+	own  func(uint16) netip.AddrPort
+	addr func(byte) netip.Addr
+}{{"IPv4", net.IPv4(127, 0, 0, 1), own4, addr4Of}, {"IPv6", net.IPv6loopback, own6, addr6Of}}
+
+// forwardUDP has a gateway forward what comes to a port of the host's.
+func forwardUDP(to netip.AddrPort) func(*Options) {
+	return func(o *Options) {
+		o.Forwards = []Forward{{"udp", netip.MustParseAddrPort("127.0.0.1:0"), to}}
+	}
+}
+
+// hears checks who a datagram comes from, and what it has.
+func hears(t testing.TB, c net.PacketConn, want string) netip.AddrPort {
+	t.Helper()
+	b := make([]byte, 2048)
+	n, from, err := c.ReadFrom(b)
+	testkit.OK(t, err)
+	testkit.Equal(t, "datagram", string(b[:n]), want)
+	a := from.(*net.UDPAddr).AddrPort()
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
+// A server may answer from another port than it was asked at, as TFTP's do (RFC 1350, 4), and is then sent to there,
+// from the port that it knows.
+func TestServersAnswerFromAnotherPort(t *testing.T) {
+	for _, l := range loopbacks {
+		t.Run(l.name, func(t *testing.T) {
+			w := newRig(t, nil)
+			c := w.guest(1).unconnected(netip.AddrPortFrom(l.addr(1), 2000))
+			well, transfer := hostUDP(t, l.ip), hostUDP(t, l.ip)
+			testkit.Must(c.WriteTo([]byte("read"), net.UDPAddrFromAddrPort(l.own(portOf(well)))))(t)
+			from := hears(t, well, "read")
+			testkit.Must(transfer.WriteToUDPAddrPort([]byte("data"), from))(t)
+			testkit.Equal(t, "answer from", hears(t, c, "data"), l.own(portOf(transfer)))
+			testkit.Must(c.WriteTo([]byte("ack"), net.UDPAddrFromAddrPort(l.own(portOf(transfer)))))(t)
+			testkit.Equal(t, "ack from", hears(t, transfer, "ack"), from)
+			testkit.Must(transfer.WriteToUDPAddrPort([]byte("more"), from))(t)
+			hears(t, c, "more")
+			testkit.Must(well.WriteToUDPAddrPort([]byte("first port"), from))(t)
+			testkit.Equal(t, "answer from", hears(t, c, "first port"), l.own(portOf(well)))
+			testkit.Equal(t, "flows", w.g.Stats().UDPFlows, 1)
+		})
+	}
+}
+
+// Nobody else's datagrams come by a flow's port: of another address than the one that was asked.
+func TestOthersHaveNoWayIn(t *testing.T) {
+	w := newRig(t, nil)
+	c := w.guest(1).unconnected(netip.AddrPortFrom(addr4Of(1), 2000))
+	well, other := hostUDP(t, net.IPv4(127, 0, 0, 1)), hostUDP(t, net.IPv4(127, 0, 0, 2))
+	testkit.Must(c.WriteTo([]byte("read"), net.UDPAddrFromAddrPort(own4(portOf(well)))))(t)
+	from := hears(t, well, "read")
+	testkit.Must(other.WriteToUDPAddrPort([]byte("mine"), from))(t)
+	testkit.Must(well.WriteToUDPAddrPort([]byte("data"), from))(t)
+	hears(t, c, "data")
+}
+
+// A guest behind a forward may answer from another port, too, and is sent to there by the port that its sender knows.
+func TestGuestsAnswerFromAnotherPort(t *testing.T) {
+	w := newRig(t, func(o *Options) {
+		o.NAT = false
+		o.Forwards = []Forward{{"udp", netip.MustParseAddrPort("127.0.0.1:0"), netip.AddrPortFrom(addr4Of(1), 69)}}
+	})
+	v := w.guest(1)
+	well := v.unconnected(netip.AddrPortFrom(addr4Of(1), 69))
+	transfer := v.unconnected(netip.AddrPortFrom(addr4Of(1), 3000))
+	c, at := hostUDP(t, net.IPv4(127, 0, 0, 1)), w.g.Forwards()[0].Listen
+	testkit.Must(c.WriteToUDPAddrPort([]byte("read"), at))(t)
+	asker := net.UDPAddrFromAddrPort(hears(t, well, "read"))
+	testkit.Must(transfer.WriteTo([]byte("data"), asker))(t)
+	from := hears(t, c, "data")
+	if from == at || from.Addr() != at.Addr() {
+		t.Errorf("it comes from %v", from)
+	}
+	testkit.Must(c.WriteToUDPAddrPort([]byte("ack"), from))(t)
+	testkit.Equal(t, "ack from", hears(t, transfer, "ack").String(), asker.String())
+	testkit.Must(well.WriteTo([]byte("first port"), asker))(t)
+	testkit.Equal(t, "answer from", hears(t, c, "first port"), at)
+	testkit.Must(c.WriteToUDPAddrPort([]byte("again"), at))(t)
+	testkit.Equal(t, "again from", hears(t, well, "again").String(), asker.String())
+}
+
+// isUnreachable says whether a frame tells the guest that a datagram to a port was for nobody, in whose name the error
+// quotes it (RFC 792; RFC 4443, 3.1).
+func isUnreachable(b []byte, from, to netip.AddrPort) bool {
+	if to.Addr().Is4() {
+		if len(b) < 70 || b[12] != 8 || b[13] != 0 || b[23] != protoICMP || b[34] != 3 || b[35] != 3 {
+			return false
+		}
+		ip, udp := header.IPv4(b[42:62]), header.UDP(b[62:70])
+		return checksumOf(b[34:]) == 0xffff && addrPort(ip.SourceAddress(), udp.SourcePort()) == from &&
+			addrPort(ip.DestinationAddress(), udp.DestinationPort()) == to
+	}
+	if len(b) < 110 || b[12] != 0x86 || b[20] != protoICMPv6 || b[54] != 1 || b[55] != 4 {
+		return false
+	}
+	ip, udp := header.IPv6(b[62:102]), header.UDP(b[102:110])
+	return addrPort(ip.SourceAddress(), udp.SourcePort()) == from &&
+		addrPort(ip.DestinationAddress(), udp.DestinationPort()) == to
+}
+
+// A guest hears that nobody listens where it sends to, from the address that it sent to; its flow and source port stay.
+func TestUnreachablePortsAreTold(t *testing.T) {
+	w := newRig(t, nil)
+	r := w.raw(1)
+	r.meet()
+	c := hostUDP(t, net.IPv4(127, 0, 0, 1))
+	from, to := netip.AddrPortFrom(addr4Of(1), 2000), own4(portOf(c))
+	at := c.LocalAddr().(*net.UDPAddr)
+	frame := r.udp4(gatewayMAC, from, to, []byte("hello"))
+	r.mustSend(frame)
+	first := hears(t, c, "hello")
+	c.Close()
+	r.mustSend(frame)
+	r.await("ICMP port unreachable", func(b []byte) bool {
+		r.answerARP(b)
+		return isUnreachable(b, from, to) && netip.AddrFrom4([4]byte(b[26:30])) == to.Addr()
+	})
+	c, err := net.ListenUDP("udp4", at)
+	testkit.OK(t, err)
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	r.mustSend(frame)
+	testkit.Equal(t, "source port after an error", hears(t, c, "hello"), first)
+	testkit.Equal(t, "flows", w.g.Stats().UDPFlows, 1)
+}
+
+// The same in IPv6, and by a guest's own stack.
+func TestUnreachablePortsAreToldToStacks(t *testing.T) {
+	for _, l := range loopbacks {
+		c := hostUDP(t, l.ip)
+		u := newRig(t, nil).guest(1).dialUDP(l.own(portOf(c)))
+		c.Close()
+		testkit.Eventually(t, l.name+": its stack hears of it", func() bool {
+			_, err := u.Write([]byte("hello"))
+			return err != nil && strings.Contains(err.Error(), "refused")
+		})
+		u.Close()
+	}
+}
+
+// A server that comes late gets what is sent from then on: an error of what was sent before eats no datagram of the
+// gateway's. The guest's own stack may refuse one to tell its program of the error; the next one goes.
+func TestServersMayComeLate(t *testing.T) {
+	for _, l := range loopbacks {
+		for _, early := range []int{1, 3} {
+			t.Run(fmt.Sprintf("%s, behind %d", l.name, early), func(t *testing.T) {
+				w := newRig(t, nil)
+				v := w.guest(1)
+				for range 20 {
+					c := hostUDP(t, l.ip)
+					at := c.LocalAddr().(*net.UDPAddr)
+					c.Close()
+					u := v.unconnected(netip.AddrPortFrom(l.addr(1), 0))
+					to := net.UDPAddrFromAddrPort(l.own(uint16(at.Port)))
+					for range early {
+						testkit.Must(u.WriteTo([]byte("early"), to))(t)
+					}
+					c, err := net.ListenUDP("udp", at)
+					if errors.Is(err, syscall.EADDRINUSE) { // somebody else's by now
+						continue
+					}
+					testkit.OK(t, err)
+					_ = c.SetDeadline(time.Now().Add(patience))
+					testkit.Must(u.WriteTo([]byte("second"), to))(t)
+					for b := make([]byte, 10); string(b) != "second"; b = b[:10] {
+						n, _, err := c.ReadFromUDPAddrPort(b)
+						testkit.OK(t, err)
+						b = b[:n]
+						if string(b) == "second" {
+							break
+						}
+					}
+					c.Close()
+					u.Close()
+				}
+			})
+		}
+	}
+}
+
+// So does a guest that comes late, behind a forward.
+func TestGuestsMayComeLate(t *testing.T) {
+	at := netip.AddrPortFrom(addr4Of(1), 90)
+	w := newRig(t, forwardUDP(at))
+	v := w.guest(1)
+	for range 20 {
+		c := testkit.Must(net.Dial("udp4", w.g.Forwards()[0].Listen.String()))(t)
+		testkit.Must(c.Write([]byte("early")))(t)
+		l := v.unconnected(at)
+		testkit.Must(c.Write([]byte("second")))(t)
+		b := make([]byte, 10)
+		for n := 0; string(b[:n]) != "second"; {
+			var err error
+			n, _, err = l.ReadFrom(b)
+			testkit.OK(t, err)
+		}
+		l.Close()
+		c.Close()
+	}
+}
+
+// clock is a clock that a test sets.
+type clock struct{ since atomic.Int64 }
+
+func (c *clock) now() time.Time          { return epoch.Add(time.Duration(c.since.Load())) }
+func (c *clock) advance(d time.Duration) { c.since.Add(int64(d)) }
+func (c *clock) set(g *Gateway)          { g.now = c.now }
+func (w *rig) sweep()                    { w.g.flows.sweep(w.g) }
+
+// A flow that is silent for almost two minutes is as it was, both ways, and behind a forward; then it ends (RFC 4787,
+// REQ-5).
+func TestFlowsLiveForTwoMinutes(t *testing.T) {
+	inner := netip.AddrPortFrom(addr4Of(1), 90)
+	var time clock
+	w := newRig(t, forwardUDP(inner), time.set)
+	v := w.guest(1)
+	server := hostUDP(t, net.IPv4(127, 0, 0, 1))
+	u := v.dialUDP(own4(portOf(server)))
+	defer u.Close()
+	testkit.Must(u.Write([]byte("first")))(t)
+	from := hears(t, server, "first")
+	l := v.unconnected(inner)
+	client := testkit.Must(net.Dial("udp4", w.g.Forwards()[0].Listen.String()))(t)
+	defer client.Close()
+	testkit.Must(client.Write([]byte("ask")))(t)
+	asker := net.UDPAddrFromAddrPort(hears(t, l, "ask"))
+	for range 2 {
+		time.advance(flowIdle - 1)
+		w.sweep()
+		testkit.Must(server.WriteToUDPAddrPort([]byte("news"), from))(t)
+		b := make([]byte, 10)
+		n := testkit.Must(u.Read(b))(t)
+		testkit.Equal(t, "news", string(b[:n]), "news")
+		testkit.Must(u.Write([]byte("second")))(t)
+		testkit.Equal(t, "source port", hears(t, server, "second"), from)
+		testkit.Must(l.WriteTo([]byte("late answer"), asker))(t)
+		n = testkit.Must(client.Read(b))(t)
+		testkit.Equal(t, "late answer", string(b[:n]), "late answe")
+	}
+	time.advance(flowIdle)
+	w.sweep()
+	testkit.Eventually(t, "both flows end", func() bool { return w.g.Stats().UDPOpen == 0 })
+}
+
+// A guest that asks from a new port each time, as a resolver does (RFC 5452), is answered each time: a flow of a
+// question and an answer goes first, and one that has more stays.
+func TestManyShortFlows(t *testing.T) {
+	var time clock
+	w := newRig(t, nil, time.set)
+	v := w.guest(1)
+	to := own4(udpEcho(t).Port())
+	long := v.dialUDP(to)
+	defer long.Close()
+	for range 2 {
+		testkit.OK(t, exchangeDatagram(long, []byte("hello")))
+	}
+	const more = 40
+	for range maxUDP - 1 + more {
+		time.advance(50e6) // 20 a second
+		u := v.dialUDP(to)
+		testkit.OK(t, exchangeDatagram(u, []byte("question")))
+		u.Close()
+	}
+	testkit.OK(t, exchangeDatagram(long, []byte("still here")))
+	s := w.g.Stats()
+	if s.UDPFlows <= maxUDP || s.Evicted != s.UDPFlows-maxUDP { // a port may come twice
+		t.Errorf("%d flows, %d evicted", s.UDPFlows, s.Evicted)
+	}
+	testkit.Equal(t, "refused", s.Refused, 0)
+}
+
+// A port of the switch that has few flows takes one of that which has most: the one that was silent for longest.
+func TestTheMostSilentFlowGoes(t *testing.T) {
+	var time clock
+	w := newRig(t, nil, time.set, func(g *Gateway) { g.udp.shares.all = 4 })
+	v, to := w.guest(1), own4(udpEcho(t).Port())
+	conns := make([]*gonet.UDPConn, 4)
+	for i := range conns {
+		conns[i] = v.dialUDP(to)
+		defer conns[i].Close()
+		for range 2 {
+			testkit.OK(t, exchangeDatagram(conns[i], []byte("hello")))
+		}
+		time.advance(1e9)
+	}
+	testkit.OK(t, exchangeDatagram(conns[0], []byte("again"))) // now 1 is
+	silent := conns[1].LocalAddr().(*net.UDPAddr).AddrPort()
+	other := w.guest(2).dialUDP(to)
+	defer other.Close()
+	testkit.OK(t, exchangeDatagram(other, []byte("hello")))
+	w.g.flows.mu.Lock()
+	defer w.g.flows.mu.Unlock()
+	for key := range w.g.flows.byKey {
+		if key.guest == silent {
+			t.Errorf("%v is there, which was silent for longest", silent)
+		}
+	}
+	testkit.Equal(t, "flows", len(w.g.flows.byKey), 4)
+}
+
+// bursts are of so many datagrams, of so many bytes.
+var bursts = []struct{ n, size int }{{4, 1400}, {128, 1400}, {128, 8192}, {16, 8192}, {4, 65507}}
+
+// count says how many datagrams of a size come until all of n have, or those that are counted as lost make up for the
+// rest.
+func count(t *testing.T, c net.PacketConn, n, size int, lost func() int) (came int) {
+	t.Helper()
+	b, end := make([]byte, 64<<10), time.Now().Add(patience)
+	defer func() { _ = c.SetReadDeadline(end) }()
+	for came < n {
+		_ = c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+		k, _, err := c.ReadFrom(b)
+		if err == nil && k == size {
+			came++
+		}
+		if err != nil && (came+lost() >= n || time.Now().After(end)) {
+			break
+		}
+	}
+	return came
+}
+
+// takesBursts says whether this machine's sockets may have the 4 MiB that bursts need.
+func takesBursts(t *testing.T) bool {
+	c := hostUDP(t, net.IPv4(127, 0, 0, 1))
+	testkit.OK(t, c.SetReadBuffer(forwardBuffer))
+	raw := testkit.Must(c.SyscallConn())(t)
+	n := 0
+	testkit.OK(t, raw.Control(func(fd uintptr) {
+		n, _ = syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF)
+	}))
+	return n >= forwardBuffer
+}
+
+// wholeBurst checks that all of a burst came where the host's sockets have room for it, and else that what did not was
+// counted.
+func wholeBurst(t *testing.T, what string, came, n, lost int) {
+	t.Helper()
+	if came+lost != n || takesBursts(t) && came != n {
+		t.Errorf("%s: %d of %d came, %d counted as lost", what, came, n, lost)
+	}
+}
+
+// A burst of datagrams at a forward arrives, to a guest whose MAC the gateway does not know yet; so does one back.
+func TestBurstsAtAForward(t *testing.T) {
+	at := netip.AddrPortFrom(addr4Of(1), 90)
+	for _, c := range bursts {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			w := newRig(t, forwardUDP(at))
+			lost := func() int { return int(w.g.Stats().UDPLost) }
+			l := w.guest(1).unconnected(at)
+			client := testkit.Must(net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(w.g.Forwards()[0].Listen)))(t)
+			defer client.Close()
+			testkit.OK(t, client.SetReadBuffer(forwardBuffer))
+			b := noise(c.size, 1)
+			for range c.n {
+				testkit.Must(client.Write(b))(t)
+			}
+			wholeBurst(t, "to the guest", count(t, l, c.n, c.size, lost), c.n, lost())
+			testkit.Must(client.Write([]byte("ask")))(t)
+			asker := net.UDPAddrFromAddrPort(hears(t, l, "ask"))
+			before := lost()
+			for range c.n {
+				testkit.Must(l.WriteTo(b, asker))(t)
+			}
+			back := func() int { return lost() - before }
+			wholeBurst(t, "to the client", count(t, client, c.n, c.size, back), c.n, back())
+		})
+	}
+}
+
+// Nor does one within a flow get lost, either way.
+func TestBurstsInAFlow(t *testing.T) {
+	for _, c := range bursts {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			w := newRig(t, nil)
+			lost := func() int { return int(w.g.Stats().UDPLost) }
+			server := hostUDP(t, net.IPv4(127, 0, 0, 1))
+			testkit.OK(t, server.SetReadBuffer(2*forwardBuffer))
+			u := w.guest(1).dialUDP(own4(portOf(server)))
+			defer u.Close()
+			testkit.Must(u.Write([]byte("hello")))(t)
+			from := hears(t, server, "hello")
+			b := noise(c.size, 1)
+			for range c.n {
+				testkit.Must(u.Write(b))(t)
+			}
+			wholeBurst(t, "to the server", count(t, server, c.n, c.size, lost), c.n, lost())
+			before := lost()
+			for range c.n {
+				testkit.Must(server.WriteToUDPAddrPort(b, from))(t)
+			}
+			down := func() int { return lost() - before }
+			wholeBurst(t, "to the guest", count(t, u, c.n, c.size, down), c.n, down())
+		})
+	}
+}
+
+// A frame with a tag of VLAN 0, which gives a priority only, is one without a tag (802.1Q, 9.6); one of a VLAN is not
+// for the gateway.
+func TestPriorityTags(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		tags []byte
+		want bool
+	}{
+		{"priority 1", []byte{0x81, 0, 0x20, 0}, true}, {"priority 0", []byte{0x81, 0, 0, 0}, true},
+		{"VLAN 5", []byte{0x81, 0, 0x20, 5}, false}, {"two tags", []byte{0x88, 0xa8, 0, 0, 0x81, 0, 0, 0}, false},
+	} {
+		w := newRig(t, nil)
+		r := w.raw(1)
+		r.meet()
+		tag := func(b []byte) []byte { return append(append(append([]byte{}, b[:12]...), c.tags...), b[12:]...) }
+		echo := udpEcho(t)
+		filtered := w.g.Stats().Filtered
+		_ = r.send(tag(r.arp(1, addr4Of(1), prefix4.Addr(), r.mac)))
+		_ = r.send(tag(r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 2000), own4(echo.Port()), []byte("x"))))
+		if !c.want {
+			testkit.Equal(t, c.name+": filtered", w.g.Stats().Filtered-filtered, 2)
+			continue
+		}
+		r.await("ARP", func(b []byte) bool { return isARP(b, 2) })
+		r.await("answer", func(b []byte) bool {
+			r.answerARP(b)
+			return len(b) > 42 && b[12] == 8 && b[13] == 0 && b[23] == splitter.ProtoUDP && b[42] == 'x'
+		})
+	}
+}

@@ -1,0 +1,60 @@
+package gateway
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"vnic.dev/vnic/stack/internal/ether"
+)
+
+// echo carries on an echo request of a guest's (RFC 792, RFC 4443, 4.1) to an address that is not the gateway's own,
+// whose it is netstack's to answer. Netstack calls it on the goroutine that brought it.
+func (g *Gateway) echo(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
+	v := stack.PayloadSince(pkt.TransportHeader())
+	defer v.Release()
+	guest, server := addrPort(id.RemoteAddress, 0).Addr(), addrPort(id.LocalAddress, 0).Addr()
+	proto, request := uint8(protoICMP), uint8(header.ICMPv4Echo)
+	if server.Is6() {
+		proto, request = protoICMPv6, uint8(header.ICMPv6EchoRequest)
+	}
+	b := v.AsSlice()
+	if len(b) < header.ICMPv4MinimumSize || b[0] != request || !g.o.NAT || g.isOwn(server) {
+		return false
+	}
+	key := flowKey{proto, netip.AddrPortFrom(guest, binary.BigEndian.Uint16(b[4:])), server}
+	g.carry(key, id, 0, pkt, append([]byte(nil), b...))
+	return true
+}
+
+// isOwn says whether an address is the gateway's.
+func (g *Gateway) isOwn(a netip.Addr) bool {
+	return a == g.o.Prefix4.Addr() || a == g.o.Prefix6.Addr() || a == g.port.filter.local6
+}
+
+// answerEcho brings an echo reply to the guest, with the identifier of its question: that which the host's socket has
+// put in its place is the socket's own (icmp(7)).
+func (f *flow) answerEcho(b []byte) {
+	g, v6 := f.gateway, f.key.server.Is6()
+	if len(b) < header.ICMPv4MinimumSize || !v6 && b[0] != uint8(header.ICMPv4EchoReply) ||
+		v6 && b[0] != uint8(header.ICMPv6EchoReply) {
+		return
+	}
+	binary.BigEndian.PutUint16(b[2:], 0)
+	binary.BigEndian.PutUint16(b[4:], f.key.guest.Port())
+	proto := header.ICMPv4ProtocolNumber
+	if v6 {
+		proto = header.ICMPv6ProtocolNumber
+		header.ICMPv6(b).SetChecksum(header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: b,
+			Src: ether.Address(f.key.server), Dst: ether.Address(f.key.guest.Addr())}))
+	} else {
+		header.ICMPv4(b).SetChecksum(^checksumOf(b))
+	}
+	if !g.awaitGuest(f.ctx, f.back, len(b)) {
+		g.count.udpLost.Add(1)
+		return
+	}
+	g.sendTo(f.back, proto, header.ICMPv4MinimumSize, b)
+}

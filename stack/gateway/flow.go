@@ -1,0 +1,334 @@
+package gateway
+
+import (
+	"context"
+	"math"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"vnic.dev/vnic/splitter"
+)
+
+// Bounds of a flow of datagrams.
+const (
+	flowIdle    = 2 * time.Minute // that it may be silent (RFC 4787, REQ-5; RFC 5508, REQ-2)
+	flowSockets = 8               // that send for it; the one that was opened first is closed
+	flowOpens   = 4               // of all flows, that are being opened: others wait, and are gone before if they must go
+)
+
+// flowKey is what a flow of NAT is known by: address-dependent filtering (RFC 4787, 5), so that a server may answer
+// from another port than it was asked at, as TFTP's do (RFC 1350, 4).
+type flowKey struct {
+	proto  uint8          // of IP: UDP, ICMP or ICMPv6
+	guest  netip.AddrPort // of an echo the port is its identifier
+	server netip.Addr     // as the guest has it
+}
+
+// flows are all that there are.
+type flows struct {
+	mu       sync.Mutex
+	byKey    map[flowKey]*flow         // of NAT
+	forwards map[forwardKey]*outerFlow // of forwards
+}
+
+func (fs *flows) find(key flowKey) *flow {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	return fs.byKey[key]
+}
+
+// flowLife is what is the same for all flows: how long they live.
+type flowLife struct {
+	clock func() time.Time
+	entry *entry
+	ctx   context.Context
+	end   context.CancelFunc // of ctx
+
+	last            atomic.Int64  // when a datagram passed, in nanoseconds since epoch
+	asked, answered atomic.Uint32 // datagrams to the other end, and from there
+}
+
+var epoch = time.Now()
+
+// begin takes a place for a flow; false: there is none for that owner. closed is called when the flow ends, whatever
+// ends it, on a goroutine that the gateway waits for, and gives the place back.
+func (l *flowLife) begin(g *Gateway, o owner, closed func()) bool {
+	if !g.begin() {
+		return false
+	}
+	l.clock = g.now
+	l.ctx, l.end = context.WithCancel(g.ctx)
+	l.touch()
+	if l.entry = g.udp.takeRanked(o, l.end, l.rank); l.entry == nil {
+		l.end()
+		g.end()
+		return false
+	}
+	g.count.udpFlows.Add(1)
+	context.AfterFunc(l.ctx, func() {
+		defer g.end()
+		closed()
+		l.entry.give()
+	})
+	return true
+}
+
+// touch notes that a datagram passes.
+func (l *flowLife) touch() { l.last.Store(int64(l.clock().Sub(epoch))) }
+
+// rank says which flow goes first if one has to: one with a question and an answer, which is likely to be over, before
+// any other; of both kinds that which was silent for longest.
+func (l *flowLife) rank() int64 {
+	if l.asked.Load() == 1 && l.answered.Load() == 1 {
+		return l.last.Load() - math.MaxInt64/2
+	}
+	return l.last.Load()
+}
+
+// sweep ends the flows that have been silent for too long.
+func (fs *flows) sweep(g *Gateway) {
+	since := int64(g.now().Add(-g.udpIdle).Sub(epoch))
+	end := func(l *flowLife) {
+		if l.last.Load() <= since {
+			l.end()
+		}
+	}
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	for _, f := range fs.byKey {
+		end(&f.flowLife)
+	}
+	for _, f := range fs.forwards {
+		end(&f.flowLife)
+	}
+}
+
+// sweepFlows does so again and again.
+func (g *Gateway) sweepFlows() {
+	for again := time.NewTicker(g.udpIdle / 8); ; {
+		select {
+		case <-again.C:
+			g.flows.sweep(g)
+		case <-g.ctx.Done():
+			again.Stop()
+			return
+		}
+	}
+}
+
+// flow is datagrams between a port of a guest's and a host beyond.
+type flow struct {
+	flowLife
+	backlog
+	key  flowKey
+	host netip.Addr   // the server's address as this machine has it
+	back *stack.Route // to the guest, from the server
+
+	// hears is connected to the host without a port, and receives what comes from its other ports; nil until the first
+	// socket is open. Under the backlog's mu, as what follows.
+	hears *flowSocket
+	sends []*flowSocket // in the order in which they were opened
+	old   []*flowSocket // that are closed, and whose readers may still wait for the guest
+}
+
+// outgoing is a datagram of a guest's.
+type outgoing struct {
+	to   permit // port 0: of an echo
+	port uint16 // the server's, as the guest has it; of a forward, the guest's
+	ttl  uint8
+	df   bool
+	data []byte
+}
+
+// flowOf finds a flow, or begins it; nil: there are too many. It is called on the goroutine that runs netstack.
+func (g *Gateway) flowOf(key flowKey, from owner, host netip.Addr) *flow {
+	f := g.flows.find(key)
+	if f != nil {
+		return f
+	}
+	f = &flow{key: key, host: host, back: g.routeTo(key.guest.Addr(), key.server)}
+	if f.back == nil {
+		return nil
+	}
+	f.backlog.init(g, f.now, f.later)
+	if !f.begin(g, from, f.close) {
+		f.back.Release()
+		return nil
+	}
+	g.flows.mu.Lock()
+	defer g.flows.mu.Unlock()
+	if f.ctx.Err() == nil { // else close has been here, or comes, and finds it gone
+		g.flows.byKey[key] = f
+	}
+	return f
+}
+
+// close closes the sockets, when the flow's context has ended.
+func (f *flow) close() {
+	fs := &f.gateway.flows
+	fs.mu.Lock()
+	if fs.byKey[f.key] == f {
+		delete(fs.byKey, f.key)
+	}
+	fs.mu.Unlock()
+	f.mu.Lock()
+	f.shut()
+	sockets := f.sends
+	if f.hears != nil {
+		sockets = append(sockets, f.hears)
+	}
+	sockets = append(sockets, f.old...)
+	f.sends, f.hears, f.old = nil, nil, nil
+	f.mu.Unlock()
+	closeAll(sockets)
+	f.back.Release()
+}
+
+// permitFor is the permit of a port of the server's that the flow sends to already.
+func (f *flow) permitFor(port uint16) (permit, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, s := range f.sends {
+		if s.port == port {
+			return s.to, true
+		}
+	}
+	return permit{}, false
+}
+
+// socketFor finds the socket by which a datagram goes. Under mu.
+func (f *flow) socketFor(d *outgoing) *flowSocket {
+	for _, s := range f.sends {
+		if s.port == d.port && s.ttl == d.ttl && s.df == d.df {
+			return s
+		}
+	}
+	return nil
+}
+
+// now sends a datagram if there is a socket for it that has room.
+func (f *flow) now(d *outgoing) bool {
+	s := f.socketFor(d)
+	if s == nil {
+		return false
+	}
+	err := s.write(d.data)
+	if err == unix.EAGAIN {
+		return false
+	}
+	f.sent(s, d, err)
+	return true
+}
+
+// sent sees to what the host says of a datagram, which is gone.
+func (f *flow) sent(s *flowSocket, d *outgoing, err error) {
+	switch {
+	case err == nil || f.ctx.Err() != nil:
+	case err == unix.EAGAIN || err == unix.ENOBUFS:
+		f.gateway.count.udpLost.Add(1)
+	default:
+		mtu := 0
+		if err == unix.EMSGSIZE {
+			mtu = s.pathMTU(f.key.server.Is6())
+		}
+		f.failed(err, mtu, d)
+	}
+}
+
+// later sends a datagram: it opens a socket for it, and waits for room.
+func (f *flow) later(d *outgoing) {
+	g := f.gateway
+	f.mu.Lock()
+	s := f.socketFor(d)
+	f.mu.Unlock()
+	if s == nil {
+		var err error
+		if s, err = f.open(d); err != nil {
+			if f.ctx.Err() == nil {
+				g.count.unreached.Add(1)
+				f.failed(err, 0, d)
+			}
+			f.endIfIdle()
+			return
+		}
+	}
+	f.sent(s, d, s.writeWaiting(f.ctx, d.data))
+}
+
+// endIfIdle ends a flow that has no socket, nor anything that waits for one.
+func (f *flow) endIfIdle() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.sends) == 0 && len(f.waiting) == 0 {
+		f.end()
+	}
+}
+
+// heard brings a datagram of the server's to the guest.
+func (f *flow) heard(s *flowSocket, from netip.AddrPort, b []byte) {
+	f.touch()
+	f.answered.Add(1)
+	switch {
+	case f.key.proto != splitter.ProtoUDP:
+		f.answerEcho(b)
+	case s.to.to.Port() != 0:
+		f.gateway.sendDatagram(f.ctx, f.back, s.port, f.key.guest.Port(), b)
+	case from.Addr().Unmap() == f.host.WithZone(""):
+		f.gateway.sendDatagram(f.ctx, f.back, from.Port(), f.key.guest.Port(), b)
+	}
+}
+
+// open opens the socket for a datagram. The first one of UDP comes with that which hears other ports of the host,
+// before anything is sent.
+func (f *flow) open(d *outgoing) (*flowSocket, error) {
+	select {
+	case f.gateway.opens <- struct{}{}:
+		defer func() { <-f.gateway.opens }()
+	case <-f.ctx.Done():
+		return nil, f.ctx.Err()
+	}
+	f.mu.Lock()
+	local := uint16(0)
+	if f.hears != nil {
+		local = f.hears.local
+	}
+	f.mu.Unlock()
+	s, err := f.socket(Flow{Proto: f.key.proto, To: d.to.to, Local: local, TTL: d.ttl, DF: d.df}, d)
+	if err != nil {
+		return nil, err
+	}
+	var hears *flowSocket
+	if f.key.proto == splitter.ProtoUDP && local == 0 {
+		all := Flow{Proto: f.key.proto, To: netip.AddrPortFrom(d.to.to.Addr(), 0), Local: s.local}
+		if hears, err = f.socket(all, &outgoing{}); err != nil {
+			s.drop()
+			return nil, err
+		}
+	}
+	f.mu.Lock()
+	if f.shutDown {
+		f.mu.Unlock()
+		s.drop()
+		hears.drop()
+		return nil, context.Canceled
+	}
+	if len(f.sends) == flowSockets { // nobody waits for its reader, which may wait for the guest
+		f.old = append(slices.DeleteFunc(f.old, (*flowSocket).ended), f.sends[0])
+		f.sends[0].close()
+		f.sends = slices.Delete(f.sends, 0, 1)
+	}
+	f.sends = append(f.sends, s)
+	s.start(f.gateway, f)
+	if hears != nil {
+		f.hears = hears
+		hears.start(f.gateway, f)
+	}
+	f.mu.Unlock()
+	return s, nil
+}

@@ -1,0 +1,203 @@
+package gateway
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/stack/internal/ether"
+)
+
+// trouble is what became of a datagram of a guest's, as ICMP says it (RFC 792, RFC 4443).
+type trouble struct {
+	typ, code uint8
+	mtu       uint32     // of the path; 0: that is not the trouble
+	from      netip.Addr // who says so; not valid: the gateway
+}
+
+// Of a guest's datagram, an error has what fits into the least packet that each host takes: 576 bytes (RFC 1812,
+// 4.3.2.3) and 1280 (RFC 4443, 2.4 c).
+const (
+	quoted4 = 576 - header.IPv4MinimumSize - header.ICMPv4MinimumSize
+	quoted6 = header.IPv6MinimumMTU - header.IPv6MinimumSize - header.ICMPv6MinimumSize - 4
+)
+
+// troubled tells the guest what became of a datagram of its.
+func (f *flow) troubled(s *flowSocket, oob []byte, to netip.AddrPort, b []byte) {
+	if t, ok := f.troubleOf(oob); ok {
+		d := outgoing{port: s.port, data: b}
+		if s.to.to.Port() == 0 {
+			d.port = to.Port()
+		}
+		f.tell(t, &d)
+	}
+}
+
+// troubleOf reads a socket's extended error; false if it is none that a guest hears of.
+func (f *flow) troubleOf(oob []byte) (t trouble, ok bool) {
+	list, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return t, false
+	}
+	for _, m := range list {
+		v4 := m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_RECVERR
+		v6 := m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_RECVERR
+		if v4 || v6 {
+			return f.parseError(m.Data)
+		}
+	}
+	return t, false
+}
+
+// parseError reads a sock_extended_err (linux/errqueue.h): errno 4, origin 1, type 1, code 1, padding 1, info 4, data
+// 4, and the address of who says so.
+func (f *flow) parseError(b []byte) (t trouble, ok bool) {
+	if len(b) < 16 {
+		return t, false
+	}
+	t.typ, t.code, t.mtu = b[5], b[6], binary.NativeEndian.Uint32(b[8:])
+	switch b[4] {
+	case unix.SO_EE_ORIGIN_LOCAL: // who sends the datagram hears it, too, and has its bytes
+	case unix.SO_EE_ORIGIN_ICMP:
+		ok = f.key.server.Is4() && (t.typ == uint8(header.ICMPv4DstUnreachable) || t.typ == uint8(header.ICMPv4TimeExceeded))
+		if t.typ != uint8(header.ICMPv4DstUnreachable) || t.code != uint8(header.ICMPv4FragmentationNeeded) {
+			t.mtu = 0
+		}
+		if b = b[16:]; len(b) >= unix.SizeofSockaddrInet4 {
+			t.from = netip.AddrFrom4([4]byte(b[4:8]))
+		}
+	case unix.SO_EE_ORIGIN_ICMP6:
+		ok = f.key.server.Is6() && t.typ >= uint8(header.ICMPv6DstUnreachable) && t.typ <= uint8(header.ICMPv6TimeExceeded)
+		if t.typ != uint8(header.ICMPv6PacketTooBig) {
+			t.mtu = 0
+		}
+		if b = b[16:]; len(b) >= unix.SizeofSockaddrInet6 {
+			t.from = netip.AddrFrom16([16]byte(b[8:24]))
+		}
+	}
+	return t, ok
+}
+
+// troubleFor is what a guest hears of an error of the host's own.
+func (f *flow) troubleFor(err error, mtu uint32) (t trouble, ok bool) {
+	v6 := f.key.server.Is6()
+	unreachable := func(code4 header.ICMPv4Code, code6 header.ICMPv6Code) (trouble, bool) {
+		if v6 {
+			return trouble{typ: uint8(header.ICMPv6DstUnreachable), code: uint8(code6)}, true
+		}
+		return trouble{typ: uint8(header.ICMPv4DstUnreachable), code: uint8(code4)}, true
+	}
+	switch {
+	case errors.Is(err, unix.EMSGSIZE) && v6:
+		return trouble{typ: uint8(header.ICMPv6PacketTooBig), mtu: mtu}, mtu != 0
+	case errors.Is(err, unix.EMSGSIZE):
+		t, _ = unreachable(header.ICMPv4FragmentationNeeded, 0)
+		t.mtu = mtu
+		return t, mtu != 0
+	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EADDRNOTAVAIL), errors.Is(err, unix.EAFNOSUPPORT):
+		return unreachable(header.ICMPv4NetUnreachable, header.ICMPv6NetworkUnreachable)
+	case errors.Is(err, unix.EHOSTUNREACH):
+		return unreachable(header.ICMPv4HostUnreachable, header.ICMPv6AddressUnreachable)
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		return unreachable(header.ICMPv4AdminProhibited, header.ICMPv6Prohibited)
+	}
+	return t, false
+}
+
+// failed tells the guest why a datagram does not go on. mtu is of its path, where it is too long for that.
+func (f *flow) failed(err error, mtu int, d *outgoing) {
+	if t, ok := f.troubleFor(err, uint32(mtu)); ok {
+		f.tell(t, d)
+	}
+}
+
+// tell sends an error to the guest, as often as netstack does. It comes from who has found it: the server by the
+// address that the guest has of it, and this machine by the gateway's.
+func (f *flow) tell(t trouble, d *outgoing) {
+	from := t.from.Unmap()
+	switch {
+	case from == f.host:
+		from = f.key.server
+	case !from.IsGlobalUnicast() || f.gateway.ours(from) || f.gateway.host.has(from):
+		from = f.gateway.own(f.key.server)
+	}
+	var udp [header.UDPMinimumSize]byte
+	quoted := d.data
+	if f.key.proto == splitter.ProtoUDP {
+		header.UDP(udp[:]).Encode(&header.UDPFields{SrcPort: f.key.guest.Port(), DstPort: d.port,
+			Length: uint16(min(len(d.data)+len(udp), 0xffff))})
+		quoted = append(udp[:], quoted...)
+	} else if len(quoted) >= header.ICMPv4MinimumSize {
+		quoted = append([]byte(nil), quoted...)
+		binary.BigEndian.PutUint16(quoted[4:], f.key.guest.Port())
+	}
+	f.gateway.sendError(t, from, f.key, quoted)
+}
+
+// own is the gateway's own address of a family.
+func (g *Gateway) own(family netip.Addr) netip.Addr {
+	if family.Is4() {
+		return g.o.Prefix4.Addr()
+	}
+	return g.o.Prefix6.Addr()
+}
+
+// ours says whether an address is of the guests' networks, where nobody beyond is.
+func (g *Gateway) ours(a netip.Addr) bool { return g.o.Prefix4.Contains(a) || g.o.Prefix6.Contains(a) }
+
+// sendError sends an ICMP error about a guest's packet to a server, of which body is what comes behind the IP header.
+func (g *Gateway) sendError(t trouble, from netip.Addr, about flowKey, body []byte) {
+	if !from.IsValid() || from.Is4() != about.guest.Addr().Is4() || !g.ns.AllowICMPMessage() {
+		return
+	}
+	r := g.routeTo(about.guest.Addr(), from)
+	if r == nil {
+		return
+	}
+	defer r.Release()
+	src, dst := ether.Address(about.guest.Addr()), ether.Address(about.server)
+	if from.Is4() {
+		body = body[:min(len(body), quoted4-header.IPv4MinimumSize)]
+		b := make([]byte, header.ICMPv4MinimumSize+header.IPv4MinimumSize, header.ICMPv4MinimumSize+quoted4)
+		h, ip := header.ICMPv4(b), header.IPv4(b[header.ICMPv4MinimumSize:])
+		h.SetType(header.ICMPv4Type(t.typ))
+		h.SetCode(header.ICMPv4Code(t.code))
+		h.SetMTU(uint16(min(t.mtu, 0xffff)))
+		ip.Encode(&header.IPv4Fields{TotalLength: uint16(header.IPv4MinimumSize + len(body)), TTL: 1, Protocol: about.proto,
+			SrcAddr: src, DstAddr: dst})
+		ip.SetChecksum(^ip.CalculateChecksum())
+		b = append(b, body...)
+		header.ICMPv4(b).SetChecksum(^checksumOf(b))
+		g.sendTo(r, header.ICMPv4ProtocolNumber, header.ICMPv4MinimumSize, b)
+		return
+	}
+	body = body[:min(len(body), quoted6-header.IPv6MinimumSize)]
+	b := make([]byte, header.ICMPv6HeaderSize+4+header.IPv6MinimumSize, header.ICMPv6HeaderSize+4+quoted6)
+	h, ip := header.ICMPv6(b), header.IPv6(b[header.ICMPv6HeaderSize+4:])
+	h.SetType(header.ICMPv6Type(t.typ))
+	h.SetCode(header.ICMPv6Code(t.code))
+	binary.BigEndian.PutUint32(b[header.ICMPv6HeaderSize:], t.mtu)
+	ip.Encode(&header.IPv6Fields{PayloadLength: uint16(len(body)), HopLimit: 1,
+		TransportProtocol: tcpip.TransportProtocolNumber(about.proto), SrcAddr: src, DstAddr: dst})
+	b = append(b, body...)
+	header.ICMPv6(b).SetChecksum(header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: b,
+		Src: ether.Address(from), Dst: src}))
+	g.sendTo(r, header.ICMPv6ProtocolNumber, header.ICMPv6HeaderSize+4, b)
+}
+
+// sendTo sends a packet to a guest, of which the first bytes are the transport header. It does not wait.
+func (g *Gateway) sendTo(r *stack.Route, proto tcpip.TransportProtocolNumber, headerLen int, b []byte) {
+	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{ReserveHeaderBytes: int(r.MaxHeaderLength()) + headerLen,
+		Payload: buffer.MakeWithData(b[headerLen:])})
+	defer pkt.DecRef()
+	pkt.TransportProtocolNumber = proto
+	copy(pkt.TransportHeader().Push(headerLen), b)
+	_ = r.WritePacket(stack.NetworkHeaderParams{Protocol: proto, TTL: r.DefaultTTL()}, pkt)
+}

@@ -1,0 +1,65 @@
+package gateway
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"strings"
+)
+
+// hostSearch are the domains that this machine completes names by, as they are when the gateway begins.
+func hostSearch() []string {
+	f, err := os.Open(resolvConf)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	return readSearch(f)
+}
+
+// readSearch reads the search list of resolv.conf(5): of several lines the last one counts. What is no name of a domain
+// is left out, as is what is beyond maxSearch and maxSearchLen.
+func readSearch(r io.Reader) (found []string) {
+	for lines := bufio.NewScanner(r); lines.Scan(); {
+		words := strings.Fields(lines.Text())
+		if len(words) == 0 || words[0] != "search" && words[0] != "domain" {
+			continue
+		}
+		found = nil
+		n := 0
+		for _, w := range words[1:] {
+			w = strings.ToLower(strings.TrimSuffix(w, "."))
+			if n += len(w) + 1; len(found) == maxSearch || n > maxSearchLen {
+				break
+			}
+			if isDomain(w) {
+				found = append(found, w)
+			}
+		}
+	}
+	return found
+}
+
+// isDomain says whether a name is one of a domain, without the dot at its end.
+func isDomain(name string) bool {
+	if len(name) > 253 { // RFC 1035, 2.3.4
+		return false
+	}
+	for label := range strings.SplitSeq(name, ".") {
+		if !IsLabel(label) {
+			return false
+		}
+	}
+	return true
+}
+
+// encodeNames encodes names as DNS does, without compression (RFC 1035, 3.1).
+func encodeNames(names []string) (b []byte) {
+	for _, name := range names {
+		for label := range strings.SplitSeq(name, ".") {
+			b = append(append(b, byte(len(label))), label...)
+		}
+		b = append(b, 0)
+	}
+	return b
+}

@@ -1,0 +1,53 @@
+package uplink
+
+import (
+	"fmt"
+	"net"
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// Invariant: uplink: Peers that connect and hang up as often as they like are few lines of the log, which say how many
+// were left out.
+func TestPeersThatComeAndGoAreFewLines(t *testing.T) {
+	testkit.LeavesNothing(t)
+	path := t.TempDir() + "/up"
+	a := newSide(t, 1, Config{Stream: &Stream{Listen: path}}, 1500)
+	const peers = 500
+	for i := range peers {
+		c := testkit.Must(net.Dial("unix", path))(t)
+		if i%2 == 0 { // a length that no frame has
+			_, _ = c.Write([]byte{0xff, 0xff, 0xff, 0xff})
+		}
+		testkit.OK(t, c.Close())
+	}
+	before := a.log.having("peer")
+	if before > peers/10 {
+		t.Errorf("%d lines", before)
+	}
+	// A peer that stays has the uplink after all of them.
+	c := testkit.Must(net.Dial("unix", path))(t)
+	defer c.Close()
+	f := plain(macOf(9), a.mac, "hello")
+	testkit.Must(c.Write(streamOf(f)))(t)
+	a.gets(f)
+	if n := a.log.having("peer"); n > peers/10 {
+		t.Errorf("%d lines", n)
+	}
+}
+
+// A socket that the network reaches is said, as its first peer has the uplink.
+func TestListenerForTheNetworkIsSaid(t *testing.T) {
+	testkit.LeavesNothing(t)
+	path := t.TempDir() + "/up"
+	for at, want := range map[string]int{"127.0.0.1": 0, "localhost": 0, "0.0.0.0": 1, "127.9.9.9": 0, path: 0} {
+		if at != path {
+			_, port := loopback()
+			at = fmt.Sprintf("%s:%d", at, port.Port())
+		}
+		a := newSide(t, 1, Config{Stream: &Stream{Listen: at}}, 1500)
+		testkit.Equal(t, at, a.log.having("WARN", "listens for the network", "127.0.0.1 or a file"), want)
+		testkit.OK(t, a.up.Close())
+	}
+}
