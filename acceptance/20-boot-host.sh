@@ -13,13 +13,33 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
+	"time"
 )
 
-// A server of bytes, an echo by UDP, and an end when it is told to.
+// A server of bytes, an echo by UDP, a question to another server, and an end when it is told to.
 func main() {
+	if len(os.Args) > 1 { // the host's: it says one word
+		l, err := net.Listen("tcp", os.Args[1])
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println(l.Addr().(*net.TCPAddr).Port)
+		panic(http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })))
+	}
+	http.HandleFunc("/ask/", func(w http.ResponseWriter, r *http.Request) {
+		c := http.Client{Timeout: 20 * time.Second}
+		answer, err := c.Get("http://" + r.URL.Path[len("/ask/"):])
+		if err != nil {
+			fmt.Fprint(w, err)
+			return
+		}
+		defer answer.Body.Close()
+		io.Copy(w, answer.Body)
+	})
 	http.HandleFunc("/hello", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello from the guest") })
 	http.HandleFunc("/bytes", func(w http.ResponseWriter, _ *http.Request) {
 		for range 4 << 10 {
@@ -105,6 +125,19 @@ holds stat.json 'command == "boot"' 'ports.0.name == "guest0"' 'ports.0.link.sen
 "${nobody[@]}" "$home/vnic" stat $pid --once | grep -E '^ +guest0 +wire +tx' | sed 's/^/ok  /'
 url=$(sed -n 's/^note: metrics at \(.*\)/\1/p' err)
 curl -sS --noproxy '*' "$url" > metrics 2> curl || true
+# The gateway's address is the host's loopback to a guest of boot: it reaches servers there, and none of vnic's own.
+"${nobody[@]}" "$home/server" 127.0.0.1:0 > host.port & host=$!
+for _ in $(seq 100); do [ ! -s host.port ] || break; sleep 0.1; done
+metrics=${url#*127.0.0.1:} metrics=${metrics%%/*}
+got=$(get "/ask/10.118.110.254:$(cat host.port)")
+[ "$got" = hello ] || fail "a guest reaches no server of the host: $got"
+got=$(get "/ask/10.118.110.254:$metrics/metrics")
+case $got in
+*refused*) ;;
+*) fail "a guest reaches --metrics of its own vnic: $got" ;;
+esac
+kill $host
+echo "ok   --metrics at port $metrics is refused to the guest: $got"
 [ ! -s metrics ] || awk \
   '$1 == "vnic_link_bytes_total{direction=\"tx\",port=\"guest0\"}" && $2 >= 4194304 { ok = 1 } END { exit !ok }' \
   metrics ||
