@@ -274,6 +274,23 @@ kill -TERM "$server"; wait "$server" || fail "serve: status $?: $(cat err.serve)
 no_sockets "serve, behind that QEMU"
 echo "ok   memory of a private backend is named, and QEMU goes on"
 
+echo "== serve comes back with fewer queues than QEMU has"
+serve --socket-path s/few --queues 4
+timeout 100 "$vnic" qemu -- -S -M q35,memory-backend=ram -m 64M \
+  -object memory-backend-memfd,id=ram,size=64M,share=on -chardev socket,id=n,path=s/few,reconnect-ms=200 \
+  -netdev vhost-user,id=n,chardev=n,queues=4 -device virtio-net-pci,netdev=n,mq=on,romfile= \
+  -display none -accel tcg > out.qemu 2>&1 < /dev/null & qemu=$!
+wait_for grep -q 'connected$' err.serve
+kill -TERM "$server"; wait "$server" || fail "serve: status $?: $(cat err.serve)"
+serve --socket-path s/few --queues 1
+pid=$qemu until_ sh -c '[ "$(grep -c "you are asking more queues" out.qemu)" -ge 10 ]' # so often it hangs up
+kill -TERM $qemu; wait $qemu || true
+once 'connected$' err.serve && once 'hung up$' err.serve && [ "$(wc -l < err.serve)" = 3 ] && \
+  once "hangs up behind GET_FEATURES again and again: .* more queues.*Offered are queue pairs: 1; .*--queues" err.serve
+kill -TERM "$server"; wait "$server" || fail "serve: status $?: $(cat err.serve)"
+no_sockets "serve, behind that QEMU"
+echo "ok   $(grep -o 'process .* again and again' err.serve), which is said once"
+
 echo "== run with --pcap and --metrics"
 for sig in INT HUP KILL; do
   begin --guest inproc --size 1M --gpu-memory 32M --pcap "$work/pcap" --metrics 127.0.0.1:0 --pause-at transfer
