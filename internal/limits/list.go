@@ -139,7 +139,8 @@ const (
 	PageEnd = Limit(500 * time.Millisecond)
 	// Directory is how long another vnic may hold the lock of a socket's directory: it takes a millisecond.
 	Directory = Limit(2 * time.Second)
-	// Dial is how long the host's network may take for a guest's connection, and Resolver one of its resolvers.
+	// Dial is how long the host's network may take for a guest's connection, and then the guest to confirm it; Resolver
+	// is how long one of the host's resolvers may take.
 	Dial     = Limit(10 * time.Second)
 	Resolver = Limit(2 * time.Second)
 	// Uplink is how long the other end of an uplink may take to take our connection.

@@ -82,9 +82,10 @@ func (s *dnsServer) is(a netip.AddrPort) bool {
 	return a.Port() == portDNS && (a.Addr() == s.g.o.Prefix4.Addr() || a.Addr() == s.g.o.Prefix6.Addr())
 }
 
-// connection answers questions over TCP (RFC 7766), of a connection that a guest asks for. made says that it has it.
-func (s *dnsServer) connection(r *tcp.ForwarderRequest, o owner, made func()) {
-	ctx, end := context.WithCancel(s.g.ctx)
+// connection answers questions over TCP (RFC 7766), of a connection that a guest asks for, until ctx ends. It calls made
+// when the guest has the connection.
+func (s *dnsServer) connection(ctx context.Context, r *tcp.ForwarderRequest, o owner, made func()) {
+	ctx, end := context.WithCancel(ctx)
 	defer end()
 	if !s.g.unfinished.room(o) {
 		s.g.count.refused.Add(1)
@@ -99,9 +100,10 @@ func (s *dnsServer) connection(r *tcp.ForwarderRequest, o owner, made func()) {
 	defer entry.give()
 	id := r.ID()
 	wq := new(waiter.Queue)
-	ep, err := r.CreateEndpoint(wq)
+	ep, err := s.g.handshake(ctx, r, wq)
 	r.Complete(err != nil)
 	if err != nil {
+		s.g.count.unreached.Add(1)
 		return
 	}
 	made()

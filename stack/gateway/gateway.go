@@ -25,6 +25,9 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
+// abortAgain is the interval at which an endpoint is looked for that netstack is making, to be aborted.
+const abortAgain = 5 * time.Millisecond
+
 // Gateway is a gateway that serves.
 type Gateway struct {
 	o      Options
@@ -57,6 +60,8 @@ type Gateway struct {
 	host      *hostAddrs
 	udpIdle   time.Duration
 	askTime   time.Duration
+
+	confirmTime time.Duration // that a guest has to confirm a connection that it asks for
 
 	dialResolver func(ctx context.Context, network string, to permit) (net.Conn, error)
 	listenHost   func(at netip.AddrPort) (Datagrams, error)
@@ -94,7 +99,8 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 	}
 	netlog.Quiet()
 	g := &Gateway{o: o, log: o.Log.With("port", o.Name), sw: sw, resolvers: hostResolvers, dial: dialHost,
-		host: newHostAddrs(net.InterfaceAddrs), udpIdle: flowIdle, now: time.Now, askTime: limits.Resolver.Here(),
+		host: newHostAddrs(net.InterfaceAddrs), udpIdle: flowIdle, now: time.Now,
+		askTime: limits.Resolver.Here(), confirmTime: limits.Dial.Here(),
 		dialResolver: dialHost, listenHost: listenHost,
 		openFlow:   func(ctx context.Context, f Flow, _ permit) (*net.UDPConn, error) { return f.open(ctx) },
 		openAnswer: openAnswer, told: map[uint32]*nic.LogLimit{},
@@ -305,7 +311,7 @@ func (g *Gateway) Close() error {
 		g.work.Wait()
 	}()
 	g.ns.Close()
-	for again := time.NewTicker(5 * time.Millisecond); ; {
+	for again := time.NewTicker(abortAgain); ; {
 		for _, e := range g.ns.RegisteredEndpoints() { // also of a handshake that began just now
 			e.Abort()
 		}

@@ -4,13 +4,16 @@ import (
 	"context"
 	"net"
 	"sync"
+	"time"
 
+	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
 
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // takeTCP counts one connection more, which end resets; nil: there is none for that owner. Those without an owner whose
@@ -38,7 +41,7 @@ type asked struct {
 	entry *entry
 	to    []permit // the host's end
 	ctx   context.Context
-	end   context.CancelFunc // of ctx: nobody waits for it any more
+	end   context.CancelFunc // of ctx: it made room for another one, or its guest is gone
 }
 
 // segment gets the segments of TCP that belong to no connection; false: they are refused.
@@ -113,10 +116,10 @@ func (p *pending) connection(r *tcp.ForwarderRequest) {
 	defer a.end()
 	from := a.entry.owner
 	if a.to == nil {
-		g.dns.connection(r, from, made)
+		g.dns.connection(a.ctx, r, from, made)
 		return
 	}
-	ctx, end := context.WithCancel(g.ctx)
+	ctx, end := context.WithCancel(a.ctx)
 	defer end()
 	entry := g.takeTCP(from, end)
 	if entry == nil {
@@ -126,17 +129,15 @@ func (p *pending) connection(r *tcp.ForwarderRequest) {
 	defer entry.give()
 	dial, cancel := context.WithTimeout(ctx, limits.Dial.Here())
 	defer cancel()
-	stop := context.AfterFunc(a.ctx, cancel)
 	c, err := g.dialFirst(dial, a.to)
 	if err != nil {
 		g.count.unreached.Add(1)
 		r.Complete(true)
 		return
 	}
-	stop()
 	host := hostConn{c.(*net.TCPConn)}
 	wq := new(waiter.Queue)
-	ep, terr := r.CreateEndpoint(wq)
+	ep, terr := g.handshake(ctx, r, wq)
 	if terr != nil {
 		g.count.unreached.Add(1)
 		host.reset()
@@ -150,4 +151,35 @@ func (p *pending) connection(r *tcp.ForwarderRequest) {
 	g.count.tcpFlows.Add(1)
 	splice(ctx, newGuestConn(wq, ep), host)
 	g.unfinished.add(from, ep, bufs)
+}
+
+// handshake makes the guest's end of a connection that it asks for. The guest has limits.Dial to confirm it, and only as
+// long as ctx lasts: netstack by itself waits for two minutes, and nothing but Abort ends that.
+func (g *Gateway) handshake(ctx context.Context, r *tcp.ForwarderRequest, wq *waiter.Queue) (tcpip.Endpoint,
+	tcpip.Error) {
+	ctx, cancel := context.WithTimeout(ctx, g.confirmTime)
+	defer cancel()
+	id := r.ID()
+	proto := ether.Protocol(addrPort(id.LocalAddress, 0).Addr())
+	made, aborted := make(chan struct{}), make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(aborted)
+		for again := time.NewTicker(abortAgain); ; { // the endpoint may not be there yet
+			if e := g.ns.FindTransportEndpoint(proto, tcp.ProtocolNumber, id, ether.NIC); e != nil {
+				e.Abort()
+			}
+			select {
+			case <-again.C:
+			case <-made:
+				again.Stop()
+				return
+			}
+		}
+	})
+	ep, err := r.CreateEndpoint(wq)
+	close(made)
+	if !stop() {
+		<-aborted // before another connection can have this ID
+	}
+	return ep, err
 }

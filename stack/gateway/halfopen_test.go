@@ -1,0 +1,66 @@
+package gateway
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/splitter"
+)
+
+// A connection that its guest asks for and does not confirm ends at once when it makes room for another guest's, and
+// when its guest begins anew, and else in time. Nothing of it is left.
+func TestHalfOpenConnectionsEnd(t *testing.T) {
+	const n = 4
+	echo := own4(echoServer(t, "tcp4").Port())
+	for _, to := range []struct {
+		name string
+		at   netip.AddrPort
+	}{{"NAT", echo}, {"DNS", own4(portDNS)}} {
+		for _, c := range []struct {
+			name     string
+			limit    time.Duration
+			halfOpen int // that are waited for before the end
+			end      func(w *rig, r *raw)
+			left     int
+		}{
+			{"in time", time.Millisecond, 0, func(*rig, *raw) {}, 0},
+			{"restart", time.Hour, n, func(_ *rig, r *raw) { r.link.Restarted() }, 0},
+			{"evicted", time.Hour, n, func(w *rig, _ *raw) {
+				c := w.guest(2).mustDial(echo)
+				testkit.OK(t, exchange(c, []byte("hello")))
+				c.Close()
+			}, n - 1},
+		} {
+			t.Run(to.name+", "+c.name, func(t *testing.T) {
+				w := newRig(t, nil, func(g *Gateway) {
+					g.confirmTime, g.pending = c.limit, newQuota(n, &g.count)
+				})
+				r := w.raw(1)
+				r.meet()
+				for i := range uint16(n) {
+					r.mustSend(r.syn(netip.AddrPortFrom(addr4Of(1), 1000+i), to.at))
+				}
+				flags := func(want uint8) func(b []byte) bool {
+					return func(b []byte) bool {
+						r.answerARP(b)
+						return len(b) >= 54 && b[12] == 8 && b[13] == 0 && b[23] == splitter.ProtoTCP && b[47]&want == want
+					}
+				}
+				for range c.halfOpen {
+					r.await("SYN and ACK", flags(splitter.SYN|splitter.ACK))
+				}
+				c.end(w, r)
+				for range n - c.left {
+					r.await("reset", flags(splitter.RST))
+				}
+				testkit.Eventually(t, "they have ended", func() bool {
+					s := w.g.Stats()
+					return s.TCPOpen+w.g.dns.conns.taken() == int64(c.left) && w.g.pending.taken() == int64(c.left) &&
+						s.Unreached == uint64(n-c.left)
+				})
+			})
+		}
+	}
+}
