@@ -49,6 +49,29 @@ func (q *backlog) send(d outgoing) {
 	}
 }
 
+// buffer gives the buffer for one more of a flow's sockets. Where there is none, that which was opened first ends, and
+// leaves it its own.
+func (q *backlog) buffer(e *entry, sockets *[]*flowSocket) (b *buffers) {
+	var oldest *flowSocket
+	q.mu.Lock()
+	switch n := len(*sockets); {
+	case n == 0:
+		b = q.gateway.sockets.take(e.owner, e.nth, 1)
+	case n < flowSockets:
+		b = q.gateway.sockets.more(e.owner, e.nth)
+	}
+	if b == nil {
+		oldest = (*sockets)[0]
+		*sockets = slices.Delete(*sockets, 0, 1)
+	}
+	q.mu.Unlock()
+	if oldest != nil {
+		oldest.close()
+		b = oldest.bufs
+	}
+	return b
+}
+
 // next takes a datagram that waits; false: there is none left, and flush ends.
 func (q *backlog) next() (d outgoing, ok bool) {
 	q.mu.Lock()

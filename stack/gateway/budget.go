@@ -16,48 +16,88 @@ const (
 	bufferSpare = bufferAll - 2*bufferLeast*(maxTCP+maxDNSConns) - bufferLeast*maxUnfinished
 )
 
-// budget is what connections share of bufferSpare. Of n ports that have some, each has one in n+1 at the most, so that
-// there is something left for one more.
+// Bounds of the sockets of all flows of datagrams, but for those that forwards listen on: in bytes of what they keep
+// until it is read (SO_RCVBUF, of which the kernel makes twice as much, socket(7)), as far as net.core.rmem_max allows
+// that.
+const (
+	flowBuffer = 2 << 20  // of a socket, at most
+	flowLeast  = 64 << 10 // the same, whatever others have
+	flowAll    = 256 << 20
+	// flowSpare is what flows share: for larger buffers, and for more sockets than the two that each has.
+	flowSpare = flowAll - 2*flowLeast*maxUDP
+	// flowSocketsAll is how many sockets there can be, then.
+	flowSocketsAll = 2*maxUDP + flowSpare/flowLeast
+)
+
+// budget is so many bytes of buffers, which ports of the switch share. Of n ports that have some, each has one in n+1 at
+// the most, so that there is something left for one more.
 type budget struct {
+	most, least int // of a buffer
+	spare       int // for what is above the least
+
 	mu   sync.Mutex
 	left int
 	by   map[owner]int // bytes; no zeros
 }
 
-// buffers are those of a connection.
+func newBudget(most, least, spare int) *budget {
+	return &budget{most: most, least: least, spare: spare, left: spare, by: map[owner]int{}}
+}
+
+// buffers are those of a connection, or of a socket.
 type buffers struct {
 	b     *budget
 	owner owner
-	size  int // each way
+	size  int // of each
 	held  int // of the budget
 }
 
-// bufferOf is the most that the n-th connection of a port has each way, from 1 on: less the more there are, and from
-// the 64th on the least.
-func bufferOf(n int) int {
-	size := bufferMost
-	for ; n > 7 && size > bufferLeast; n /= 2 {
+// sizeOf is the most that buffers of the n-th connection or flow of a port have, from 1 on: less the more there are, and
+// from the 64th on, of connections, the least.
+func (b *budget) sizeOf(n int) int {
+	size := b.most
+	for ; n > 7 && size > b.least; n /= 2 {
 		size /= 2
 	}
 	return size
 }
 
-// take gives buffers for the n-th connection of a port, smaller ones where its part does not reach.
-func (b *budget) take(o owner, n int) *buffers {
+// take gives so many buffers of one size for the n-th connection or flow of a port: the least that there are, where its
+// part does not reach for more.
+func (b *budget) take(o owner, n, count int) *buffers {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	part, size := b.part(o), b.sizeOf(n)
+	for size > b.least && count*(size-b.least) > part {
+		size /= 2
+	}
+	f := &buffers{b: b, owner: o, size: size}
+	f.give(-count * (size - b.least))
+	return f
+}
+
+// more gives one buffer beyond those that take does; nil, if the port's part does not reach for the least.
+func (b *budget) more(o owner, n int) *buffers {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	part, size := b.part(o), b.sizeOf(n)
+	for size > part {
+		if size /= 2; size < b.least {
+			return nil
+		}
+	}
+	f := &buffers{b: b, owner: o, size: size}
+	f.give(-size)
+	return f
+}
+
+// part is what a port may take now. Under mu.
+func (b *budget) part(o owner) int {
 	owners := len(b.by) + 1
 	if b.by[o] == 0 {
 		owners++
 	}
-	part := min(b.left, bufferSpare/owners-b.by[o])
-	size := bufferOf(n)
-	for size > bufferLeast && 2*(size-bufferLeast) > part {
-		size /= 2
-	}
-	f := &buffers{b: b, owner: o, size: size}
-	f.give(-2 * (size - bufferLeast))
-	return f
+	return min(b.left, b.spare/owners-b.by[o])
 }
 
 // set gives a connection its buffers.
@@ -74,7 +114,7 @@ func (f *buffers) received() {
 	f.give(f.held / 2)
 }
 
-// free gives back all.
+// free gives back all. It may be called more than once.
 func (f *buffers) free() {
 	f.b.mu.Lock()
 	defer f.b.mu.Unlock()

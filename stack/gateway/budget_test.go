@@ -1,7 +1,10 @@
 package gateway
 
 import (
+	"context"
 	"fmt"
+	"net"
+	"net/netip"
 	"testing"
 
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
@@ -14,18 +17,18 @@ import (
 func TestBuffersShareABudget(t *testing.T) {
 	for n, want := range map[int]int{1: 1 << 20, 7: 1 << 20, 8: 512 << 10, 16: 256 << 10, 32: 128 << 10, 64: 64 << 10,
 		maxTCP: 64 << 10} {
-		testkit.Equal(t, fmt.Sprintf("buffers of connection %d", n), bufferOf(n), want)
+		testkit.Equal(t, fmt.Sprintf("buffers of connection %d", n), newConnBudget().sizeOf(n), want)
 	}
 	for _, ports := range []int{1, 2, 16, maxTCP} {
-		b := &budget{left: bufferSpare, by: map[owner]int{}}
+		b := newConnBudget()
 		var all []*buffers
 		sum := 0
 		for i := range maxTCP {
-			f := b.take(owner{link: uint32(i % ports)}, 1+i/ports)
+			f := b.take(owner{link: uint32(i % ports)}, 1+i/ports, 2)
 			all, sum = append(all, f), sum+2*f.size
 		}
 		for range maxDNSConns {
-			f := b.take(owner{link: 1}, maxTCP)
+			f := b.take(owner{link: 1}, maxTCP, 2)
 			all, sum = append(all, f), sum+2*f.size
 		}
 		if sum += maxUnfinished * bufferLeast; sum > bufferAll || b.left < 0 {
@@ -40,14 +43,93 @@ func TestBuffersShareABudget(t *testing.T) {
 	}
 }
 
+// Sockets of flows are bounded, in number and in bytes, whoever has how many and what for.
+func TestSocketsOfFlowsShareABudget(t *testing.T) {
+	for _, ports := range []int{1, 2, 16, maxUDP} {
+		b := newBudget(flowBuffer, flowLeast, flowSpare)
+		var all []*buffers
+		sum := 0
+		has := func(f *buffers) bool {
+			if f != nil {
+				all, sum = append(all, f), sum+f.size
+			}
+			return f != nil
+		}
+		for i := range maxUDP {
+			o, n := owner{link: uint32(i % ports)}, 1+i/ports
+			has(b.take(o, n, 1))
+			has(b.take(o, n, 1))
+			for k := 1; k < flowSockets && has(b.more(o, n)); k++ {
+			}
+		}
+		if sum > flowAll || len(all) > flowSocketsAll || b.left < 0 {
+			t.Errorf("%d ports: %d sockets, %d bytes, %d left", ports, len(all), sum, b.left)
+		}
+		for _, f := range all {
+			f.free()
+		}
+		testkit.Equal(t, "left when all have ended", b.left, flowSpare)
+		testkit.Equal(t, "ports that have some", len(b.by), 0)
+	}
+}
+
+// A flow that sends to more ports than there are sockets for closes the one that it opened first, and goes on. All is
+// given back at its end.
+func TestFlowsHaveTheirPartOfSockets(t *testing.T) {
+	const ports = 2 * flowSockets
+	for name, spare := range map[string]int{"none": 0, "some": 4 * flowLeast, "much": flowSpare} {
+		want := map[string]int{"none": 1, "some": 3, "much": flowSockets}[name]
+		t.Run(name, func(t *testing.T) {
+			opened := make(chan *net.UDPConn, ports+1)
+			w := newRig(t, nil, func(g *Gateway) {
+				g.sockets = newBudget(flowLeast, flowLeast, spare)
+				g.openFlow = func(ctx context.Context, f Flow, _ permit) (*net.UDPConn, error) {
+					c, err := f.open(ctx)
+					opened <- c
+					return c, err
+				}
+			})
+			v := w.guest(1)
+			c := v.unconnected(netip.AddrPortFrom(addr4Of(1), 2000))
+			for range ports {
+				server := hostUDP(t, net.IPv4(127, 0, 0, 1))
+				testkit.Must(c.WriteTo([]byte("ask"), net.UDPAddrFromAddrPort(own4(portOf(server)))))(t)
+				from := hears(t, server, "ask")
+				testkit.Must(server.WriteToUDPAddrPort([]byte("answer"), from))(t)
+				testkit.Equal(t, "answer from", hears(t, c, "answer"), own4(portOf(server)))
+			}
+			close(opened)
+			open := 0
+			for c := range opened {
+				if raw := testkit.Must(c.SyscallConn())(t); raw.Control(func(uintptr) {}) == nil {
+					open++
+				}
+			}
+			testkit.Equal(t, "sockets that are open", open, want+1)
+			v.link.Restarted()
+			testkit.Eventually(t, "all is given back", func() bool { return w.g.sockets.free() == spare })
+		})
+	}
+}
+
+// newConnBudget is that of connections.
+func newConnBudget() *budget { return newBudget(bufferMost, bufferLeast, bufferSpare) }
+
+// free is how many bytes nobody has.
+func (b *budget) free() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.left
+}
+
 // Ports that have much leave some to one that has nothing yet.
 func TestBudgetIsNobodysAlone(t *testing.T) {
-	b := &budget{left: bufferSpare, by: map[owner]int{}}
+	b := newConnBudget()
 	for n := range 63 {
-		b.take(owner{link: 1}, n+1)
-		b.take(owner{link: 2}, n+1)
+		b.take(owner{link: 1}, n+1, 2)
+		b.take(owner{link: 2}, n+1, 2)
 	}
-	testkit.Equal(t, "the first connection of a third port", b.take(owner{link: 3}, 1).size, bufferMost)
+	testkit.Equal(t, "the first connection of a third port", b.take(owner{link: 3}, 1, 2).size, bufferMost)
 }
 
 // A connection has the buffers that the budget gives it, and gives them back when the guest has confirmed its end.
@@ -69,11 +151,7 @@ func TestConnectionsHaveTheirPart(t *testing.T) {
 		}
 		return sizes[2<<20] == 7 && sizes[1<<20] == 1
 	})
-	left := func() int {
-		w.g.buffers.mu.Lock()
-		defer w.g.buffers.mu.Unlock()
-		return w.g.buffers.left
-	}
+	left := w.g.buffers.free
 	testkit.Equal(t, "left", left(), bufferSpare-7*2*(1<<20-64<<10)-2*(512<<10-64<<10))
 	v.link.Restarted()
 	testkit.Eventually(t, "all is given back", func() bool { return left() == bufferSpare })

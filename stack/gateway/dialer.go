@@ -51,17 +51,22 @@ func (l *listener) Lost() (n uint64) {
 }
 
 // openAnswer makes a socket at a forward's address, of another port, that is connected to a sender.
-func openAnswer(ctx context.Context, listen, sender netip.AddrPort) (*net.UDPConn, error) {
-	d := net.Dialer{}
-	if a := listen.Addr(); !a.IsUnspecified() {
-		d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 0))
+func openAnswer(ctx context.Context, a Answer) (*net.UDPConn, error) {
+	if err := checkBuffer(a.Buffer); err != nil {
+		return nil, err
 	}
-	c, err := d.DialContext(ctx, "udp", sender.String())
+	d := net.Dialer{}
+	if at := a.Listen.Addr(); !at.IsUnspecified() {
+		d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, 0))
+	}
+	c, err := d.DialContext(ctx, "udp", a.Sender.String())
 	if err != nil {
 		return nil, err
 	}
 	u := c.(*net.UDPConn)
-	_ = u.SetReadBuffer(flowBuffer) // as much as the host allows
+	if a.Buffer != 0 {
+		_ = u.SetReadBuffer(a.Buffer) // as much as the host allows
+	}
 	return u, nil
 }
 
@@ -133,13 +138,13 @@ func (d *Dialer) OpenFlow(ctx context.Context, f Flow) (*net.UDPConn, error) {
 }
 
 // OpenAnswer is Outside's.
-func (d *Dialer) OpenAnswer(ctx context.Context, listen, sender netip.AddrPort) (*net.UDPConn, error) {
+func (d *Dialer) OpenAnswer(ctx context.Context, a Answer) (*net.UDPConn, error) {
 	for _, f := range d.forwards {
-		if f.Proto == "udp" && f.Listen.Addr() == listen.Addr() && (f.Listen.Port() == 0 || f.Listen == listen) {
-			return openAnswer(ctx, listen, sender)
+		if f.Proto == "udp" && f.Listen.Addr() == a.Listen.Addr() && (f.Listen.Port() == 0 || f.Listen == a.Listen) {
+			return openAnswer(ctx, a)
 		}
 	}
-	return nil, refusedOutside(listen, "no forward of UDP")
+	return nil, refusedOutside(a.Listen, "no forward of UDP")
 }
 
 // DialResolver is Outside's.

@@ -107,7 +107,7 @@ func (s *dnsServer) connection(ctx context.Context, r *tcp.ForwarderRequest, o o
 		return
 	}
 	made()
-	bufs := s.g.buffers.take(o, maxTCP) // the least
+	bufs := s.g.buffers.take(o, maxTCP, 2) // the least
 	bufs.set(ep)
 	c := gonet.NewTCPConn(wq, ep)
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })

@@ -41,7 +41,11 @@
 // more. What is refused, or makes room, is counted in Stats; finding it costs a look at each of the port's.
 //
 // Connections share 256 MiB for what they send and receive (budget.go): a port's first have 1 MiB each way, the next
-// less, and from the 64th on, or when the rest is taken, 64 KiB.
+// less, and from the 64th on, or when the rest is taken, 64 KiB. The sockets of all flows of datagrams share another
+// 256 MiB of SO_RCVBUF, which the kernel doubles for what it keeps beside the bytes: a port's first have 2 MiB, and any
+// 64 KiB. A flow has one socket that hears, and sends by up to 8, for each port of the server's, time to live and DF.
+// Where there is no more, it closes the one that it opened first: there are 4,096 descriptors at most, but for those of
+// flows that are just ending. Forwards' own sockets have 4 MiB each beside that.
 //
 // What comes waits for netstack in a queue for each port, which are served in turn by bytes (inbox.go): all have 512
 // frames and 4 MiB in equal parts, each 32 frames and 64 KiB at least. A full one makes its senders wait (Busy), as it

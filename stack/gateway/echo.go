@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"encoding/binary"
 	"net/netip"
 
@@ -36,7 +37,7 @@ func (g *Gateway) isOwn(a netip.Addr) bool {
 
 // answerEcho brings an echo reply to the guest, with the identifier of its question: that which the host's socket has
 // put in its place is the socket's own (icmp(7)).
-func (f *flow) answerEcho(b []byte) {
+func (f *flow) answerEcho(ctx context.Context, b []byte) {
 	g, v6 := f.gateway, f.key.server.Is6()
 	if len(b) < header.ICMPv4MinimumSize || !v6 && b[0] != uint8(header.ICMPv4EchoReply) ||
 		v6 && b[0] != uint8(header.ICMPv6EchoReply) {
@@ -52,7 +53,7 @@ func (f *flow) answerEcho(b []byte) {
 	} else {
 		header.ICMPv4(b).SetChecksum(^checksumOf(b))
 	}
-	if !g.awaitGuest(f.ctx, f.back, len(b)) {
+	if !g.awaitGuest(ctx, f.back, len(b)) {
 		g.count.udpLost.Add(1)
 		return
 	}

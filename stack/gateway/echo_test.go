@@ -105,7 +105,8 @@ func TestPingsGoToTheWorld(t *testing.T) {
 				}
 			}
 			f := <-asked
-			testkit.Equal(t, "socket", f, Flow{Proto: c.proto, To: netip.AddrPortFrom(c.dst, 0), TTL: 29, DF: f.DF})
+			testkit.Equal(t, "socket", f, Flow{Proto: c.proto, To: netip.AddrPortFrom(c.dst, 0), TTL: 29, DF: f.DF,
+				Buffer: flowBuffer})
 			testkit.Equal(t, "more sockets", len(asked), 0)
 			testkit.Equal(t, "flows", w.g.Stats().UDPFlows, 1)
 		})

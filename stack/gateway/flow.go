@@ -4,7 +4,6 @@ import (
 	"context"
 	"math"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +17,7 @@ import (
 // Bounds of a flow of datagrams.
 const (
 	flowIdle    = 2 * time.Minute // that it may be silent (RFC 4787, REQ-5; RFC 5508, REQ-2)
-	flowSockets = 8               // that send for it; the one that was opened first is closed
+	flowSockets = 8               // that send for it, at most; the one that was opened first is closed
 	flowOpens   = 4               // of all flows, that are being opened: others wait, and are gone before if they must go
 )
 
@@ -134,7 +133,6 @@ type flow struct {
 	// socket is open. Under the backlog's mu, as what follows.
 	hears *flowSocket
 	sends []*flowSocket // in the order in which they were opened
-	old   []*flowSocket // that are closed, and whose readers may still wait for the guest
 }
 
 // outgoing is a datagram of a guest's.
@@ -183,8 +181,7 @@ func (f *flow) close() {
 	if f.hears != nil {
 		sockets = append(sockets, f.hears)
 	}
-	sockets = append(sockets, f.old...)
-	f.sends, f.hears, f.old = nil, nil, nil
+	f.sends, f.hears = nil, nil
 	f.mu.Unlock()
 	closeAll(sockets)
 	f.back.Release()
@@ -271,26 +268,28 @@ func (f *flow) endIfIdle() {
 }
 
 // heard brings a datagram of the server's to the guest.
-func (f *flow) heard(s *flowSocket, from netip.AddrPort, b []byte) {
+func (f *flow) heard(ctx context.Context, s *flowSocket, from netip.AddrPort, b []byte) {
 	f.touch()
 	f.answered.Add(1)
 	switch {
 	case f.key.proto != splitter.ProtoUDP:
-		f.answerEcho(b)
+		f.answerEcho(ctx, b)
 	case s.to.to.Port() != 0:
-		f.gateway.sendDatagram(f.ctx, f.back, s.port, f.key.guest.Port(), b)
+		f.gateway.sendDatagram(ctx, f.back, s.port, f.key.guest.Port(), b)
 	case from.Addr().Unmap() == f.host.WithZone(""):
-		f.gateway.sendDatagram(f.ctx, f.back, from.Port(), f.key.guest.Port(), b)
+		f.gateway.sendDatagram(ctx, f.back, from.Port(), f.key.guest.Port(), b)
 	}
 }
 
 // open opens the socket for a datagram. The first one of UDP comes with that which hears other ports of the host,
 // before anything is sent.
 func (f *flow) open(d *outgoing) (*flowSocket, error) {
+	bufs := f.buffer(f.entry, &f.sends) // before opens: it may wait for another socket's end
 	select {
 	case f.gateway.opens <- struct{}{}:
 		defer func() { <-f.gateway.opens }()
 	case <-f.ctx.Done():
+		bufs.free()
 		return nil, f.ctx.Err()
 	}
 	f.mu.Lock()
@@ -299,36 +298,31 @@ func (f *flow) open(d *outgoing) (*flowSocket, error) {
 		local = f.hears.local
 	}
 	f.mu.Unlock()
-	s, err := f.socket(Flow{Proto: f.key.proto, To: d.to.to, Local: local, TTL: d.ttl, DF: d.df}, d)
+	s, err := f.socket(Flow{Proto: f.key.proto, To: d.to.to, Local: local, TTL: d.ttl, DF: d.df}, d, bufs)
 	if err != nil {
 		return nil, err
 	}
 	var hears *flowSocket
 	if f.key.proto == splitter.ProtoUDP && local == 0 {
 		all := Flow{Proto: f.key.proto, To: netip.AddrPortFrom(d.to.to.Addr(), 0), Local: s.local}
-		if hears, err = f.socket(all, &outgoing{}); err != nil {
+		bufs := f.gateway.sockets.take(f.entry.owner, f.entry.nth, 1)
+		if hears, err = f.socket(all, &outgoing{}, bufs); err != nil {
 			s.drop()
 			return nil, err
 		}
 	}
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.shutDown {
-		f.mu.Unlock()
 		s.drop()
 		hears.drop()
 		return nil, context.Canceled
 	}
-	if len(f.sends) == flowSockets { // nobody waits for its reader, which may wait for the guest
-		f.old = append(slices.DeleteFunc(f.old, (*flowSocket).ended), f.sends[0])
-		f.sends[0].close()
-		f.sends = slices.Delete(f.sends, 0, 1)
-	}
 	f.sends = append(f.sends, s)
-	s.start(f.gateway, f)
+	s.start(f.ctx, f.gateway, f)
 	if hears != nil {
 		f.hears = hears
-		hears.start(f.gateway, f)
+		hears.start(f.ctx, f.gateway, f)
 	}
-	f.mu.Unlock()
 	return s, nil
 }

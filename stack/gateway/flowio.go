@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -24,38 +23,47 @@ type flowSocket struct {
 	ttl   uint8
 	df    bool
 	local uint16
+	bufs  *buffers // what it keeps
 
-	closed atomic.Bool
-	done   chan struct{} // closed when nothing is read any more
+	end  context.CancelFunc // of its reader
+	done chan struct{}      // closed when nothing is read any more
 
 	lost uint32 // datagrams that it had no room for; of the reader
 }
 
 // flowReader is the flow that a socket is read for.
 type flowReader interface {
-	// heard gets a datagram. from is not valid where the socket is connected.
-	heard(s *flowSocket, from netip.AddrPort, b []byte)
+	// heard gets a datagram, and may wait until ctx ends. from is not valid where the socket is connected.
+	heard(ctx context.Context, s *flowSocket, from netip.AddrPort, b []byte)
 	// troubled gets what became of a datagram, b: the control messages, and whom it was for.
 	troubled(s *flowSocket, oob []byte, to netip.AddrPort, b []byte)
 }
 
-func newFlowSocket(c *net.UDPConn) (*flowSocket, error) {
+// newFlowSocket makes one of what open opens, with a buffer that it gives back at its end.
+func newFlowSocket(ctx context.Context, bufs *buffers, open func(ctx context.Context) (*net.UDPConn, error)) (*flowSocket,
+	error) {
+	ctx, cancel := context.WithTimeout(ctx, limits.Dial.Here())
+	defer cancel()
+	c, err := open(ctx)
+	if err != nil {
+		bufs.free()
+		return nil, err
+	}
 	raw, err := c.SyscallConn()
 	if err != nil {
+		bufs.free()
 		return nil, errors.Join(err, c.Close())
 	}
-	return &flowSocket{c: c, raw: raw, local: uint16(c.LocalAddr().(*net.UDPAddr).Port), done: make(chan struct{})}, nil
+	return &flowSocket{c: c, raw: raw, local: uint16(c.LocalAddr().(*net.UDPAddr).Port), bufs: bufs,
+		done: make(chan struct{})}, nil
 }
 
 // socket opens one for datagrams like d.
-func (f *flow) socket(want Flow, d *outgoing) (*flowSocket, error) {
-	ctx, cancel := context.WithTimeout(f.ctx, limits.Dial.Here())
-	defer cancel()
-	c, err := f.gateway.openFlow(ctx, want, d.to)
-	if err != nil {
-		return nil, err
-	}
-	s, err := newFlowSocket(c)
+func (f *flow) socket(want Flow, d *outgoing, bufs *buffers) (*flowSocket, error) {
+	want.Buffer = bufs.size
+	s, err := newFlowSocket(f.ctx, bufs, func(ctx context.Context) (*net.UDPConn, error) {
+		return f.gateway.openFlow(ctx, want, d.to)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -64,43 +72,34 @@ func (f *flow) socket(want Flow, d *outgoing) (*flowSocket, error) {
 }
 
 // start reads the socket for a flow, until it is closed.
-func (s *flowSocket) start(g *Gateway, f flowReader) {
+func (s *flowSocket) start(ctx context.Context, g *Gateway, f flowReader) {
+	ctx, s.end = context.WithCancel(ctx)
 	go func() {
 		defer close(s.done)
-		s.read(g, f)
+		s.read(ctx, g, f)
 	}()
 }
 
-// close has the reader end, which may take as long as a datagram waits for the guest.
+// close closes the socket, and waits for its reader: what that has read and waits for the guest is lost.
 func (s *flowSocket) close() {
-	s.closed.Store(true)
+	s.end()
 	_ = s.c.Close()
+	<-s.done
 }
 
-// ended says whether its reader has ended.
-func (s *flowSocket) ended() bool {
-	select {
-	case <-s.done:
-		return true
-	default:
-		return false
-	}
-}
-
-// closeAll closes sockets, and waits for their readers.
+// closeAll closes sockets, and gives their buffers back.
 func closeAll(list []*flowSocket) {
 	for _, s := range list {
 		s.close()
-	}
-	for _, s := range list {
-		<-s.done
+		s.bufs.free()
 	}
 }
 
-// drop closes a socket that was not started; nil: there is none.
+// drop closes a socket that was not started, and gives its buffer back; nil: there is none.
 func (s *flowSocket) drop() {
 	if s != nil {
 		_ = s.c.Close()
+		s.bufs.free()
 	}
 }
 
@@ -157,22 +156,22 @@ func (s *flowSocket) pathMTU(v6 bool) (mtu int) {
 }
 
 // read passes on what comes to a socket, until it is closed.
-func (s *flowSocket) read(g *Gateway, f flowReader) {
+func (s *flowSocket) read(ctx context.Context, g *Gateway, f flowReader) {
 	for {
-		err := s.raw.Read(func(fd uintptr) bool { return s.drain(g, f, int(fd)) != unix.EAGAIN })
-		if s.closed.Load() || errors.Is(err, net.ErrClosed) || !g.pause() { // else it is out of memory, or the like
+		err := s.raw.Read(func(fd uintptr) bool { return s.drain(ctx, g, f, int(fd)) != unix.EAGAIN })
+		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) || !g.pause() { // else it is out of memory, or the like
 			return
 		}
 	}
 }
 
 // drain passes on all that a socket has: it ends with EAGAIN, or with what is wrong with the socket.
-func (s *flowSocket) drain(g *Gateway, f flowReader, fd int) error {
-	for n := 0; !s.closed.Load(); n++ {
+func (s *flowSocket) drain(ctx context.Context, g *Gateway, f flowReader, fd int) error {
+	for n := 0; ctx.Err() == nil; n++ {
 		b, from, err := receiveFrom(fd)
 		switch {
 		case err == nil:
-			f.heard(s, from, b)
+			f.heard(ctx, s, from, b)
 		case err == unix.EINTR:
 		case s.troubles(f, fd): // pending errors are of datagrams before
 		case err == unix.EAGAIN:

@@ -28,17 +28,35 @@ type Flow struct {
 	// DF has what is longer than the path takes refused (EMSGSIZE), and not be cut. All errors of the path are told in
 	// the socket's error queue (IP_RECVERR).
 	DF bool
+	// Buffer is how many bytes it keeps until they are read, as far as net.core.rmem_max allows that; 0: the host's
+	// default.
+	Buffer int
 }
 
-// Bounds of what sockets keep until it is read, as far as net.core.rmem_max allows that (socket(7)).
-const (
-	flowBuffer    = 2 << 20
-	forwardBuffer = 4 << 20
-)
+// forwardBuffer is what the socket of a forward keeps, in bytes, as far as net.core.rmem_max allows that (socket(7)).
+const forwardBuffer = 4 << 20
+
+// Answer says which socket a guest behind a forward needs, to answer by another port than the forward's.
+type Answer struct {
+	Listen netip.AddrPort // the forward's
+	Sender netip.AddrPort // who has sent to it, to whom it is connected
+	Buffer int            // as Flow's
+}
+
+// checkBuffer refuses a buffer that no flow has.
+func checkBuffer(n int) error {
+	if n < 0 || n > flowBuffer {
+		return fmt.Errorf("a buffer of %d bytes: %w", n, unix.EINVAL)
+	}
+	return nil
+}
 
 // check refuses what no flow is.
 func (f *Flow) check() error {
 	a := f.To.Addr()
+	if err := checkBuffer(f.Buffer); err != nil {
+		return err
+	}
 	switch {
 	case !a.IsValid() || a.Is4In6():
 		return fmt.Errorf("flow to %v: %w", f.To, unix.EINVAL)
@@ -69,7 +87,9 @@ func (f *Flow) options(fd int) error {
 			list = append(list, option{unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, int(f.TTL)})
 		}
 	}
-	list = append(list, option{unix.SOL_SOCKET, unix.SO_RCVBUF, flowBuffer})
+	if f.Buffer != 0 {
+		list = append(list, option{unix.SOL_SOCKET, unix.SO_RCVBUF, f.Buffer})
+	}
 	if f.Local != 0 {
 		list = append(list, option{unix.SOL_SOCKET, unix.SO_REUSEPORT, 1})
 	}

@@ -94,7 +94,7 @@ func (g *Gateway) fromHost(ctx context.Context, host hostConn, to netip.AddrPort
 		return
 	}
 	g.count.tcpFlows.Add(1)
-	bufs := g.buffers.take(entry.owner, entry.nth)
+	bufs := g.buffers.take(entry.owner, entry.nth, 2)
 	bufs.set(guest.ep)
 	splice(ctx, guest, host)
 	g.unfinished.add(entry.owner, guest.ep, bufs)

@@ -6,13 +6,10 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
-
-	"vnic.dev/vnic/internal/limits"
 )
 
 // udpForward is a socket of the host whose datagrams go to a guest; each sender's is a flow of its own.
@@ -49,7 +46,6 @@ type outerFlow struct {
 	back   *stack.Route // to the guest, from the gateway
 
 	others []*flowSocket // under the backlog's mu
-	old    []*flowSocket // the same: that are closed, and whose readers may still wait for the guest
 }
 
 func (g *Gateway) listenUDP(f *Forward) error {
@@ -81,16 +77,16 @@ func (u *udpForward) run() {
 			lost = now
 		}
 		if f := u.flow(from); f != nil {
-			f.toGuest(u.to.Port(), buf[:n])
+			f.toGuest(f.ctx, u.to.Port(), buf[:n])
 		}
 	}
 }
 
 // toGuest sends the guest a datagram of the sender's.
-func (f *outerFlow) toGuest(port uint16, b []byte) {
+func (f *outerFlow) toGuest(ctx context.Context, port uint16, b []byte) {
 	f.touch()
 	f.asked.Add(1)
-	f.u.g.sendDatagram(f.ctx, f.back, f.key.port, port, b)
+	f.u.g.sendDatagram(ctx, f.back, f.key.port, port, b)
 }
 
 // flow finds the flow of a sender, or begins it; nil if there are too many. Only run calls it.
@@ -145,8 +141,8 @@ func (f *outerFlow) close() {
 	f.u.mu.Unlock()
 	f.mu.Lock()
 	f.shut()
-	others := append(f.others, f.old...)
-	f.others, f.old = nil, nil
+	others := f.others
+	f.others = nil
 	f.mu.Unlock()
 	closeAll(others)
 	f.back.Release()
@@ -194,36 +190,29 @@ func (f *outerFlow) other(port uint16) (*flowSocket, error) {
 		}
 	}
 	f.mu.Unlock()
-	ctx, cancel := context.WithTimeout(f.ctx, limits.Dial.Here())
-	defer cancel()
-	c, err := f.u.g.openAnswer(ctx, f.u.listen, f.sender)
-	if err != nil {
-		return nil, err
-	}
-	s, err := newFlowSocket(c)
+	bufs := f.buffer(f.entry, &f.others)
+	s, err := newFlowSocket(f.ctx, bufs, func(ctx context.Context) (*net.UDPConn, error) {
+		return f.u.g.openAnswer(ctx, Answer{Listen: f.u.listen, Sender: f.sender, Buffer: bufs.size})
+	})
 	if err != nil {
 		return nil, err
 	}
 	s.port = port
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.shutDown {
-		f.mu.Unlock()
 		s.drop()
 		return nil, net.ErrClosed
 	}
-	if len(f.others) == flowSockets {
-		f.old = append(slices.DeleteFunc(f.old, (*flowSocket).ended), f.others[0])
-		f.others[0].close()
-		f.others = slices.Delete(f.others, 0, 1)
-	}
 	f.others = append(f.others, s)
-	s.start(f.gateway, f)
-	f.mu.Unlock()
+	s.start(f.ctx, f.gateway, f)
 	return s, nil
 }
 
 // heard is flowReader's: the sender has sent something to one of these sockets.
-func (f *outerFlow) heard(s *flowSocket, _ netip.AddrPort, b []byte) { f.toGuest(s.port, b) }
+func (f *outerFlow) heard(ctx context.Context, s *flowSocket, _ netip.AddrPort, b []byte) {
+	f.toGuest(ctx, s.port, b)
+}
 
 // troubled is flowReader's: netstack has told the guest all that it hears of the way back.
 func (f *outerFlow) troubled(*flowSocket, []byte, netip.AddrPort, []byte) {}

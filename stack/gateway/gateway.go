@@ -47,7 +47,8 @@ type Gateway struct {
 	pending *quota // of connections that are asked for
 
 	unfinished unfinished
-	buffers    budget
+	buffers    *budget // of connections
+	sockets    *budget // of flows of datagrams
 	flows      flows
 	waiting    atomic.Int64  // bytes in the backlogs of flows
 	opens      chan struct{} // of capacity flowOpens
@@ -66,7 +67,7 @@ type Gateway struct {
 	dialResolver func(ctx context.Context, network string, to permit) (net.Conn, error)
 	listenHost   func(at netip.AddrPort) (Datagrams, error)
 	openFlow     func(ctx context.Context, f Flow, p permit) (*net.UDPConn, error)
-	openAnswer   func(ctx context.Context, listen, sender netip.AddrPort) (*net.UDPConn, error)
+	openAnswer   func(ctx context.Context, a Answer) (*net.UDPConn, error)
 
 	ctx    context.Context // of all that runs
 	cancel context.CancelFunc
@@ -114,7 +115,8 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 			return out.DialResolver(ctx, n, p.to)
 		}
 	}
-	g.buffers.left, g.buffers.by = bufferSpare, map[owner]int{}
+	g.buffers = newBudget(bufferMost, bufferLeast, bufferSpare)
+	g.sockets = newBudget(flowBuffer, flowLeast, flowSpare)
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.leases = newLeases(&g.o)
 	g.leases.sw = sw

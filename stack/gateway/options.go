@@ -49,7 +49,7 @@ type Outside interface {
 	// OpenFlow makes a socket of a flow of datagrams.
 	OpenFlow(ctx context.Context, f Flow) (*net.UDPConn, error)
 	// OpenAnswer makes a socket at a forward's address, of any port, that is connected to who has sent to the forward.
-	OpenAnswer(ctx context.Context, listen, sender netip.AddrPort) (*net.UDPConn, error)
+	OpenAnswer(ctx context.Context, a Answer) (*net.UDPConn, error)
 	// DialResolver makes a connection, or a socket of "udp" that is connected, to one of Resolvers.
 	DialResolver(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error)
 	Resolvers() []netip.AddrPort

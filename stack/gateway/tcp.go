@@ -144,7 +144,7 @@ func (p *pending) connection(r *tcp.ForwarderRequest) {
 		r.Complete(true)
 		return
 	}
-	bufs := g.buffers.take(from, entry.nth)
+	bufs := g.buffers.take(from, entry.nth, 2)
 	bufs.set(ep)
 	r.Complete(false)
 	made()

@@ -106,8 +106,10 @@ func TestBrokerTrustsNobody(t *testing.T) {
 	flow("another port", gateway.Flow{Proto: udp, To: netip.AddrPortFrom(open.Addr(), open.Port()^1), TTL: 9}, unix.EPERM)
 	flow("a port that is not ours", gateway.Flow{Proto: udp, To: open, Local: 53}, unix.EPERM)
 	flow("another protocol", gateway.Flow{Proto: 6, To: open}, unix.EINVAL)
+	flow("a buffer without end", gateway.Flow{Proto: udp, To: open, Buffer: 1 << 30}, unix.EINVAL)
 	flow("nobody", gateway.Flow{Proto: udp}, unix.EINVAL)
-	one := flow("a flow", gateway.Flow{Proto: udp, To: open, TTL: 9, DF: true}, nil)
+	one := flow("a flow", gateway.Flow{Proto: udp, To: open, TTL: 9, DF: true, Buffer: 1 << 15}, nil)
+	keeps(t, one, 1<<15)
 	local := one.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 	hears := flow("its other ports", gateway.Flow{Proto: udp, To: netip.AddrPortFrom(open.Addr(), 0), Local: local}, nil)
 	testkit.Equal(t, "local port", hears.LocalAddr().(*net.UDPAddr).AddrPort().Port(), local)
@@ -118,7 +120,7 @@ func TestBrokerTrustsNobody(t *testing.T) {
 	testkit.ErrorIs(t, err, unix.EINVAL)
 	_, err = k.ask(ctx, request{op: opAnswer})
 	testkit.ErrorIs(t, err, unix.EINVAL)
-	_, err = k.OpenAnswer(ctx, open, open)
+	_, err = k.OpenAnswer(ctx, gateway.Answer{Listen: open, Sender: open})
 	refused(t, "an answer of no forward", err)
 	_, err = k.DialResolver(ctx, "tcp", open)
 	refused(t, "no resolver", err)
@@ -143,6 +145,17 @@ func TestBrokerTrustsNobody(t *testing.T) {
 	testkit.OK(t, remove())
 	left := testkit.Must(filepath.Glob(dir + "/*"))(t)
 	testkit.Equal(t, "left", strings.Join(left, " "), other+" "+dir+"/q")
+}
+
+// keeps checks the buffer that was asked for, of which the kernel makes twice as much (socket(7)).
+func keeps(t *testing.T, c *net.UDPConn, n int) {
+	t.Helper()
+	got := 0
+	raw := testkit.Must(c.SyscallConn())(t)
+	testkit.OK(t, raw.Control(func(fd uintptr) {
+		got, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF)
+	}))
+	testkit.Equal(t, "SO_RCVBUF", got, 2*n)
 }
 
 func netPort(a netip.AddrPort) string { return strings.TrimPrefix(a.String(), a.Addr().String()+":") }
@@ -275,11 +288,12 @@ func TestRelayAnswersWhoAsked(t *testing.T) {
 	}
 	to := stranger.LocalAddr().(*net.UDPAddr).AddrPort()
 	listen := d.LocalAddr().(*net.UDPAddr).AddrPort()
-	_, err = k.OpenAnswer(t.Context(), listen, to)
+	_, err = k.OpenAnswer(t.Context(), gateway.Answer{Listen: listen, Sender: to})
 	refused(t, "a socket to a stranger", err)
-	socket := testkit.Must(k.OpenAnswer(t.Context(), listen, from))(t)
+	socket := testkit.Must(k.OpenAnswer(t.Context(), gateway.Answer{Listen: listen, Sender: from, Buffer: 1 << 16}))(t)
 	testkit.Equal(t, "its address", socket.LocalAddr().(*net.UDPAddr).AddrPort().Addr(), listen.Addr())
 	testkit.Equal(t, "its peer", socket.RemoteAddr().(*net.UDPAddr).AddrPort(), from)
+	keeps(t, socket, 1<<16)
 	testkit.OK(t, socket.Close())
 	testkit.Must(d.WriteToUDPAddrPort([]byte("attack"), to))(t)
 	testkit.Must(d.WriteToUDPAddrPort([]byte("answer"), from))(t) // behind it

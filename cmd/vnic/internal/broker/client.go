@@ -163,8 +163,8 @@ func (k *Client) OpenFlow(ctx context.Context, f gateway.Flow) (*net.UDPConn, er
 }
 
 // OpenAnswer is gateway.Outside's.
-func (k *Client) OpenAnswer(ctx context.Context, listen, sender netip.AddrPort) (*net.UDPConn, error) {
-	r := answerRequest{listen, sender}
+func (k *Client) OpenAnswer(ctx context.Context, a gateway.Answer) (*net.UDPConn, error) {
+	r := answerRequest{a}
 	return k.datagrams(ctx, request{op: opAnswer}, r.encode())
 }
 

@@ -340,12 +340,12 @@ func asConn(c *net.UDPConn, err error) (net.Conn, error) {
 // openAnswer makes a socket at a forward's address, to who has sent to it.
 func (s *server) openAnswer(ctx context.Context, r *answerRequest) (*net.UDPConn, error) {
 	s.mu.Lock()
-	relay := s.relays[r.listen]
+	relay := s.relays[r.Listen]
 	s.mu.Unlock()
-	if relay == nil || !relay.knows(r.sender) {
+	if relay == nil || !relay.knows(r.Sender) {
 		return nil, unix.EPERM
 	}
-	return s.dialer.OpenAnswer(ctx, r.listen, r.sender)
+	return s.dialer.OpenAnswer(ctx, r.Answer)
 }
 
 // dup gives another descriptor of a connection.

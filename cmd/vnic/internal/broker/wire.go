@@ -76,18 +76,18 @@ func (r *request) decode(b []byte) bool {
 	return true
 }
 
-// flowRequest asks for a socket of a flow of datagrams. It is addrLen + 5 bytes: whom to, protocol 1, time to live 1,
-// DF 1, local port 2.
+// flowRequest asks for a socket of a flow of datagrams. It is addrLen + 9 bytes: whom to, protocol 1, time to live 1,
+// DF 1, local port 2, buffer 4.
 type flowRequest struct{ gateway.Flow }
 
-const flowLen = addrLen + 5
+const flowLen = addrLen + 9
 
 func (r *flowRequest) encode() []byte {
 	b := append(appendAddr(nil, r.To), r.Proto, r.TTL, 0)
 	if r.DF {
 		b[len(b)-1] = 1
 	}
-	return le.AppendUint16(b, r.Local)
+	return le.AppendUint32(le.AppendUint16(b, r.Local), uint32(r.Buffer))
 }
 
 func (r *flowRequest) decode(b []byte) bool {
@@ -95,23 +95,26 @@ func (r *flowRequest) decode(b []byte) bool {
 		return false
 	}
 	f := b[addrLen:]
-	r.Flow = gateway.Flow{To: readAddr(b), Proto: f[0], TTL: f[1], DF: f[2] == 1, Local: le.Uint16(f[3:])}
+	r.Flow = gateway.Flow{To: readAddr(b), Proto: f[0], TTL: f[1], DF: f[2] == 1, Local: le.Uint16(f[3:]),
+		Buffer: int(le.Uint32(f[5:]))}
 	return true
 }
 
 // answerRequest asks for a socket at a forward's address that is connected to who has sent to the forward. It is
-// 2 addrLen bytes: where the forward listens, and the sender.
-type answerRequest struct{ listen, sender netip.AddrPort }
+// 2 addrLen + 4 bytes: where the forward listens, the sender, buffer 4.
+type answerRequest struct{ gateway.Answer }
 
-const answerLen = 2 * addrLen
+const answerLen = 2*addrLen + 4
 
-func (r *answerRequest) encode() []byte { return appendAddr(appendAddr(nil, r.listen), r.sender) }
+func (r *answerRequest) encode() []byte {
+	return le.AppendUint32(appendAddr(appendAddr(nil, r.Listen), r.Sender), uint32(r.Buffer))
+}
 
 func (r *answerRequest) decode(b []byte) bool {
 	if len(b) != answerLen {
 		return false
 	}
-	r.listen, r.sender = readAddr(b), readAddr(b[addrLen:])
+	r.Answer = gateway.Answer{Listen: readAddr(b), Sender: readAddr(b[addrLen:]), Buffer: int(le.Uint32(b[2*addrLen:]))}
 	return true
 }
 
