@@ -17,9 +17,9 @@ type Stats struct {
 	TCPOpen    int64  // now
 	UDPOpen    int64
 	Refused    uint64           // flows, datagrams for us and questions to be forwarded, beyond the bounds
-	Evicted    uint64           // the same: that made room for a port with less than its part
+	Evicted    uint64           // the same: that ended to make room for a port with fewer
 	Denied     [NumRules]uint64 // flows, and questions, that Policy refuses
-	Unreached  uint64           // flows whose other end could not be reached
+	Unreached  uint64           // flows whose other end did not answer; connections that a guest did not confirm
 	Leases     int64            // given to unknown MACs, now
 	BadDHCP    uint64           // requests that were none, or got no answer
 	Queries    uint64           // of names

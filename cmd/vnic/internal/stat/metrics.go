@@ -24,10 +24,12 @@ var (
 	descMerged    = desc("coalesced_frames_total", "Frames that a guest got as part of a GSO packet made of several.",
 		"port")
 	descMerges  = desc("coalesced_packets_total", "GSO packets made of several frames for a guest.", "port")
-	descRefused = desc("gateway_refused_total", "Flows and questions of guests beyond the gateway's bounds.", "port")
-	descEvicted = desc("gateway_evicted_total", "Of what guests had of the gateway, what made room for one with less.",
-		"port")
-	descUDPLost = desc("gateway_lost_datagrams_total", "Datagrams that a host's socket, or a guest, had no room for.",
+	descRefused = desc("gateway_refused_total", "Flows, questions and datagrams of guests beyond the gateway's bounds.", "port")
+	descEvicted = desc("gateway_evicted_total",
+		"Flows, questions and datagrams that the gateway ended to make room for a guest with fewer of them.", "port")
+	descUnreached = desc("gateway_unreached_total",
+		"Flows whose other end did not answer, and connections that a guest asked for and did not confirm.", "port")
+	descUDPLost = desc("gateway_lost_datagrams_total", "Datagrams for which a socket of the host, or a guest, had no room.",
 		"port")
 	descDenied = desc("gateway_denied_total", "Flows and questions of guests that the gateway's policy refuses.",
 		"port", "rule")
@@ -104,6 +106,7 @@ func (p *PortCounters) collect(x *exposition) {
 	if g := p.Gateway; g != nil {
 		count(descRefused, g.Refused)
 		count(descEvicted, g.Evicted)
+		count(descUnreached, g.Unreached)
 		count(descUDPLost, g.LostDatagrams)
 		for rule, n := range g.Denied {
 			count(descDenied, n, rule)

@@ -113,12 +113,18 @@ type LinkCounters struct {
 	Drops            map[string]uint64 `json:"drops"` // by wire.DropReason; what is 0 is left out
 }
 
-// Gateway is what a gateway did not do for guests.
+// Gateway counts what a gateway refused to its guests, ended or lost.
 type Gateway struct {
-	Refused       uint64            `json:"refused"`        // beyond the bounds
-	Evicted       uint64            `json:"evicted"`        // what made room for a guest that had less
-	LostDatagrams uint64            `json:"lost_datagrams"` // that a socket or a guest had no room for
-	Denied        map[string]uint64 `json:"denied"`         // by gateway.Rule of its policy
+	// Refused counts flows, questions and datagrams beyond the gateway's bounds.
+	Refused uint64 `json:"refused"`
+	// Evicted counts those that ended to make room for a guest with fewer of them.
+	Evicted uint64 `json:"evicted"`
+	// Unreached counts flows whose other end did not answer, and connections that a guest asked for and did not confirm.
+	Unreached uint64 `json:"unreached"`
+	// LostDatagrams counts datagrams for which a socket of the host, or a guest, had no room.
+	LostDatagrams uint64 `json:"lost_datagrams"`
+	// Denied counts flows and questions that the gateway's policy refuses, by gateway.Rule.
+	Denied map[string]uint64 `json:"denied"`
 }
 
 // GPU is one that a port uses.
@@ -170,7 +176,8 @@ func (p *Port) read() PortCounters {
 	}
 	if p.Gateway != nil {
 		s := p.Gateway()
-		c.Gateway = &Gateway{Refused: s.Refused, Evicted: s.Evicted, LostDatagrams: s.UDPLost, Denied: map[string]uint64{}}
+		c.Gateway = &Gateway{Refused: s.Refused, Evicted: s.Evicted, Unreached: s.Unreached, LostDatagrams: s.UDPLost,
+			Denied: map[string]uint64{}}
 		for r := gateway.RuleNone + 1; r < gateway.NumRules; r++ {
 			c.Gateway.Denied[r.String()] = s.Denied[r]
 		}
