@@ -79,8 +79,8 @@ func gatewayFlags(f *pflag.FlagSet, g *lab.GatewayFlags, ports string) {
 	f.StringVar(&g.Gateway, "gateway", "",
 		"nat, to this machine's network; isolated: the guests, their names and --forward; off: there is none (default nat)")
 	f.StringVar(&g.HostPorts, "host-ports", "",
-		"ports of this machine itself that guests reach, TCP and UDP, loopback included: all, none or 80,8000-8010; vnic's "+
-			"own, as --http's, only by their numbers (default "+ports+")")
+		"TCP and UDP ports of this machine that guests can reach, on loopback too: all, none, or a list as 80,8000-8010; a "+
+			"port that vnic itself opens, as --http does, only if the list has its number (default "+ports+")")
 	f.StringArrayVar(&g.Deny, "deny", nil,
 		"address or network, as 10.0.0.0/8, that guests do not reach; once for each")
 	f.StringArrayVar(&g.Allow, "allow", nil,

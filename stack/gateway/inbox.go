@@ -11,16 +11,16 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// Bounds of what waits for netstack. Ports that have frames in the inbox share inboxFrames and inboxBytes in equal
-// parts; a port's part is never less than laneFrames and laneBytes, so that k ports have no more than k of these
-// above the sum.
+// Bounds of the frames that wait for netstack. inboxFrames and inboxBytes are divided equally among the ports that have
+// frames in the inbox. A port may always have laneFrames and laneBytes, so k ports exceed the sums by k times these at
+// most.
 const (
 	inboxFrames = 512
 	inboxBytes  = 4 << 20
 	laneFrames  = 32
 	laneBytes   = 64 << 10
-	turnBytes   = 64 << 10 // of a port's frames that netstack gets before it is the next port's turn
-	frameCost   = 2 << 10  // what a frame counts in a turn, at least: netstack's work for a short one
+	turnBytes   = 64 << 10 // that netstack takes of a port before it is the next port's turn
+	frameCost   = 2 << 10  // bytes that a frame counts in a turn, at least: netstack's work for a short one
 )
 
 // arrived is a frame that the wire delivered, from its network header on.
@@ -100,8 +100,8 @@ func (q *inbox) lane(from uint32) *lane {
 	return l
 }
 
-// part is how many frames and bytes each lane may have.
-func (q *inbox) part() (frames, bytes int) {
+// limit is how many frames and bytes a lane may hold, as there are now so many lanes with frames.
+func (q *inbox) limit() (frames, bytes int) {
 	n := max(1, int(q.active.Load()))
 	return max(laneFrames, inboxFrames/n), max(laneBytes, inboxBytes/n)
 }
@@ -110,7 +110,7 @@ func (q *inbox) part() (frames, bytes int) {
 func (l *lane) reserve(n int) (full, closed bool) {
 	l.Lock()
 	defer l.Unlock()
-	frames, bytes := l.in.part()
+	frames, bytes := l.in.limit()
 	closed = l.in.closed.Load()
 	if closed || l.used >= frames || l.bytes+n > bytes && l.used > 0 {
 		return !closed, closed
@@ -229,13 +229,13 @@ func (q *inbox) close() {
 
 // AwaitBuffers implements nic.RxModel: senders wait until half of the lane's space is free.
 func (l *lane) AwaitBuffers() bool {
-	frames, bytes := l.in.part()
+	frames, bytes := l.in.limit()
 	return !l.in.closed.Load() && (l.used > frames/2 || l.bytes > bytes/2)
 }
 
 // Buffers implements nic.RxModel.
 func (l *lane) Buffers() int {
-	frames, _ := l.in.part()
+	frames, _ := l.in.limit()
 	return max(0, frames-l.used)
 }
 

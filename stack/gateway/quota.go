@@ -7,15 +7,15 @@ import (
 	"sync/atomic"
 )
 
-// owner is who a share belongs to: the port of the switch whose frame asked for it, whatever source address that
-// frame had; or, of a forward, the guest that it leads to, where no port is known for that.
+// owner is whom an entry counts for: the port of the switch that sent the frame which asked for it, whatever the frame's
+// source address; of a forward to a guest whose port is not known, that guest.
 type owner struct {
 	link uint32 // wire.Link.Serial; 0: addr counts
 	addr netip.Addr
 }
 
-// ownerOf is the owner of what forwards lead to a guest: its port, as far as the switch knows it, so that a guest has
-// one share for what it asks for and what comes to it.
+// ownerOf is the owner of flows that forwards bring to a guest: its port, if the switch knows the port. So the flows that
+// a guest begins and those that come to it count together.
 func (g *Gateway) ownerOf(guest netip.Addr) owner {
 	for i := range g.o.Hosts {
 		h := &g.o.Hosts[i]
@@ -29,16 +29,18 @@ func (g *Gateway) ownerOf(guest netip.Addr) owner {
 	return owner{addr: guest}
 }
 
-// shares are what several owners have of something of which there is so much at one time. An owner may have all that is
-// free. When nothing is free, one with less than its equal part takes one of the owner that has most.
+// shares is a table of bounded size whose entries belong to owners. An owner may fill all of the table that is free.
+// When it is full, an owner with fewer entries than all of them divided by the owners takes one of the owner that has
+// most.
 type shares[T any] struct {
-	all, n int
-	by     map[owner][]T // oldest first; no empty ones
+	all int           // entries, at most
+	n   int           // entries
+	by  map[owner][]T // oldest first; no empty lists
 }
 
 func newShares[T any](all int) shares[T] { return shares[T]{all: all, by: map[owner][]T{}} }
 
-// giver is the owner of which o takes one, as nothing is free; false: it takes none.
+// giver is the owner that gives up an entry to o when the table is full; false: none does.
 func (s *shares[T]) giver(o owner) (from owner, ok bool) {
 	own, owners := len(s.by[o]), len(s.by)
 	if own == 0 {
@@ -56,13 +58,13 @@ func (s *shares[T]) giver(o owner) (from owner, ok bool) {
 	return from, ok
 }
 
-// add gives an owner one more.
+// add adds an entry of an owner.
 func (s *shares[T]) add(o owner, v T) {
 	s.by[o] = append(s.by[o], v)
 	s.n++
 }
 
-// remove takes the i-th one of an owner.
+// remove removes the i-th entry of an owner.
 func (s *shares[T]) remove(o owner, i int) T {
 	list := s.by[o]
 	v := list[i]
@@ -74,7 +76,7 @@ func (s *shares[T]) remove(o owner, i int) T {
 	return v
 }
 
-// clear takes all of an owner.
+// clear removes all entries of an owner.
 func (s *shares[T]) clear(o owner) []T {
 	list := s.by[o]
 	delete(s.by, o)
@@ -82,7 +84,7 @@ func (s *shares[T]) clear(o owner) []T {
 	return list
 }
 
-// quota bounds how much of something there is at one time, and shares it between owners.
+// quota bounds how many flows, questions or the like there are at one time, and divides them among owners.
 type quota struct {
 	refused *atomic.Uint64
 	evicted *atomic.Uint64
@@ -91,26 +93,26 @@ type quota struct {
 	shares shares[*entry]
 }
 
-// entry is one that is taken, until it is given back or another owner takes it.
+// entry is one of them, until its holder gives it back or another owner takes its place.
 type entry struct {
 	q     *quota
 	owner owner
-	nth   int          // of its owner's, as it was taken: from 1 on
-	end   func()       // ends what it was taken for, at once and without waiting
-	rank  func() int64 // of an owner's entries, that with the least goes first; nil: the oldest
+	nth   int          // the number of its owner's entries when it was taken, itself included
+	end   func()       // ends the flow or question, without waiting
+	rank  func() int64 // of an owner's entries, the one of the lowest rank is given up first; nil: the oldest one
 }
 
 func newQuota(all int, c *counters) *quota {
 	return &quota{refused: &c.refused, evicted: &c.evicted, shares: newShares[*entry](all)}
 }
 
-// take takes one; nil if there is none for that owner, which counts as refused. Who has it gives it back. If it is
-// another owner's turn before, end is called, which counts as evicted.
+// take takes an entry for an owner; nil: the owner may have no more, which counts as refused. The caller gives the entry
+// back. If another owner takes its place before, end is called, and the entry counts as evicted.
 func (q *quota) take(o owner, end func()) *entry {
 	return q.add(&entry{q: q, owner: o, end: end}, func() (from owner, ok bool) { return q.shares.giver(o) })
 }
 
-// takeRanked is take for what can be ended at any time: where no other owner gives one up, the owner itself does.
+// takeRanked is take for entries that can end at any time: where no other owner gives one up, the owner itself does.
 func (q *quota) takeRanked(o owner, end func(), rank func() int64) *entry {
 	return q.add(&entry{q: q, owner: o, end: end, rank: rank}, func() (from owner, ok bool) {
 		if from, ok = q.shares.giver(o); ok {
@@ -120,7 +122,7 @@ func (q *quota) takeRanked(o owner, end func(), rank func() int64) *entry {
 	})
 }
 
-// add takes an entry, if need be of the owner that giver says.
+// add adds an entry. If the table is full, the owner that giver names gives one up.
 func (q *quota) add(e *entry, giver func() (owner, bool)) *entry {
 	var old *entry
 	q.mu.Lock()
@@ -143,7 +145,7 @@ func (q *quota) add(e *entry, giver func() (owner, bool)) *entry {
 	return e
 }
 
-// first is which of an owner's entries goes first. Its cost is that of a look at each.
+// first is the index of the entry that an owner gives up first. It looks at each one.
 func first(list []*entry) (i int) {
 	if list[0].rank == nil {
 		return 0
@@ -157,7 +159,7 @@ func first(list []*entry) (i int) {
 	return i
 }
 
-// give gives it back, unless another owner has it by now.
+// give gives the entry back, unless another owner has taken its place.
 func (e *entry) give() {
 	e.q.mu.Lock()
 	defer e.q.mu.Unlock()
@@ -166,7 +168,7 @@ func (e *entry) give() {
 	}
 }
 
-// endOf ends all that an owner has, and gives it back.
+// endOf ends all entries of an owner, and gives them back.
 func (q *quota) endOf(o owner) {
 	q.mu.Lock()
 	list := q.shares.clear(o)
@@ -176,7 +178,7 @@ func (q *quota) endOf(o owner) {
 	}
 }
 
-// taken says how many there are now.
+// taken is how many entries there are now.
 func (q *quota) taken() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -16,8 +16,9 @@ import (
 	"vnic.dev/vnic/stack/internal/ether"
 )
 
-// takeTCP counts one connection more, which end resets; nil: there is none for that owner. Those without an owner whose
-// guest has not confirmed the end count too.
+// takeTCP reserves a connection for an owner; nil: the owner may have no more. end resets the connection, if another
+// owner's takes its place. Connections that the gateway has closed and the guest has not (unfinished) have a bound of
+// their own, which is checked as well.
 func (g *Gateway) takeTCP(o owner, end func()) *entry {
 	if !g.unfinished.room(o) {
 		g.count.refused.Add(1)
