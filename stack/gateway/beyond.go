@@ -32,10 +32,12 @@ func (f *filter) pingBeyond(h *splitter.Headers, b []byte) bool {
 		dst.IsGlobalUnicast()
 }
 
-// unreachable tells the sender of a ping that it leads nowhere (RFC 792; RFC 4443, 3.1), as often as netstack
-// answers by ICMP: it is prohibited where other packets get to elsewhere, and without NAT there is no route. The packet
-// is as it came, from its network header on.
+// unreachable tells the sender of a ping that it leads nowhere (RFC 792; RFC 4443, 3.1): it is prohibited where other
+// packets get to elsewhere, and without NAT there is no route. The packet is as it came, from its network header on.
 func (g *Gateway) unreachable(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer) {
+	if !g.allowsError(g.port.sender()) {
+		return
+	}
 	pkt.NICID, pkt.NetworkProtocolNumber = ether.NIC, proto
 	switch p := g.ns.NetworkProtocolInstance(proto).(type) {
 	case stack.RejectIPv4WithHandler:

@@ -28,8 +28,8 @@
 // from another port (TFTP); likewise a guest behind a forward. It lives for 2 minutes of silence (RFC 4787). The
 // packets of a guest are forwarded as a router does: with one hop less, and their DF, which those of IPv6 have that it
 // has not cut itself; what the host's sockets report (IP_RECVERR) and what has no hop left the guest hears by ICMP, and
-// the flow and its source port stay. Of ICMP guests may send echoes, and what neighbor discovery needs: errors would be
-// believed, whoever's connections they are about.
+// the flow and its source port stay. A port of the switch gets 50 errors at once, and 1,000 a second. Of ICMP guests may
+// send echoes, and what neighbor discovery needs: errors would be believed, whoever's connections they are about.
 //
 // Queues, flows, leases and questions under way have bounds: 1,024 connections, 256 of which are asked for, as many
 // that are closed and that a guest does not confirm (unfinished.go), 1,024 flows of datagrams, 128 questions that are

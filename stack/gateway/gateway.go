@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
@@ -19,7 +20,6 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/stack/internal/ether"
 	"vnic.dev/vnic/stack/internal/netlog"
 	"vnic.dev/vnic/wire"
@@ -76,7 +76,7 @@ type Gateway struct {
 	mu       sync.Mutex
 	closed   bool
 	forwards []Forward
-	told     map[uint32]*nic.LogLimit // of refusals, by wire.Link.Serial
+	rates    map[uint32]*rates // by wire.Link.Serial
 }
 
 // New makes a gateway, attaches it to a switch, and has it serve.
@@ -104,7 +104,7 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 		askTime: limits.Resolver.Here(), confirmTime: limits.Dial.Here(),
 		dialResolver: dialHost, listenHost: listenHost,
 		openFlow:   func(ctx context.Context, f Flow, _ permit) (*net.UDPConn, error) { return f.open(ctx) },
-		openAnswer: openAnswer, told: map[uint32]*nic.LogLimit{},
+		openAnswer: openAnswer, rates: map[uint32]*rates{},
 		unfinished: unfinished{shares: newShares[ended](maxUnfinished)}}
 	if out := o.Outside; out != nil {
 		g.resolvers, g.listenHost, g.host = out.Resolvers, out.ListenUDP, newHostAddrs(addrsOf(out))
@@ -224,6 +224,7 @@ func (g *Gateway) configure(ep *endpoint) error {
 			return fmt.Errorf("netstack: option %T: %s", o, err)
 		}
 	}
+	g.ns.SetICMPLimit(rate.Inf) // each port has its own: allowsError
 	if err := g.ns.CreateNIC(ether.NIC, ep); err != nil {
 		return fmt.Errorf("netstack: %s", err)
 	}

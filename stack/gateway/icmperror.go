@@ -118,7 +118,7 @@ func (f *flow) failed(err error, mtu int, d *outgoing) {
 	}
 }
 
-// tell sends an error to the guest, as often as netstack does. It comes from who has found it: the server by the
+// tell sends an error to the guest, as far as allowsError lets it. It comes from who has found it: the server by the
 // address that the guest has of it, and this machine by the gateway's.
 func (f *flow) tell(t trouble, d *outgoing) {
 	from := t.from.Unmap()
@@ -138,7 +138,7 @@ func (f *flow) tell(t trouble, d *outgoing) {
 		quoted = append([]byte(nil), quoted...)
 		binary.BigEndian.PutUint16(quoted[4:], f.key.guest.Port())
 	}
-	f.gateway.sendError(t, from, f.key, quoted)
+	f.gateway.sendError(f.entry.owner, t, from, f.key, quoted)
 }
 
 // own is the gateway's own address of a family.
@@ -152,9 +152,10 @@ func (g *Gateway) own(family netip.Addr) netip.Addr {
 // ours says whether an address is of the guests' networks, where nobody beyond is.
 func (g *Gateway) ours(a netip.Addr) bool { return g.o.Prefix4.Contains(a) || g.o.Prefix6.Contains(a) }
 
-// sendError sends an ICMP error about a guest's packet to a server, of which body is what comes behind the IP header.
-func (g *Gateway) sendError(t trouble, from netip.Addr, about flowKey, body []byte) {
-	if !from.IsValid() || from.Is4() != about.guest.Addr().Is4() || !g.ns.AllowICMPMessage() {
+// sendError sends an ICMP error to the guest of a port, about its packet to a server, of which body is what comes behind
+// the IP header.
+func (g *Gateway) sendError(to owner, t trouble, from netip.Addr, about flowKey, body []byte) {
+	if !from.IsValid() || from.Is4() != about.guest.Addr().Is4() || !g.allowsError(to) {
 		return
 	}
 	r := g.routeTo(about.guest.Addr(), from)

@@ -36,9 +36,9 @@ func worldOnLo(t *testing.T, mtu int) {
 // icmpOf is the ICMP message of a frame, and who it is from; nil: it has none.
 func icmpOf(b []byte) (msg []byte, from netip.Addr) {
 	switch {
-	case len(b) > 42 && binary.BigEndian.Uint16(b[12:]) == splitter.EtherTypeIPv4 && b[23] == protoICMP:
+	case len(b) >= 42 && binary.BigEndian.Uint16(b[12:]) == splitter.EtherTypeIPv4 && b[23] == protoICMP:
 		return b[34:], netip.AddrFrom4([4]byte(b[26:30]))
-	case len(b) > 62 && binary.BigEndian.Uint16(b[12:]) == splitter.EtherTypeIPv6 && b[20] == protoICMPv6:
+	case len(b) >= 62 && binary.BigEndian.Uint16(b[12:]) == splitter.EtherTypeIPv6 && b[20] == protoICMPv6:
 		return b[54:], netip.AddrFrom16([16]byte(b[22:38]))
 	}
 	return nil, from

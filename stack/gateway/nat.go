@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 
+	"golang.org/x/time/rate"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
@@ -101,19 +102,40 @@ func (g *Gateway) refuse(from owner, src netip.AddrPort, r *refusal) {
 			name = l.Name()
 		}
 	}
-	g.mu.Lock()
-	if len(g.told) > wire.MaxPorts { // links that are gone
-		clear(g.told)
-	}
-	limit := g.told[from.link]
-	if limit == nil {
-		limit = new(nic.LogLimit)
-		g.told[from.link] = limit
-	}
-	g.mu.Unlock()
-	limit.Log(g.log, slog.LevelWarn, "refused to a guest", "guest", name, "from", src, "to", r.to, "rule", r.rule,
+	g.ratesOf(from).refusals.Log(g.log, slog.LevelWarn, "refused to a guest", "guest", name, "from", src, "to", r.to, "rule", r.rule,
 		"flag", r.flag)
 }
+
+// What the gateway sends to the guest of a port at most, of ICMP errors: as many as netstack sends by itself to all.
+const (
+	errorRate  = 1000 // a second
+	errorBurst = 50
+)
+
+// rates are limits of what the gateway says of a port of the switch.
+type rates struct {
+	refusals nic.LogLimit  // in the log
+	errors   *rate.Limiter // to its guest, by ICMP
+}
+
+// ratesOf are the limits of a port.
+func (g *Gateway) ratesOf(o owner) *rates {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r := g.rates[o.link]
+	if r == nil {
+		if len(g.rates) > wire.MaxPorts { // links that are gone
+			clear(g.rates)
+		}
+		r = &rates{errors: rate.NewLimiter(errorRate, errorBurst)}
+		g.rates[o.link] = r
+	}
+	return r
+}
+
+// allowsError reports whether the guest of a port may get another ICMP error now. A port has its own limit, so that no
+// other guest's errors keep one from its own, which path MTU discovery needs.
+func (g *Gateway) allowsError(o owner) bool { return g.ratesOf(o).errors.AllowN(g.now(), 1) }
 
 // dialFirst makes a connection to the first of the addresses that takes it.
 func (g *Gateway) dialFirst(ctx context.Context, to []permit) (c net.Conn, err error) {

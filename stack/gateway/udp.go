@@ -23,8 +23,8 @@ func (g *Gateway) datagram(id stack.TransportEndpointID, pkt *stack.PacketBuffer
 	if g.answerForward(guest, to, pkt) {
 		return true
 	}
-	if !g.o.NAT {
-		return false
+	if !g.o.NAT { // netstack tells it that nobody listens
+		return !g.allowsError(g.port.sender())
 	}
 	g.carry(flowKey{splitter.ProtoUDP, guest, to.Addr()}, id, to.Port(), pkt, pkt.Data().AsRange().ToSlice())
 	return true
@@ -103,12 +103,14 @@ func (g *Gateway) expire(key flowKey, pkt *stack.PacketBuffer) {
 	}
 	v := stack.PayloadSince(pkt.TransportHeader())
 	defer v.Release()
-	g.sendError(t, g.own(key.server), key, v.AsSlice())
+	g.sendError(g.port.sender(), t, g.own(key.server), key, v.AsSlice())
 }
 
-// prohibit tells the sender of a packet that it was refused (RFC 1812, 5.2.7.1; RFC 4443, 3.1), as often as netstack
-// answers by ICMP.
+// prohibit tells the sender of a packet that it was refused (RFC 1812, 5.2.7.1; RFC 4443, 3.1).
 func (g *Gateway) prohibit(pkt *stack.PacketBuffer) {
+	if !g.allowsError(g.port.sender()) {
+		return
+	}
 	switch p := g.ns.NetworkProtocolInstance(pkt.NetworkProtocolNumber).(type) {
 	case stack.RejectIPv4WithHandler:
 		p.SendRejectionError(pkt, stack.RejectIPv4WithICMPAdminProhibited, true)
