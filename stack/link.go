@@ -1,6 +1,8 @@
 package stack
 
 import (
+	"sync/atomic"
+
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
@@ -13,6 +15,9 @@ type link struct {
 	ether.Link
 	s   *Stack
 	gso bool
+
+	// unverified is whether nobody has looked at the checksum of the packet that netstack gets now: it came in fragments.
+	unverified atomic.Bool
 }
 
 var (
@@ -59,8 +64,13 @@ func (l *link) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
 	return pkts.Len(), nil
 }
 
+// Capabilities implements stack.LinkEndpoint. Netstack asks for each packet that it gets.
 func (l *link) Capabilities() stack.LinkEndpointCapabilities {
-	return stack.CapabilityRXChecksumOffload | stack.CapabilityTXChecksumOffload | stack.CapabilityResolutionRequired
+	c := stack.CapabilityTXChecksumOffload | stack.CapabilityResolutionRequired
+	if !l.unverified.Load() {
+		c |= stack.CapabilityRXChecksumOffload
+	}
+	return c
 }
 
 func (l *link) SupportedGSO() stack.SupportedGSO {

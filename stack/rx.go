@@ -51,7 +51,7 @@ func (s *Stack) receiveWhole(fr *driver.RxFrame) {
 	var h splitter.Headers
 	n := copy(start[:], fr.Header)
 	if err := splitter.Parse(start[:n], uint32(len(fr.Header)), &h); err != nil || h.Class == splitter.Malformed ||
-		h.Tagged() {
+		h.Tagged() || !splitter.VerifyIPv4(&h, start[:n]) {
 		s.count.rxDropped.Add(1)
 		return
 	}
@@ -115,7 +115,8 @@ func (s *Stack) receiveSplit(fr *driver.RxFrame) {
 	total := n + fr.PayloadLen
 	err := splitter.Parse(hdr[:n], uint32(total), &h)
 	payload := int(h.FrameLen) - int(h.HdrLen)
-	if err != nil || h.Class != splitter.TCP || h.Tagged() || !fr.CsumGood || n < len(fr.Header) || payload > slotSize {
+	if err != nil || h.Class != splitter.TCP || h.Tagged() || !fr.CsumGood || n < len(fr.Header) || payload > slotSize ||
+		!splitter.VerifyIPv4(&h, hdr[:n]) {
 		s.count.rxDropped.Add(1)
 		l.discard(fr.Payload)
 		return
@@ -160,9 +161,11 @@ func (s *Stack) receiveSplit(fr *driver.RxFrame) {
 	s.inject(&h, buf)
 }
 
-// inject hands a packet to netstack. No lock is held: an answer may be sent before it returns.
+// inject hands a packet to netstack, on the NIC's polling goroutine. No lock is held: an answer may be sent before it
+// returns.
 func (s *Stack) inject(h *splitter.Headers, buf buffer.Buffer) {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buf})
+	s.link.unverified.Store(h.Class == splitter.Fragment)
 	s.count.rxPackets.Add(1)
 	if d := s.link.Dispatcher(); d != nil {
 		d.DeliverNetworkPacket(tcpip.NetworkProtocolNumber(h.EtherType), pkt)
