@@ -135,6 +135,9 @@ func (rq *rxQueue) fill(d *delivery, batch []*wire.Packet, r *route) (n int, cal
 	rq.q.Lock()
 	defer rq.q.Unlock()
 	rq.mover.c, rq.mover.nodes = d.w.Copier, d.port.space.Nodes() > 0
+	if d.blocked.waitFor(r) == nil && !rq.q.Admit(batch[0].From) {
+		d.blocked.add(r, rq.wait)
+	}
 	m, holds := rq.merging(d, batch), d.port.hold != nil
 	for q := r.q; r.q == q; {
 		if d.gate.shape != nil && !rq.arrives(d, batch[n]) {

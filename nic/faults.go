@@ -116,7 +116,8 @@ func (f *faults) stopTimer() {
 	f.timer = nil
 }
 
-// endExhaustion has buffers taken again, and wakes those that wait for them. The caller holds mu, which is free when it
+// endExhaustion has buffers taken again, and wakes those that wait for them, all at once: only the user ends an
+// exhaustion, and who finds no buffers then waits for its port's turn. The caller holds mu, which is free when it
 // returns.
 func (p *Port) endExhaustion() {
 	f := &p.faults

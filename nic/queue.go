@@ -15,6 +15,8 @@ type RxQueue interface {
 	Put(m *Mover, f *Frame) Result
 	// Flush publishes what was put since Lock, and says whether the driver wants a call.
 	Flush() (call bool)
+	// Admit is RxBase's: whether packets of a port may be put now, which are Busy else.
+	Admit(port uint32) bool
 	// Delivered is RxBase's: what became of packets of one port, of which Put was asked, or none of them was put. It
 	// comes before Flush, if it comes.
 	Delivered(batch []*wire.Packet)

@@ -19,6 +19,13 @@ import (
 // that it sends; if there are buffers left, others have theirs then. A waiter of no port is woken
 // whenever buffers are posted.
 //
+// A port does not need a turn to send: a sender that is awake has none. But while another port has a turn,
+// a port that is more than mostLead frames ahead of it gets no turn, and none of its frames is taken
+// (Admit). Its senders wait in the list meanwhile, also beside free buffers.
+//
+// Parts are equal in frames, not in bytes: ports compete for buffers, and the driver's work for a frame
+// hardly depends on its length. A port that sends longer frames moves more bytes in its part.
+//
 // Unlock does what must not be done under the lock: it wakes senders and reports an error.
 type RxBase struct {
 	model   RxModel
@@ -26,7 +33,7 @@ type RxBase struct {
 
 	mu     sync.Mutex
 	ports  []portTurns  // under mu, as all that follows
-	served int          // portTurns.took of the port that has had a turn last; it never falls
+	served int          // the greatest portTurns.took that there was
 	others []wire.Waker // those of no port
 	posts  uint64       // calls of WakeNext
 	woken  []wire.Waker // to be woken by Unlock
@@ -36,6 +43,7 @@ type RxBase struct {
 
 const (
 	turnBuffers = 32  // buffers for which a port is given a turn: a Sender's batch
+	mostLead    = 128 // frames that a port may have more than one that has a turn
 	mostLag     = 256 // frames that a port may have more than others, once it waits again, for those that it has missed
 	keepTurns   = 64  // calls of WakeNext for which a port is remembered of which nobody waits
 )
@@ -53,7 +61,7 @@ type portTurns struct {
 
 type waiter struct {
 	wire.Waker
-	posts uint64 // RxBase.posts when it began to wait
+	posts uint64 // RxBase.posts when it last looked for buffers
 }
 
 // PortWaker is a wire.Waker of a port with several queues. After it is woken it is to be disarmed, as
@@ -99,17 +107,20 @@ func (b *RxBase) Unlock() {
 	}
 }
 
-// Arm implements wire.Waitable. A sender whose port has others that wait does so behind them, though
-// there are buffers.
+// Arm implements wire.Waitable. Though there are buffers, a sender waits whose port has others that wait, which is
+// behind them, or whose port Admit refuses.
 func (b *RxBase) Arm(w wire.Waker) bool {
 	b.Lock()
 	defer b.Unlock()
 	b.waiting.Add(1) // before AwaitBuffers looks: a driver that posts and then asks Waiting does it the other way round
 	b.disarm(w)
 	more := b.err != nil || !b.model.AwaitBuffers()
-	serial := serialOf(w)
+	serial, looked := serialOf(w), b.posts
+	if more {
+		looked-- // it has not seen the last ones
+	}
 	switch p := b.find(serial); {
-	case more && (p == nil || p.idle()):
+	case more && (p == nil || p.idle() && !b.leads(p)):
 		b.waiting.Add(-1)
 		return false
 	case serial == 0:
@@ -125,7 +136,7 @@ func (b *RxBase) Arm(w wire.Waker) bool {
 		if p.vain == w {
 			at, p.vain = 0, nil
 		}
-		p.waiters, p.posts = slices.Insert(p.waiters, at, waiter{w, b.posts}), b.posts
+		p.waiters, p.posts = slices.Insert(p.waiters, at, waiter{w, looked}), b.posts
 	}
 	if more {
 		b.giveTurns(true)
@@ -184,7 +195,7 @@ func (b *RxBase) goOn() {
 }
 
 // giveTurns has waiters woken for the buffers that there are, of ports that have no turn: all of these, or those that
-// began to wait before the last WakeNext.
+// have not looked since the last WakeNext.
 func (b *RxBase) giveTurns(all bool) {
 	turns := 0
 	for i := range b.ports {
@@ -201,7 +212,6 @@ func (b *RxBase) giveTurns(all bool) {
 		p.waiters = slices.Delete(p.waiters, i, i+1)
 		b.waiting.Add(-1)
 		b.woken = append(b.woken, p.turn)
-		b.served = max(b.served, p.took)
 	}
 }
 
@@ -219,7 +229,49 @@ func (b *RxBase) next(all bool) (least *portTurns, at int) {
 			}
 		}
 	}
+	if least != nil && b.leads(least) { // and so do all others that wait
+		return nil, 0
+	}
 	return least, at
+}
+
+// leads reports whether a port is too far ahead of another one that has a turn.
+func (b *RxBase) leads(p *portTurns) bool {
+	for i := range b.ports {
+		if o := &b.ports[i]; o.turn != nil && o.behind(p) {
+			return true
+		}
+	}
+	return false
+}
+
+// behind reports whether another port has had so many frames more that it lets p go first.
+func (p *portTurns) behind(o *portTurns) bool { return o != p && o.took-p.took > mostLead }
+
+// Admit reports whether frames of a port, by its PortSerial, may be put now. If not they are Busy, and wait for this
+// queue. It is called under the lock.
+func (b *RxBase) Admit(serial uint32) bool {
+	if len(b.ports) == 0 {
+		return true
+	}
+	waits, behind, p := false, false, b.find(serial)
+	for i := range b.ports {
+		if o := &b.ports[i]; o != p && !o.idle() {
+			waits = true
+			behind = behind || p != nil && o.behind(p)
+		}
+	}
+	switch {
+	case waits && p == nil: // its frames count from now on
+		b.add(serial).posts = b.posts
+		return true
+	case !behind || p.turn != nil:
+		return true
+	case !b.model.AwaitBuffers(): // who waits may not have been woken yet: the driver's kick is on its way
+		b.giveTurns(true)
+	}
+	p = b.find(serial) // which AwaitBuffers may have moved
+	return p == nil || !b.leads(p)
 }
 
 // Delivered is told what became of frames of one port, under the lock.
@@ -233,6 +285,7 @@ func (b *RxBase) Delivered(batch []*wire.Packet) {
 				p.took++
 			}
 		}
+		b.served = max(b.served, p.took)
 	}
 }
 

@@ -287,3 +287,52 @@ func TestTurnsPassOn(t *testing.T) {
 	woken("it fails", qs[0])
 	testkit.Equal(t, "senders wait", q.Waiting(), false)
 }
+
+// A port that is ahead of one that has a turn waits beside free buffers, and is woken when that turn ends, whatever is
+// left.
+//
+// Invariant: nic: A wake that is not used leaves nobody asleep beside free buffers.
+func TestPortAheadWaitsForTheOthersTurn(t *testing.T) {
+	q := newCountRing()
+	var ready []*portQueue
+	ahead, behind := &portQueue{port: 1, ready: &ready}, &portQueue{port: 2, ready: &ready}
+	woken := func(what string, want ...*portQueue) {
+		t.Helper()
+		if !slices.Equal(ready, want) {
+			t.Errorf("%s: %d are woken, want %d, or others", what, len(ready), len(want))
+		}
+		ready = ready[:0]
+	}
+	admitted := func(what string, port uint32, want bool) {
+		t.Helper()
+		q.locked(func() { testkit.Equal(t, what, q.Admit(port), want) })
+	}
+	admitted("nobody waits", 1, true)
+	testkit.Equal(t, "it may wait", q.Arm(behind), true)
+	admitted("from now on its frames count", 1, true)
+	batch := make([]*wire.Packet, 129)
+	for i := range batch {
+		batch[i] = &wire.Packet{From: 1, Verdict: wire.Verdict{Kind: wire.Taken}}
+	}
+	q.locked(func() { q.Delivered(batch) })
+	admitted("there are no buffers for the other", 1, true)
+	testkit.Equal(t, "it may wait", q.Arm(ahead), true)
+	q.post(64)
+	woken("buffers for two turns", behind)
+	q.Disarm(ahead)
+	admitted("the other's turn", 1, false)
+	admitted("its own", 2, true)
+	testkit.Equal(t, "it waits though there are buffers", q.Arm(ahead), true)
+	testkit.Equal(t, "a frame of 65", q.take(65, true), 0)
+	q.Disarm(behind)
+	woken("who has not looked may need fewer", ahead)
+	admitted("nobody has a turn but itself", 1, true)
+	q.take(64, false)
+	q.Disarm(ahead)
+	testkit.Equal(t, "it may wait", q.Arm(behind), true)
+	q.locked(func() { q.short, q.buffers = 0, 64 }) // and the driver's kick comes later
+	admitted("the other waits for buffers that are there", 1, false)
+	woken("before the kick", behind)
+	q.Disarm(behind)
+	admitted("the other has had its turn", 1, true)
+}

@@ -94,7 +94,7 @@ type Sender struct {
 	out   Outlet
 	o     SenderOptions
 	sleep *Sleeper
-	port  *Port // whose it is; nil: of no NIC
+	port  *Port // whose transmit queue it is; nil: of no NIC, or RDMA's
 
 	stopping atomic.Bool   // set by Stop, which then wakes
 	done     chan struct{} // closed by the worker; nil: no worker. Control goroutine
@@ -142,13 +142,10 @@ func NewSender(q TxQueue, out Outlet, o SenderOptions) (*Sender, error) {
 		disposed: make([]*TxFrame, 0, o.Batch), armed: make([]wire.Waitable, 0, o.Batch),
 	}
 	s.clock = func() time.Time { return s.patience.at(time.Now()) }
-	switch t := out.(type) {
-	case *Transmitter:
+	if t, ok := out.(*Transmitter); ok {
 		s.port, s.late.port = t.port, t.port
 		s.late.q, _ = q.(LateTxQueue)
 		s.q, s.out = t.port.conf.Sabotage.tx(q), t.port.conf.Sabotage.out(t)
-	case *roce:
-		s.port = t.port
 	}
 	for i := range s.frames {
 		s.frames[i] = &TxFrame{Slot: i}
@@ -519,10 +516,6 @@ func (s *Sender) spin() bool {
 
 // arm has us woken by the receivers of held frames. false: one of them has buffers by now.
 func (s *Sender) arm() bool {
-	s.sleep.port = 0
-	if s.port != nil && s.port.Link() != nil {
-		s.sleep.port = s.port.Link().Serial()
-	}
 	for _, f := range s.frames[:s.held] {
 		receiver := f.Packet.Verdict.Queue
 		if n := len(s.armed); receiver == nil || n > 0 && s.armed[n-1] == receiver {
@@ -530,6 +523,7 @@ func (s *Sender) arm() bool {
 		}
 		if len(s.armed) == 0 {
 			s.count.waits.add(1)
+			s.sleep.port = f.Packet.From // which is the same of all
 		}
 		if !receiver.Arm(s.sleep) {
 			return false

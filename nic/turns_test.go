@@ -1,6 +1,7 @@
 package nic_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -17,6 +18,72 @@ func queuesOf(d *toy, n int, o nic.SenderOptions) (qs []*toyTx) {
 		qs = append(qs, q)
 	}
 	return qs
+}
+
+// turnWaker waits in place of a Sender.
+type turnWaker struct {
+	port  uint32
+	woken bool
+}
+
+func (w *turnWaker) PortSerial() uint32 { return w.port }
+func (w *turnWaker) Wake()              { w.woken = true }
+
+// A sender that never sleeps, as its guest sends to others as well, or as a thread polls for it, looks for buffers
+// before one that waits can run, or before it is woken. Both get equal parts all the same. When the other has no more
+// frames it gets all.
+//
+// Invariant: nic: A sender that is awake takes no more than its port's part.
+func TestAwakeSendersLeaveOthersTheirPart(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		t.Run(fmt.Sprintf("late=%v", late), func(t *testing.T) {
+			ds := toys(t, 3, patient)
+			awake, waits, to := ds[0], ds[1], ds[2]
+			const posts, posted = 150, 6
+			for seq := range posts * posted {
+				awake.sendTo(to, seq)
+			}
+			for seq := range posts * posted / 4 {
+				waits.sendTo(to, seq)
+			}
+			round := func(d *toy) { testkit.Must(d.tx.sender.Round(false))(t) }
+			w := &turnWaker{port: waits.port.Link().Serial()}
+			round(waits)
+			testkit.Equal(t, "it may wait", to.rx.Arm(w), true)
+			had := func() (a, b int) { return len(awake.tx.done), len(waits.tx.done) }
+			for range posts {
+				to.rx.Lock()
+				for range posted {
+					to.rx.posted = append(to.rx.posted, newToyBuf())
+				}
+				if !late {
+					to.rx.WakeNext()
+				}
+				to.rx.Unlock()
+				round(awake)
+				round(awake)
+				to.rx.Lock()
+				to.rx.WakeNext()
+				to.rx.Unlock()
+				for w.woken {
+					w.woken = false
+					round(waits)
+					to.rx.Disarm(w)
+					if len(waits.tx.ring) > len(waits.tx.done) && !to.rx.Arm(w) {
+						w.Wake()
+					}
+				}
+				round(awake)
+				if a, b := had(); b < len(waits.tx.ring) && (b < a-128-2*toyBatch || a < b-128-2*toyBatch) {
+					t.Fatalf("the one that is awake had %d frames, and the one that waits %d", a, b)
+				}
+				testkit.Equal(t, "buffers left", len(to.rx.posted), 0)
+			}
+			a, b := had()
+			testkit.Equal(t, "frames of the one that waits", b, len(waits.tx.ring))
+			testkit.Equal(t, "of the other", a, posts*posted-b)
+		})
+	}
 }
 
 // Receivers post as many buffers as frames are sent to them, and no more, a few at a time: each frame arrives, but for

@@ -11,6 +11,9 @@ func (d *Device) Park(i int) error {
 	return d.tx[i].sender.Wait()
 }
 
+// Waits is how often the worker of transmit queue i has waited for buffers.
+func (d *Device) Waits(i int) uint64 { return d.tx[i].sender.Stats().Waits }
+
 // Backlog is how many frames wait for the worker of transmit queue i, which has been ended.
 func (d *Device) Backlog(i int) (frames int, full bool) { return d.tx[i].Backlog() }
 

@@ -147,6 +147,57 @@ func TestQueuesThatNeedMoreOrLessTakeTurns(t *testing.T) {
 	testkit.Equal(t, "buffers that are used", came+taken(to, 0), need)
 }
 
+// A frame waits that needs four buffers, and behind it one that needs one, of the same port or of another. The driver
+// posts two: the second frame arrives, though the first one has its turn before. It posts three more, and the first does.
+//
+// Invariant: nic: A wake that is not used leaves nobody asleep beside free buffers.
+func TestWhoNeedsFewerBuffersTakesThem(t *testing.T) {
+	for _, ports := range []int{1, 2} {
+		t.Run(fmt.Sprint(ports), func(t *testing.T) {
+			files, sw := nictest.Switch(t)
+			var gs []*suiteGuest
+			for i := range 1 + ports {
+				g := newRawGuest(t, files, sw, i, rawOptions{pairs: 2, mtu: 1500, noGPU: true, patience: 2 * patient})
+				nictest.Hello(g)
+				gs = append(gs, g)
+			}
+			to, long, short := gs[0], gs[1], gs[ports]
+			const size = 256
+			waits := func(g *suiteGuest, pair, payload int) {
+				busy := to.Port().Link().Counters().Busy
+				f := nictest.Make(to.mac, g.mac, nictest.Spec{UDP: true, Payload: payload})
+				g.OK(g.rings[2*pair+1].Add(g.layOut(&f, false), nil, 0))
+				g.publish(2*pair + 1)
+				testkit.Eventually(t, "it waits", func() bool {
+					return to.Port().Link().Counters().Busy > busy && g.dev.Waits(pair) > 0
+				})
+			}
+			addr, _ := to.Alloc(size)
+			post := func(n int) {
+				for range n {
+					to.OK(to.rings[0].Add(nil, []virtq.Buf{{Addr: addr, Len: size}}, 0))
+				}
+				to.publish(0)
+			}
+			buffers := func(what string, want int) {
+				t.Helper()
+				var used [rawRing]virtq.Used
+				testkit.Eventually(t, what, func() bool {
+					want -= testkit.Must(to.rings[0].Poll(used[:]))(t)
+					return want <= 0
+				})
+				testkit.Equal(t, what+", buffers too many", -want, 0)
+			}
+			waits(long, 0, 900)
+			waits(short, 1, 100)
+			post(2)
+			buffers("the short frame", 1)
+			post(3) // beside the one that is left
+			buffers("the long frame", 4)
+		})
+	}
+}
+
 // BenchmarkReceiverShare is what a guest with one queue gets of a receiver to which one with so many sends as well, both
 // as much as is taken, which is less than one could send. share is its part of all frames; 0.5 is fair.
 func BenchmarkReceiverShare(b *testing.B) {

@@ -1,0 +1,78 @@
+package nic
+
+import (
+	"log/slog"
+	"testing"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/wire"
+)
+
+// fullPort is a port without buffers, which notes who waits for some.
+type fullPort struct{ waiters []wire.Waker }
+
+func (*fullPort) Name() string            { return "full" }
+func (*fullPort) Limits() wire.Limits     { return wire.Limits{MaxFrame: 1514} }
+func (p *fullPort) Arm(w wire.Waker) bool { p.waiters = append(p.waiters, w); return true }
+func (*fullPort) Disarm(wire.Waker)       {}
+func (p *fullPort) Deliver(_ *wire.Worker, batch []*wire.Packet) {
+	for _, pkt := range batch {
+		pkt.Verdict = wire.Verdict{Kind: wire.Busy, Queue: p}
+	}
+}
+
+// plainOutlet is that of a Sender of no NIC: a gateway's, an uplink's.
+type plainOutlet struct {
+	link *wire.Link
+	w    *wire.Worker
+}
+
+func (o plainOutlet) Send(batch []*wire.Packet)           { o.link.Deliver(o.w, batch) }
+func (plainOutlet) Dropped(*wire.Packet, wire.DropReason) {}
+
+// Whoever sends for a port waits for a receiver as that port, which has turns with all of them: its transmit queues, its
+// RDMA, and the sender of a port that is no NIC.
+//
+// Invariant: nic: Ports that wait for a receiver have equal parts of it.
+func TestSendersWaitAsTheirPort(t *testing.T) {
+	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
+	defer sw.Close()
+	full := new(fullPort)
+	mac := wire.MAC{2, 0, 0, 0, 0, 9}
+	parse := func(p *wire.Packet, dst, src wire.MAC) {
+		b := append(append(dst[:], src[:]...), 0x88, 0xb6)
+		segs := []dma.Segment{dma.NewBuffer(b, dma.Wire).Segment(0, uint32(len(b)))}
+		testkit.OK(t, ParseFrame(dma.NewCopier(), segs, 0, uint32(len(b)), make([]byte, MaxHeader), p))
+		p.Prepare()
+	}
+	hello := new(wire.Packet) // from which the switch learns where it is
+	parse(hello, wire.MAC{2}, mac)
+	testkit.Must(sw.Attach(full, wire.LinkOptions{}))(t).Deliver(wire.NewWorker(), []*wire.Packet{hello})
+	plain := plainOutlet{testkit.Must(sw.Attach(new(witness), wire.LinkOptions{}))(t), wire.NewWorker()}
+	p := commandPort(t, Config{})
+	testkit.OK(t, p.Attach(sw, wire.LinkOptions{}))
+	testkit.Must(p.rdma.begin())(t)
+	defer p.rdma.close()
+	for name, c := range map[string]struct {
+		out  Outlet
+		link *wire.Link
+	}{
+		"transmit queue": {p.NewTransmitter(1), p.Link()},
+		"RDMA":           {&p.rdma, p.Link()},
+		"no NIC":         {plain, plain.link},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := testkit.Must(NewSender(new(steadyQueue), c.out, SenderOptions{Batch: 1}))(t)
+			defer s.Close()
+			parse(s.batch[0], mac, wire.MAC{2, 0, 0, 0, 0, 1})
+			s.held = 1
+			c.out.Send(s.batch)
+			testkit.Equal(t, "it may wait", s.arm(), true)
+			waker, _ := full.waiters[len(full.waiters)-1].(PortWaker)
+			testkit.Equal(t, "port", waker.PortSerial(), c.link.Serial())
+			s.disarm()
+			s.held = 0
+		})
+	}
+}
