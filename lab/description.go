@@ -150,7 +150,7 @@ type Options struct {
 	Poll     int  // threads that serve all virtio NICs by polling (nic.Pollers); 0: a thread sleeps at each queue
 	Hot      bool // they never sleep
 	Flows    int  // rows of each NIC's account of flows (nic.Port.FlowAccount); 0: none is kept
-	// Storm is wire.LinkOptions.Storm of each port that has none of its own
+	// Storm is wire.LinkOptions.Storm of each port that has none of its own, and of uplinks
 	Storm int
 	// FrontendMemory is how many bytes the memory may occupy that a frontend shares (Port.Serve); 0: as many as it likes.
 	FrontendMemory uint64

@@ -18,13 +18,13 @@ func Uplinks(list []uplink.Config, keep func(path string, dir bool) (remove func
 }
 
 // Uplink is a port that leads out, for Options.Services. In o, the MTU that it has to carry, the
-// NIC that has it, and the log are filled in. It comes behind a gateway, of whose MAC it is to
+// NIC that has it, the log and Storm are filled in. It comes behind a gateway, of whose MAC it is to
 // know.
 func Uplink(o uplink.Options) Service {
 	return func(l *Lab) (io.Closer, error) {
 		o := o
 		most := l.largestMTU()
-		o.MTU, o.NIC, o.Log = most.MaxMTU, most.Name, l.opt.Log
+		o.MTU, o.NIC, o.Log, o.Storm = most.MaxMTU, most.Name, l.opt.Log, l.opt.Storm
 		u, err := uplink.New(l.sw, o)
 		if err != nil {
 			return nil, err

@@ -10,6 +10,7 @@ import (
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/uplink"
+	"vnic.dev/vnic/wire"
 )
 
 // second has the guests of a lab be others than those of a first.
@@ -53,4 +54,24 @@ func TestLabsJoinedByUplinks(t *testing.T) {
 			testkit.OK(t, guests[0].Exchange(t.Context(), guests[1], 3_000_000))
 		})
 	}
+}
+
+// What comes in by an uplink has the bound that the lab's ports have.
+func TestUplinksHaveTheLabsStormBound(t *testing.T) {
+	testkit.LeavesNothing(t)
+	x, y := testkit.Loopback()
+	a, b := netip.AddrPortFrom(x, 4790), netip.AddrPortFrom(y, 4790)
+	w := open(t, lab.Uniform(1, lab.NIC{Model: lab.Virtio}, 0), lab.Options{Log: labtest.Log(t), Storm: 1,
+		Services: []lab.Service{lab.Uplink(uplink.Options{Config: uplink.Config{Name: "up",
+			VXLAN: &uplink.VXLAN{Local: a, Remote: b, VNI: 1}}})}})
+	peer := testkit.Must(net.DialUDP("udp4", net.UDPAddrFromAddrPort(b), net.UDPAddrFromAddrPort(a)))(t)
+	defer peer.Close()
+	frame := []byte("\x08\x00\x00\x00\x00\x00\x01\x00\xff\xff\xff\xff\xff\xff\x02\x00\x00\x00\x00\x09\x88\xb6")
+	for range 64 { // of which 32 pass at once
+		testkit.Must(peer.Write(frame))(t)
+	}
+	testkit.Eventually(t, "some are dropped", func() bool {
+		links := w.Switch().Links()
+		return links[len(links)-1].Counters().Drops[wire.DropStorm] > 0
+	})
 }

@@ -21,7 +21,9 @@
 // both have a gateway. One from a NIC's own MAC can only have come back, or somebody else has the
 // same MAC, or made it up: it is dropped and counted, and at 8 in 10 seconds the uplink is closed,
 // with one line that says so. There is no spanning tree: the broadcasts of guests close two uplinks
-// that lead to one network. Frames that come from an uplink may leave by another. Who is behind an uplink is trusted as a network's neighbors are: IP
+// that lead to one network. What circulates there of others' broadcasts and multicasts is bounded by
+// Options.Storm, and counted and logged as storm; frames to one machine that no port has sent from circulate
+// without a bound. Frames that come from an uplink may leave by another. Who is behind an uplink is trusted as a network's neighbors are: IP
 // addresses are not judged. A VXLAN peer is known by its IP address alone, as its port is a hash of
 // the flow (RFC 7348, 5), and addresses can be made up; a TCP socket that listens takes whoever
 // comes first, and a line of the log says so where it is not on loopback. An inner VLAN tag stays

@@ -200,7 +200,14 @@ func (q *inbox) release(s *inSlot) {
 }
 
 // Send implements nic.Outlet.
-func (q *inbox) Send(batch []*wire.Packet) { q.u.link.Deliver(q.worker, batch) }
+func (q *inbox) Send(batch []*wire.Packet) {
+	q.u.link.Deliver(q.worker, batch)
+	for _, p := range batch {
+		if p.Verdict.Reason == wire.DropStorm {
+			q.u.count.drop(storm, "hint", "two ways that lead to one network are a loop")
+		}
+	}
+}
 
 // Dropped implements nic.Outlet.
 func (q *inbox) Dropped(p *wire.Packet, r wire.DropReason) { q.u.link.GaveUp(q.worker, p, r) }

@@ -23,6 +23,7 @@ const (
 	socketFull        // the socket took nothing, and all buffers were full
 	notSent           // the socket refused it
 	noPeer            // of a stream that listens: nobody has connected
+	storm             // to a group address, beyond Options.Storm: many machines, or a loop
 	numReasons
 )
 
@@ -30,7 +31,7 @@ const (
 const Loop = "loop"
 
 var reasonNames = [numReasons]string{"none", "stranger", "bad-header", "other-vni", "too-long", "bad-frame",
-	"our-source", Loop, "socket-full", "not-sent", "no-peer"}
+	"our-source", Loop, "socket-full", "not-sent", "no-peer", "storm"}
 
 // counters count what was dropped by reason, and log each reason once a second.
 type counters struct {

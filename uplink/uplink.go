@@ -17,6 +17,8 @@ type Options struct {
 	MTU int          // the greatest of all NICs of the switch, in bytes; 0: 1500
 	NIC string       // the NIC that has it, for messages
 	Log *slog.Logger // nil: none
+	// Storm is how many frames to group addresses may come in a second; what is beyond is dropped. 0: any number.
+	Storm int
 	// Keep names the file of a socket that listens to who removes it at the end; nil: Close does.
 	Keep func(path string, dir bool) (remove func() error, err error)
 	// Failed is told once why the uplink ended by itself, from a goroutine of it; nil: Log is.
@@ -83,7 +85,7 @@ func New(sw *wire.Switch, o Options) (*Uplink, error) {
 		u.in, err = newInbox(u)
 	}
 	if err == nil {
-		u.link, err = sw.Attach(&port{u}, wire.LinkOptions{})
+		u.link, err = sw.Attach(&port{u}, wire.LinkOptions{Storm: o.Storm})
 	}
 	if err != nil {
 		if u.in != nil {

@@ -304,6 +304,41 @@ func TestTwoUplinksToOneSwitchAreALoop(t *testing.T) {
 	})
 }
 
+// Where two ways lead to one network the broadcasts of machines there circulate: those that come in have a bound. What
+// is beyond is dropped and counted, with one line a second. Frames to one machine go on.
+//
+// Invariant: uplink: Broadcasts and multicasts that come in have a bound.
+func TestBroadcastsThatComeInAreBounded(t *testing.T) {
+	testkit.LeavesNothing(t)
+	x, _ := tunnel(42)
+	a := newSideOf(t, 1, x, Options{MTU: 1500, Storm: 1}) // and 32 at once
+	peer := peerOf(t, x)
+	const sent = 96
+	for range sent / 2 {
+		for _, to := range []wire.MAC{broadcast, {1, 0, 0x5e, 0, 0, 1}} {
+			testkit.Must(peer.Write(datagram(42, plain(macOf(9), to, "again"))))(t)
+		}
+	}
+	last := plain(macOf(9), a.mac, "to one machine")
+	testkit.Must(peer.Write(datagram(42, last)))(t)
+	came := uint64(0)
+	for !bytes.Equal(a.next(), last) {
+		came++
+	}
+	dropped := uint64(0)
+	testkit.Eventually(t, "the others are counted", func() bool {
+		dropped = a.up.Stats()["storm"]
+		return came+dropped == sent
+	})
+	testkit.Equal(t, "at the link", a.up.Link().Counters().Drops[wire.DropStorm], dropped)
+	if came < 32 || dropped < 32 {
+		t.Errorf("%d came, and %d were dropped", came, dropped)
+	}
+	if n := a.log.having("WARN", "storm", "loop"); n < 1 || n > int(came) { // one came at each second
+		t.Errorf("%d lines", n)
+	}
+}
+
 // A gateway's frames, which another lab's may have too, and those from a MAC that a guest has
 // besides, are only dropped.
 func TestOthersWithMACsOfOurs(t *testing.T) {

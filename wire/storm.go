@@ -2,17 +2,20 @@ package wire
 
 import "sync/atomic"
 
-// storm bounds how many frames to group addresses a port sends: each costs every other port. It is a bucket that holds
-// a tenth of a second's frames, kept as the time at which it will be full again (the generic cell rate algorithm of
-// ITU-T I.371).
+// storm bounds how many frames to group addresses a port sends a second, as each is delivered to every other port. It
+// is a token bucket that holds the frames of a tenth of a second, or stormLeast. The bucket is kept as the time at which
+// it will be full again (the generic cell rate algorithm of ITU-T I.371).
+//
+// Frames to an unknown address go to every port as well, and are not counted: to a machine that only receives all frames
+// are such.
 type storm struct {
-	each  int64 // nanoseconds that a frame takes; 0: any number may pass
-	spare int64 // nanoseconds that frames may be early by
-	full  atomic.Int64
+	each  int64        // nanoseconds in which the bucket gains a frame; 0: there is no bound
+	spare int64        // nanoseconds in which an empty bucket becomes full
+	full  atomic.Int64 // when the bucket will be full
 	now   func() int64
 }
 
-// stormLeast are the frames of a burst that pass at any rate.
+// stormLeast is how many frames the bucket holds at least, so that a burst passes at any rate.
 const stormLeast = 32
 
 func (s *storm) init(rate int, now func() int64) {
@@ -23,7 +26,7 @@ func (s *storm) init(rate int, now func() int64) {
 	}
 }
 
-// pass says whether one more frame may pass.
+// pass takes a frame from the bucket. false: the bucket is empty, and the frame must not pass.
 func (s *storm) pass() bool {
 	if s.each == 0 {
 		return true
