@@ -60,16 +60,17 @@
 // # Fairness
 //
 // Of a receive queue without buffers each port that waits gets an equal part of what is posted, whatever
-// number of queues it waits with (RxBase). The port that has had fewest frames is woken first, one queue of
-// a port at a time, and its other queues follow in turn. A turn is a round of a Sender: the frames that it
-// holds, and new ones up to its Batch. A Sender that is awake goes on without a turn while there are
-// buffers, and what it gets so counts as its port's. When its port has had 128 frames more than one that has
-// a turn, its frames wait until that turn has ended (RxBase.Admit). A turn ends when the Sender has tried,
-// whatever came of it, so nobody is left asleep beside buffers. Parts are equal in frames, not in bytes. All
-// Senders of a port count as that port: those of its transmit queues, RDMA's, the gateway's, an uplink's. A port that has waited in the last 64 posts may be behind by
-// 256 frames, which it gets first when it waits again. Whoever has two NICs has two parts. What turns cost:
-// a look at the list of ports that wait (1,024 at most) for each turn, and for each batch that arrives at a
-// queue for which somebody waits. A thread that polls (Pollers) serves ports in turn likewise, by bytes.
+// number of queues it waits with (RxBase). The port that has had fewest frames is woken first, one queue
+// of a port at a time, and its other queues follow in turn. A turn is a round of a Sender: the frames
+// that it holds, and new ones up to its Batch. A Sender that is awake goes on without a turn while there
+// are buffers, and what it gets so counts as its port's. When its port has had 128 frames more than one
+// that has a turn, its frames wait until that turn has ended (RxBase.Admit). A turn ends when the Sender
+// has tried, whatever came of it, so nobody is left asleep beside buffers. Parts are equal in frames, not
+// in bytes. All Senders of a port count as that port: those of its transmit queues, RDMA's, the
+// gateway's, an uplink's. A port that has waited in the last 64 posts may be behind by 256 frames, which
+// it gets first when it waits again. Whoever has two NICs has two parts. What turns cost: a look at the
+// list of ports that wait (1,024 at most) for each turn, and for each batch that arrives at a queue for
+// which somebody waits. A thread that polls (Pollers) serves ports in turn likewise, by bytes.
 //
 // A frame to a receiver without buffers is held, in one of the Sender's Batch places, and nothing is lost as long as
 // the held frames keep no other receiver's frame from being seen. When they take all places, the receiver that holds

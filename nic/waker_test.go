@@ -31,8 +31,8 @@ type plainOutlet struct {
 func (o plainOutlet) Send(batch []*wire.Packet)           { o.link.Deliver(o.w, batch) }
 func (plainOutlet) Dropped(*wire.Packet, wire.DropReason) {}
 
-// Whoever sends for a port waits for a receiver as that port, which has turns with all of them: its transmit queues, its
-// RDMA, and the sender of a port that is no NIC.
+// Whoever sends for a port waits for a receiver as that port, which has turns with all of them: its transmit queues,
+// its RDMA, and the sender of a port that is no NIC.
 //
 // Invariant: nic: Ports that wait for a receiver have equal parts of it.
 func TestSendersWaitAsTheirPort(t *testing.T) {

@@ -21,23 +21,25 @@
 // both have a gateway. One from a NIC's own MAC can only have come back, or somebody else has the
 // same MAC, or made it up: it is dropped and counted, and at 8 in 10 seconds the uplink is closed,
 // with one line that says so. There is no spanning tree: the broadcasts of guests close two uplinks
-// that lead to one network. What circulates there of others' broadcasts and multicasts is bounded by
-// Options.Storm, and counted and logged as storm; frames to one machine that no port has sent from circulate
-// without a bound. Frames that come from an uplink may leave by another. Who is behind an uplink is trusted as a network's neighbors are: IP
-// addresses are not judged. A VXLAN peer is known by its IP address alone, as its port is a hash of
-// the flow (RFC 7348, 5), and addresses can be made up; a TCP socket that listens takes whoever
-// comes first, and a line of the log says so where it is not on loopback. An inner VLAN tag stays
-// (RFC 7348, 6.1, leaves that to configuration), where the outer packet has room for it.
+// that lead to one network. What circulates there of others' broadcasts and multicasts is bounded
+// by Options.Storm, and counted and logged as storm; frames to one machine that no port has sent
+// from circulate without a bound. Frames that come from an uplink may leave by another. Who is
+// behind an uplink is trusted as a network's neighbors are: IP addresses are not judged. A VXLAN
+// peer is known by its IP address alone, as its port is a hash of the flow (RFC 7348, 5), and
+// addresses can be made up; a TCP socket that listens takes whoever comes first, and a line of the
+// log says so where it is not on loopback. An inner VLAN tag stays (RFC 7348, 6.1, leaves that to
+// configuration), where the outer packet has room for it.
 //
 // Nothing waits. A frame that goes out is copied into one of 512 buffers (fewer where frames are
-// long: 8 MiB at most, and 64), which one goroutine empties. Of n ports with frames there each has one
-// buffer in n+1 at the most, so that one that sends more than the socket takes leaves room for others,
-// and for their frames to all, which do not wait. Where a port has no free buffer, its sender is Busy
-// while that goroutine makes progress, and the frame is dropped while the socket takes nothing. Parts
-// that were given when fewer ports had frames shrink as frames leave, so of many ports that come one
-// after the other while the socket takes nothing the last may find none. What comes in has as many buffers; one goroutine reads, and waits for a free one, so
-// that what is too much waits in the socket, and is lost there. A nic.Sender takes it from there to
-// the switch, with patience for busy receivers.
+// long: 8 MiB at most, and 64), which one goroutine empties. Of n ports with frames there each has
+// one buffer in n+1 at the most, so that one that sends more than the socket takes leaves room for
+// others, and for their frames to all, which do not wait. Where a port has no free buffer, its
+// sender is Busy while that goroutine makes progress, and the frame is dropped while the socket
+// takes nothing. Parts that were given when fewer ports had frames shrink as frames leave, so of
+// many ports that come one after the other while the socket takes nothing the last may find none.
+// What comes in has as many buffers; one goroutine reads, and waits for a free one, so that what is
+// too much waits in the socket, and is lost there. A nic.Sender takes it from there to the switch,
+// with patience for busy receivers.
 //
 // Input is hostile. Of a datagram that is not from the peer's address, whose VXLAN header is short,
 // has no I flag, or another VNI, or whose frame is longer than the longest of the switch's ports,

@@ -88,8 +88,8 @@ func (q *inbox) add(b []byte) {
 // ErrLoop is that of frames of ours that came back.
 var ErrLoop = errors.New("frames came in from a MAC of ours")
 
-// The uplink ends at so many frames of ours that came back, in so long: a loop makes them, and somebody who makes up one
-// does not end it.
+// The uplink ends at so many frames of ours that came back, in so long: a loop makes them, and somebody who makes up
+// one does not end it.
 const (
 	loopFrames = 8
 	loopTime   = 10 * time.Second

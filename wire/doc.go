@@ -40,9 +40,10 @@
 // under it at most 65 claims and two lists of 65. Refused frames allocate nothing and are told once a
 // TellEvery and reason. The memory of it is about 200 bytes an address.
 //
-// Frames to group addresses and to unknown ones go to all ports, and wait for none. A link bounds how many of the former
-// its port sends a second (LinkOptions.Storm); what is beyond is dropped, and counted as DropStorm. Frames to unknown
-// addresses have no bound: to a machine that never sends, as a packet sink, all frames are such.
+// Frames to group addresses and to unknown ones go to all ports, and wait for none. A link bounds how many of
+// the former its port sends a second (LinkOptions.Storm); what is beyond is dropped, and counted as
+// DropStorm. Frames to unknown addresses have no bound: to a machine that never sends, as a packet sink, all
+// frames are such.
 //
 // Packets are valid only during Deliver. The wire looks at the link header, and, but for Identity, at
 // no more than what splitter parsed; it knows no rings, no guest and no GPU. It is in the sender's goroutine and

@@ -3,11 +3,11 @@ package wire
 import "sync/atomic"
 
 // storm bounds how many frames to group addresses a port sends a second, as each is delivered to every other port. It
-// is a token bucket that holds the frames of a tenth of a second, or stormLeast. The bucket is kept as the time at which
-// it will be full again (the generic cell rate algorithm of ITU-T I.371).
+// is a token bucket that holds the frames of a tenth of a second, or stormLeast. The bucket is kept as the time at
+// which it will be full again (the generic cell rate algorithm of ITU-T I.371).
 //
-// Frames to an unknown address go to every port as well, and are not counted: to a machine that only receives all frames
-// are such.
+// Frames to an unknown address go to every port as well, and are not counted: to a machine that only receives all
+// frames are such.
 type storm struct {
 	each  int64        // nanoseconds in which the bucket gains a frame; 0: there is no bound
 	spare int64        // nanoseconds in which an empty bucket becomes full

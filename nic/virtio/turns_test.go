@@ -92,8 +92,8 @@ func busyGuests(b *testing.B, o rawOptions, pairs ...int) (gs []*busyGuest) {
 	return gs
 }
 
-// Frames of one port and of five queues of another, some of which need more buffers than others: the driver posts as many
-// as all need together, and no more, a few at a time. All frames come back, and all buffers are used.
+// Frames of one port and of five queues of another, some of which need more buffers than others: the driver posts as
+// many as all need together, and no more, a few at a time. All frames come back, and all buffers are used.
 //
 // Invariant: nic: A wake that is not used leaves nobody asleep beside free buffers.
 func TestQueuesThatNeedMoreOrLessTakeTurns(t *testing.T) {
@@ -148,7 +148,8 @@ func TestQueuesThatNeedMoreOrLessTakeTurns(t *testing.T) {
 }
 
 // A frame waits that needs four buffers, and behind it one that needs one, of the same port or of another. The driver
-// posts two: the second frame arrives, though the first one has its turn before. It posts three more, and the first does.
+// posts two: the second frame arrives, though the first one has its turn before. It posts three more, and the first
+// does.
 //
 // Invariant: nic: A wake that is not used leaves nobody asleep beside free buffers.
 func TestWhoNeedsFewerBuffersTakesThem(t *testing.T) {
@@ -198,8 +199,8 @@ func TestWhoNeedsFewerBuffersTakesThem(t *testing.T) {
 	}
 }
 
-// BenchmarkReceiverShare is what a guest with one queue gets of a receiver to which one with so many sends as well, both
-// as much as is taken, which is less than one could send. share is its part of all frames; 0.5 is fair.
+// BenchmarkReceiverShare is what a guest with one queue gets of a receiver to which one with so many sends as well,
+// both as much as is taken, which is less than one could send. share is its part of all frames; 0.5 is fair.
 func BenchmarkReceiverShare(b *testing.B) {
 	for _, queues := range []int{1, 3, 16} {
 		b.Run(fmt.Sprint(queues), func(b *testing.B) {
