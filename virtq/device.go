@@ -17,6 +17,7 @@ type Chain struct {
 	InLen   uint32
 	InFirst uint32 // bytes of In that lie in the first writable buffer: a header buffer, to a device that splits
 	Empty   int    // empty buffers, which have no segment
+	Descs   int    // descriptors of the ring's table that it takes: one for all of an indirect table
 	// Fault says which memory of the chain the device cannot reach, as it is not mapped (dma.ErrUnmapped), not to be used
 	// in this way (dma.ErrAccess) or not shared (dma.ErrNotShared); nil: none. Such a chain has no buffers. It is taken as
 	// any other, and the owner commits it.

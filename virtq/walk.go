@@ -69,6 +69,7 @@ func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 			if table, err = w.fetch(d, head); err != nil {
 				return w.unreached(c, i, d, err)
 			}
+			c.Descs = most - left + 1
 			left += MaxDescriptors - most
 			i, nested, left, most = 0, true, min(left, len(table)), MaxDescriptors
 			continue
@@ -103,6 +104,9 @@ func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 			return w.unreached(c, i, d, err)
 		}
 		if d.flags&flagNext == 0 {
+			if !nested {
+				c.Descs = most - left
+			}
 			return nil
 		}
 		if i = int(d.next); i >= len(table) {

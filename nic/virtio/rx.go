@@ -19,8 +19,12 @@ const (
 	chainPieces = 4
 )
 
-// keepChains is how many Chains are kept for the next frame: as many as a ring of QEMU's has.
-const keepChains = 256
+// keepChains is how many Chains are kept for the next frame: as many as a ring of QEMU's has. More are kept until
+// keepFrames in a row needed no more: long frames and short ones may come in turn.
+const (
+	keepChains = 256
+	keepFrames = 64
+)
 
 // maxOwn is the most that a packet has in Header: a frame of the control channel, which comes from no guest.
 const maxOwn = max(nic.MaxHeader, control.MaxFrame)
@@ -44,6 +48,7 @@ type rxQueue struct {
 	room       uint32        // in the chains of a frame that is refused: see roomFor
 	chains     []virtq.Chain // as many as a frame needed
 	peeked     int           // how many of chains the last frame needed
+	few        int           // how many frames in a row needed keepChains at most, if there are more
 	buffers    []dma.Segment // of all chains of a frame, in order
 	header     []dma.Segment
 	payload    []dma.Segment
@@ -54,15 +59,6 @@ type rxQueue struct {
 type awaited struct {
 	base virtq.Base
 	n    int
-}
-
-// refusal is that a frame was not taken, and what it found. Until a chain is added or returned, or memory changes, a
-// frame of this kind that needs more room is refused without another walk.
-type refusal struct {
-	result     nic.Result // PutNoBuffer or PutTooBig
-	generation uint64     // of the space
-	chains     int        // that were looked at: all there were, if PutNoBuffer
-	room       uint32
 }
 
 var (
@@ -118,14 +114,15 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 		return res
 	}
 	q.vq.Rewind(n)
-	if res == nic.PutNoBuffer {
+	all := res == nic.PutNoBuffer
+	if all {
 		q.short = n
-		if n == int(q.vq.Size()) {
+		if q.full(n) {
 			res = nic.PutTooBig // all that there can be is too little
 		}
 	}
 	if n > 0 && !f.Merged && (res == nic.PutNoBuffer || res == nic.PutTooBig) {
-		q.remember(f, n, res)
+		q.remember(f, n, all, res)
 	}
 	return res
 }
@@ -152,50 +149,33 @@ func (q *rxQueue) roomFor(f *nic.Frame) uint32 {
 	return q.hdrLen + uint32(len(f.Header)) + f.PayloadLen
 }
 
-// refusalOf is that of a frame's kind.
-func (q *rxQueue) refusalOf(f *nic.Frame) *refusal {
-	if f.Split {
-		return &q.refused[1]
-	}
-	return &q.refused[0]
-}
-
-// remember keeps what a frame found that is refused: n chains, which are rewound.
-func (q *rxQueue) remember(f *nic.Frame, n int, res nic.Result) {
-	q.remembers = true
-	*q.refusalOf(f) = refusal{res, q.dev.space.Generation(), n, q.room}
-}
-
-// recall refuses a frame if that is known without a walk.
-func (q *rxQueue) recall(f *nic.Frame) (res nic.Result, known bool) {
-	r := q.refusalOf(f)
-	if r.chains == 0 || q.roomFor(f) <= r.room || r.generation != q.dev.space.Generation() ||
-		r.result == nic.PutNoBuffer && q.vq.Available() != r.chains {
-		return 0, false
-	}
-	q.short = r.chains
-	return r.result, true
-}
-
-// forget drops what is known of the next chains: there are others now.
-func (q *rxQueue) forget() {
-	if q.remembers {
-		q.remembers, q.refused = false, [2]refusal{}
-	}
-}
-
-// trim lets go of the lists of chains that the frame before needed and this one, of n, did not.
+// trim lets go of the lists of chains that the frame before needed and this one, of n, did not; of lists of very many
+// chains when keepFrames did not.
 func (q *rxQueue) trim(n int) {
 	for i := n; i < q.peeked; i++ {
 		q.chains[i].Trim()
 	}
 	q.peeked = n
-	if len(q.chains) > keepChains && n <= keepChains {
-		q.chains = slices.Clone(q.chains[:keepChains])
+	if len(q.chains) > keepChains {
+		if q.few++; n > keepChains {
+			q.few = 0
+		}
+		if q.few < keepFrames {
+			return
+		}
+		q.chains, q.few = slices.Clone(q.chains[:keepChains]), 0
 	}
 	if n < 2 { // which do without
 		q.buffers = dma.Reuse(q.buffers[:0])
 	}
+}
+
+// reuse is dma.Reuse, but keeps long lists while those of chains are kept.
+func (q *rxQueue) reuse(segs []dma.Segment) []dma.Segment {
+	if len(q.chains) > keepChains {
+		return segs[:0]
+	}
+	return dma.Reuse(segs)
 }
 
 // begin starts the ring if it has been kicked.
@@ -261,7 +241,7 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 		switch n {
 		case 0: // nearly always the only one
 		case 1:
-			q.buffers = append(append(dma.Reuse(q.buffers), q.chains[0].In...), c.In...)
+			q.buffers = append(append(q.reuse(q.buffers), q.chains[0].In...), c.In...)
 		default:
 			q.buffers = append(q.buffers, c.In...)
 		}
@@ -270,7 +250,7 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	if n > 1 {
 		buffers = q.buffers
 	}
-	q.payload = dma.Cut(dma.Reuse(q.payload), buffers, 0, uint64(need))
+	q.payload = dma.Cut(q.reuse(q.payload), buffers, 0, uint64(need))
 	hlen := uint32(0)                       // unsplit: a driver that expects split can tell
 	if f.Meta.GSOType != splitter.GSONone { // a receiver's hint (5.1.6.4.1)
 		hlen = uint32(len(f.Header))
@@ -292,7 +272,7 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	inHeader := f.HeaderLen - uint32(len(f.Header)) // payload that belongs to the header buffer: of a frame without TCP
 	need := q.roomFor(f)
-	q.payload = dma.Reuse(q.payload)
+	q.payload = q.reuse(q.payload)
 	for room, pieces := uint32(0), 0; n == 0 || room < need; n++ {
 		c, res := q.next(n, pieces)
 		if res != nic.PutTaken {

@@ -147,8 +147,76 @@ func TestFrameWaitsForManyBuffers(t *testing.T) {
 	testkit.Equal(t, "frames too big", b.Port().Link().Counters().Drops[wire.DropTooBig], 1)
 }
 
-// 1025 chains are what a frame may take: those that are too little come back, and neither chains nor lists are kept
-// for frames that need few.
+// Chains of several descriptors take several places of a ring, unless they are indirect. A frame that more of them would
+// hold than the ring has places for is too big, and does not wait.
+func TestFrameThatNeedsMoreChainsThanTheRingHasPlacesIsTooBig(t *testing.T) {
+	for _, c := range []struct {
+		parts, chains int // of each chain; in a ring of 16
+		indirect      bool
+		tooBig        bool
+	}{
+		{1, 16, false, true}, {1, 15, false, false}, {2, 8, false, true}, {2, 7, false, false}, {3, 5, false, true},
+		{3, 4, false, false}, {16, 1, false, true}, {2, 8, true, false}, {2, 16, true, true},
+	} {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			files, sw := nictest.Switch(t)
+			a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, patience: patient})
+			b := newSuiteGuest(t, files, sw, 1, rawOptions{pairs: 1, mtu: 1500})
+			r := b.handRing(0)
+			r.setup.Size = 16
+			r.restart()
+			addr, _ := b.Alloc(64)
+			post := func() {
+				bufs := repeat(virtq.Buf{Addr: addr, Len: 64 / uint32(c.parts)}, c.parts)
+				if c.indirect {
+					r.table(r.entries%16, vringWrite, bufs)
+				} else {
+					r.chain(vringWrite, bufs...)
+				}
+			}
+			for range c.chains {
+				post()
+			}
+			r.publish()
+			drops := func() uint64 { return b.Port().Link().Counters().Drops[wire.DropTooBig] }
+			busy := b.Port().Link().Counters().Busy
+			f := superFrame(a, b, 4000, 1446) // 64 chains
+			a.Queue(0, f)
+			if !c.tooBig {
+				testkit.Eventually(t, "a frame that waits", func() bool { return b.Port().Link().Counters().Busy > busy })
+				testkit.Equal(t, "frames too big", drops(), 0)
+				return
+			}
+			a.Sent(0)
+			testkit.Equal(t, "frames too big", drops(), 1)
+			testkit.Equal(t, "chains used", r.usedIdx(), 0)
+		})
+	}
+}
+
+// What a full ring does not hold is looked for again when the driver has posted a shorter chain after all.
+func TestShorterChainThanTheOthersCountsAnew(t *testing.T) {
+	files, sw := nictest.Switch(t)
+	a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, patience: patient})
+	b := newSuiteGuest(t, files, sw, 1, rawOptions{pairs: 1, mtu: 1500})
+	r := b.handRing(0)
+	r.setup.Size = 16
+	r.restart()
+	addr, _ := b.Alloc(64)
+	for range 5 {
+		r.chain(vringWrite, repeat(virtq.Buf{Addr: addr, Len: 20}, 3)...)
+	}
+	r.publish()
+	f := tcp(a, b, 270) // 336 bytes, behind headers
+	a.Send(0, f)
+	testkit.Equal(t, "frames too big", b.Port().Link().Counters().Drops[wire.DropTooBig], 1)
+	r.chain(vringWrite, virtq.Buf{Addr: addr, Len: 60})
+	r.publish()
+	a.Send(0, f)
+	testkit.Equal(t, "chains used", r.usedIdx(), 6)
+}
+
+// 1025 chains are what a frame may take: those that are too little come back.
 //
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue keep, more than a frame's worth.
 func TestFrameOfTooManyBuffers(t *testing.T) {
@@ -167,17 +235,60 @@ func TestFrameOfTooManyBuffers(t *testing.T) {
 	if n := slices.IndexFunc(chains, func(n int) bool { return n == 0 }); n != 1025 {
 		t.Errorf("%d chains were looked at", n)
 	}
-	// Frames that need few: the first finds that the lists were needed, the second that they are not.
+}
+
+// Lists of very many chains are kept for 64 frames that do without: long frames and short ones in turn make no garbage.
+func TestListsOfManyChainsAreKeptForAWhile(t *testing.T) {
 	for _, each := range []int{63, 100} {
+		files, sw := nictest.Switch(t)
+		a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500})
+		b := newSuiteGuest(t, files, sw, 1, rawOptions{pairs: 1, mtu: 1500})
 		r := b.small(2048, each, 2048)
-		first := 0
-		for _, f := range []nictest.Frame{superFrame(a, b, 600*each, 1446), tcp(a, b, 10), tcp(a, b, 11)} {
+		pass := func(f nictest.Frame) (chains []int, frame int) {
+			first := int(r.usedIdx())
 			a.Send(0, f)
 			r.arrived(first, &f)
-			first = int(r.usedIdx())
+			r.post(int(r.usedIdx()) - first)
+			return b.dev.RxLists(0)
 		}
-		chains, frame := b.dev.RxLists(0)
+		long := superFrame(a, b, 600*each, 1446)
+		for range 2 { // the second time it begins anew
+			pass(long)
+			for i := range 63 {
+				if chains, frame := pass(tcp(a, b, i)); len(chains) <= 256 || frame <= 256 {
+					t.Fatalf("after %d short frames: %d chains are kept, and room for %d segments", i+1, len(chains), frame)
+				}
+			}
+		}
+		pass(tcp(a, b, 64))
+		chains, frame := pass(tcp(a, b, 65)) // of which the first finds that the lists were needed
 		testkit.Equal(t, "chains kept", len(chains), 256)
 		short(t, "after short frames", append(chains, frame)...)
+	}
+}
+
+// BenchmarkLongAndShortFrames is a pair of frames to a driver with buffers of 64 bytes: a long one takes 1019 of them.
+func BenchmarkLongAndShortFrames(b *testing.B) {
+	files, sw := nictest.Switch(b)
+	from := newSuiteGuest(b, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, patience: patient})
+	to := newSuiteGuest(b, files, sw, 1, rawOptions{pairs: 1, mtu: 1500})
+	r := to.small(2048, 64, 2048)
+	long, short := superFrame(from, to, 65000, 1446), tcp(from, to, 10)
+	inLong, inShort := from.layOut(&long, true), from.layOut(&short, true)
+	var used [4]virtq.Used
+	for name, pair := range map[string][2][]virtq.Buf{"long": {inLong, inLong}, "short": {inShort, inShort},
+		"in turn": {inLong, inShort}} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				for _, bufs := range pair {
+					first := r.usedIdx()
+					from.OK(from.rings[1].Add(bufs, nil, 0))
+					from.publish(1)
+					from.poll(1, used[:])
+					r.post(int(r.usedIdx() - first))
+				}
+			}
+		})
 	}
 }
