@@ -117,7 +117,8 @@ func (s *session) whilePaused(i int, f func()) error {
 	return err
 }
 
-// whileAllPaused applies f while the device has no ring: live ones are paused for it, and go on by what f has changed.
+// whileAllPaused applies f while the device has no ring: live ones are paused for it, and go on by what f has changed,
+// or as before if it fails. The others go on beside one that does not start.
 func (s *session) whileAllPaused(f func() error) (err error) {
 	var live []int
 	for i := range s.rings {
@@ -126,15 +127,11 @@ func (s *session) whileAllPaused(f func() error) (err error) {
 			err = cmp.Or(err, s.pauseRing(i))
 		}
 	}
-	if e := f(); e != nil {
-		return e
-	}
+	errs := []error{f(), err}
 	for _, i := range live {
-		if e := s.startRing(i); e != nil {
-			return e
-		}
+		errs = append(errs, s.startRing(i))
 	}
-	return err
+	return cmp.Or(errs...)
 }
 
 // stopRing takes a ring from the device until it has a new kick. Its call goes too, as in other
@@ -172,6 +169,14 @@ func (s *session) enable(i int, on bool) error {
 	}
 	r.enabled = on
 	return nil
+}
+
+// enableAll tells the device about all rings, also behind one for which it fails.
+func (s *session) enableAll(on bool) (err error) {
+	for i := range s.rings {
+		err = cmp.Or(err, s.enable(i, on))
+	}
+	return err
 }
 
 // withState is the handler of a request whose payload is a vringState; r is the ring it is for.

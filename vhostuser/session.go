@@ -117,25 +117,28 @@ func (s *session) setFeatures(m *message) ([]byte, error) {
 			s.named(extra), s.named(s.offeredFeatures()), ErrBadMessage)
 	}
 	if !s.haveFeats || f != s.features || !s.anyLive() {
-		if err := s.whileAllPaused(func() error { return s.dev.SetFeatures(f) }); err != nil {
+		known := s.haveFeats && f == s.features
+		err := s.whileAllPaused(func() error {
+			err := s.dev.SetFeatures(f)
+			if err == nil {
+				s.features, s.haveFeats = f, true // also where a ring does not start by these
+			}
+			return err
+		})
+		if err != nil {
 			return nil, fmt.Errorf("SET_FEATURES %v: %w", s.named(f), err)
 		}
-		if !s.haveFeats || f != s.features {
+		if !known {
 			s.log.Info("vhost-user features negotiated", "features", s.named(f).String(), "protocol", s.protocol.String())
 		}
 	}
-	s.features, s.haveFeats, s.accepted = f, true, true
+	s.accepted = true
 	if f&FeatureProtocol != 0 {
 		return nil, nil
 	}
 	// "Upon receiving a VHOST_USER_SET_FEATURES message from the front-end without VHOST_USER_F_PROTOCOL_FEATURES set,
 	// the back-end must enable all rings immediately" ("Ring states").
-	for i := range s.rings {
-		if err := s.enable(i, true); err != nil {
-			return nil, err
-		}
-	}
-	return nil, nil
+	return nil, s.enableAll(true)
 }
 
 func (s *session) getProtocolFeatures(*message) ([]byte, error) { return replyU64(uint64(s.offered)) }
@@ -250,10 +253,5 @@ func (s *session) resetOwner(*message) ([]byte, error) {
 	if s.haveFeats && s.features&FeatureProtocol == 0 {
 		return nil, nil
 	}
-	for i := range s.rings {
-		if err := s.enable(i, false); err != nil {
-			return nil, fmt.Errorf("RESET_OWNER: %w", err)
-		}
-	}
-	return nil, nil
+	return nil, peer.Wrap(s.enableAll(false), "RESET_OWNER")
 }
