@@ -133,3 +133,42 @@ func TestBlocksChangeHandsUnderReaders(t *testing.T) {
 		testkit.Equal(t, "packets", sum, uint64(flood+shards*packets))
 	}
 }
+
+// Another queue takes a block of a shard while somebody reads it, be that block read already or not: what is read is all
+// that the shard has counted, each packet once.
+//
+// Invariant: flows: Nothing that passes is lost of the account: rows and others together are all packets, whatever
+// flows come in whatever order, and a flow has one row in a shard.
+func TestBlockIsTakenWhileItsShardIsRead(t *testing.T) {
+	const blocks = 7           // of the shard; the other one has one
+	for used := range blocks { // the block whose flows are used least, and which is taken
+		for steps := range blocks + 1 {
+			tb := New((blocks+1)*blockRows, 2)
+			s := tb.Shard(0)
+			for range 2 {
+				count(s, 0, uint32(used)*blockRows)
+				count(s, uint32(used+1)*blockRows, (blocks-1)*blockRows)
+			}
+			count(s, uint32(used)*blockRows, blockRows)
+			before, others := s.Read(nil)
+			sum := func(rows []Row, others Others) uint64 {
+				n := others.Packets
+				for i := range rows {
+					n += rows[i].Packets
+				}
+				return n
+			}
+			want := sum(before, others)
+			r := reading{s: s, lost: -1}
+			for range steps {
+				r.step()
+			}
+			lost := s.lost
+			count(tb.Shard(1), 1<<20, 2*blockRows)
+			testkit.Equal(t, "blocks taken", s.lost, lost+1)
+			for r.step() {
+			}
+			testkit.Equal(t, "packets", sum(r.rows, r.others), want)
+		}
+	}
+}

@@ -313,23 +313,41 @@ func (s *Shard) unlink(at uint16) {
 
 // Read appends the shard's rows, in no order, and gives its others.
 func (s *Shard) Read(to []Row) ([]Row, Others) {
-	begin, lost := len(to), -1
-	for b := 0; ; b++ {
-		s.mu.Lock()
-		if s.lost != lost { // what has been read may be another's now: at most once for each block that there is
-			to, b, lost = to[:begin], 0, s.lost
-		}
-		if b == len(s.blocks) {
-			o := s.others
-			s.mu.Unlock()
-			return to, o
-		}
-		for i := range uint16(blockRows) {
-			if r := &s.table.rows[s.blocks[b]*blockRows+i]; r.used {
-				to = append(to, Row{Flow: r.flow, Flags: r.flags, Rule: r.rule, Begun: r.begun, Top: r.top, Peer: r.Peer,
-					First: time.Unix(0, r.first), Last: time.Unix(0, r.last), Counts: r.Counts})
-			}
-		}
-		s.mu.Unlock()
+	r := reading{s: s, rows: to, begin: len(to), lost: -1}
+	for r.step() {
 	}
+	return r.rows, r.others
+}
+
+// reading is a Read under way, which lets go of the lock after each block.
+type reading struct {
+	s      *Shard
+	rows   []Row
+	begin  int // where its rows begin
+	block  int // that comes next
+	lost   int // of the shard, as of when the first block was read
+	others Others
+}
+
+// step reads a block; false: there was none left, and all that was read is of the shard as it is.
+func (r *reading) step() (more bool) {
+	s := r.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lost != r.lost { // what has been read may be another's now: at most once for each block that there is
+		r.rows, r.block, r.lost = r.rows[:r.begin], 0, s.lost
+	}
+	if r.block == len(s.blocks) {
+		r.others = s.others
+		return false
+	}
+	first := int(s.blocks[r.block]) * blockRows
+	for i := range s.table.rows[first : first+blockRows] {
+		if o := &s.table.rows[first+i]; o.used {
+			r.rows = append(r.rows, Row{Flow: o.flow, Flags: o.flags, Rule: o.rule, Begun: o.begun, Top: o.top, Peer: o.Peer,
+				First: time.Unix(0, o.first), Last: time.Unix(0, o.last), Counts: o.Counts})
+		}
+	}
+	r.block++
+	return true
 }
