@@ -65,7 +65,7 @@ struct vnicgpu {
 	unsigned int ack_ms;			/* how long an answer may take */
 	spinlock_t slots_lock;
 	DECLARE_BITMAP(slots, VNICGPU_SLOTS);	/* under slots_lock: those that somebody waits for */
-	__le32 *unheard;			/* under slots_lock: the state of one that was given up; NULL: none was */
+	__le32 *unanswered;			/* under slots_lock: state of the last note that was given up; NULL: none */
 
 	/* Of poison.c. */
 	unsigned long *poisoned;		/* bit map of pages that were left; NULL: nobody has asked */

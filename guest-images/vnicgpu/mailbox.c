@@ -96,7 +96,7 @@ void vnicgpu_mailbox_end(struct vnicgpu *gpu)
 	WRITE_ONCE(mailbox_of(gpu)->magic, 0);
 	wmb(); /* before anybody else has the page */
 	gen_pool_free(gpu->pool, gpu->start + gpu->mailbox, VNICGPU_MAILBOX_SIZE);
-	gpu->unheard = NULL;
+	gpu->unanswered = NULL;
 	gpu->has_mailbox = false;
 }
 
@@ -120,19 +120,19 @@ static struct slot *take(struct vnicgpu *gpu)
 }
 
 /*
- * Whether the NIC was waited for in vain, and has not taken note of that since: then nobody waits for it again. Reclaim
- * would else wait once for each region that there is.
+ * Whether the NIC left a note unanswered until the module gave it up, and has not looked at that note since. Then the
+ * next notes fail at once: reclaim would otherwise wait for the NIC once for each region.
  */
-static bool unheard(struct vnicgpu *gpu)
+static bool nic_is_silent(struct vnicgpu *gpu)
 {
-	bool is;
+	bool silent;
 
 	spin_lock(&gpu->slots_lock);
-	if (gpu->unheard && READ_ONCE(*gpu->unheard) != cpu_to_le32(GIVEN_UP))
-		gpu->unheard = NULL;
-	is = gpu->unheard;
+	if (gpu->unanswered && READ_ONCE(*gpu->unanswered) != cpu_to_le32(GIVEN_UP))
+		gpu->unanswered = NULL;
+	silent = gpu->unanswered;
 	spin_unlock(&gpu->slots_lock);
-	return is;
+	return silent;
 }
 
 static void lost(struct vnicgpu *gpu)
@@ -151,7 +151,7 @@ int vnicgpu_tell(struct vnicgpu *gpu, const struct vnicgpu_note *note)
 	bool late;
 	int ret = 0;
 
-	if (unheard(gpu)) {
+	if (nic_is_silent(gpu)) {
 		lost(gpu);
 		return -ETIMEDOUT;
 	}
@@ -191,7 +191,7 @@ int vnicgpu_tell(struct vnicgpu *gpu, const struct vnicgpu_note *note)
 		WRITE_ONCE(s->state, cpu_to_le32(FREE));
 	spin_lock(&gpu->slots_lock);
 	if (ret)
-		gpu->unheard = &s->state;
+		gpu->unanswered = &s->state;
 	__clear_bit(s - mailbox_of(gpu)->slot, gpu->slots);
 	spin_unlock(&gpu->slots_lock);
 	return ret;

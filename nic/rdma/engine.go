@@ -102,7 +102,7 @@ func New(c Config, frames int) *Engine {
 	if e.c.Random == nil {
 		e.c.Random = rand.Reader
 	}
-	e.qps.retag(qpnBits, e.random())
+	e.qps.setTag(qpnBits, e.random())
 	e.qps.next = e.random() % uint32(len(e.qps.at))
 	e.start = time.Now()
 	e.users.Init()

@@ -54,7 +54,7 @@ func TestNumbersOfAFullTable(t *testing.T) {
 	for _, limit := range []uint{qpnBits, keyBits} {
 		for _, random := range []uint32{0, 1, 1<<22 - 2, 1<<22 - 1, 1<<16 - 2, 1<<16 - 1, ^uint32(0), 1 << 31} {
 			s := newSlots[int](8)
-			s.retag(limit, random)
+			s.setTag(limit, random)
 			s.next = random % 256
 			given := map[uint32]*int{}
 			for i := range 256 {

@@ -76,8 +76,8 @@ func (s *slots[T]) free(limit uint) uint32 {
 	return 0
 }
 
-// retag has the next numbers, of at most limit bits, have a tag by a random number: any but 0.
-func (s *slots[T]) retag(limit uint, random uint32) { s.tag = 1 + random%(1<<(limit-s.bits)-1) }
+// setTag derives the tag of the next numbers, of at most limit bits, from a random number. It is never 0.
+func (s *slots[T]) setTag(limit uint, random uint32) { s.tag = 1 + random%(1<<(limit-s.bits)-1) }
 
 func (s *slots[T]) place(number uint32) *atomic.Pointer[T] { return &s.at[number&(1<<s.bits-1)] }
 
@@ -188,7 +188,7 @@ func (e *Engine) AddMR(m control.MR) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	e.mrs.retag(keyBits, e.random())
+	e.mrs.setTag(keyBits, e.random())
 	r.Key = e.mrs.free(keyBits)
 	if r.pages != nil {
 		r.pages.key = r.Key

@@ -33,7 +33,7 @@ var (
 		"port")
 	descDenied = desc("gateway_denied_total", "Flows and questions of guests that the gateway's policy refuses.",
 		"port", "rule")
-	descFrontend = desc("frontend_memory_bytes", "Bytes that the memory occupies which a port's frontend shares.", "port")
+	descFrontend = desc("frontend_memory_bytes", "Bytes of host memory that a frontend's shared memory occupies.", "port")
 	descRules    = desc("flow_rules", "Flow rules that are set.", "port")
 
 	descMemory     = desc("gpu_memory_bytes", "Memory of a GPU.", "port", "gpu")
