@@ -1,6 +1,7 @@
 package dma
 
 import (
+	"errors"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -61,4 +62,39 @@ func TestCountedFilesAreBounded(t *testing.T) {
 	testkit.OK(t, s.Close())
 	testkit.Must(unix.Pwrite(more.FD, make([]byte, 4096), 0))(t)
 	testkit.Equal(t, "of nobody", s.Occupied(), 0)
+}
+
+// Invariant: dma: A file that was unmapped counts with what it occupied then, until it is mapped again or another peer
+// uses the space: its owner may keep it.
+func TestUnmappedMemoryIsCounted(t *testing.T) {
+	s := guestSpace(t)
+	s.CountMemory()
+	add := func(fd int) {
+		t.Helper()
+		testkit.OK(t, s.Add(Map{Size: 1 << 20, FD: fd}))
+	}
+	first := memfd(t, 1<<20)
+	add(first)
+	testkit.Must(unix.Pwrite(first, make([]byte, 8192), 0))(t)
+	testkit.OK(t, s.Remove(0, 1<<20))
+	testkit.Equal(t, "unmapped", s.Occupied(), 8192)
+	second := memfd(t, 1<<20)
+	add(second)
+	testkit.Must(unix.Pwrite(second, make([]byte, 4096), 0))(t)
+	testkit.Equal(t, "one of two is mapped", s.Occupied(), 8192+4096)
+	testkit.OK(t, s.Replace([]Map{{IOVA: 0, Size: 4096, FD: first}, {IOVA: 4096, Size: 4096, FD: second}}))
+	testkit.Equal(t, "both are mapped", s.Occupied(), 8192+4096)
+	testkit.OK(t, s.RemoveRange(0, 8192))
+	testkit.Equal(t, "both are unmapped", s.Occupied(), 8192+4096)
+	s.CountMemory()
+	testkit.Equal(t, "of another peer", s.Occupied(), 0)
+	for range maxSpaceFiles + 1 { // more than it knows
+		fd := testkit.Must(unix.MemfdCreate("one of many", unix.MFD_CLOEXEC))(t)
+		testkit.OK(t, unix.Ftruncate(fd, 1<<20))
+		testkit.Must(unix.Pwrite(fd, []byte{1}, 0))(t)
+		add(fd)
+		testkit.OK(t, errors.Join(unix.Close(fd), s.Remove(0, 1<<20)))
+	}
+	testkit.Equal(t, "files", len(s.left), maxSpaceFiles)
+	testkit.Equal(t, "of more than it knows", s.Occupied(), 4096*(maxSpaceFiles+1))
 }

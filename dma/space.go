@@ -54,6 +54,9 @@ type Space struct {
 	using map[*File]struct{} // under mu: the files of regions that are not retired yet
 	reach uint64             // under mu: the sum of their sizes
 
+	left     map[FileID]uint64 // under mu: files that were unmapped, and the bytes that they occupied then (CountMemory)
+	leftMore uint64            // under mu: the bytes of those for which left has no room
+
 	faultMu sync.Mutex    // leaf
 	faulted chan struct{} // under faultMu
 	fault   *FaultError   // under faultMu; not nil once faulted is closed
@@ -300,6 +303,7 @@ func (s *Space) attach(r *Region) error {
 		}
 		s.using[f] = struct{}{}
 		s.reach += f.Size()
+		delete(s.left, f.id)
 	}
 	f.spaces[s]++
 	if g := f.gone.Load(); g != nil && g.fault != nil { // it died between open and here
@@ -322,6 +326,7 @@ func (s *Space) detach(r *Region) {
 	if f.spaces[s]--; f.spaces[s] == 0 {
 		delete(f.spaces, s)
 		delete(s.using, f)
+		s.leave(f)
 		s.reach -= f.Size()
 	}
 }

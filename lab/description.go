@@ -152,7 +152,8 @@ type Options struct {
 	Flows    int  // rows of each NIC's account of flows (nic.Port.FlowAccount); 0: none is kept
 	// Storm is wire.LinkOptions.Storm of each port that has none of its own, and of uplinks
 	Storm int
-	// FrontendMemory is how many bytes the memory may occupy that a frontend shares (Port.Serve); 0: as many as it likes.
+	// FrontendMemory is how many bytes the files may occupy that a frontend shares, or has shared in the same connection
+	// (Port.Serve); 0: as many as it likes.
 	FrontendMemory uint64
 	// Sharing looks how a frontend has a file mapped, in the place of dma.SharingOf (dma.Space.SetSharing); nil: that.
 	Sharing func(pid int, dev, ino uint64) dma.Sharing

@@ -11,12 +11,12 @@ import (
 // ErrMemory is the error of a frontend whose memory occupies more than Options.FrontendMemory.
 var ErrMemory = errors.New("too much memory")
 
-// memoryPause is how often it is looked at what a frontend's memory occupies. In between its NIC fills as much of it as
-// is sent to it.
+// memoryPause is the interval between two looks at what a frontend's memory occupies. Between two looks the NIC may
+// fill as much of that memory as it receives.
 const memoryPause = 500 * time.Millisecond
 
-// FrontendMemory is how many bytes the memory occupies that the port's frontend shares, holes left out; false: nobody
-// counts it (Options.FrontendMemory).
+// FrontendMemory returns how many bytes are occupied by the files that the port's frontend shares, or has shared, with
+// the NIC (dma.Space.Occupied). counted is false without Options.FrontendMemory.
 func (p *Port) FrontendMemory() (bytes uint64, counted bool) {
 	if p.lab.opt.FrontendMemory == 0 {
 		return 0, false
@@ -24,13 +24,14 @@ func (p *Port) FrontendMemory() (bytes uint64, counted bool) {
 	return p.Space().Occupied(), true
 }
 
-// boundMemory ends a connection, by cancel, when its frontend's memory occupies too much. stop waits for the end of it,
-// after that of ctx.
+// boundMemory starts a goroutine that cancels a connection when the memory of its frontend occupies more than
+// Options.FrontendMemory. stop ends the goroutine and waits for it.
 func (p *Port) boundMemory(ctx context.Context, cancel context.CancelCauseFunc) (stop func()) {
 	most := p.lab.opt.FrontendMemory
 	if most == 0 {
 		return func() {}
 	}
+	p.Space().CountMemory() // without what the frontend before has left
 	ctx, end := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -43,8 +44,8 @@ func (p *Port) boundMemory(ctx context.Context, cancel context.CancelCauseFunc) 
 			case <-t.C:
 			}
 			if n := p.Space().Occupied(); n > most {
-				cancel(fmt.Errorf("%w: what the frontend shares occupies %s, more than %s (--frontend-memory)", ErrMemory,
-					FormatBytes(n), FormatBytes(most)))
+				cancel(fmt.Errorf("%w: the files that the frontend has shared occupy %s, more than %s (--frontend-memory)",
+					ErrMemory, FormatBytes(n), FormatBytes(most)))
 				return
 			}
 		}
