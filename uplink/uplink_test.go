@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/ownports"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
@@ -29,6 +31,28 @@ func carriers(t *testing.T) map[string][2]Config {
 		"vxlan": {x, y},
 		"unix":  {{Stream: &Stream{Listen: path}}, {Stream: &Stream{Connect: path}}},
 		"tcp":   {{Stream: &Stream{Listen: a}}, {Stream: &Stream{Connect: a}}},
+	}
+}
+
+// The port at which an uplink listens is one of this program's own until the uplink is closed: no guest reaches it by the
+// gateway, and a VXLAN uplink to a peer on this machine would take a guest's datagrams for the peer's.
+func TestPortIsThisPrograms(t *testing.T) {
+	for name, c := range carriers(t) {
+		if name == "unix" {
+			continue
+		}
+		var at netip.AddrPort
+		if v := c[0].VXLAN; v != nil {
+			at = v.Local
+		} else {
+			at = netip.MustParseAddrPort(c[0].Stream.Listen)
+		}
+		port := at.Port()
+		testkit.Equal(t, name+": before", ownports.Has(port), false)
+		s := newSide(t, 1, c[0], 1500)
+		testkit.Equal(t, name+": open", ownports.Has(port), true)
+		testkit.OK(t, s.up.Close())
+		testkit.Equal(t, name+": closed", ownports.Has(port), false)
 	}
 }
 

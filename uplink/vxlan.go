@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/ownports"
 	"vnic.dev/vnic/splitter"
 )
 
@@ -42,6 +43,8 @@ type vxlan struct {
 	out   [sources]*source
 	route int // MTU of the route to the peer
 
+	unlist func() // the port of in (ownports.Add); nil: there is no in
+
 	pieces [maxCut][]byte // write's
 }
 
@@ -65,6 +68,7 @@ func openVXLAN(o *VXLAN, longest int, count *counters) (_ carrier, err error) {
 	if v.in, err = net.ListenUDP(udp(o.Local.Addr()), local); err != nil {
 		return nil, advise(err)
 	}
+	v.unlist = ownports.Add(v.in.LocalAddr().(*net.UDPAddr).AddrPort().Port())
 	if set(v.in, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketBuffer) != nil { // that is for root
 		_ = v.in.SetReadBuffer(socketBuffer)
 	}
@@ -266,6 +270,7 @@ func (v *vxlan) send(s *source, pieces [][]byte, wait func()) {
 
 func (v *vxlan) close() error {
 	if v.in != nil {
+		v.unlist()
 		_ = v.in.Close()
 	}
 	for _, s := range v.out {

@@ -80,7 +80,7 @@ func gatewayFlags(f *pflag.FlagSet, g *lab.GatewayFlags, ports string) {
 		"nat, to this machine's network; isolated: the guests, their names and --forward; off: there is none (default nat)")
 	f.StringVar(&g.HostPorts, "host-ports", "",
 		"TCP and UDP ports of this machine that guests can reach, on loopback too: all, none, or a list as 80,8000-8010; a "+
-			"port that vnic itself opens, as --http does, only if the list has its number (default "+ports+")")
+			"port that vnic itself opens, as --http does, only alone or in a range of at most 100 (default "+ports+")")
 	f.StringArrayVar(&g.Deny, "deny", nil,
 		"address or network, as 10.0.0.0/8, that guests do not reach; once for each")
 	f.StringArrayVar(&g.Allow, "allow", nil,

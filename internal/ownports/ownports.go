@@ -1,5 +1,5 @@
-// Package ownports knows the TCP ports of this machine at which this program listens, or a QEMU of its own, for those
-// who run it: the page, metrics, gdb, uplinks. No guest has business there.
+// Package ownports lists the TCP and UDP ports of this machine at which this program, or a QEMU that it runs, listens
+// for its user: the page, metrics, gdb, uplinks. No guest has business there.
 package ownports
 
 import (
@@ -12,7 +12,7 @@ var (
 	ports = map[uint16]int{}
 )
 
-// Add notes a port, until remove is called, once.
+// Add lists a port until remove is called.
 func Add(port uint16) (remove func()) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -26,14 +26,14 @@ func Add(port uint16) (remove func()) {
 	})
 }
 
-// Has says whether a port is one.
+// Has reports whether a port is listed.
 func Has(port uint16) bool {
 	mu.Lock()
 	defer mu.Unlock()
 	return ports[port] > 0
 }
 
-// Listener is a listener whose port is noted until it is closed. One that is not of TCP stays as it is.
+// Listener lists the port of a TCP listener until the returned one is closed. Other listeners it returns as they are.
 func Listener(l net.Listener) net.Listener {
 	a, ok := l.Addr().(*net.TCPAddr)
 	if !ok {

@@ -34,8 +34,8 @@ type Options struct {
 	NAT    bool
 	Policy Policy
 	Log    *slog.Logger
-	// Own says which ports of the host are this program's own: no guest reaches them unless Policy.HostPorts names them,
-	// other than by all; nil: none is.
+	// Own reports whether a port of the host is this program's own. No guest reaches such a port unless Policy.HostPorts
+	// has it alone or in a range of at most 100 ports; nil: there are none.
 	Own func(port uint16) bool
 	// Outside makes the sockets of the host; nil: this process does. One that is in another process judges by the
 	// same Policy once more (Dialer), so what this process has become does not matter.

@@ -381,10 +381,14 @@ func TestPolicyIsJudgedWhereASocketIsMade(t *testing.T) {
 func TestOwnPortsAreNobodys(t *testing.T) {
 	own := echoServer(t, "tcp4").Port()
 	other := echoServer(t, "tcp4").Port()
+	first := own - own%100 // of a range of a hundred with it
 	for _, c := range []struct {
 		ports   string
 		reached bool
-	}{{"all", false}, {fmt.Sprint(own, ",", other), true}, {"1-65535", true}} {
+	}{
+		{"all", false}, {fmt.Sprint(own, ",", other), true}, {"1-65535", false}, {fmt.Sprint("1-65535,", own), true},
+		{fmt.Sprintf("%d,%d-%d", other, first, first+99), true}, {fmt.Sprintf("%d,%d-%d", other, first-1, first+99), false},
+	} {
 		w := newRig(t, func(o *Options) {
 			o.Policy.HostPorts, o.Own = ports(t, c.ports), func(port uint16) bool { return port == own }
 		}, func(g *Gateway) { g.host.read = func() ([]net.Addr, error) { return theHost, nil } })

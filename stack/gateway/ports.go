@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -49,8 +50,15 @@ func (p Ports) Contains(port uint16) bool {
 	return false
 }
 
-// names says whether a port is one of them that somebody has thought of: all name none.
-func (p Ports) names(port uint16) bool { return p.String() != "all" && p.Contains(port) }
+// widest is how many ports a range has at most that names each of them: whoever opens more has not thought of each.
+const widest = 100
+
+// names reports whether a port stands alone or in a short range.
+func (p Ports) names(port uint16) bool {
+	return slices.ContainsFunc(p.ranges, func(r [2]uint16) bool {
+		return r[0] <= port && port <= r[1] && r[1]-r[0] < widest
+	})
+}
 
 // String writes them as ParsePorts reads them.
 func (p Ports) String() string {
