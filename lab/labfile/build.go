@@ -262,8 +262,8 @@ func (b *builder) guest(name string) error {
 	if err := lab.CheckName(name); err != nil {
 		return b.wrong(at, "%q is no name of a guest: %v", name, err)
 	}
-	if g := b.out.Gateway; g != "" && g != lab.GatewayOff && lab.HasName(name) {
-		return b.wrong(at, "a guest cannot be called %s: that is a name of something else, unless there is no gateway", name)
+	if b.out.Gateway != lab.GatewayOff && lab.HasName(name) { // boot and serve have one if the file says nothing
+		return b.wrong(at, "a guest cannot be called %s beside a gateway: give it another name, or write gateway: off", name)
 	}
 	m := Machine{RAM: defaultRAM, CPUs: cmp.Or(f.CPUs, 1)}
 	if err := b.bytes(at.to("memory"), f.Memory, &m.RAM); err != nil {

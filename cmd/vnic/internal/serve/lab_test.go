@@ -147,12 +147,6 @@ guests:
 		change(&o)
 		testkit.ErrorSays(t, o.Check(), want)
 	}
-	for _, name := range []string{"gateway", "localhost"} {
-		text := "guests: {" + name + ": {nics: [{name: n}]}}"
-		l := testkit.Must(labfile.Parse("f", []byte(text)))(t)
-		testkit.ErrorSays(t, new(Options).Take(l, []string{"/%s"}), "cannot be called "+name)
-		taken(t, "gateway: off\n"+text, "/")
-	}
 }
 
 func TestLabsThatAreNotServed(t *testing.T) {

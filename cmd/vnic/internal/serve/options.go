@@ -105,10 +105,6 @@ func (o *Options) Take(l *labfile.Lab, given []string) error {
 		o.Gateway = l.Gateway
 	}
 	for _, g := range l.Guests {
-		if !o.Off() && lab.HasName(g.Name) {
-			return fmt.Errorf("--lab: a guest cannot be called %s: that is a name of something else, unless there is no gateway",
-				g.Name)
-		}
 		if o.Group != "" && len(g.GPUs) > 0 {
 			return errors.New("--lab and --socket-group: QEMUs of other users do not get the memory of a lab file's GPUs")
 		}
