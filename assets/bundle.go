@@ -92,6 +92,9 @@ func FetchBundle(ctx context.Context, o Options, b Bundle) (*Tree, []string, err
 	if tree.held, err = hold(tree.Dir); err != nil {
 		return nil, nil, fmt.Errorf("cache: %w: it was removed in this moment: try again", err)
 	}
+	if err := c.checkTree(t.Dir); err != nil {
+		return nil, nil, errors.Join(err, tree.Close())
+	}
 	if err := r.check(ctx, tree.Dir); err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("cache: %w: remove %s and fetch again", err, tree.Dir), tree.Close())
 	}

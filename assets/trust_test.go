@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -21,8 +22,16 @@ func marked(t *testing.T) (o Options, tree, started string) {
 	list := fakePackages[roleQEMU]
 	tree = filepath.Join(roleQEMU, treeKey(list[0].Version, list))
 	write(t, filepath.Join(o.CacheDir, tree, loader), "#!/bin/sh\n: > "+started+"\necho QEMU emulator version 11.1.2\n")
+	write(t, filepath.Join(o.CacheDir, tree, compiler), "")
+	write(t, filepath.Join(o.CacheDir, guestImage), "")
 	return o, tree, started
 }
+
+// Of a marked cache: a file of its tree that no part of vnic names, and one of a kind that has no trees.
+const (
+	compiler   = "usr/libexec/gcc/x86_64-linux-gnu/14/cc1"
+	guestImage = "images/0.cpio"
+)
 
 // refuses sees that nothing of a cache is handed out or started, and that the user is told of what, why and what to do.
 func refuses(t *testing.T, o Options, name, why, started string) {
@@ -55,7 +64,8 @@ func refuses(t *testing.T, o Options, name, why, started string) {
 func places(tree string) []string {
 	return []string{"", "resolved.json", "qemu", "tmp", tree, filepath.Join(tree, "usr"), filepath.Join(tree, Libraries),
 		filepath.Join(tree, loader), filepath.Join(tree, "usr/bin/qemu-system-x86_64"),
-		filepath.Join(tree, "usr/share/qemu")}
+		filepath.Join(tree, "usr/share/qemu"), filepath.Join(tree, Libraries, "libgcc_s.so.1.real"),
+		filepath.Join(tree, filepath.Dir(compiler)), filepath.Join(tree, compiler), guestImage}
 }
 
 // Invariant: assets: Of a cache that is another user's, in part or all, nothing is started: who starts vnic is told
@@ -66,7 +76,7 @@ func TestCacheOfAnotherUserIsRefused(t *testing.T) {
 		return
 	}
 	_, tree, _ := marked(t)
-	for _, name := range append(places(tree), "link") {
+	for _, name := range append(places(tree), filepath.Join(tree, Libraries, "libgcc_s.so.1"), "link") {
 		o, _, started := marked(t)
 		testkit.OK(t, os.MkdirAll(filepath.Join(o.CacheDir, "tmp"), 0o755))
 		if name == "link" { // to a QEMU of ours, by another
@@ -102,19 +112,72 @@ func TestCacheThatOthersWriteIsRefused(t *testing.T) {
 	testkit.ErrorIs(t, err, trusted.Err)
 }
 
-// Under a umask of 002 a directory of the cache that a script made is open to the user's group.
+// A bundle's tree is checked when the bundle is asked for, and Fetch does not look into it.
+func TestBundleThatOthersWriteIsRefused(t *testing.T) {
+	o := fakeCache(t)
+	c, b := cache{o.CacheDir}, Bundle{Name: BundleCompiler, Packages: []string{"gcc"}}
+	have := testkit.Must(c.load())(t)
+	have[b.role().key] = &tree{Dir: BundleCompiler + "/x", Version: "1"}
+	at := filepath.Join(c.dir, BundleCompiler, "x", compiler)
+	write(t, at, "")
+	testkit.OK(t, errors.Join(c.save(have), os.Chmod(at, 0o646)))
+	r := testkit.Must(Fetch(t.Context(), o))(t)
+	testkit.OK(t, r.Close())
+	_, _, err := FetchBundle(t.Context(), o, b)
+	testkit.ErrorIs(t, err, trusted.Err)
+	testkit.ErrorSays(t, err, at)
+	testkit.OK(t, os.Chmod(at, 0o644))
+	tree, _, err := FetchBundle(t.Context(), o, b)
+	testkit.OK(t, err)
+	testkit.OK(t, tree.Close())
+}
+
+// Under a umask of 002 a directory of the cache that a script made is open to the user's group. It keeps its other bits.
 func TestGroupsDirectoryOfOursIsClosed(t *testing.T) {
 	o, tree, _ := marked(t)
-	for _, name := range []string{"", "qemu", tree} {
-		testkit.OK(t, os.Chmod(filepath.Join(o.CacheDir, name), 0o775))
+	places := []string{"", "qemu", tree, filepath.Join(tree, filepath.Dir(compiler))}
+	for _, name := range places {
+		testkit.OK(t, os.Chmod(filepath.Join(o.CacheDir, name), fs.ModeSetgid|fs.ModeSticky|0o775))
 	}
 	r, err := Fetch(t.Context(), o)
 	testkit.OK(t, err)
 	testkit.OK(t, r.Close())
-	for _, name := range []string{"", "qemu", tree} {
+	for _, name := range places {
 		st := testkit.Must(os.Stat(filepath.Join(o.CacheDir, name)))(t)
-		testkit.Equal(t, "mode of "+name, st.Mode().Perm(), fs.FileMode(0o755))
+		testkit.Equal(t, "mode of "+name, st.Mode(), fs.ModeDir|fs.ModeSetgid|fs.ModeSticky|0o755)
 	}
+}
+
+// What others have put into a directory before it was closed to them is refused then and later.
+func TestClosedDirectoryIsNotTrustedForWhatItHas(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Log("not root: cannot give anything away")
+		return
+	}
+	for _, name := range []string{filepath.Join(Libraries, "libaio.so.1"), "usr/share/qemu/x/y", filepath.Dir(compiler) + "/as"} {
+		o, tree, started := marked(t)
+		at := filepath.Join(o.CacheDir, tree, name)
+		write(t, at, "")
+		testkit.OK(t, errors.Join(os.Lchown(at, 65534, 65534), os.Chmod(filepath.Dir(at), 0o775)))
+		refuses(t, o, filepath.Join(tree, name), "belongs to user 65534", started)
+		st := testkit.Must(os.Stat(filepath.Dir(at)))(t)
+		testkit.Equal(t, "mode of its directory", st.Mode().Perm(), 0o755)
+		refuses(t, o, filepath.Join(tree, name), "belongs to user 65534", started)
+	}
+}
+
+// What packages let a group or all users write, a tree that was made of them does not.
+func TestUnpackedTreesAreTheirOwners(t *testing.T) {
+	c := cache{t.TempDir()}
+	dir, file := filepath.Join(c.dir, "qemu/x/var/local"), filepath.Join(c.dir, "qemu/x/usr/games/score")
+	write(t, file, "")
+	testkit.OK(t, os.MkdirAll(dir, 0o755))
+	testkit.OK(t, errors.Join(os.Chmod(dir, fs.ModeSetgid|0o777), os.Chmod(file, fs.ModeSetgid|0o666)))
+	testkit.Must(settle(filepath.Join(c.dir, "qemu/x")))(t)
+	for path, want := range map[string]fs.FileMode{dir: fs.ModeDir | 0o755, file: 0o644} {
+		testkit.Equal(t, path, testkit.Must(os.Stat(path))(t).Mode(), want)
+	}
+	testkit.OK(t, c.checkTree("qemu/x"))
 }
 
 // A link of ours is followed: to a cache on a larger disk, or to a QEMU that several caches have.
@@ -137,4 +200,60 @@ func TestLinksOfOursAreFollowed(t *testing.T) {
 	testkit.OK(t, os.Chmod(at+"-open", 0o777))
 	testkit.OK(t, os.Symlink("qemu-open", at))
 	refuses(t, o, "qemu-open", "open to others", started)
+}
+
+// The scripts' trees have the rule of vnic's: nothing in them is another user's or written by others, and a directory that
+// a group may write is closed.
+func TestScriptsTrustWhatVnicTrusts(t *testing.T) {
+	run := func(place string, mode fs.FileMode, owner int) (string, error) {
+		dir := t.TempDir()
+		tree := filepath.Join(dir, "tools/kernel-good")
+		for _, f := range []string{".complete", "boot/vmlinuz-1", "usr/lib/modules/1/modules.dep"} {
+			write(t, filepath.Join(tree, f), "")
+		}
+		testkit.OK(t, os.Symlink("vmlinuz-1", filepath.Join(tree, "boot/vmlinuz")))
+		at := filepath.Join(dir, place)
+		if mode != 0 {
+			testkit.OK(t, os.Chmod(at, mode))
+		}
+		testkit.OK(t, os.Lchown(at, owner, -1))
+		cmd := exec.Command("../tools/kernel", "good")
+		cmd.Env = append(os.Environ(), EnvCache+"="+dir, EnvMirror+"=file:"+dir, EnvKeyring+"=/dev/null")
+		out, err := cmd.CombinedOutput()
+		mine := cache{dir}.checkTree("tools/kernel-good")
+		if (mine == nil) != (err == nil) {
+			t.Errorf("%s, %v: vnic: %v; the script: %v, %s", place, mode, mine, err, out)
+		}
+		if err == nil {
+			st := testkit.Must(os.Lstat(at))(t)
+			testkit.Equal(t, place, st.Mode(), fs.ModeDir|mode&^0o020)
+		}
+		return string(out), err
+	}
+	const file = "tools/kernel-good/boot/vmlinuz-1"
+	dirs := []string{"", "tools", "tools/kernel-good", "tools/kernel-good/usr/lib/modules"}
+	for _, place := range dirs {
+		if out, err := run(place, fs.ModeSetgid|fs.ModeSticky|0o775, os.Geteuid()); err != nil {
+			t.Errorf("%s, which a group may write: %s", place, out)
+		}
+	}
+	for _, place := range append(dirs, file) {
+		out, err := run(place, 0o777, os.Geteuid())
+		if err == nil || !strings.Contains(out, place+": another user's, or others may write it") {
+			t.Errorf("%q, which all may write: %v, %s", place, err, out)
+		}
+		if os.Geteuid() == 0 {
+			if out, err := run(place, 0, 65534); err == nil {
+				t.Errorf("%s, which is another user's: %s", place, out)
+			}
+		}
+	}
+	if out, err := run(file, 0o664, os.Geteuid()); err == nil {
+		t.Errorf("a file that a group may write: %s", out)
+	}
+	if os.Geteuid() == 0 {
+		if out, err := run("tools/kernel-good/boot/vmlinuz", 0, 65534); err == nil {
+			t.Errorf("a link that is another user's: %s", out)
+		}
+	}
 }

@@ -44,8 +44,8 @@ func unpack(ctx context.Context, dir, root string, list []Package, done func(byt
 	return nil
 }
 
-// settle makes an unpacked tree fit to keep: no file of it runs as another user, its owner may
-// remove it, and it is on the disk. It gives its size.
+// settle makes an unpacked tree fit to keep: no file of it runs as another user, its owner alone may write and remove
+// it, and it is on the disk. It returns its size.
 func settle(root string) (size int64, err error) {
 	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -56,7 +56,7 @@ func settle(root string) (size int64, err error) {
 			return err
 		}
 		size += st.Size()
-		mode := st.Mode().Perm()
+		mode := st.Mode().Perm() &^ 0o022 // see checkTree
 		if st.IsDir() {
 			mode |= 0o700
 		}

@@ -23,17 +23,19 @@ mirror() {
 
 suite_of_machine() { ( . /etc/os-release && echo "${VERSION_CODENAME:-trixie}" ); }
 
-# trusted DIRECTORY...: programs of the cache run as we: its directories are this user's or root's, and no others write
-# them. A group's right is taken away from our own.
+# trusted NAME: programs of the cache run as we, so nobody but this user and root may be able to put anything into what
+# of the cache is used: the rule of assets/trust.go. A link is followed where it is this user's or root's. A directory of
+# this user that a group may write is closed to the group, before it is read.
 trusted() {
-  local d
-  for d; do
-    [ -e "$d" ] || continue
-    [ ! -O "$d" ] || chmod g-w "$d"
-    case $(stat -Lc '%u %A' "$d") in
-      "0 d"????-??-? | "$(id -u) d"????-??-?) ;;
-      *) die "$d: another user's, or others may write it, and its programs run as you: set VNIC_CACHE to your own" ;;
-    esac
+  local me d bad depth
+  me=$(id -u)
+  for d in "${cache%/tools}" "$cache" "$cache/$1"; do
+    depth=1; [ "$d" != "$cache/$1" ] || depth=
+    bad=$(find "$d" -maxdepth 0 ! -uid 0 ! -uid "$me" 2>/dev/null
+      find -H "$d" ${depth:+-maxdepth 0} -type d -uid "$me" -perm -020 ! -perm -002 -exec chmod g-w {} \; \
+        -o '(' ! -uid 0 ! -uid "$me" -o ! -type l -perm /022 ')' -print -quit 2>/dev/null) || true
+    [ -z "$bad" ] || die "${bad%%$'\n'*}: another user's, or others may write it, and programs of ${cache%/tools} run as" \
+      "you: if nobody else has put anything there, chmod -R go-w it, else remove it, or set VNIC_CACHE to your own"
   done
 }
 
@@ -44,7 +46,7 @@ trusted() {
 # --exclude, one pattern a line) are not unpacked.
 fetch() {
   local name=$1 suites=$2 suite; shift 2
-  trusted "${cache%/tools}" "$cache" "$cache/$name"
+  trusted "$name"
   [ ! -e "$cache/$name/.complete" ] || return 0
   command -v apt-get >/dev/null || die "no apt-get here: this needs a Debian machine"
   local from; from=$(mirror)
@@ -99,7 +101,9 @@ fetch_from() (
   mkdir -p "$s/root/usr/bin" "$s/root/usr/sbin" "$s/root/usr/lib" "$s/root/usr/lib64"
   ln -s usr/bin usr/sbin usr/lib usr/lib64 "$s/root/"
   printf '%s' "${without:-}" > "$s/without"
+  # Root's trees are as everybody's: of our owner, and nobody else may write them.
   printf '%s\0' "$s"/archives/*.deb | s=$s xargs -0 -n 1 -P 2 bash -o pipefail -c \
-    'dpkg-deb --fsys-tarfile "$0" | tar -x -X "$s/without" --keep-directory-symlink -C "$s/root"' || exit 1
+    'dpkg-deb --fsys-tarfile "$0" |
+      tar -x --no-same-owner --no-same-permissions -X "$s/without" --keep-directory-symlink -C "$s/root"' || exit 1
   touch "$s/root/.complete" && rm -rf "$dir" && mv -T "$s/root" "$dir"
 )
