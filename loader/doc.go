@@ -9,14 +9,18 @@
 //
 // The heads of responses lie in device memory with all else; they are looked at there, 512 bytes at
 // a time (devmem.Memory's Look). What a CPU has to see of a file, as the header of tensors, comes
-// over an ordinary connection, as do redirects and the first response, which tells the size and the
-// validator of the file. All later requests carry a strong ETag (If-Match), or else the date
-// (If-Unmodified-Since; RFC 9110, section 13.1), and what a response says of the file is compared: a
-// file that changes while it is read is an error, [ErrChanged], which names the servers' addresses,
-// and not a mixture of two. The weak and the strong form of an ETag are the same, as are the forms of
-// a date; two strong ETags decide alone. Where the first response has no validator, it is that of the
-// first one which has; where there is none, only the size is compared. A later response need not say
-// the size.
+// over an ordinary connection, as do redirects and the first response, which has the size and the
+// validators of the file. Later requests carry its strong ETag (If-Match), or else its date
+// (If-Unmodified-Since; RFC 9110, section 13.1), and each response's ETag, date and size are compared
+// with the first one's. A file that changes while it is read is an error, [ErrChanged], which names
+// the servers' addresses. The weak and the strong form of an ETag are the same, as are the forms of a
+// date; where both ETags are strong, dates are not compared. Where the first response has no
+// validator, the first later one that has takes its place; where no response has one, only the size
+// is compared. A later response need not say the size.
+//
+// A server that answers 412 may have the same file by a weak ETag, which meets no If-Match. It is asked
+// again without conditions, as are others on new connections from then on; then each response has to
+// have an ETag or a date to compare.
 //
 // A response counts if it is 206 with the very range that was asked for, as many bytes as that, and
 // no coding. TLS is refused, as a record cannot be decrypted in device memory here; so are chunked

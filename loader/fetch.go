@@ -286,7 +286,7 @@ func (w *worker) serve(ctx context.Context) error {
 		return err
 	}
 	s := &w.list[0]
-	if _, err := w.f.o.answer(resp, l.c.RemoteAddr(), s.off, s.n); err != nil {
+	if _, err := w.f.o.answer(resp, l.c.RemoteAddr(), l.conditional, s.off, s.n); err != nil {
 		return err
 	}
 	if err := w.body(ctx, l, s); err != nil {
@@ -333,7 +333,7 @@ gain:
 	}
 	l.out = l.out[:0]
 	for _, s := range w.list[first:last] {
-		l.out = w.f.o.request(l.out, s.off, s.n)
+		l.out = l.request.ranged(l.out, s.off, s.n)
 	}
 	return l.ask(last - first)
 }

@@ -517,8 +517,8 @@ func TestFileThatChanges(t *testing.T) {
 		now            []byte
 		says           string
 	}{
-		"by ETag":                       {true, true, false, other, "412"},
-		"by Last-Modified":              {false, true, false, other, "412"},
+		"by ETag":                       {true, true, false, other, `is "v2"`},
+		"by Last-Modified":              {false, true, false, other, "Last-Modified"},
 		"by ETag of the response":       {true, false, true, other, "ETag"},
 		"by the date of the response":   {false, true, true, other, "Last-Modified"},
 		"by its size":                   {false, false, true, append(other, 1), "size"},

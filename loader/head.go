@@ -113,6 +113,11 @@ func (v *version) same(now version) error {
 	return nil
 }
 
+// comparable reports whether both versions have an ETag, or both a date.
+func (v *version) comparable(now version) bool {
+	return v.etag != "" && now.etag != "" || v.lastModified != "" && now.lastModified != ""
+}
+
 // validators reports whether there is one.
 func (v *version) validators() bool { return v.etag != "" || v.lastModified != "" }
 

@@ -63,10 +63,14 @@ type link struct {
 	out    []byte
 	host   uint64 // of Stats.HostBytes: what this one has told
 
-	sent      int  // requests whose responses have not come in whole
-	served    int  // responses that came in whole
-	begun     bool // the one that comes now has given a byte
-	persists  bool // the server has answered, and goes on: more may be asked for before it does
+	sent     int  // requests whose responses have not come in whole
+	served   int  // responses that came in whole
+	begun    bool // the one that comes now has given a byte
+	persists bool // the server has answered, and goes on: more may be asked for before it does
+
+	request     *asking
+	conditional bool // request has conditions
+
 	took      bool // bytes of bodies
 	unflushed uint64
 }
@@ -78,6 +82,7 @@ func (o *Object) connect(ctx context.Context) (*link, error) {
 		return nil, &broken{err}
 	}
 	l := &link{o: o, c: c, m: &memory{Memory: o.c.Memory}}
+	l.request, l.conditional = o.asking()
 	if o.c.Copy {
 		l.s = devmem.NewStream(c, l.m, nil)
 		o.stats.connections.Add(1)

@@ -33,8 +33,9 @@ type Object struct {
 	version version
 
 	client *http.Client // of what comes in host memory
-	base   *http.Request
-	head   []byte // of requests, but for the range
+
+	conditional, plain asking      // requests with the conditions of version, and without
+	refused            atomic.Bool // a server has answered 412: requests of new connections are plain
 
 	rx    devmem.Binding
 	links []*link // by worker, nil: none; of the Fetch that is under way
@@ -49,6 +50,28 @@ type Object struct {
 
 	once sync.Once
 	err  error // of once
+}
+
+// asking is a request but for its range.
+type asking struct {
+	base *http.Request
+	head []byte // of base, as it is sent
+}
+
+// askingWith returns the request that base is with headers.
+func askingWith(base *http.Request, h http.Header) (asking, error) {
+	r := &http.Request{Method: base.Method, URL: base.URL, Header: h, Host: base.Host}
+	var b bytes.Buffer
+	err := r.Write(&b)
+	return asking{r, bytes.TrimSuffix(b.Bytes(), []byte("\r\n"))}, err
+}
+
+// asking returns the request of a new connection, and whether it has conditions.
+func (o *Object) asking() (_ *asking, conditional bool) {
+	if o.refused.Load() {
+		return &o.plain, false
+	}
+	return &o.conditional, true
 }
 
 // Stats counts since the Object was opened.
@@ -165,8 +188,9 @@ func inner(err error) error {
 
 // probe asks for the first byte.
 func (o *Object) probe(ctx context.Context) error {
-	o.base = &http.Request{Method: http.MethodGet, URL: o.url, Header: o.c.Header.Clone(), Host: o.c.Header.Get("Host")}
-	o.base.Header.Del("Host")
+	o.conditional.base = &http.Request{Method: http.MethodGet, URL: o.url, Header: o.c.Header.Clone(),
+		Host: o.c.Header.Get("Host")}
+	o.conditional.base.Header.Del("Host")
 	var first [1]byte
 	resp, v, err := o.get(ctx, first[:], 0) //nolint:bodyclose // get has closed it
 	if resp != nil {
@@ -179,21 +203,20 @@ func (o *Object) probe(ctx context.Context) error {
 	o.version = v
 	h := resp.Request.Header.Clone() // without what must not go to another host
 	h.Del("Range")
-	v.conditions(h)
 	u := *o.url
 	u.Fragment, u.RawFragment = "", ""
-	o.base = &http.Request{Method: http.MethodGet, URL: &u, Header: h, Host: resp.Request.Host}
-	var b bytes.Buffer
-	if err := o.base.Write(&b); err != nil {
+	base := &http.Request{Method: http.MethodGet, URL: &u, Host: resp.Request.Host}
+	if o.plain, err = askingWith(base, h.Clone()); err != nil {
 		return err
 	}
-	o.head = bytes.TrimSuffix(b.Bytes(), []byte("\r\n"))
-	return nil
+	v.conditions(h)
+	o.conditional, err = askingWith(base, h)
+	return err
 }
 
-// request appends the request of n bytes from off on.
-func (o *Object) request(b []byte, off, n uint64) []byte {
-	b = append(b, o.head...)
+// ranged appends the request of n bytes from off on.
+func (a *asking) ranged(b []byte, off, n uint64) []byte {
+	b = append(b, a.head...)
 	b = append(b, "Range: bytes="...)
 	b = strconv.AppendUint(b, off, 10)
 	b = append(b, '-')
@@ -219,7 +242,8 @@ func (o *Object) get(ctx context.Context, p []byte, off uint64) (*http.Response,
 // getOnce asks for bytes of the file. Its error is broken where it may be asked again.
 func (o *Object) getOnce(ctx context.Context, p []byte, off uint64) (*http.Response, version, error) {
 	var from net.Addr
-	r := o.base.Clone(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+	ask, conditional := o.asking()
+	r := ask.base.Clone(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(i httptrace.GotConnInfo) { from = i.Conn.RemoteAddr() }}))
 	r.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", off, off+uint64(len(p))-1))
 	resp, err := o.client.Do(r)
@@ -230,7 +254,7 @@ func (o *Object) getOnce(ctx context.Context, p []byte, off uint64) (*http.Respo
 		return nil, version{}, inner(err)
 	}
 	defer resp.Body.Close()
-	v, err := o.answer(resp, from, off, uint64(len(p)))
+	v, err := o.answer(resp, from, conditional, off, uint64(len(p)))
 	if err != nil {
 		return resp, v, err
 	}
@@ -242,12 +266,20 @@ func (o *Object) getOnce(ctx context.Context, p []byte, off uint64) (*http.Respo
 	return resp, v, err
 }
 
-// answer checks a response: it is what was asked for, and of the version that was there first.
-func (o *Object) answer(resp *http.Response, from net.Addr, off, n uint64) (version, error) {
+// answer checks a response: it is what was asked for, and of the version that was there first. A 412 to a conditional
+// request is broken, and asked again without conditions: a server whose ETag is weak answers so for the same file, as
+// If-Match compares strong ETags alone (RFC 9110, section 13.1.1). The response to a request without conditions has to
+// have something to compare.
+func (o *Object) answer(resp *http.Response, from net.Addr, conditional bool, off, n uint64) (version, error) {
 	first := o.version.size == 0
 	if resp.StatusCode == http.StatusPreconditionFailed && !first {
-		return version{}, fmt.Errorf("%w: %v answers %q, so it does not have what %v served", ErrChanged, from,
-			resp.Status, o.version.from)
+		o.refused.Store(true)
+		err := fmt.Errorf("%w: %v answers %q, so it does not have what %v served", ErrChanged, from, resp.Status,
+			o.version.from)
+		if conditional {
+			err = &broken{err}
+		}
+		return version{}, err
 	}
 	v, err := partial(resp, off, n)
 	v.from = from
@@ -270,6 +302,10 @@ func (o *Object) answer(resp *http.Response, from net.Addr, off, n uint64) (vers
 	}
 	if err := o.version.same(v); err != nil {
 		return v, err
+	}
+	if !conditional && !o.version.comparable(v) {
+		return v, fmt.Errorf("%w: a server answers 412, so it does not have what %v served, and %v says neither its ETag nor "+
+			"its Last-Modified", ErrChanged, o.version.from, from)
 	}
 	return v, o.learn(v)
 }

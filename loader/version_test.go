@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -9,6 +10,7 @@ import (
 	"net/netip"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"vnic.dev/vnic/internal/testkit"
 )
@@ -142,6 +144,71 @@ func TestConditionsOfRequests(t *testing.T) {
 	}
 }
 
+// A server that has the file by a weak ETag, or by none, meets no If-Match (RFC 9110, section 13.1.1): it is asked again
+// without, once for all connections, and what it says of the file decides.
+func TestConditionThatIsNotMet(t *testing.T) {
+	file := random(400_000, 73)
+	for name, c := range map[string]struct {
+		etag string // of later responses; the first one's is strong
+		date time.Time
+		says string // of the error; "": it is one file
+	}{
+		"weak":                     {`W/"v1"`, longAgo, ""},
+		"weak, without a date":     {`W/"v1"`, time.Time{}, ""},
+		"weak, of another time":    {`W/"v1"`, longAgo.Add(time.Hour), "its Last-Modified was "},
+		"another":                  {`"v2"`, longAgo, `its ETag was "v1", from 127.`},
+		"another weak":             {`W/"v2"`, longAgo, `and is W/"v2", from 127.`},
+		"a date":                   {"", longAgo, ""},
+		"another date":             {"", longAgo.Add(time.Hour), "its Last-Modified was "},
+		"nothing to compare":       {"", time.Time{}, "neither its ETag nor its Last-Modified"},
+		"the same ETag afterwards": {`"v1"`, longAgo, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorldOf(t, 512<<10)
+			w.conf.RangeSize, w.conf.Connections, w.conf.Pipeline = 10_000, 3, 4
+			var asked, refused atomic.Int64
+			s := serve(t, func(rw http.ResponseWriter, r *http.Request) {
+				if asked.Add(1) == 1 {
+					content(file)(rw, r)
+					return
+				}
+				if c.etag != "" {
+					rw.Header().Set("Etag", c.etag)
+				}
+				if r.Header.Get("If-Match") != "" {
+					refused.Add(1)
+					rw.WriteHeader(http.StatusPreconditionFailed)
+					return
+				}
+				http.ServeContent(rw, r, "", c.date, bytes.NewReader(file))
+			})
+			o := w.open(s.URL)
+			p := make([]byte, 1000)
+			if c.says == "" {
+				w.whole(o, file, 0)
+				testkit.OK(t, o.ReadHost(t.Context(), p, 5))
+				testkit.Equal(t, "host bytes", string(p), string(file[5:1005]))
+				if n := refused.Load(); n < 1 || n > int64(w.conf.Connections) {
+					t.Errorf("%d requests were refused", n)
+				}
+				testkit.OK(t, o.Close())
+				asked.Store(0)
+				refused.Store(0)
+				o = w.open(s.URL)
+				testkit.OK(t, o.ReadHost(t.Context(), p, 7))
+				testkit.Equal(t, "host bytes", string(p), string(file[7:1007]))
+				testkit.Equal(t, "refused to ReadHost", refused.Load(), 1)
+				return
+			}
+			_, err := w.fetch(o, Piece{Len: uint64(len(file))})
+			for _, err := range []error{err, o.ReadHost(t.Context(), p, 5)} {
+				testkit.ErrorIs(t, err, ErrChanged)
+				testkit.ErrorSays(t, err, c.says)
+			}
+		})
+	}
+}
+
 // The error of two servers that differ names both, and what each said.
 func TestServersThatDifferAreNamed(t *testing.T) {
 	file := random(100_000, 72)
@@ -158,6 +225,10 @@ func TestServersThatDifferAreNamed(t *testing.T) {
 			rw.Header().Set("Content-Range", "Bytes */7")
 			rw.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
 		}, []string{"100000, from %v", "7, from %v"}},
+		"ETag, by the condition": {func(rw http.ResponseWriter, r *http.Request) {
+			rw.Header().Set("Etag", `"v2"`)
+			http.ServeContent(rw, r, "", longAgo, bytes.NewReader(file))
+		}, []string{`"v1", from %v`, `"v2", from %v`}},
 		"the condition": {func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusPreconditionFailed) },
 			[]string{"what %v served", `%v answers "412 Precondition Failed"`}},
 	} {
