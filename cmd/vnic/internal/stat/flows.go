@@ -152,9 +152,9 @@ type accounts struct {
 	others []Others
 }
 
-// readFlows gives the account of all ports, of the flows that moved most so many, or all (0); nil if none is kept. Who
-// holds tokens is asked, for limits.Tokens at most.
-func readFlows(ports []Port, name func(i int) string, most int) *Flows {
+// readFlows gives the account of all ports, of the flows that moved most so many, or all (0); nil if none is kept. ask
+// says who holds tokens.
+func readFlows(ports []Port, name func(i int) string, most int, ask askFunc) *Flows {
 	var list []portFlows
 	kept := false
 	for i := range ports {
@@ -166,7 +166,7 @@ func readFlows(ports []Port, name func(i int) string, most int) *Flows {
 	if !kept {
 		return nil
 	}
-	return account(list, askHolders(ports, name), most)
+	return account(list, ask(ports, name), most)
 }
 
 // account puts together what ports say of flows, as readFlows gives it. said are who holds tokens, by port.

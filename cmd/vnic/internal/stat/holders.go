@@ -33,6 +33,48 @@ func askHolders(ports []Port, name func(i int) string) map[string][]devmem.Holde
 	return said
 }
 
+// askFunc asks guests which of their connections hold tokens. name gives the name of ports[i].
+type askFunc func(ports []Port, name func(i int) string) map[string][]devmem.Holder
+
+// answers are what guests said last of who holds tokens, for a page: it reads counters again and again, and no guest is
+// to make it wait.
+type answers struct {
+	mu     sync.Mutex
+	last   map[string][]devmem.Holder // under mu; nil: nobody was asked
+	asking chan struct{}              // under mu: is closed when guests that are being asked have answered; nil: none is
+}
+
+// latest returns what guests said last, and begins to ask them, unless it does so already.
+func (a *answers) latest(ports []Port, name func(i int) string) map[string][]devmem.Holder {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.asking == nil {
+		done := make(chan struct{})
+		a.asking = done
+		go func() {
+			defer close(done)
+			said := askHolders(ports, name)
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.last, a.asking = said, nil
+		}()
+	}
+	return a.last
+}
+
+// forget waits until no guest is asked, for limits.Tokens at most, and forgets what they said.
+func (a *answers) forget() {
+	a.mu.Lock()
+	asking := a.asking
+	a.mu.Unlock()
+	if asking != nil {
+		<-asking
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.last = nil
+}
+
 // held says how many tokens a connection's receiver holds, at those of its ports whose guest has answered.
 func (f *Flow) held(said map[string][]devmem.Holder) {
 	for i := range f.RX {

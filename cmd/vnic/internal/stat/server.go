@@ -53,6 +53,7 @@ type Server struct {
 	lab     atomic.Pointer[pageLab]                // nil: there is none
 	last    atomic.Pointer[Page]                   // when the lab ended; nil: it has not
 	events  events
+	holders answers
 	sandbox func() *Sandbox
 
 	dir      *os.File // of the socket; nil: none
@@ -107,13 +108,14 @@ func (s *Server) SetPorts(ports func() []Port) {
 	s.ports.Store(&ports)
 }
 
-// Snapshot reads the counters of all ports, and the account of all flows.
-func (s *Server) Snapshot() *Snapshot { return s.snapshot(0) }
+// Snapshot reads the counters of all ports, and the account of all flows. Guests are asked who holds tokens, for
+// limits.Tokens at most.
+func (s *Server) Snapshot() *Snapshot { return s.snapshot(0, askHolders) }
 
 // snapshot is Snapshot, of the flows that moved most so many; 0: all.
-func (s *Server) snapshot(most int) *Snapshot {
+func (s *Server) snapshot(most int, ask askFunc) *Snapshot {
 	now, ports := s.counters()
-	now.Flows = readFlows(ports, func(i int) string { return now.Ports[i].Name }, most)
+	now.Flows = readFlows(ports, func(i int) string { return now.Ports[i].Name }, most, ask)
 	return now
 }
 

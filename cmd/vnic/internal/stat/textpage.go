@@ -33,7 +33,7 @@ const pagesAtOnce = 4
 // page serves the page for s.
 func page(s *Server) http.HandlerFunc {
 	return atOnce(pagesAtOnce, "too many at once: try again", func(w http.ResponseWriter, _ *http.Request) {
-		now := s.snapshot(shownFlows)
+		now := s.snapshot(shownFlows, askHolders)
 		var table, all strings.Builder
 		err := Table(&table, nil, now)
 		if err == nil {

@@ -45,12 +45,13 @@ func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
 type watched struct{ *Server }
 
 func (w watched) Close() error {
-	w.last.Store(w.page(0))
+	w.last.Store(w.page(0, askHolders))
 	if l := w.lab.Swap(nil); l != nil {
 		l.stop()
 	}
 	w.change.Store(nil)
 	w.SetPorts(nil)
+	w.holders.forget()
 	w.links.Store(nil)
 	return nil
 }
