@@ -70,7 +70,7 @@ func (d *Device) Do(ctx context.Context, depth int, next func() (block.Op, bool)
 		_ = d.fail(d.wrap(context.Cause(ctx)))
 	})
 	r := &run{d: d, q: &d.q, depth: min(depth, d.ctrl.info.MaxDepth), next: next, done: done, sent: make(chan struct{})}
-	r.jobs = make(chan job, (maxJobs+1)*r.depth)
+	r.jobs = make(chan job, maxJobs*r.depth)
 	err = r.do(ctx)
 	if !stop() {
 		<-ended // the context has: the Device is of no use any more
@@ -174,7 +174,7 @@ func (r *run) begin() error {
 	return nil
 }
 
-// give gives a job to the sender, for which there is room: each command has maxJobs at most.
+// give gives a job to the sender. It does not wait: jobs has room for maxJobs of each command.
 func (r *run) give(j job) error {
 	j.s.jobs.Add(1)
 	select {
@@ -354,7 +354,7 @@ func (r *run) r2t(b *[headLen]byte) error {
 		return violation("R2T for %v: R2TO %d, not %d", s, p.Off, s.got)
 	case p.Len == 0 || uint64(p.Len) > s.op.Len-s.got:
 		return violation("R2T for %v: R2TL %d, not 1 to the %d bytes that are left", s, p.Len, s.op.Len-s.got)
-	case s.jobs.Load() >= maxJobs:
+	case s.jobs.Load() >= maxJobs-1: // the command may be sent again behind the data
 		return violation("R2T for %v: more than one at a time (MAXR2T is 0)", s)
 	}
 	j := r.q.job(s)
@@ -372,6 +372,9 @@ func (r *run) capsule(b *[headLen]byte) error {
 	case err != nil:
 		return err
 	case p.Status.mayRetry() && s.retries < maxRetries: // behind its data, where that is being sent
+		if s.jobs.Load() >= maxJobs {
+			return violation("CapsuleResp for %v: it was not sent yet", s)
+		}
 		s.retries++
 		r.q.renew(s)
 		return r.give(r.q.job(s))

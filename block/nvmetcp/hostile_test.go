@@ -313,6 +313,24 @@ func TestTooManyR2T(t *testing.T) {
 	testkit.ErrorSays(t, err, "more than one at a time (MAXR2T is 0)")
 }
 
+// A target that refuses commands again and again before it has got them, whose answers are not read.
+func TestRefusalsOfCommandsThatWereNotSent(t *testing.T) {
+	r := newRig(t, script{serial: true, answer: func(q *ioServer, c *command) bool {
+		q.r2t(c.cid, 1, 0, 30<<20) // which does not fit in the sockets
+		for n := range uint16(maxRetries) {
+			respond(q.c, c.cid+n<<slotBits, 0x0082, 0)
+		}
+		<-q.target.hold(q.c)
+		return true
+	}, ctrl: func(ctrl, ns []byte) {
+		ctrl[77] = 13 // MDTS: 32 MiB
+		le.PutUint64(ns, 1<<20)
+	}})
+	err := r.each(r.open(t), []block.Op{{Write: true, Len: 32 << 20}})[0]
+	testkit.ErrorIs(t, err, block.ErrProtocol)
+	testkit.ErrorSays(t, err, "it was not sent yet")
+}
+
 // hold waits until the initiator has reset a connection, whose data is not read.
 func (g *target) hold(c *net.TCPConn) <-chan struct{} {
 	gone := make(chan struct{})

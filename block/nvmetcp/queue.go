@@ -13,9 +13,10 @@ import (
 // names a command that was answered already is found out.
 const slotBits = 10
 
-// maxJobs is how many jobs of a command the sender may have: its R2Ts come one at a time (MAXR2T is 0), but the target
-// may have the data of one before the sender has said that it was sent.
-const maxJobs = 2
+// maxJobs is how many jobs of a command the sender may have: the command or the data before, which the target may have
+// before the sender has counted it as sent; the data of an R2T, which come one at a time (MAXR2T is 0); and the command
+// once more, if the target refuses it before it has taken that data.
+const maxJobs = 3
 
 // queue is the I/O queue.
 type queue struct {
