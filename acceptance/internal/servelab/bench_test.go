@@ -80,8 +80,7 @@ func (b *bench) devmem(ctx context.Context) {
 	guests[1], err = im.boot(ctx, s, 1)
 	b.must("boot again", err)
 	b.ok("one QEMU was killed, and another took its NIC")
-	b.must("send", b.send(ctx, guests[0], guests[1]))
-	b.ok("from GPU to GPU")
+	b.pauses(ctx, s, guests)
 	if b.nic == "virtio" { // QEMU's vfio-user does not come back
 		s = s.again(ctx)
 		for _, p := range s.rep.Ports {
@@ -100,11 +99,14 @@ func (b *bench) devmem(ctx context.Context) {
 	}
 }
 
+// transfer is how many bytes the guests' tool sends.
+const transfer = 64 << 20
+
 // send has the tool of the guests send device memory.
 func (b *bench) send(ctx context.Context, from, to *guest) error {
 	device := map[string]string{lab.Virtio: lab.Virtio, lab.GVE: iface}[b.nic]
 	end := func(g *guest) stranger.End { return stranger.End{Guest: g.Guest, Device: device, Addr: g.addr} }
-	return stranger.Send(ctx, end(from), end(to), 64<<20)
+	return stranger.Send(ctx, end(from), end(to), transfer)
 }
 
 func (b *bench) consoleOf(i int) string { return filepath.Join(b.dir, fmt.Sprintf("console-%d", i)) }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -86,6 +87,32 @@ func (s *server) term() time.Duration {
 		s.Errorf("something that it needs was refused, or is not confined: %s", s.stderr.String())
 	}
 	return time.Since(begin)
+}
+
+// portCounters and direction are of `vnic stat --json`, as far as they are used here.
+type portCounters struct {
+	Name   string
+	Queues []struct{ RX, TX direction }
+	Link   struct{ Drops map[string]uint64 }
+}
+
+type direction struct {
+	Packets uint64
+	Device  uint64 `json:"device_bytes"`
+	GPUFile uint64 `json:"gpu_file_bytes"`
+	Host    uint64 `json:"host_bytes"`
+}
+
+// stat gives the counters of its ports: those of the report come first.
+func (s *server) stat(ctx context.Context) []portCounters {
+	s.Helper()
+	out, err := exec.CommandContext(ctx, s.vnic, "stat", "--json", strconv.Itoa(s.PID())).Output()
+	s.must("vnic stat", err)
+	var snap struct{ Ports []portCounters }
+	if err := json.Unmarshal(out, &snap); err != nil || len(snap.Ports) < len(s.rep.Ports) {
+		s.Fatalf("vnic stat: %s: %v", out, err)
+	}
+	return snap.Ports
 }
 
 // says waits until it has said something on stderr.

@@ -2,10 +2,7 @@ package servelab
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"os/exec"
-	"strconv"
 
 	"vnic.dev/vnic/wire"
 )
@@ -45,24 +42,15 @@ func some(list [pairs]uint64, n int) (k int) {
 
 func (l *stockLab) counts(ctx context.Context) (c counts) {
 	l.must("interrupts", l.guests[0].Call(ctx, "stock.interrupts", nil, &c.irqs))
-	out, err := exec.CommandContext(ctx, l.vnic, "stat", "--json", strconv.Itoa(l.PID())).Output()
-	l.must("vnic stat", err)
-	type direction struct{ Packets, Drops uint64 }
-	var snap struct {
-		Ports []struct {
-			Name   string
-			Queues []struct{ RX, TX direction }
-			Link   struct{ Drops map[string]uint64 }
-		}
+	snap := l.stat(ctx)
+	if len(snap[0].Queues) != pairs {
+		l.Fatalf("vnic stat: %+v", snap)
 	}
-	if err := json.Unmarshal(out, &snap); err != nil || len(snap.Ports) == 0 || len(snap.Ports[0].Queues) != pairs {
-		l.Fatalf("vnic stat: %s: %v", out, err)
-	}
-	for i, q := range snap.Ports[0].Queues {
+	for i, q := range snap[0].Queues {
 		c.rx[i], c.tx[i] = q.RX.Packets, q.TX.Packets
 	}
 	c.drops = map[string]uint64{}
-	for _, p := range snap.Ports {
+	for _, p := range snap {
 		for reason, n := range p.Link.Drops {
 			if p.Name == "gateway" && reason == wire.DropUnknownDst.String() {
 				continue // what is for others, as guests' reports of multicast groups: it comes when their links come up

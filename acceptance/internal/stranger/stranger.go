@@ -49,7 +49,8 @@ func WriteInitrd(im *machines.Images, c agent.Config, file string) error {
 // Guest is one that has booted.
 type Guest struct {
 	*agent.Client
-	qemu *proc.Child
+	qemu    *proc.Child
+	monitor string
 }
 
 // Boot starts QEMU, which ends with ctx, and waits until the guest has booted. Without an error the caller kills it.
@@ -66,7 +67,8 @@ func Boot(ctx context.Context, im *machines.Images, c Config) (*Guest, error) {
 		"-display", "none", "-no-reboot",
 		"-accel", "tcg,thread=multi", "-cpu", "max", "-kernel", im.Kernel.Boots(), "-initrd", c.Initrd,
 		"-append", "console=ttyS0 quiet panic=-1 tsc=unstable "+c.Append, "-serial", "file:"+c.Console(),
-		"-chardev", "socket,id=results,path="+comma(results), "-serial", "chardev:results")
+		"-chardev", "socket,id=results,path="+comma(results), "-serial", "chardev:results",
+		"-qmp", "unix:"+comma(c.monitor())+",server=on,wait=off")
 	cmd := exec.CommandContext(ctx, im.QEMU.Args[0], append(args, c.Args...)...)
 	cmd.Env = append(os.Environ(), im.QEMU.Env...)
 	said, err := os.Create(c.Console() + "-qemu") // much, when vnic goes away
@@ -88,7 +90,7 @@ func Boot(ctx context.Context, im *machines.Images, c Config) (*Guest, error) {
 		<-qemu.Done()
 		return nil, fmt.Errorf("QEMU of %s ended: %w: %s", c.Name, qemu.Err(), words(said.Name()))
 	}
-	g := &Guest{agent.NewClient(conn), qemu}
+	g := &Guest{agent.NewClient(conn), qemu, c.monitor()}
 	select {
 	case <-g.Booted():
 		return g, nil
