@@ -21,8 +21,14 @@ type bench struct {
 	vnic, dir string
 	nic       string
 	client    bool // QEMU listens, vnic connects
-	stock     bool // guests with the kernel's virtio_net
+	stock     bool // guests with the kernel's driver and no other
+	legacy    bool // with stock: they are virtio's before 1.0
 	start     time.Time
+
+	private string // kind of memory that is added to a guest, and is not shared; "": none
+
+	qemuArgs   []string // last ones of QEMU, behind those that are printed
+	kernelArgs string   // last ones of the kernel's command line
 }
 
 // program builds vnic.
@@ -57,9 +63,12 @@ func try(t *testing.T, set func(*bench)) {
 			t.Logf("guest %d: %s", i, agent.Plain(string(console[max(0, len(console)-4<<10):])))
 		}
 	}()
-	if b.stock {
+	switch {
+	case b.private != "":
+		b.privateMemory(ctx)
+	case b.stock:
 		b.stockGuests(ctx)
-	} else {
+	default:
 		b.devmem(ctx)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -30,8 +31,11 @@ func (b *bench) prepare(files map[string]string) *image {
 	conf := agent.Config{Modules: soft.Modules, HugePages: soft.HugePages, Node0: b.nic == lab.GVE}
 	what := guestimages.Options{Applets: []string{"devmem"}}
 	if b.stock {
-		conf = agent.Config{Modules: stockModules}
-		what = guestimages.Options{Modules: stockModules, Files: files,
+		modules := append(slices.Clone(stockModules), soft.Driver)
+		slices.Sort(modules)
+		modules = slices.Compact(modules)
+		conf = agent.Config{Modules: modules}
+		what = guestimages.Options{Modules: modules, Files: files,
 			Program: machinetest.Program(b.T, "vnic.dev/vnic/acceptance/internal/servelab/guest")}
 	}
 	im := &image{bench: b, Images: machinetest.Images(b.T, []string{b.nic}, what),
@@ -75,8 +79,15 @@ func (im *image) bootAll(ctx context.Context, s *server) (*pair, error) {
 func (im *image) boot(ctx context.Context, s *server, i int) (*guest, error) {
 	p := s.rep.Ports[i]
 	addr, _, _ := strings.Cut(p.Addr4, "/")
+	args, words := slices.Concat(p.QEMU, im.qemuArgs), s.rep.KernelArgs+" "+im.kernelArgs
+	if im.legacy {
+		words += forceLegacy
+		for k := range args {
+			args[k] = strings.Replace(args[k], "disable-legacy=on", legacyNIC[i], 1)
+		}
+	}
 	g, err := stranger.Boot(ctx, im.Images, stranger.Config{Dir: im.dir, Name: strconv.Itoa(i), Initrd: im.initrd,
-		Append: s.rep.KernelArgs, Args: p.QEMU})
+		Append: words, Args: args})
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 // QEMUs that are started with what `vnic serve --json` prints send from GPU to GPU. One is killed
 // and comes again. At the end vnic gets a SIGTERM while both run. The guests of "stock" have the
-// kernel's virtio_net, and everything is tried that people do to it.
+// kernel's virtio_net, and everything is tried that people do to it; those of "legacy" have it before virtio 1.0.
 func TestServeStrangersQEMU(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -21,6 +21,7 @@ func TestServeStrangersQEMU(t *testing.T) {
 		{"gve", func(b *bench) { b.nic = lab.GVE }},
 		{"QEMU listens", func(b *bench) { b.client = true }},
 		{"stock", func(b *bench) { b.stock = true }},
+		{"legacy", func(b *bench) { b.stock, b.legacy = true, true }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			try(t, c.set)

@@ -2,11 +2,12 @@ package servelab
 
 import (
 	"context"
-	"time"
+
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // pauses has the guests' QEMUs stop and go on in the middle of a transfer (QMP stop, cont), now the receiver's, now the
-// sender's. More arrives after each, all of it where the receiver's buffers and flow rule say.
+// sender's. More arrives behind each stop, all of it where the receiver's buffers and flow rule say.
 //
 // Invariant: nic: A transfer between guests' GPUs goes on over stops and conts of their QEMUs.
 func (b *bench) pauses(ctx context.Context, s *server, guests *pair) {
@@ -15,26 +16,18 @@ func (b *bench) pauses(ctx context.Context, s *server, guests *pair) {
 	before := s.received(ctx)
 	sent := make(chan error, 1)
 	go func() { sent <- b.send(ctx, guests[0], guests[1]) }()
-	// until waits for n bytes of the transfer.
-	until := func(what string, n uint64) (now uint64) {
-		b.Helper()
-		for late := time.Now().Add(patience); ; {
-			if now = s.received(ctx).gpu - before.gpu; now >= n {
-				return now
-			}
-			select {
-			case err := <-sent:
-				b.Fatalf("%s: the transfer has ended behind %d bytes: %v", what, now, err)
-			default:
-			}
-			if time.Now().After(late) {
-				b.Fatalf("%s: the transfer stands still behind %d of %d bytes", what, now, n)
-			}
-		}
-	}
 	var at uint64
 	for i := range uint64(times) {
-		at = until("before a stop", max(at+1, transfer/(times+1)*(i+1)))
+		want := max(at+1, transfer/(times+1)*(i+1))
+		testkit.Eventually(b.T, "the transfer goes on", func() bool {
+			at = s.received(ctx).gpu - before.gpu
+			select {
+			case err := <-sent:
+				b.Fatalf("the transfer has ended behind %d bytes and %d stops: %v", at, i, err)
+			default:
+			}
+			return at >= want
+		})
 		g := guests[1-i%2]
 		b.must("stop", g.QMP(ctx, "stop", nil))
 		b.must("cont", g.QMP(ctx, "cont", nil))

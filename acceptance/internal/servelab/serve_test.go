@@ -98,6 +98,7 @@ type portCounters struct {
 
 type direction struct {
 	Packets uint64
+	Drops   uint64
 	Device  uint64 `json:"device_bytes"`
 	GPUFile uint64 `json:"gpu_file_bytes"`
 	Host    uint64 `json:"host_bytes"`

@@ -50,6 +50,7 @@ func Main() {
 	guestops.Main(map[string]func(context.Context, *args) (any, error){
 		"stock.up":         up,
 		"stock.stream":     done(func(a *args) error { return streams(a.Addr, a.Bytes, max(a.Streams, 1)) }),
+		"stock.upload":     done(func(a *args) error { return several(a.Addr, "u", a.Bytes, a.Streams) }),
 		"stock.mtu":        done(setMTU),
 		"stock.offloads":   done(func(a *args) error { return offloads(a.On) }),
 		"stock.queues":     done(func(a *args) error { return channels(a.Queues) }),
@@ -65,6 +66,8 @@ func Main() {
 		"stock.got":        done(func(a *args) error { return got(a.Addr) }),
 		"stock.resolve":    resolve,
 		"stock.addr6":      addr6,
+		"stock.ping":       done(ping),
+		"stock.features":   negotiated,
 		"stock.interrupts": func(context.Context, *args) (any, error) { return interrupts() },
 	})
 }

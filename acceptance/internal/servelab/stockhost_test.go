@@ -31,17 +31,23 @@ func (b *bench) stockGuests(ctx context.Context) {
 		_, *port, _ = net.SplitHostPort(host.Addr().String())
 	}
 	l.in, l.webIn = b.freePort(), b.freePort()
-	var err error
-	l.curl, err = findCurl(b.dir)
-	b.must("curl", err)
+	steps := []func(context.Context){l.boot, l.pings, l.legacyStreams}
+	if !b.legacy {
+		var err error
+		l.curl, err = findCurl(b.dir)
+		b.must("curl", err)
+		steps = []func(context.Context){l.boot, l.pings, l.offloads, l.names, l.fetch, l.queues, l.vlan, l.restart, l.private,
+			l.macs}
+	}
 	l.im = b.prepare(l.curl.files)
-	l.network(ctx)
+	if !b.legacy {
+		l.network(ctx)
+	}
 	l.server = b.startServe(ctx, "--gpu-memory", "0", "--mtu", "9000", "--queues", "4", "--host-ports", "all",
 		"--forward", fmt.Sprint(l.in, ":port0:", guestPort), "--forward", fmt.Sprint(l.webIn, ":port0:", webPort))
 	defer func() { l.kill() }()
 	defer func() { l.guests.kill() }()
-	for _, f := range []func(context.Context){l.boot, l.offloads, l.names, l.fetch, l.queues, l.vlan, l.restart, l.private,
-		l.macs} {
+	for _, f := range steps {
 		f(ctx)
 	}
 	l.term()
@@ -70,6 +76,7 @@ func (l *stockLab) boot(ctx context.Context) {
 			l.Fatalf("guest %d: %+v, not %s with an MTU of 9000", i, got, g.addr)
 		}
 		l.ok("DHCP: %+v", got)
+		l.features(ctx, i)
 	}
 }
 

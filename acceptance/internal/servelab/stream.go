@@ -78,34 +78,41 @@ func receive(c net.Conn, n uint64) error {
 	return nil
 }
 
-// stream moves n bytes down and up, to and from a server.
-func stream(addr string, n uint64) error {
-	for _, way := range []byte{'d', 'u'} {
-		c, err := net.DialTimeout("tcp", addr, patience)
-		if err != nil {
-			return err
+// stream moves n bytes one way, from or to a server.
+func stream(addr string, way byte, n uint64) error {
+	c, err := net.DialTimeout("tcp", addr, patience)
+	if err != nil {
+		return err
+	}
+	_ = c.SetDeadline(time.Now().Add(patience))
+	_, err = c.Write(binary.LittleEndian.AppendUint64([]byte{way}, n))
+	if way == 'd' {
+		err = errors.Join(err, receive(c, n))
+	} else if err == nil {
+		if _, err = c.Write(stuff(n)); err == nil {
+			_, err = io.ReadFull(c, make([]byte, 1))
 		}
-		_ = c.SetDeadline(time.Now().Add(patience))
-		_, err = c.Write(binary.LittleEndian.AppendUint64([]byte{way}, n))
-		if way == 'd' {
-			err = errors.Join(err, receive(c, n))
-		} else if err == nil {
-			if _, err = c.Write(stuff(n)); err == nil {
-				_, err = io.ReadFull(c, make([]byte, 1))
-			}
-		}
-		if err := errors.Join(err, c.Close()); err != nil {
-			return fmt.Errorf("%s, %c: %w", addr, way, err)
-		}
+	}
+	if err := errors.Join(err, c.Close()); err != nil {
+		return fmt.Errorf("%s, %c: %w", addr, way, err)
 	}
 	return nil
 }
 
-// streams is k of them at a time.
-func streams(addr string, n uint64, k int) error {
+// streams moves n bytes down and up, k times at once.
+func streams(addr string, n uint64, k int) error { return several(addr, "du", n, k) }
+
+// several is k streams at a time, in these directions one after the other.
+func several(addr, ways string, n uint64, k int) error {
 	errs := make(chan error)
 	for range k {
-		go func() { errs <- stream(addr, n) }()
+		go func() {
+			var err error
+			for i := 0; err == nil && i < len(ways); i++ {
+				err = stream(addr, ways[i], n)
+			}
+			errs <- err
+		}()
 	}
 	var err error
 	for range k {
