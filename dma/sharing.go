@@ -28,6 +28,10 @@ const (
 // SharingOf looks at how a process has the file mapped that has this device and inode (/proc/PID/maps, 1 MiB of it at
 // the most). It is SharingUnknown of another user's process, of one in another PID namespace, whose pid is 0, and where
 // the file system has other device numbers there than in stat(2), as btrfs does.
+//
+// A Space trusts such a process to share what it maps: nothing else tells. A write to a private mapping allocates the
+// file's page (SEEK_DATA finds it), and in /proc/self/pagemap bit 61 is set of every file's page, bit 56 (mapped here
+// alone) also of a shared page that the peer's page tables lack for the moment (Linux 6.18).
 func SharingOf(pid int, dev, ino uint64) Sharing {
 	if pid <= 0 {
 		return SharingUnknown

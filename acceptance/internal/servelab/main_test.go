@@ -12,7 +12,12 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 // QEMUs that are started with what `vnic serve --json` prints send from GPU to GPU. One is killed
 // and comes again. At the end vnic gets a SIGTERM while both run. The guests of "stock" have the
 // kernel's virtio_net, and everything is tried that people do to it; those of "legacy" have it before virtio 1.0.
+//
+// Invariant: nic: A transfer between guests' GPUs goes on over stops and conts of their QEMUs.
+//
+// Invariant: nic/virtio: The kernel's virtio_net works as a legacy driver, with both lengths of its header.
 func TestServeStrangersQEMU(t *testing.T) {
+	testkit.Boots(t)
 	for _, c := range []struct {
 		name string
 		set  func(*bench)

@@ -8,8 +8,6 @@ import (
 
 // pauses has the guests' QEMUs stop and go on in the middle of a transfer (QMP stop, cont), now the receiver's, now the
 // sender's. More arrives behind each stop, all of it where the receiver's buffers and flow rule say.
-//
-// Invariant: nic: A transfer between guests' GPUs goes on over stops and conts of their QEMUs.
 func (b *bench) pauses(ctx context.Context, s *server, guests *pair) {
 	b.Helper()
 	const times = 10
