@@ -132,7 +132,7 @@ func TestBundleThatOthersWriteIsRefused(t *testing.T) {
 	testkit.OK(t, tree.Close())
 }
 
-// Under a umask of 002 a directory of the cache that a script made is open to the user's group. It keeps its other bits.
+// Under a umask of 002 a directory of the cache that a script made is open to the user's group. Its other bits stay.
 func TestGroupsDirectoryOfOursIsClosed(t *testing.T) {
 	o, tree, _ := marked(t)
 	places := []string{"", "qemu", tree, filepath.Join(tree, filepath.Dir(compiler))}
@@ -154,7 +154,7 @@ func TestClosedDirectoryIsNotTrustedForWhatItHas(t *testing.T) {
 		t.Log("not root: cannot give anything away")
 		return
 	}
-	for _, name := range []string{filepath.Join(Libraries, "libaio.so.1"), "usr/share/qemu/x/y", filepath.Dir(compiler) + "/as"} {
+	for _, name := range []string{Libraries + "/libaio.so.1", "usr/share/qemu/x/y", filepath.Dir(compiler) + "/as"} {
 		o, tree, started := marked(t)
 		at := filepath.Join(o.CacheDir, tree, name)
 		write(t, at, "")
@@ -202,8 +202,8 @@ func TestLinksOfOursAreFollowed(t *testing.T) {
 	refuses(t, o, "qemu-open", "open to others", started)
 }
 
-// The scripts' trees have the rule of vnic's: nothing in them is another user's or written by others, and a directory that
-// a group may write is closed.
+// The scripts' trees have the rule of vnic's: nothing in them is another user's or written by others, and a directory
+// that a group may write is closed.
 func TestScriptsTrustWhatVnicTrusts(t *testing.T) {
 	run := func(place string, mode fs.FileMode, owner int) (string, error) {
 		dir := t.TempDir()

@@ -9,11 +9,11 @@ import (
 // maxName is the longest name that a user gives, in bytes: names are parts of others, as of sockets.
 const maxName = 31
 
-// errName says what a name is.
+// errName is the error of a name that CheckName refuses.
 var errName = errors.New("a letter, then letters, digits and dashes, no dash at the end, 31 at most, in lower case")
 
-// CheckName says what is wrong with a name that a user gives to a guest, something in it or an uplink. All of them are
-// labels of host names, as the gateway gives them to guests.
+// CheckName checks a name that a user gives to a guest, to a NIC, GPU, socket or switch of a guest, or to an uplink. Each
+// is a label of a host name, since the gateway's DNS has it.
 func CheckName(s string) error {
 	if !gateway.IsLabel(s) || len(s) > maxName || s[0] < 'a' {
 		return errName
@@ -21,5 +21,6 @@ func CheckName(s string) error {
 	return nil
 }
 
-// HasName reports whether a guest of a lab with a gateway cannot have a name, as the gateway or each guest itself has it.
+// HasName reports whether a lab with a gateway has a name already: gateway is the gateway, and localhost is each guest
+// itself. No guest of it can be called so.
 func HasName(s string) bool { return s == gateway.GatewayName || s == "localhost" }

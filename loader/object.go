@@ -304,8 +304,8 @@ func (o *Object) answer(resp *http.Response, from net.Addr, conditional bool, of
 		return v, err
 	}
 	if !conditional && !o.version.comparable(v) {
-		return v, fmt.Errorf("%w: a server answers 412, so it does not have what %v served, and %v says neither its ETag nor "+
-			"its Last-Modified", ErrChanged, o.version.from, from)
+		return v, fmt.Errorf("%w: a server answers 412, so it does not have what %v served, and %v says neither its ETag "+
+			"nor its Last-Modified", ErrChanged, o.version.from, from)
 	}
 	return v, o.learn(v)
 }

@@ -144,8 +144,8 @@ func TestConditionsOfRequests(t *testing.T) {
 	}
 }
 
-// A server that has the file by a weak ETag, or by none, meets no If-Match (RFC 9110, section 13.1.1): it is asked again
-// without, once for all connections, and what it says of the file decides.
+// A server that has the file by a weak ETag, or by none, meets no If-Match (RFC 9110, section 13.1.1): it is asked
+// again without, once for all connections, and what it says of the file decides.
 func TestConditionThatIsNotMet(t *testing.T) {
 	file := random(400_000, 73)
 	for name, c := range map[string]struct {

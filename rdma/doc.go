@@ -1,9 +1,9 @@
-// Package rdma has the verbs of RDMA for Go programs in guests, on a NIC of ours: protection domains (PD), memory
-// regions (MR), completion queues (CQ) and reliably connected queue pairs (QP), over RoCEv2. What it asks of the NIC
-// travels on the control channel (docs/specs/control.md, class 10): the program that opened the NIC has a Client.
+// Package rdma gives Go programs in guests the verbs of RDMA on a NIC of vnic's: protection domains (PD), memory regions
+// (MR), completion queues (CQ) and reliably connected queue pairs (QP), over RoCEv2. It sends its commands to the NIC over
+// the control channel (docs/specs/control.md, class 10), by the Client of the program that opened the NIC.
 //
-// A program opens the device, says what memory the NIC may use, makes a queue pair, and connects it to one of another
-// guest's; both tell each other what that takes, and where their memory is, over any net.Conn:
+// A program opens the device, registers the memory that the NIC may use, makes a queue pair, and connects it to a queue
+// pair of another guest. Over any net.Conn the two programs exchange addresses, numbers and keys:
 //
 //	dev, err := rdma.Open(client)
 //	defer dev.Close() // all that was made of it, too
@@ -14,23 +14,23 @@
 //	peer, err := rdma.Exchange(ctx, conn, qp, rdma.Ends{Addr: addr, MAC: mac, Offer: mr.Remote()})
 //	counts, err := rdma.Put(ctx, qp, mr.Part(0, 1<<20), peer.MR, rdma.TransferOptions{})
 //
-// Put and Get move long ranges by many work requests. Below them are QP.Post and QP.PostRecv, which take work requests
-// as they are, and CQ.Poll and CQ.Wait, which give completions; WCError says what a completion means that failed.
-// PageServer is for memory that is not pinned: it answers the NIC's requests for pages.
+// Put and Get move long ranges by many work requests. Programs that make their own work requests post them by QP.Post and
+// QP.PostRecv, and read completions by CQ.Poll and CQ.Wait; WCError is the error of a completion that failed. PageServer
+// answers the NIC's requests for pages of memory that is not pinned.
 //
 // # Ownership
 //
-// What a Device has made belongs to it: Close of an object ends that, and Device.Close ends the rest, in the right
-// order: queue pairs, completion queues, memory regions, protection domains. The Client stays its owner's, who closes
-// it after the device. While a queue pair that has work requests is not closed the NIC may read and write their memory,
-// also after a call was given up; once QP.Close or MR.Close has returned nil it does not.
+// A Device owns the objects that were made on it. Close of an object destroys that object; Device.Close destroys the
+// rest: queue pairs, then completion queues, memory regions and protection domains. The Client belongs to the program,
+// which closes it after the device. The NIC may read and write the memory of posted work requests until QP.Close or
+// MR.Close has returned nil, also after a call whose context has ended.
 //
-// All methods may be called by many goroutines at once. None leaves a goroutine behind.
+// Any goroutine may call any method. No method leaves a goroutine behind.
 //
 // # Reset
 //
-// When the port was reset (its driver began anew, or the NIC did) nothing of what was made is left: all calls return
-// ErrReset, those that wait too, and Close has nothing to do. The program opens a new Device.
+// A reset of the port, by its driver or by the NIC, destroys all objects: each call returns ErrReset, a waiting call too,
+// and Close does nothing. The program opens a new Device.
 //
-// The package knows no guest and no driver. It is not API (README, Stability).
+// The package depends on no guest and no driver. It is not API (README, Stability).
 package rdma

@@ -53,10 +53,11 @@ func printEncoded(w io.Writer, f func(io.Writer) error) error {
 	return err
 }
 
-// plainly is a message of ours, whose arguments may be others' words: each is shown in one line.
+// plainly formats a message of vnic's. Its arguments may be words of guests and other programs: each is printed in one
+// line, without what a terminal obeys.
 func plainly(format string, args ...any) string {
 	if false {
-		_ = fmt.Sprintf(format, args...) // go vet checks callers of what calls Sprintf so
+		_ = fmt.Sprintf(format, args...) // so that go vet checks plainly's callers as Sprintf's
 	}
 	plain := make([]any, len(args))
 	for i, a := range args {
@@ -69,10 +70,10 @@ func plainly(format string, args ...any) string {
 
 func isInt(a any) bool { _, ok := a.(int); return ok }
 
-// inLine is an argument of fmt without what a terminal obeys.
+// inLine wraps an argument of fmt's functions: it is formatted in one line, without what a terminal obeys (agent.Plain).
 type inLine struct{ v any }
 
-// Format implements fmt.Formatter.
+// Format implements fmt.Formatter. Ends of lines become "; ".
 func (p inLine) Format(f fmt.State, verb rune) {
 	text := fmt.Sprintf(fmt.FormatString(f, verb), p.v)
 	_, _ = io.WriteString(f, agent.Plain(strings.ReplaceAll(text, "\n", "; ")))

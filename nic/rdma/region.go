@@ -45,7 +45,7 @@ const (
 	dropped          // the sender's memory has gone: the packet is as good as lost
 )
 
-// slots is a table whose entries are found by a number that has the place in its lower bits and a tag above.
+// slots is a table. The number of an entry has its place in the table in the lower bits, and a tag above them.
 type slots[T any] struct {
 	bits  uint
 	at    []atomic.Pointer[T]
@@ -58,8 +58,8 @@ func newSlots[T any](bits uint) *slots[T] {
 	return &slots[T]{bits: bits, at: make([]atomic.Pointer[T], 1<<bits), tag: 1}
 }
 
-// free is a number for a new entry, of at most limit bits; 0: the table is full. The caller puts it in by set. Numbers
-// count up: one is not soon used again.
+// free returns a number of at most limit bits for a new entry, or 0 if the table is full. The caller adds the entry by
+// set. Numbers count up, so that none is used again soon.
 func (s *slots[T]) free(limit uint) uint32 {
 	for range s.at {
 		i := s.next
@@ -91,7 +91,7 @@ func (s *slots[T]) del(number uint32) {
 	s.count--
 }
 
-// regionOf finds an MR by its key; nil: there is none.
+// regionOf returns the MR of a key, or nil if there is none.
 func (e *Engine) regionOf(key uint32) *region {
 	if r := e.mrs.place(key).Load(); r != nil && r.Key == key {
 		return r

@@ -2,8 +2,8 @@
 // or as one HTML file of a run that has ended. What it shows is stat.Page, the counters of `vnic stat`.
 //
 // A Recorder reads the counters once a second, and four times a second while a page is open. Reading takes a tenth of
-// the time at most, however many flows guests make: after a long read the Recorder waits ten times as long. Of the flows
-// the 200 are read that moved most, and no guest is waited for (stat.Server.Page). The Recorder keeps at most 300
+// the time at most, however many flows guests make: after a long read the Recorder waits ten times as long. Of the
+// flows the 200 are read that moved most, and no guest is waited for (stat.Server.Page). The Recorder keeps at most 300
 // samples: when there are more, it drops every second one, and takes samples half as often from then on. A sample has
 // the 64 busiest links and the 32 largest flows.
 //
@@ -13,6 +13,6 @@
 // not fit, there is an error and no report.
 //
 // The page is made of the files in the directory web, when it is served. It loads nothing else: its content security
-// policy allows the page's own scripts, by their hashes, and requests to its own server. Names from guests and lab files
-// are text everywhere, never HTML.
+// policy allows the page's own scripts, by their hashes, and requests to its own server. Names from guests and lab
+// files are text everywhere, never HTML.
 package page

@@ -26,8 +26,9 @@ type port struct {
 
 	silence, takeover time.Duration
 
-	// Of whoever has the turn: a process that has hung up without accepting what it was offered, and how often in a row.
-	picky, times int
+	// The process that hung up last without accepting the offered features, and how often it did so in a row. Whoever has
+	// the turn uses them.
+	declining, times int
 
 	mu      sync.Mutex
 	refused access.Told // under mu: processes that came while one was served
@@ -56,7 +57,7 @@ func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 	p.begins(pid)
 	var once sync.Once
 	connected := func() { once.Do(func() { p.connected(pid) }) }
-	if p.picky == pid && p.times > 0 { // it hangs up again within milliseconds, or it accepts
+	if p.declining == pid && p.times > 0 { // it declines again within milliseconds, or accepts
 		defer time.AfterFunc(p.takeover, connected).Stop()
 	} else {
 		connected()
@@ -105,16 +106,16 @@ func (p *port) connected(pid int) {
 	}
 }
 
-// declined reports whether a process that hung up has declined what it was offered more than once in a row. That is
-// said once.
+// declined reports whether a process that hung up has declined the offered features more than once in a row, which is
+// noted once.
 func (p *port) declined(pid int) bool {
 	offer := p.Unaccepted()
 	switch {
 	case offer == "":
-		p.picky, p.times = 0, 0
+		p.declining, p.times = 0, 0
 		return false
-	case pid != p.picky:
-		p.picky, p.times = pid, 0
+	case pid != p.declining:
+		p.declining, p.times = pid, 0
 	}
 	p.times++
 	if p.times == 2 {

@@ -81,9 +81,9 @@ type Event struct {
 	Text string    `json:"text"`           // "rule 3: tcp to 10.0.0.1:7002 goes to queue 1"
 }
 
-// Page reads all that a page shows, of flows the 200 that moved most. It waits for no guest: how many tokens connections
-// hold is what guests said when the Page before was read. Any goroutine may call it until Close. After the lab has ended
-// it gives what was there last, with the events.
+// Page reads all that a page shows, of flows the 200 that moved most. It waits for no guest: how many tokens
+// connections hold is what guests said when the Page before was read. Any goroutine may call it until Close. After the
+// lab has ended it gives what was there last, with the events.
 func (s *Server) Page() *Page {
 	if last := s.last.Load(); last != nil && s.ports.Load() == nil {
 		p := *last
