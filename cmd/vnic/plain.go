@@ -70,7 +70,8 @@ func plainly(format string, args ...any) string {
 
 func isInt(a any) bool { _, ok := a.(int); return ok }
 
-// inLine wraps an argument of fmt's functions: it is formatted in one line, without what a terminal obeys (agent.Plain).
+// inLine wraps an argument of fmt's functions: it is formatted in one line, without what a terminal obeys
+// (agent.Plain).
 type inLine struct{ v any }
 
 // Format implements fmt.Formatter. Ends of lines become "; ".
