@@ -1,25 +1,16 @@
 package labfile
 
 import (
-	"bytes"
 	"cmp"
-	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"net"
 	"net/netip"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/agnivade/levenshtein"
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/pcie"
 	"vnic.dev/vnic/wire"
 )
 
@@ -82,113 +73,6 @@ const (
 	maxNICs    = 64 // of a guest: each has a subnet
 	maxBare    = 24 // NICs and GPUs of a guest without sockets: the root complex has so many slots for them
 )
-
-// Parse reads a lab file; name is for messages. An error is an *Error.
-func Parse(name string, text []byte) (*Lab, error) {
-	d, err := parse(name, text)
-	if err != nil {
-		return nil, err
-	}
-	f, err := d.decode(text)
-	if err != nil {
-		return nil, err
-	}
-	b := builder{document: d, file: f, out: &Lab{Seed: f.Seed}, given: make(map[string]bool)}
-	if err := b.build(); err != nil {
-		return nil, err
-	}
-	return b.out, nil
-}
-
-func (d *document) decode(text []byte) (f *File, err error) {
-	defer recovered(d.name, &err)
-	f = new(File)
-	dec := yaml.NewDecoder(bytes.NewReader(text), yaml.DisallowUnknownField(), yaml.AllowDuplicateMapKey())
-	if err := dec.Decode(f); err != nil {
-		return nil, d.undecoded(err)
-	}
-	return f, nil
-}
-
-// undecoded puts an error of the decoder into words.
-func (d *document) undecoded(err error) error {
-	bad := syntax(d.name, err).(*Error)
-	if unknown := (*yaml.UnknownFieldError)(nil); errors.As(err, &unknown) {
-		key := unknown.Token.Value
-		bad.Text = fmt.Sprintf("there is no %q here", key)
-		if like := alike(key, words()); like != "" {
-			bad.Text += fmt.Sprintf(": %s is meant?", like)
-		}
-	}
-	want := ""
-	if other := (*yaml.TypeError)(nil); errors.As(err, &other) {
-		want = kindOf(other.DstType)
-	}
-	if other := (*yaml.OverflowError)(nil); errors.As(err, &other) {
-		want = kindOf(other.DstType)
-	}
-	if other := (*yaml.UnexpectedNodeTypeError)(nil); errors.As(err, &other) {
-		want = map[ast.NodeType]string{ast.MappingType: "a mapping (as guests: {a: ...}: names without a dash before them)",
-			ast.SequenceType: "a list (as nics: [{name: nic0}]: each begins with a dash, or all are in brackets)"}[other.Expected]
-	}
-	if want != "" {
-		bad.Text = "this is not " + want + ", as it has to be"
-	}
-	return bad
-}
-
-func kindOf(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.Int:
-		return "a whole number"
-	case reflect.Uint64, reflect.Uint32:
-		return "a whole number from 0"
-	case reflect.Bool:
-		return "true or false"
-	case reflect.Slice:
-		return "a list"
-	case reflect.Map, reflect.Struct:
-		return "a mapping"
-	}
-	return "a word"
-}
-
-// words are all keys of a lab file.
-func words() []string {
-	seen := make(map[string]bool)
-	var walk func(t reflect.Type)
-	walk = func(t reflect.Type) {
-		switch t.Kind() {
-		case reflect.Slice, reflect.Map, reflect.Pointer:
-			walk(t.Elem())
-		case reflect.Struct:
-			for i := range t.NumField() {
-				if word, _, _ := strings.Cut(t.Field(i).Tag.Get("yaml"), ","); word != "" {
-					seen[word] = true
-				}
-				walk(t.Field(i).Type)
-			}
-		}
-	}
-	walk(reflect.TypeFor[File]())
-	var list []string
-	for w := range seen {
-		list = append(list, w)
-	}
-	slices.Sort(list)
-	return list
-}
-
-// alike is the word that was probably meant; "": none.
-func alike(s string, words []string) (best string) {
-	least := min(max(2, len(s)/3)+1, len(s)) // not a word of which no letter is right
-	for _, w := range words {
-		if n := levenshtein.ComputeDistance(s, w); n < least {
-			best, least = w, n
-		}
-	}
-	return best
-}
 
 // builder makes a description of a file.
 type builder struct {
@@ -327,131 +211,6 @@ func (b *builder) guest(name string) error {
 	}
 	b.out.Guests, b.out.Machines = append(b.out.Guests, g), append(b.out.Machines, m)
 	return b.reaches(at, &g)
-}
-
-// reaches sees whether NICs can show the guest's GPUs to it, as the NIC's model has it.
-func (b *builder) reaches(at path, g *lab.Guest) error {
-	one := lab.Description{Guests: []lab.Guest{*g}}
-	err := one.Check()
-	if err == nil && len(g.Sockets) > 0 {
-		tree, _, _ := one.Tree(0)
-		err = tree.Fits()
-	}
-	if bad := (*pcie.NodeError)(nil); errors.As(err, &bad) {
-		i := bad.Index
-		for _, part := range []struct {
-			name string
-			n    int
-		}{{"sockets", len(g.Sockets)}, {"switches", len(g.Switches)}, {"nics", len(g.NICs)}, {"gpus", len(g.GPUs)}} {
-			if i < part.n {
-				return b.wrong(at.to(part.name, i), "%s", bad.Text)
-			}
-			i -= part.n
-		}
-	}
-	if bad := (*lab.GPUError)(nil); errors.As(err, &bad) {
-		where := at.to("gpus", bad.Index)
-		if bad.Size != "" {
-			return b.wrong(where.to("memory"), "memory of %s: %s", bad.Size, bad.Text)
-		}
-		if bad.Hotplug {
-			where = where.to("hotplug")
-		}
-		return b.wrong(where, "%s: %s", g.GPUs[bad.Index].Name, bad.Text)
-	}
-	if err != nil {
-		return b.wrong(at, "%v", err)
-	}
-	return nil
-}
-
-// tree puts a guest's sockets and switches into its description. Nothing has the name of anything else.
-func (b *builder) tree(at path, f *Guest, g *lab.Guest) error {
-	seen := make(map[string]bool)
-	name := func(at path, s string) error {
-		err := lab.CheckName(s)
-		switch {
-		case err != nil:
-			return b.wrong(at.to("name"), "%q is no name: %v", s, err)
-		case s == "rc0":
-			return b.wrong(at.to("name"), "rc0 is the root complex of a guest without sockets: take another name")
-		case seen[s]:
-			return b.wrong(at.to("name"), "there are two %s", s)
-		}
-		seen[s] = true
-		return nil
-	}
-	for i, s := range f.Sockets {
-		if err := name(at.to("sockets", i), s.Name); err != nil {
-			return err
-		}
-		out := lab.Socket{Name: s.Name}
-		if s.P2P != "" {
-			if err := out.Routing.UnmarshalText([]byte(s.P2P)); err != nil {
-				return b.wrong(at.to("sockets", i, "p2p"), "p2p is %v", err)
-			}
-		}
-		if err := b.rate(at.to("sockets", i, "dram"), s.DRAM, &out.DRAM); err != nil {
-			return err
-		}
-		g.Sockets = append(g.Sockets, out)
-	}
-	if err := b.interconnects(at.to("interconnect"), f, g); err != nil {
-		return err
-	}
-	for i, s := range f.Switches {
-		if err := name(at.to("switches", i), s.Name); err != nil {
-			return err
-		}
-		slot, err := b.slot(at.to("switches", i), f, s.Slot)
-		if err != nil {
-			return err
-		}
-		g.Switches = append(g.Switches, lab.Switch{Name: s.Name, Slot: slot})
-	}
-	for i, n := range f.NICs {
-		if err := name(at.to("nics", i), n.Name); err != nil {
-			return err
-		}
-	}
-	for i, p := range f.GPUs {
-		if err := name(at.to("gpus", i), p.Name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// slot reads where something is plugged in.
-func (b *builder) slot(at path, f *Guest, s Slot) (out lab.Slot, err error) {
-	if len(f.Sockets) == 0 {
-		if s != (Slot{}) {
-			return out, b.wrong(at,
-				"below, link and acs-redirect are of a guest with sockets: name them, as sockets: [{name: s0}]")
-		}
-		return out, nil
-	}
-	var places []string
-	for _, x := range f.Sockets {
-		places = append(places, x.Name)
-	}
-	for _, x := range f.Switches {
-		places = append(places, x.Name)
-	}
-	switch {
-	case s.Below == "":
-		return out, b.wrong(at, "it does not say what it is below: one of %s", strings.Join(places, ", "))
-	case !slices.Contains(places, s.Below):
-		return out, b.wrong(at.to("below"), "below %s: no socket or switch of the guest, which has %s", s.Below,
-			strings.Join(places, ", "))
-	}
-	out = lab.Slot{Below: s.Below, Redirect: s.ACSRedirect}
-	if s.Link != "" {
-		if out.Link, err = pcie.ParseLink(s.Link); err != nil {
-			return out, b.wrong(at.to("link"), "%v", err)
-		}
-	}
-	return out, nil
 }
 
 func (b *builder) nic(at path, f *Guest, n *NIC, guest string) (out lab.NIC, err error) {
@@ -619,34 +378,6 @@ func (b *builder) find(name string) *lab.NIC {
 				return n
 			}
 		}
-	}
-	return nil
-}
-
-// interconnects puts the links between a guest's sockets into its description.
-func (b *builder) interconnects(at path, f *Guest, g *lab.Guest) error {
-	for _, key := range slices.Sorted(maps.Keys(f.Interconnect)) {
-		from, to, _ := strings.Cut(key, "-")
-		is := func(name string) bool {
-			return slices.ContainsFunc(g.Sockets, func(s lab.Socket) bool { return s.Name == name })
-		}
-		for i := range len(key) { // names may have dashes
-			if key[i] == '-' && is(key[:i]) && is(key[i+1:]) {
-				from, to = key[:i], key[i+1:]
-			}
-		}
-		same := func(x lab.Interconnect) bool { return x.From == to && x.To == from || x.From == from && x.To == to }
-		switch {
-		case !is(from) || !is(to) || from == to:
-			return b.wrong(at.to(key), "%s is not between two sockets of the guest, as s0-s1 is", key)
-		case slices.ContainsFunc(g.Interconnects, same):
-			return b.wrong(at.to(key), "the link between %s and %s is there twice", from, to)
-		}
-		x := lab.Interconnect{From: from, To: to}
-		if err := b.rate(at.to(key), f.Interconnect[key], &x.Rate); err != nil {
-			return err
-		}
-		g.Interconnects = append(g.Interconnects, x)
 	}
 	return nil
 }

@@ -1,0 +1,284 @@
+package assets
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+
+	"vnic.dev/vnic/internal/proc"
+)
+
+// fetchInto does the work under the cache's lock, and tells of suites that were passed over.
+// Another process may have done it while this one waited.
+func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have resolved, notes []string, err error) {
+	if runtime.GOARCH != "amd64" {
+		return nil, nil, &Missing{What: "a QEMU for " + runtime.GOARCH, Err: ErrNoQEMU,
+			Fix: "the packages that are fetched are for amd64: " + giveBoth}
+	}
+	told := false
+	unlock, err := c.lock(ctx, func() error {
+		if !told {
+			o.Progress(Progress{Step: "wait", What: "another vnic that is fetching"})
+			told = true
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer unlock()
+	have, err = c.load()
+	if err != nil {
+		return nil, nil, err
+	}
+	c.clean()
+	if !o.Refresh || told {
+		want = slices.DeleteFunc(slices.Clone(want), func(r role) bool { return o.will(have[r.key]) })
+		if len(want) == 0 {
+			return have, nil, nil
+		}
+	}
+	if lacking := lackingTools(); lacking != nil {
+		return nil, nil, fmt.Errorf("fetch %s: %w", want[0].name, &Missing{What: lacking[0], Err: ErrNoApt,
+			Fix: "packages can only be fetched on Debian and its relatives: " + giveBoth})
+	}
+	a, err := findArchive(ctx, o, aptEtc)
+	if err != nil {
+		return nil, nil, err
+	}
+	work, err := os.MkdirTemp(filepath.Join(c.dir, "tmp"), "fetch-")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer proc.Sweep(work)()
+	f := &fetcher{cache: c, o: o, archive: a, work: work, suites: map[string]suite{}}
+	for _, role := range want {
+		t, err := f.fetch(ctx, role)
+		if err != nil {
+			return nil, nil, fmt.Errorf("fetch %s: %w", cmp.Or(role.title, role.name), err)
+		}
+		have[role.key] = t
+		if err := c.save(have); err != nil {
+			return nil, nil, fmt.Errorf("cache: %w", err)
+		}
+		f.prune(role, t)
+	}
+	return have, f.notes, nil
+}
+
+// fetcher is one fetch, with the suites' lists that it has read.
+type fetcher struct {
+	cache   cache
+	o       *Options
+	archive archive
+	work    string
+	suites  map[string]suite
+	notes   []string
+}
+
+// passOver takes note of a suite that is not used, and why.
+func (f *fetcher) passOver(why error) {
+	f.o.Log.Warn("suite passed over", "why", why)
+	if n := fmt.Sprintf("%v: passed over", why); !slices.Contains(f.notes, n) { // one that both roles have met
+		f.notes = append(f.notes, n)
+	}
+}
+
+// suite is one that was asked for its lists, with or without success.
+type suite struct {
+	apt *apt
+	err error
+}
+
+func (f *fetcher) suite(ctx context.Context, name string) (*apt, error) {
+	s, ok := f.suites[name]
+	if !ok {
+		f.o.Progress(Progress{Step: "update", What: name})
+		if s.apt, s.err = newApt(ctx, filepath.Join(f.work, "apt-"+name), name, f.archive); s.err == nil {
+			s.err = s.apt.update(ctx)
+		}
+		f.suites[name] = s
+	}
+	return s.apt, s.err
+}
+
+// candidate is what one suite offers.
+type candidate struct {
+	apt     *apt
+	list    []Package
+	version string
+}
+
+// hopeless says of an error that another suite would fare no better.
+func hopeless(err error) bool {
+	return errors.Is(err, ErrNoSpace) || errors.Is(err, ErrNoApt) || errors.Is(err, ErrNoNetwork)
+}
+
+// choose looks through the suites, but for those that have failed, for the tested version and,
+// failing that, takes the nearest.
+func (f *fetcher) choose(ctx context.Context, r role, failed map[string]error) (*candidate, error) {
+	want := cmp.Or(r.want, lock.version(r.name))
+	var best *candidate
+	var errs []error
+	suites := r.suites
+	if suites == nil {
+		suites = lock.Suites
+	}
+	for _, name := range suites {
+		c, err := (*candidate)(nil), failed[name]
+		if err == nil {
+			c, err = f.offer(ctx, r, name)
+		}
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			errs = append(errs, err)
+			if hopeless(err) {
+				break
+			}
+			f.passOver(err)
+			continue
+		}
+		if want == "" || c.version == want {
+			return c, nil
+		}
+		a, b := distance(c.version, want), [4]int{}
+		if best != nil {
+			b = distance(best.version, want)
+		}
+		if best == nil || slices.Compare(a[:], b[:]) < 0 {
+			best = c
+		}
+	}
+	if best == nil {
+		return nil, errors.Join(errs...)
+	}
+	return best, nil
+}
+
+func (f *fetcher) offer(ctx context.Context, r role, suite string) (*candidate, error) {
+	t, err := f.suite(ctx, suite)
+	if err != nil {
+		return nil, err
+	}
+	closure, err := t.closure(ctx, r.install...)
+	if err != nil {
+		return nil, err
+	}
+	// Of a name that is none apt-get may take packages that provide it, or are like it.
+	for _, name := range r.install {
+		if !slices.ContainsFunc(closure, func(p Package) bool { return p.Name == name }) {
+			return nil, fmt.Errorf("suite %s: %w %s", suite, ErrNoPackage, name)
+		}
+	}
+	c := &candidate{apt: t, list: r.pick(closure)}
+	i := slices.IndexFunc(c.list, r.own)
+	if i < 0 {
+		return nil, fmt.Errorf("suite %s: %s comes without the packages that are looked for", suite, r.install[0])
+	}
+	c.version = c.list[i].Version
+	if r.name == roleQEMU && older(c.version, MinVFIOUser) {
+		return nil, fmt.Errorf("suite %s: QEMU %s is older than %s", suite, c.version, MinVFIOUser)
+	}
+	return c, nil
+}
+
+// notServed is what a suite lists and the mirror does not give.
+type notServed struct{ error }
+
+func (e notServed) Unwrap() error { return e.error }
+
+// fetch makes the tree of a role from the best suite whose packages are to be had.
+func (f *fetcher) fetch(ctx context.Context, r role) (*tree, error) {
+	for failed := map[string]error{}; ; {
+		c, err := f.choose(ctx, r, failed)
+		if err != nil {
+			return nil, err
+		}
+		t, err := f.install(ctx, r, c)
+		if err == nil || ctx.Err() != nil || hopeless(err) || !errors.As(err, new(notServed)) {
+			return t, err
+		}
+		failed[c.apt.suite] = err
+	}
+}
+
+// install makes the tree of a role, or finds that the cache has it already.
+func (f *fetcher) install(ctx context.Context, r role, c *candidate) (t *tree, err error) {
+	if _, err := lock.untested(r.name, c.version, c.list); err != nil {
+		return nil, err
+	}
+	t = &tree{
+		Dir:     filepath.Join(r.name, treeKey(c.version, c.list)),
+		Version: c.version, Suite: c.apt.suite, Fetched: time.Now().UTC().Truncate(time.Second), Packages: c.list,
+	}
+	final := filepath.Join(f.cache.dir, t.Dir)
+	if err := f.cache.checkTree(t.Dir); err != nil {
+		return nil, err
+	}
+	if r.check(ctx, final) == nil {
+		t.Disk, err = settle(final)
+		return t, err
+	}
+	if err := os.RemoveAll(final); err != nil {
+		return nil, err
+	}
+	var download int64
+	for _, p := range c.list {
+		download += p.Size
+	}
+	if err := f.cache.checkSpace(download * 6); err != nil { // unpacked it is 4 to 5 times as big
+		return nil, err
+	}
+	if r.downloading != nil {
+		r.downloading(download)
+	}
+	debs, root := filepath.Join(f.work, r.name+"-debs"), filepath.Join(f.work, r.name)
+	for _, d := range []string{debs, root, filepath.Dir(final)} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	step := func(name string) func(int64) {
+		f.o.Progress(Progress{Step: name, What: r.name, Total: download})
+		return func(n int64) { f.o.Progress(Progress{Step: name, What: r.name, Done: n, Total: download}) }
+	}
+	if err := c.apt.download(ctx, debs, c.list, step("download")); err != nil {
+		return nil, errors.Join(notServed{err}, os.RemoveAll(debs))
+	}
+	if err := unpack(ctx, debs, root, c.list, step("unpack")); err != nil {
+		return nil, err
+	}
+	if r.build != nil {
+		if err := r.build(ctx, root); err != nil {
+			return nil, err
+		}
+	}
+	if t.Disk, err = settle(root); err != nil {
+		return nil, err
+	}
+	if err := r.check(ctx, root); err != nil {
+		return nil, fmt.Errorf("the packages of suite %s do not work here: %w", t.Suite, err)
+	}
+	return t, os.Rename(root, final)
+}
+
+// prune removes trees of a role that were replaced long ago; a machine that was started from the
+// last one may still run.
+func (f *fetcher) prune(r role, now *tree) {
+	dir := filepath.Join(f.cache.dir, r.name)
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		st, err := e.Info()
+		if err == nil && e.Name() != filepath.Base(now.Dir) && time.Since(st.ModTime()) > 30*24*time.Hour { // hold marks it
+			_ = os.RemoveAll(filepath.Join(dir, e.Name()))
+		}
+	}
+}

@@ -1,0 +1,121 @@
+package labfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/agnivade/levenshtein"
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+)
+
+// Parse reads a lab file; name is for messages. An error is an *Error.
+func Parse(name string, text []byte) (*Lab, error) {
+	d, err := parse(name, text)
+	if err != nil {
+		return nil, err
+	}
+	f, err := d.decode(text)
+	if err != nil {
+		return nil, err
+	}
+	b := builder{document: d, file: f, out: &Lab{Seed: f.Seed}, given: make(map[string]bool)}
+	if err := b.build(); err != nil {
+		return nil, err
+	}
+	return b.out, nil
+}
+
+func (d *document) decode(text []byte) (f *File, err error) {
+	defer recovered(d.name, &err)
+	f = new(File)
+	dec := yaml.NewDecoder(bytes.NewReader(text), yaml.DisallowUnknownField(), yaml.AllowDuplicateMapKey())
+	if err := dec.Decode(f); err != nil {
+		return nil, d.undecoded(err)
+	}
+	return f, nil
+}
+
+// undecoded puts an error of the decoder into words.
+func (d *document) undecoded(err error) error {
+	bad := syntax(d.name, err).(*Error)
+	if unknown := (*yaml.UnknownFieldError)(nil); errors.As(err, &unknown) {
+		key := unknown.Token.Value
+		bad.Text = fmt.Sprintf("there is no %q here", key)
+		if like := alike(key, words()); like != "" {
+			bad.Text += fmt.Sprintf(": %s is meant?", like)
+		}
+	}
+	want := ""
+	if other := (*yaml.TypeError)(nil); errors.As(err, &other) {
+		want = kindOf(other.DstType)
+	}
+	if other := (*yaml.OverflowError)(nil); errors.As(err, &other) {
+		want = kindOf(other.DstType)
+	}
+	if other := (*yaml.UnexpectedNodeTypeError)(nil); errors.As(err, &other) {
+		want = map[ast.NodeType]string{ast.MappingType: "a mapping (as guests: {a: ...}: names without a dash before them)",
+			ast.SequenceType: "a list (as nics: [{name: nic0}]: each begins with a dash, or all are in brackets)"}[other.Expected]
+	}
+	if want != "" {
+		bad.Text = "this is not " + want + ", as it has to be"
+	}
+	return bad
+}
+
+func kindOf(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Int:
+		return "a whole number"
+	case reflect.Uint64, reflect.Uint32:
+		return "a whole number from 0"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Map, reflect.Struct:
+		return "a mapping"
+	}
+	return "a word"
+}
+
+// words are all keys of a lab file.
+func words() []string {
+	seen := make(map[string]bool)
+	var walk func(t reflect.Type)
+	walk = func(t reflect.Type) {
+		switch t.Kind() {
+		case reflect.Slice, reflect.Map, reflect.Pointer:
+			walk(t.Elem())
+		case reflect.Struct:
+			for i := range t.NumField() {
+				if word, _, _ := strings.Cut(t.Field(i).Tag.Get("yaml"), ","); word != "" {
+					seen[word] = true
+				}
+				walk(t.Field(i).Type)
+			}
+		}
+	}
+	walk(reflect.TypeFor[File]())
+	var list []string
+	for w := range seen {
+		list = append(list, w)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// alike is the word that was probably meant; "": none.
+func alike(s string, words []string) (best string) {
+	least := min(max(2, len(s)/3)+1, len(s)) // not a word of which no letter is right
+	for _, w := range words {
+		if n := levenshtein.ComputeDistance(s, w); n < least {
+			best, least = w, n
+		}
+	}
+	return best
+}
