@@ -345,56 +345,6 @@ func TestServeManyRegions(t *testing.T) {
 	testkit.Equal(t, "regions", len(h.Space.Regions()), MaxMemSlots)
 }
 
-func TestServeResets(t *testing.T) {
-	h, g, l := serving(t)
-	g.start(l, 1)
-	h.Take()
-	must(t, l.ResetDevice())
-	h.WantCalls("StopQueue 0", "EnableQueue 0 false", "Reset")
-	testkit.Equal(t, "regions after a reset", len(h.Space.Regions()), 1)
-	must(t, l.SetVringKick(0, g.vring(0).Kick)) // all else is forgotten
-	h.WantCalls()
-	must(t, l.ResetDevice())
-	h.WantCalls("Reset")
-	must(t, l.SetupVring(g.vring(0)))
-	must(t, l.SetStatus(15))
-	must(t, l.SetStatus(0))
-	h.WantCalls("StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 0 running false", "SetStatus 0xf", "StopQueue 0",
-		"SetStatus 0x0")
-}
-
-// Status 0 is a reset where there is no other one. Where there is, a frontend stops the device by it and goes on: the
-// device keeps what it has.
-func TestServeTakesStatusZeroForAResetWithoutResetDevice(t *testing.T) {
-	for name, protocol := range map[string]ProtocolFeatures{"RESET_DEVICE": allProtocol,
-		"no RESET_DEVICE": allProtocol &^ ProtocolResetDevice, "no protocol features": 0} {
-		t.Run(name, func(t *testing.T) {
-			h, g, l := serving(t)
-			l.negotiate(t, protocol)
-			must(t, l.AddMemory(g.fd, 0, userBase, guestSize, 0))
-			must(t, l.SetupVring(g.vring(0)))
-			for range 2 { // the second finds no queue
-				must(t, l.SetStatus(0))
-			}
-			v := g.vring(0)
-			v.Base = 77
-			must(t, l.SetupVring(v))
-			must(t, l.SetStatus(8))
-			_, err := l.GetStatus() // which is answered: all before has been done
-			must(t, err)
-			calls := h.Take()
-			want := []string{"StopQueue 0", "SetStatus 0x0", "SetStatus 0x0"}
-			if protocol&ProtocolResetDevice == 0 {
-				want = []string{"StopQueue 0", "Reset", "SetStatus 0x0", "Reset", "SetStatus 0x0"}
-			}
-			want = append(want, "StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 77 running false", "SetStatus 0x8")
-			if i := slices.Index(calls, "StopQueue 0"); i < 0 || !slices.Equal(calls[i:], want) {
-				t.Errorf("%q, want %q at the end", calls, want)
-			}
-		})
-	}
-}
-
 func TestServeSmallRequests(t *testing.T) {
 	h, _, l := serving(t)
 	l.negotiate(t, allProtocol)
