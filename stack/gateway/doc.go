@@ -48,7 +48,7 @@
 // flows that are just ending. Forwards' own sockets have 4 MiB each beside that.
 //
 // What comes waits for netstack in a queue for each port, which are served in turn by bytes (inbox.go): all have 512
-// frames and 4 MiB in equal parts, each 32 frames and 64 KiB at least. A full one makes its senders wait (Busy), as it
+// frames and 4 MiB in equal parts, each 32 frames and 128 KiB at least. A full one makes its senders wait (Busy), as it
 // is always emptied; towards a guest without buffers the gateway waits as a NIC's worker does (nic.Sender). What waits
 // for the wire has a queue for each destination, served in turn: 1,024 frames and 8 MiB of data, 64 frames of what
 // anybody can ask for (ICMP, ARP, ND, RST, DHCP), 32 MiB in all; and no destination has more than 8 of the 32 frames

@@ -18,9 +18,9 @@ const (
 	inboxFrames = 512
 	inboxBytes  = 4 << 20
 	laneFrames  = 32
-	laneBytes   = 64 << 10
-	turnBytes   = 64 << 10 // that netstack takes of a port before it is the next port's turn
-	frameCost   = 2 << 10  // bytes that a frame counts in a turn, at least: netstack's work for a short one
+	laneBytes   = 128 << 10 // twice what the longest frame has
+	turnBytes   = 64 << 10  // that netstack takes of a port before it is the next port's turn
+	frameCost   = 2 << 10   // bytes that a frame counts in a turn, at least: netstack's work for a short one
 )
 
 // arrived is a frame that the wire delivered, from its network header on.

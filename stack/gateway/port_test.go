@@ -131,6 +131,29 @@ func TestFullInboxIsBusy(t *testing.T) {
 	testkit.Equal(t, "verdict when it is closed", one(), wire.Drop(wire.DropStopped))
 }
 
+// A sender that waited for a lane finds room there for the longest frame, however many ports have frames in the inbox:
+// else the port's other queues could keep it from that for ever, by short ones.
+func TestLongFramesFindRoomBehindShortOnes(t *testing.T) {
+	const short, long = 64, 65535
+	for _, ports := range []int{1, 2, 32, 64, wire.MaxPorts} {
+		q := newInbox()
+		for i := range ports {
+			if full, _ := q.lane(uint32(i)).reserve(short); full {
+				t.Fatal("no room for a first frame")
+			}
+		}
+		in := q.lane(0)
+		for !in.AwaitBuffers() { // as long as senders need not wait
+			if full, _ := in.reserve(short); full {
+				t.Fatal("no room, and nobody waits")
+			}
+		}
+		in.unreserve(short)
+		full, _ := in.reserve(long)
+		testkit.Equal(t, fmt.Sprintf("no room beside %d ports", ports), full, false)
+	}
+}
+
 func TestBadChecksumsAreDropped(t *testing.T) {
 	p := &port{mac: gatewayMAC, filter: filter{prefix4: prefix4}, count: new(counters), in: newInbox()}
 	r := newRaw(t, newSwitch(t), 1)
