@@ -45,14 +45,18 @@ func each(t *testing.T) map[string]struct {
 	}
 }
 
-// ask asks for a URL by a connection that stays, in the name of a host. Its status is 0 if the connection is closed.
-func ask(t *testing.T, c net.Conn, url, host string) (status int, body string) {
+// ask asks for a URL by a connection that stays, in the name of a host; answer reads what comes. The status is 0 if the
+// connection is closed.
+func ask(t *testing.T, c net.Conn, url, host string) (answer func() (status int, body string)) {
 	t.Helper()
 	r := testkit.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
 	r.Host = host
-	if r.Write(c) != nil {
-		return 0, ""
-	}
+	_ = r.Write(c) // if it is closed, there is no answer
+	return func() (int, string) { return answerOf(t, c, r) }
+}
+
+func answerOf(t *testing.T, c net.Conn, r *http.Request) (status int, body string) {
+	t.Helper()
 	resp, err := http.ReadResponse(bufio.NewReader(c), r)
 	if err != nil {
 		return 0, ""
@@ -78,19 +82,26 @@ func TestEachServerIsGuarded(t *testing.T) {
 			for host, want := range map[string]int{"localhost": 200, "127.0.0.1:1": 200, "[::1]:80": 200, "evil.example": 421,
 				"evil.example:80": 421, "localhost.evil.example": 421, "127.0.0.1.evil.example": 421, "guest0": 421} {
 				c := dial(t, s.url)
-				status, body := ask(t, c, s.url, host)
+				status, body := ask(t, c, s.url, host)()
 				if status != want || (want == 421) != strings.Contains(body, "is no name of this server: open http://127.0.0.1:") {
 					t.Errorf("%s: %d: %.80q", host, status, body)
 				}
 				testkit.OK(t, c.Close())
 			}
-			served := func(c net.Conn) bool { status, _ := ask(t, c, s.url, "localhost"); return status == 200 }
-			testkit.Eventually(t, "a place", func() bool { return served(dial(t, s.url)) })
-			open, all := 0, []net.Conn{}
-			for range s.conns + 10 {
+			served := func() bool {
+				status, _ := ask(t, dial(t, s.url), s.url, "localhost")()
+				return status == 200
+			}
+			testkit.Eventually(t, "a place", served)
+			var all []net.Conn
+			var answers []func() (int, string)
+			for range s.conns + 10 { // at once: a connection is closed that is idle for some seconds
 				c := dial(t, s.url)
-				all = append(all, c)
-				if served(c) {
+				all, answers = append(all, c), append(answers, ask(t, c, s.url, "localhost"))
+			}
+			open := 0
+			for _, answer := range answers {
+				if status, _ := answer(); status != 0 { // 503: it has enough to do
 					open++
 				}
 			}
@@ -100,7 +111,7 @@ func TestEachServerIsGuarded(t *testing.T) {
 			for _, c := range all {
 				testkit.OK(t, c.Close())
 			}
-			testkit.Eventually(t, "a place for somebody else", func() bool { return served(dial(t, s.url)) })
+			testkit.Eventually(t, "a place for somebody else", served)
 		})
 	}
 }
