@@ -45,7 +45,8 @@
 // 256 MiB of SO_RCVBUF, which the kernel doubles for what it keeps beside the bytes: a port's first have 2 MiB, and any
 // 64 KiB. A flow has one socket that hears, and sends by up to 8, for each port of the server's, time to live and DF.
 // Where there is no more, it closes the one that it opened first: there are 4,096 descriptors at most, but for those of
-// flows that are just ending. Forwards' own sockets have 4 MiB each beside that.
+// flows that are just ending. 4 flows at a time open theirs, of the ports in turn (turns.go). Forwards' own sockets have
+// 4 MiB each beside that.
 //
 // What comes waits for netstack in a queue for each port, which are served in turn by bytes (inbox.go): all have 512
 // frames and 4 MiB in equal parts, each 32 frames and 128 KiB at least. A full one makes its senders wait (Busy), as it
@@ -61,7 +62,7 @@
 // the client's MAC in it is the frame's source, and if that has the message's source address; what
 // another port uses is not given out. Otherwise it is dropped, and counted as BadDHCP.
 //
-// Locks are leaves: the inbox's and the outbox's queues, the leases, quotas, the tables of flows. Under them nothing is
+// Locks are leaves: the inbox's and the outbox's queues, the leases, quotas, turns, the tables of flows. Under them nothing is
 // called but wakers, a lane's inbox, a flow's socket that is written to without waiting, and, under the leases', the
 // switch's register of addresses.
 //

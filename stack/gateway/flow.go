@@ -18,7 +18,7 @@ import (
 const (
 	flowIdle    = 2 * time.Minute // that it may be silent (RFC 4787, REQ-5; RFC 5508, REQ-2)
 	flowSockets = 8               // that send for it, at most; the one that was opened first is closed
-	flowOpens   = 4               // of all flows, that are being opened: others wait, and are gone before if they must go
+	flowOpens   = 4               // of all flows, that open sockets: others wait for their turn (turns.go)
 )
 
 // flowKey is what a flow of NAT is known by: address-dependent filtering (RFC 4787, 5), so that a server may answer
@@ -285,13 +285,11 @@ func (f *flow) heard(ctx context.Context, s *flowSocket, from netip.AddrPort, b 
 // before anything is sent.
 func (f *flow) open(d *outgoing) (*flowSocket, error) {
 	bufs := f.buffer(f.entry, &f.sends) // before opens: it may wait for another socket's end
-	select {
-	case f.gateway.opens <- struct{}{}:
-		defer func() { <-f.gateway.opens }()
-	case <-f.ctx.Done():
+	if err := f.gateway.opens.take(f.ctx, f.entry.owner); err != nil {
 		bufs.free()
-		return nil, f.ctx.Err()
+		return nil, err
 	}
+	defer f.gateway.opens.give()
 	f.mu.Lock()
 	local := uint16(0)
 	if f.hears != nil {

@@ -50,8 +50,8 @@ type Gateway struct {
 	buffers    *budget // of connections
 	sockets    *budget // of flows of datagrams
 	flows      flows
-	waiting    atomic.Int64  // bytes in the backlogs of flows
-	opens      chan struct{} // of capacity flowOpens
+	waiting    atomic.Int64 // bytes in the backlogs of flows
+	opens      *turns       // of flows that open sockets
 
 	// settings that tests change before start
 	now       func() time.Time
@@ -125,7 +125,7 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 	if o.NAT {
 		g.search = append(g.search, hostSearch()...)
 	}
-	g.opens = make(chan struct{}, flowOpens)
+	g.opens = newTurns(flowOpens)
 	g.flows = flows{byKey: map[flowKey]*flow{}, forwards: map[forwardKey]*outerFlow{}}
 	g.tcp, g.udp, g.pending = newQuota(maxTCP, &g.count), newQuota(maxUDP, &g.count), newQuota(maxPending, &g.count)
 	return g, nil
