@@ -34,8 +34,8 @@ func carriers(t *testing.T) map[string][2]Config {
 	}
 }
 
-// The port at which an uplink listens is one of this program's own until the uplink is closed: no guest reaches it by the
-// gateway, and a VXLAN uplink to a peer on this machine would take a guest's datagrams for the peer's.
+// The port at which an uplink listens is one of this program's own until the uplink is closed: no guest reaches it by
+// the gateway, and a VXLAN uplink to a peer on this machine would take a guest's datagrams for the peer's.
 func TestPortIsThisPrograms(t *testing.T) {
 	for name, c := range carriers(t) {
 		if name == "unix" {

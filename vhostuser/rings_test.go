@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Where features change under live rings each of these goes on, but for one that does not start by the new features: the
-// frontend is told, and may start it later. Features that the device refuses leave all rings as they were.
+// Where features change under live rings each of these goes on, but for one that does not start by the new features:
+// the frontend is told, and may start it later. Features that the device refuses leave all rings as they were.
 func TestRingsGoOnBesideOneThatDoesNotStart(t *testing.T) {
 	boom := errors.New("boom")
 	all, fewer := u64Body(testFeatures|FeatureProtocol), u64Body(testFeatures&^(1<<5)|FeatureProtocol)

@@ -1,7 +1,7 @@
 // Package procmaps reads which files a process has mapped (proc_pid_maps(5)).
 //
-// At most Limit bytes are read, of some 10,000 mappings, which takes some milliseconds: a process may have as many as it
-// likes.
+// At most Limit bytes are read, of some 10,000 mappings, which takes some milliseconds: a process may have as many as
+// it likes.
 package procmaps
 
 import (

@@ -10,7 +10,7 @@
 // Cost. A row takes 248 bytes, and each shard 2 KiB and 4 to 8 bytes for each row of the table; nothing is allocated
 // afterwards, whatever passes. A packet costs a comparison with the flow before it; a flow of a batch one
 // look-up, of at most the longest run of taken places in an index that is at most half full, and a new flow at most
-// blockRows comparisons more; one that takes a block from another shard looks at all rows of that, once for each block of
-// the shard's part. The hash of the index is seeded, so that no peer can aim at one place of it. A shard's
-// lock is held for the flows of one batch, or by a reader for the copy of one block.
+// blockRows comparisons more; one that takes a block from another shard looks at all rows of that, once for each block
+// of the shard's part. The hash of the index is seeded, so that no peer can aim at one place of it. A shard's lock is
+// held for the flows of one batch, or by a reader for the copy of one block.
 package flows

@@ -134,8 +134,8 @@ func TestBlocksChangeHandsUnderReaders(t *testing.T) {
 	}
 }
 
-// Another queue takes a block of a shard while somebody reads it, be that block read already or not: what is read is all
-// that the shard has counted, each packet once.
+// Another queue takes a block of a shard while somebody reads it, be that block read already or not: what is read is
+// all that the shard has counted, each packet once.
 //
 // Invariant: flows: Nothing that passes is lost of the account: rows and others together are all packets, whatever
 // flows come in whatever order, and a flow has one row in a shard.

@@ -44,7 +44,8 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// A driver comes up with the queues that are asked for, and may have others: twice as many, as Linux wants them for XDP.
+// A driver comes up with the queues that are asked for, and may have others: twice as many, as Linux wants them for
+// XDP.
 //
 // Invariant: nic/gve: A driver may ask for twice the queues that it comes up with, as far as there are 16.
 func TestMoreQueuesThanAtFirst(t *testing.T) {

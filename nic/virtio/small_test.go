@@ -147,8 +147,8 @@ func TestFrameWaitsForManyBuffers(t *testing.T) {
 	testkit.Equal(t, "frames too big", b.Port().Link().Counters().Drops[wire.DropTooBig], 1)
 }
 
-// Chains of several descriptors take several places of a ring, unless they are indirect. A frame that more of them would
-// hold than the ring has places for is too big, and does not wait.
+// Chains of several descriptors take several places of a ring, unless they are indirect. A frame that more of them
+// would hold than the ring has places for is too big, and does not wait.
 func TestFrameThatNeedsMoreChainsThanTheRingHasPlacesIsTooBig(t *testing.T) {
 	for _, c := range []struct {
 		parts, chains int // of each chain; in a ring of 16

@@ -29,8 +29,8 @@ const (
 	flowSocketsAll = 2*maxUDP + flowSpare/flowLeast
 )
 
-// budget is so many bytes of buffers, which ports of the switch share. Of n ports that have some, each has one in n+1 at
-// the most, so that there is something left for one more.
+// budget is so many bytes of buffers, which ports of the switch share. Of n ports that have some, each has one in n+1
+// at the most, so that there is something left for one more.
 type budget struct {
 	most, least int // of a buffer
 	spare       int // for what is above the least
@@ -52,8 +52,8 @@ type buffers struct {
 	held  int // of the budget
 }
 
-// sizeOf is the most that buffers of the n-th connection or flow of a port have, from 1 on: less the more there are, and
-// from the 64th on, of connections, the least.
+// sizeOf is the most that buffers of the n-th connection or flow of a port have, from 1 on: less the more there are,
+// and from the 64th on, of connections, the least.
 func (b *budget) sizeOf(n int) int {
 	size := b.most
 	for ; n > 7 && size > b.least; n /= 2 {

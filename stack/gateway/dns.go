@@ -82,8 +82,8 @@ func (s *dnsServer) is(a netip.AddrPort) bool {
 	return a.Port() == portDNS && (a.Addr() == s.g.o.Prefix4.Addr() || a.Addr() == s.g.o.Prefix6.Addr())
 }
 
-// connection answers questions over TCP (RFC 7766), of a connection that a guest asks for, until ctx ends. It calls made
-// when the guest has the connection.
+// connection answers questions over TCP (RFC 7766), of a connection that a guest asks for, until ctx ends. It calls
+// made when the guest has the connection.
 func (s *dnsServer) connection(ctx context.Context, r *tcp.ForwarderRequest, o owner, made func()) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()

@@ -28,8 +28,8 @@
 // from another port (TFTP); likewise a guest behind a forward. It lives for 2 minutes of silence (RFC 4787). The
 // packets of a guest are forwarded as a router does: with one hop less, and their DF, which those of IPv6 have that it
 // has not cut itself; what the host's sockets report (IP_RECVERR) and what has no hop left the guest hears by ICMP, and
-// the flow and its source port stay. A port of the switch gets 50 errors at once, and 1,000 a second. Of ICMP guests may
-// send echoes, and what neighbor discovery needs: errors would be believed, whoever's connections they are about.
+// the flow and its source port stay. A port of the switch gets 50 errors at once, and 1,000 a second. Of ICMP guests
+// may send echoes, and what neighbor discovery needs: errors would be believed, whoever's connections they are about.
 //
 // Queues, flows, leases and questions under way have bounds: 1,024 connections, 256 of which are asked for, as many
 // that are closed and that a guest does not confirm (unfinished.go), 1,024 flows of datagrams, 128 questions that are
@@ -45,8 +45,8 @@
 // 256 MiB of SO_RCVBUF, which the kernel doubles for what it keeps beside the bytes: a port's first have 2 MiB, and any
 // 64 KiB. A flow has one socket that hears, and sends by up to 8, for each port of the server's, time to live and DF.
 // Where there is no more, it closes the one that it opened first: there are 4,096 descriptors at most, but for those of
-// flows that are just ending. 4 flows at a time open theirs, of the ports in turn (turns.go). Forwards' own sockets have
-// 4 MiB each beside that.
+// flows that are just ending. 4 flows at a time open theirs, of the ports in turn (turns.go). Forwards' own sockets
+// have 4 MiB each beside that.
 //
 // What comes waits for netstack in a queue for each port, which are served in turn by bytes (inbox.go): all have 512
 // frames and 4 MiB in equal parts, each 32 frames and 128 KiB at least. A full one makes its senders wait (Busy), as it
@@ -62,9 +62,9 @@
 // the client's MAC in it is the frame's source, and if that has the message's source address; what
 // another port uses is not given out. Otherwise it is dropped, and counted as BadDHCP.
 //
-// Locks are leaves: the inbox's and the outbox's queues, the leases, quotas, turns, the tables of flows. Under them nothing is
-// called but wakers, a lane's inbox, a flow's socket that is written to without waiting, and, under the leases', the
-// switch's register of addresses.
+// Locks are leaves: the inbox's and the outbox's queues, the leases, quotas, turns, the tables of flows. Under them
+// nothing is called but wakers, a lane's inbox, a flow's socket that is written to without waiting, and, under the
+// leases', the switch's register of addresses.
 //
 // It does not know: DHCPv6; ICMP but for echoes; IP multicast, and protocols other than TCP, UDP and ICMP; VLANs (a tag
 // of VLAN 0 is none); guests' addresses outside its prefixes; two gateways with the same addresses on a switch. Where

@@ -152,8 +152,8 @@ func (g *Gateway) own(family netip.Addr) netip.Addr {
 // ours says whether an address is of the guests' networks, where nobody beyond is.
 func (g *Gateway) ours(a netip.Addr) bool { return g.o.Prefix4.Contains(a) || g.o.Prefix6.Contains(a) }
 
-// sendError sends an ICMP error to the guest of a port, about its packet to a server, of which body is what comes behind
-// the IP header.
+// sendError sends an ICMP error to the guest of a port, about its packet to a server, of which body is what comes
+// behind the IP header.
 func (g *Gateway) sendError(to owner, t trouble, from netip.Addr, about flowKey, body []byte) {
 	if !from.IsValid() || from.Is4() != about.guest.Addr().Is4() || !g.allowsError(to) {
 		return

@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A guest hears of its first errors and then of as many as allowsError lets it, whatever kind they are of; another guest
-// hears of its own all the same.
+// A guest hears of its first errors and then of as many as allowsError lets it, whatever kind they are of; another
+// guest hears of its own all the same.
 func TestErrorsOfOneGuestLeaveOthersTheirs(t *testing.T) {
 	beyond := netip.MustParseAddr("192.0.2.7")
 	datagram := func(to netip.AddrPort) func(r *raw, n uint16) []byte {

@@ -7,15 +7,15 @@ import (
 	"sync/atomic"
 )
 
-// owner is whom an entry counts for: the port of the switch that sent the frame which asked for it, whatever the frame's
-// source address; of a forward to a guest whose port is not known, that guest.
+// owner is whom an entry counts for: the port of the switch that sent the frame which asked for it, whatever the
+// frame's source address; of a forward to a guest whose port is not known, that guest.
 type owner struct {
 	link uint32 // wire.Link.Serial; 0: addr counts
 	addr netip.Addr
 }
 
-// ownerOf is the owner of flows that forwards bring to a guest: its port, if the switch knows the port. So the flows that
-// a guest begins and those that come to it count together.
+// ownerOf is the owner of flows that forwards bring to a guest: its port, if the switch knows the port. So the flows
+// that a guest begins and those that come to it count together.
 func (g *Gateway) ownerOf(guest netip.Addr) owner {
 	for i := range g.o.Hosts {
 		h := &g.o.Hosts[i]
@@ -106,8 +106,8 @@ func newQuota(all int, c *counters) *quota {
 	return &quota{refused: &c.refused, evicted: &c.evicted, shares: newShares[*entry](all)}
 }
 
-// take takes an entry for an owner; nil: the owner may have no more, which counts as refused. The caller gives the entry
-// back. If another owner takes its place before, end is called, and the entry counts as evicted.
+// take takes an entry for an owner; nil: the owner may have no more, which counts as refused. The caller gives the
+// entry back. If another owner takes its place before, end is called, and the entry counts as evicted.
 func (q *quota) take(o owner, end func()) *entry {
 	return q.add(&entry{q: q, owner: o, end: end}, func() (from owner, ok bool) { return q.shares.giver(o) })
 }

@@ -154,8 +154,8 @@ func (p *pending) connection(r *tcp.ForwarderRequest) {
 	g.unfinished.add(from, ep, bufs)
 }
 
-// handshake makes the guest's end of a connection that it asks for. The guest has limits.Dial to confirm it, and only as
-// long as ctx lasts: netstack by itself waits for two minutes, and nothing but Abort ends that.
+// handshake makes the guest's end of a connection that it asks for. The guest has limits.Dial to confirm it, and only
+// as long as ctx lasts: netstack by itself waits for two minutes, and nothing but Abort ends that.
 func (g *Gateway) handshake(ctx context.Context, r *tcp.ForwarderRequest, wq *waiter.Queue) (tcpip.Endpoint,
 	tcpip.Error) {
 	ctx, cancel := context.WithTimeout(ctx, g.confirmTime)

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// turns lets a number of goroutines at a time do something. Of the owners for whom goroutines wait, each has one of them
-// go on in turn, so that nobody waits behind all of another port's.
+// turns lets a number of goroutines at a time do something. Of the owners for whom goroutines wait, each has one of
+// them go on in turn, so that nobody waits behind all of another port's.
 type turns struct {
 	mu    sync.Mutex
 	free  int                       // how many more may go on; 0 if any waits

@@ -289,8 +289,8 @@ func (o *Options) onGateway(i int) bool {
 	return !o.Off() && !v4.IsValid()
 }
 
-// hosts are what the gateway knows of a lab file's guests: their first NICs, by the guests' names. All other NICs are on
-// networks of their own, and get no address.
+// hosts are what the gateway knows of a lab file's guests: their first NICs, by the guests' names. All other NICs are
+// on networks of their own, and get no address.
 func (o *Options) hosts() (list []gateway.Host) {
 	d := o.describe()
 	for i, g := range d.Guests {
