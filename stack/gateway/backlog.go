@@ -49,8 +49,8 @@ func (q *backlog) send(d outgoing) {
 	}
 }
 
-// buffer gives the buffer for one more of a flow's sockets. Where there is none, that which was opened first ends, and
-// leaves it its own.
+// buffer gives the buffer for one more socket of a flow. Where the budget has none, it closes the socket that was opened
+// first, and gives the buffer of that one.
 func (q *backlog) buffer(e *entry, sockets *[]*flowSocket) (b *buffers) {
 	var oldest *flowSocket
 	q.mu.Lock()

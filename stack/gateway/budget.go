@@ -29,8 +29,8 @@ const (
 	flowSocketsAll = 2*maxUDP + flowSpare/flowLeast
 )
 
-// budget is so many bytes of buffers, which ports of the switch share. Of n ports that have some, each has one in n+1
-// at the most, so that there is something left for one more.
+// budget divides a number of bytes for buffers among the ports of the switch. Each of n ports that have some has one part
+// in n+1 at most, so that something is left for another port.
 type budget struct {
 	most, least int // of a buffer
 	spare       int // for what is above the least
@@ -52,8 +52,8 @@ type buffers struct {
 	held  int // of the budget
 }
 
-// sizeOf is the most that buffers of the n-th connection or flow of a port have, from 1 on: less the more there are,
-// and from the 64th on, of connections, the least.
+// sizeOf is the largest buffer that the n-th connection or flow of a port gets, from 1 on: the more the port has, the
+// smaller it is. From the 64th connection on it is the least.
 func (b *budget) sizeOf(n int) int {
 	size := b.most
 	for ; n > 7 && size > b.least; n /= 2 {
@@ -62,8 +62,8 @@ func (b *budget) sizeOf(n int) int {
 	return size
 }
 
-// take gives so many buffers of one size for the n-th connection or flow of a port: the least that there are, where its
-// part does not reach for more.
+// take gives count buffers of one size for the n-th connection or flow of a port. Where the port's part is used up, they
+// have the least size, which is not of the budget.
 func (b *budget) take(o owner, n, count int) *buffers {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -76,7 +76,7 @@ func (b *budget) take(o owner, n, count int) *buffers {
 	return f
 }
 
-// more gives one buffer beyond those that take does; nil, if the port's part does not reach for the least.
+// more gives one buffer beyond those that take gives, all of it of the budget; nil: the port's part is used up.
 func (b *budget) more(o owner, n int) *buffers {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -31,14 +31,15 @@
 // the flow and its source port stay. A port of the switch gets 50 errors at once, and 1,000 a second. Of ICMP guests
 // may send echoes, and what neighbor discovery needs: errors would be believed, whoever's connections they are about.
 //
-// Queues, flows, leases and questions under way have bounds: 1,024 connections, 256 of which are asked for, as many
-// that are closed and that a guest does not confirm (unfinished.go), 1,024 flows of datagrams, 128 questions that are
-// forwarded, 32 connections for questions, and 256 datagrams of 4 KiB that wait for each service. Of each, a port of
-// the switch may have all that is free. When nothing is, one with less than its equal part takes one of the port that
-// has most, the oldest; of datagrams' flows first one that had a question and an answer, then the one that is silent
-// for longest; and any other is refused, but for flows of datagrams, of which it gives up one of its own (quota.go).
-// Which port it is the wire says (wire.Packet.From), not the source address, so a guest that makes up addresses gets no
-// more. What is refused, or makes room, is counted in Stats; finding it costs a look at each of the port's.
+// Queues, flows, leases and questions under way have bounds: 1,024 connections, 256 of which are asked for, for 10
+// seconds each until the guest confirms it, as many that are closed and whose end a guest does not confirm
+// (unfinished.go), 1,024 flows of datagrams, 128 questions that are forwarded, 32 connections for questions, and 256
+// datagrams of 4 KiB that wait for each service. Of each, a port of the switch may have all that is free. When nothing
+// is, one with less than its equal part takes one of the port that has most, the oldest; of datagrams' flows first one
+// that had a question and an answer, then the one that is silent for longest; and any other is refused, but for flows
+// of datagrams, of which it gives up one of its own (quota.go). Which port it is the wire says (wire.Packet.From), not
+// the source address, so a guest that makes up addresses gets no more. What is refused, or makes room, is counted in
+// Stats; finding it costs a look at each of the port's.
 //
 // Connections share 256 MiB for what they send and receive (budget.go): a port's first have 1 MiB each way, the next
 // less, and from the 64th on, or when the rest is taken, 64 KiB. The sockets of all flows of datagrams share another

@@ -62,7 +62,7 @@ type Gateway struct {
 	udpIdle   time.Duration
 	askTime   time.Duration
 
-	confirmTime time.Duration // that a guest has to confirm a connection that it asks for
+	confirmTime limits.Limit // that a guest has to confirm a connection that it asks for
 
 	dialResolver func(ctx context.Context, network string, to permit) (net.Conn, error)
 	listenHost   func(at netip.AddrPort) (Datagrams, error)
@@ -101,7 +101,7 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 	netlog.Quiet()
 	g := &Gateway{o: o, log: o.Log.With("port", o.Name), sw: sw, resolvers: hostResolvers, dial: dialHost,
 		host: newHostAddrs(net.InterfaceAddrs), udpIdle: flowIdle, now: time.Now,
-		askTime: limits.Resolver.Here(), confirmTime: limits.Dial.Here(),
+		askTime: limits.Resolver.Here(), confirmTime: limits.Dial,
 		dialResolver: dialHost, listenHost: listenHost,
 		openFlow:   func(ctx context.Context, f Flow, _ permit) (*net.UDPConn, error) { return f.open(ctx) },
 		openAnswer: openAnswer, rates: map[uint32]*rates{},

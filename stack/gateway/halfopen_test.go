@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 )
@@ -20,14 +21,14 @@ func TestHalfOpenConnectionsEnd(t *testing.T) {
 	}{{"NAT", echo}, {"DNS", own4(portDNS)}} {
 		for _, c := range []struct {
 			name     string
-			limit    time.Duration
+			limit    limits.Limit
 			halfOpen int // that are waited for before the end
 			end      func(w *rig, r *raw)
 			left     int
 		}{
-			{"in time", time.Millisecond, 0, func(*rig, *raw) {}, 0},
-			{"restart", time.Hour, n, func(_ *rig, r *raw) { r.link.Restarted() }, 0},
-			{"evicted", time.Hour, n, func(w *rig, _ *raw) {
+			{"in time", limits.Limit(time.Millisecond), 0, func(*rig, *raw) {}, 0},
+			{"restart", limits.Limit(time.Hour), n, func(_ *rig, r *raw) { r.link.Restarted() }, 0},
+			{"evicted", limits.Limit(time.Hour), n, func(w *rig, _ *raw) {
 				c := w.guest(2).mustDial(echo)
 				testkit.OK(t, exchange(c, []byte("hello")))
 				c.Close()

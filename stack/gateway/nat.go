@@ -102,17 +102,17 @@ func (g *Gateway) refuse(from owner, src netip.AddrPort, r *refusal) {
 			name = l.Name()
 		}
 	}
-	g.ratesOf(from).refusals.Log(g.log, slog.LevelWarn, "refused to a guest", "guest", name, "from", src, "to", r.to, "rule", r.rule,
-		"flag", r.flag)
+	g.ratesOf(from).refusals.Log(g.log, slog.LevelWarn, "refused to a guest", "guest", name, "from", src, "to", r.to,
+		"rule", r.rule, "flag", r.flag)
 }
 
-// What the gateway sends to the guest of a port at most, of ICMP errors: as many as netstack sends by itself to all.
+// Bounds of the ICMP errors that the gateway sends to the guest of a port: netstack's default for all guests together.
 const (
 	errorRate  = 1000 // a second
 	errorBurst = 50
 )
 
-// rates are limits of what the gateway says of a port of the switch.
+// rates limits how often the gateway logs a refusal to a port of the switch, and sends an error to its guest.
 type rates struct {
 	refusals nic.LogLimit  // in the log
 	errors   *rate.Limiter // to its guest, by ICMP

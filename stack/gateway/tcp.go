@@ -154,11 +154,12 @@ func (p *pending) connection(r *tcp.ForwarderRequest) {
 	g.unfinished.add(from, ep, bufs)
 }
 
-// handshake makes the guest's end of a connection that it asks for. The guest has limits.Dial to confirm it, and only
-// as long as ctx lasts: netstack by itself waits for two minutes, and nothing but Abort ends that.
+// handshake makes the guest's end of a connection that the guest asks for. It fails when the guest does not confirm the
+// connection within confirmTime, or when ctx ends before. Netstack by itself waits for two minutes, which only Abort
+// ends.
 func (g *Gateway) handshake(ctx context.Context, r *tcp.ForwarderRequest, wq *waiter.Queue) (tcpip.Endpoint,
 	tcpip.Error) {
-	ctx, cancel := context.WithTimeout(ctx, g.confirmTime)
+	ctx, cancel := context.WithTimeout(ctx, g.confirmTime.Here())
 	defer cancel()
 	id := r.ID()
 	proto := ether.Protocol(addrPort(id.LocalAddress, 0).Addr())
