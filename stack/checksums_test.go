@@ -30,8 +30,8 @@ func (w *rig) syn(src, dst netip.Addr, seq uint32) []byte {
 		return append(append(append(eth, 8, 0), ip...), tcp...)
 	}
 	ip := header.IPv6(make([]byte, header.IPv6MinimumSize))
-	ip.Encode(&header.IPv6Fields{PayloadLength: uint16(len(tcp)), TransportProtocol: header.TCPProtocolNumber, HopLimit: 64,
-		SrcAddr: from, DstAddr: to})
+	ip.Encode(&header.IPv6Fields{PayloadLength: uint16(len(tcp)), TransportProtocol: header.TCPProtocolNumber,
+		HopLimit: 64, SrcAddr: from, DstAddr: to})
 	return append(append(append(eth, 0x86, 0xdd), ip...), tcp...)
 }
 

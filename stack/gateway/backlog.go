@@ -49,8 +49,8 @@ func (q *backlog) send(d outgoing) {
 	}
 }
 
-// buffer gives the buffer for one more socket of a flow. Where the budget has none, it closes the socket that was opened
-// first, and gives the buffer of that one.
+// buffer gives the buffer for one more socket of a flow. Where the budget has none, it closes the socket that was
+// opened first, and gives the buffer of that one.
 func (q *backlog) buffer(e *entry, sockets *[]*flowSocket) (b *buffers) {
 	var oldest *flowSocket
 	q.mu.Lock()

@@ -29,8 +29,8 @@ const (
 	flowSocketsAll = 2*maxUDP + flowSpare/flowLeast
 )
 
-// budget divides a number of bytes for buffers among the ports of the switch. Each of n ports that have some has one part
-// in n+1 at most, so that something is left for another port.
+// budget divides a number of bytes for buffers among the ports of the switch. Each of n ports that have some has one
+// part in n+1 at most, so that something is left for another port.
 type budget struct {
 	most, least int // of a buffer
 	spare       int // for what is above the least
@@ -62,8 +62,8 @@ func (b *budget) sizeOf(n int) int {
 	return size
 }
 
-// take gives count buffers of one size for the n-th connection or flow of a port. Where the port's part is used up, they
-// have the least size, which is not of the budget.
+// take gives count buffers of one size for the n-th connection or flow of a port. Where the port's part is used up,
+// they have the least size, which is not of the budget.
 func (b *budget) take(o owner, n, count int) *buffers {
 	b.mu.Lock()
 	defer b.mu.Unlock()

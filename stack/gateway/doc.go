@@ -27,9 +27,10 @@
 // A flow of datagrams is known by the guest's address and port and the server's address, so that a server may answer
 // from another port (TFTP); likewise a guest behind a forward. It lives for 2 minutes of silence (RFC 4787). The
 // packets of a guest are forwarded as a router does: with one hop less, and their DF, which those of IPv6 have that it
-// has not cut itself; what the host's sockets report (IP_RECVERR) and what has no hop left the guest hears by ICMP, and
-// the flow and its source port stay. A port of the switch gets 50 errors at once, and 1,000 a second. Of ICMP guests
-// may send echoes, and what neighbor discovery needs: errors would be believed, whoever's connections they are about.
+// has not cut itself; what the host's sockets report (IP_RECVERR) and what has no hop left the guest hears by ICMP,
+// and the flow and its source port stay. A port of the switch gets 50 errors at once, and 1,000 a second. Of ICMP
+// guests may send echoes, and what neighbor discovery needs: errors would be believed, whoever's connections they are
+// about.
 //
 // Queues, flows, leases and questions under way have bounds: 1,024 connections, 256 of which are asked for, for 10
 // seconds each until the guest confirms it, as many that are closed and whose end a guest does not confirm
@@ -43,11 +44,11 @@
 //
 // Connections share 256 MiB for what they send and receive (budget.go): a port's first have 1 MiB each way, the next
 // less, and from the 64th on, or when the rest is taken, 64 KiB. The sockets of all flows of datagrams share another
-// 256 MiB of SO_RCVBUF, which the kernel doubles for what it keeps beside the bytes: a port's first have 2 MiB, and any
-// 64 KiB. A flow has one socket that hears, and sends by up to 8, for each port of the server's, time to live and DF.
-// Where there is no more, it closes the one that it opened first: there are 4,096 descriptors at most, but for those of
-// flows that are just ending. 4 flows at a time open theirs, of the ports in turn (turns.go). Forwards' own sockets
-// have 4 MiB each beside that.
+// 256 MiB of SO_RCVBUF, which the kernel doubles for what it keeps beside the bytes: a port's first have 2 MiB, and
+// any 64 KiB. A flow has one socket that hears, and sends by up to 8, for each port of the server's, time to live and
+// DF. Where there is no more, it closes the one that it opened first: there are 4,096 descriptors at most, but for
+// those of flows that are just ending. 4 flows at a time open theirs, of the ports in turn (turns.go). Forwards' own
+// sockets have 4 MiB each beside that.
 //
 // What comes waits for netstack in a queue for each port, which are served in turn by bytes (inbox.go): all have 512
 // frames and 4 MiB in equal parts, each 32 frames and 128 KiB at least. A full one makes its senders wait (Busy), as it

@@ -40,8 +40,8 @@ type flowReader interface {
 }
 
 // newFlowSocket makes one of what open opens, with a buffer that it gives back at its end.
-func newFlowSocket(ctx context.Context, bufs *buffers, open func(ctx context.Context) (*net.UDPConn, error)) (*flowSocket,
-	error) {
+func newFlowSocket(ctx context.Context, bufs *buffers,
+	open func(ctx context.Context) (*net.UDPConn, error)) (*flowSocket, error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Dial.Here())
 	defer cancel()
 	c, err := open(ctx)
