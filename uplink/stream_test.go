@@ -41,7 +41,7 @@ func TestPeersThatComeAndGoAreFewLines(t *testing.T) {
 func TestListenerForTheNetworkIsSaid(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/up"
-	for at, want := range map[string]int{"127.0.0.1": 0, "localhost": 0, "0.0.0.0": 1, "127.9.9.9": 0, path: 0} {
+	for at, want := range map[string]int{"127.0.0.1": 0, "0.0.0.0": 1, "127.9.9.9": 0, path: 0} {
 		if at != path {
 			_, port := loopback()
 			at = fmt.Sprintf("%s:%d", at, port.Port())
