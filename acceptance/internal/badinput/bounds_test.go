@@ -44,11 +44,11 @@ var mutants = []mutant{
 		[]edit{{"nic/loglimit.go", "if now.Before(l.next) {", "if false {"}}},
 	{"anybody is whoever they say", "an innocent guest's address as source",
 		[]edit{{"wire/link.go", "before = p; !l.who.passes(p)", "before = p; false"}}},
-	{"no shares of flows", "datagrams of a thousand flows",
-		[]edit{{"stack/gateway/gateway.go", "newQuota(maxUDP, maxUDP/2,", "newQuota(1<<20, 1<<20,"}}},
-	{"no shares of questions", "questions, to others and of no sense", []edit{
-		{"stack/gateway/dns.go", "newQuota(maxQuestions, maxQuestions/4,", "newQuota(1<<20, 1<<20,"},
-		{"stack/gateway/datagrams.go", "newQuota(maxWaiting, maxWaiting/4,", "newQuota(1<<20, 1<<20,"}}},
+	{"any number of flows", "datagrams of two thousand flows",
+		[]edit{{"stack/gateway/gateway.go", "newQuota(maxUDP,", "newQuota(1<<20,"}}},
+	{"any number of questions", "questions, to others and of no sense", []edit{
+		{"stack/gateway/dns.go", "newQuota(maxQuestions,", "newQuota(1<<20,"},
+		{"stack/gateway/datagrams.go", "maxWaiting  = 256 ", "maxWaiting  = 1 << 20 "}}},
 	{"a ring's old descriptor stays open", "a ring set up again with new descriptors",
 		[]edit{{"vhostuser/rings.go", "scm.Close(r.call)\n\tr.call = fd", "r.call = fd"}}},
 	{"all connections wait", "connections that say nothing",

@@ -96,10 +96,11 @@ var table = slices.Concat(virtioTable, guestTable, gveTable)
 
 // virtioTable has the rows of vhost-user, its rings and frames.
 var virtioTable = []row{
-	{costly, messages, "a region that is no whole page", "refused", func(w *world) {
+	{costly, messages, "a region that is no whole page, and an MTU that no frame has", "refused", func(w *world) {
 		a := w.attacker.connect()
 		for i := range uint64(reps) {
 			a.refused(a.front.AddMemory(a.fd, i<<12, userAt+i<<12, 1+i, 0))
+			a.refused(a.front.SetMTU(1))
 		}
 	}, quiet},
 	{costly, txRing, "chains that are longer than any may be", "the queue stops", func(w *world) {
