@@ -89,7 +89,7 @@ const (
 	envKVMDevice = "VNIC_TEST_KVM"
 )
 
-// MayUseKVM says whether /dev/kvm can be opened, so that AccelAuto may choose KVM.
+// MayUseKVM says whether /dev/kvm is there and can be opened, so that AccelAuto may choose KVM.
 func MayUseKVM() bool { return kvmMissing() == "" }
 
 // kvmMissing says why KVM cannot even be tried; "" = it can.
@@ -107,6 +107,10 @@ func kvmMissing() string {
 	case err != nil:
 		return err.Error()
 	}
+	st, err := f.Stat()
 	_ = f.Close()
+	if path == kvmDevice && (err != nil || st.Mode()&os.ModeCharDevice == 0) { // as containers hide it, by another file
+		return "no /dev/kvm: what is there is no device"
+	}
 	return ""
 }
