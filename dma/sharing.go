@@ -20,7 +20,7 @@ type Sharing uint8
 
 // How a process has a file mapped. One that has it mapped both ways shares it.
 const (
-	SharingUnknown Sharing = iota // it has it not mapped, or nobody may look
+	SharingUnknown Sharing = iota // the process has not mapped the file, or its maps may not be read
 	SharingOn
 	SharingOff // privately
 )

@@ -67,7 +67,7 @@ func TestUplinksHaveTheLabsStormBound(t *testing.T) {
 	peer := testkit.Must(net.DialUDP("udp4", net.UDPAddrFromAddrPort(b), net.UDPAddrFromAddrPort(a)))(t)
 	defer peer.Close()
 	frame := []byte("\x08\x00\x00\x00\x00\x00\x01\x00\xff\xff\xff\xff\xff\xff\x02\x00\x00\x00\x00\x09\x88\xb6")
-	for range 64 { // of which 32 pass at once
+	for range 64 { // the bound lets 32 pass at once, and drops some of the others
 		testkit.Must(peer.Write(frame))(t)
 	}
 	testkit.Eventually(t, "some are dropped", func() bool {

@@ -44,8 +44,8 @@ func newOutbox(u *Uplink) *outbox {
 	return o
 }
 
-// lane gives the lane of a port. Those of ports that are gone are forgotten when there are more than a switch has
-// ports.
+// lane returns the lane of a port, and makes it if there is none. When there are as many lanes as a switch may have
+// ports, it first deletes those without buffers: most of these are of ports that have been detached.
 func (o *outbox) lane(from uint32) *lane {
 	o.mu.Lock()
 	defer o.mu.Unlock()

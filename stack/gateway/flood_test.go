@@ -155,7 +155,7 @@ func TestFlowsEndWithTheirGuest(t *testing.T) {
 	}
 }
 
-// keys are those of the flows that are there.
+// keys returns the keys of all flows.
 func (fs *flows) keys() (list []flowKey) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()

@@ -79,8 +79,8 @@ func newInbox() *inbox {
 	return &inbox{filled: make(chan struct{}, 1), lanes: map[uint32]*lane{}}
 }
 
-// lane gives the lane of a port. Those of ports that are gone are forgotten when there are more than a switch has
-// ports.
+// lane returns the lane of a port, and makes it if there is none. When there are as many lanes as a switch may have
+// ports, it first deletes the idle ones: most of these are of ports that have been detached.
 func (q *inbox) lane(from uint32) *lane {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -36,9 +36,8 @@ func (u *unfinished) add(o owner, ep tcpip.Endpoint, bufs *buffers) {
 	u.shares.add(o, ended{ep, bufs})
 }
 
-// room says whether an owner may have another connection. Too many that only wait for what is left in the network to go
-// by (TIME-WAIT) keep nobody from one: the oldest of its own goes. Nor do those of another owner that has more than its
-// part: then its oldest goes.
+// room says whether an owner may have another connection. When the table is full, it aborts a connection to make room:
+// the oldest one of another owner that has more than its part, else the owner's own oldest one in TIME-WAIT.
 func (u *unfinished) room(o owner) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -27,8 +27,8 @@ type bench struct {
 
 	private string // kind of memory that is added to a guest, and is not shared; "": none
 
-	qemuArgs   []string // last ones of QEMU, behind those that are printed
-	kernelArgs string   // last ones of the kernel's command line
+	qemuArgs   []string // further arguments of QEMU, after those that vnic serve prints
+	kernelArgs string   // further words of the kernel's command line
 }
 
 // program builds vnic.

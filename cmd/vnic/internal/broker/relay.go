@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/stack/gateway"
 )
 
-// maxSenders is how many a forward knows at a time: the oldest is forgotten.
+// maxSenders is how many senders a forward knows at a time. When one more comes, the older half is forgotten.
 const maxSenders = 4096
 
 // relay carries datagrams between a socket of the host and a process, which may answer who has sent something, and
@@ -31,13 +31,10 @@ func (l *relay) note(from netip.AddrPort) {
 	defer l.mu.Unlock()
 	l.turn++
 	if _, known := l.seen[from]; !known && len(l.seen) == maxSenders {
-		for a, at := range l.seen { // those of the older half: so this is done once in 2048 senders
+		for a, at := range l.seen { // the older half, so that the next 2,048 new senders find room
 			if at+maxSenders/2 <= l.turn {
 				delete(l.seen, a)
 			}
-		}
-		if len(l.seen) == maxSenders {
-			clear(l.seen)
 		}
 	}
 	l.seen[from] = l.turn

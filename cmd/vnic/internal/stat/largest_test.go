@@ -12,7 +12,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// fullAccounts are those of ports whose rows are all taken: flow n, of n bytes, goes from one port to the next.
+// fullAccounts returns the flow accounts of so many ports, with all rows taken. Flow n has n bytes, and goes from a
+// port to the next one.
 func fullAccounts(ports int) (list []portFlows) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for p := range ports {
