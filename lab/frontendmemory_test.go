@@ -48,7 +48,8 @@ func TestFrontendMemoryIsBounded(t *testing.T) {
 	}
 	testkit.OK(t, q.Space().Close())
 	testkit.OK(t, errors.Join(a.Exchange(t.Context(), b, 100_000), a.Close(), b.Close()))
-	if n, counted := open(t, lab.Uniform(1, lab.NIC{Model: lab.Virtio}, 0), lab.Options{}).Port(0).FrontendMemory(); counted {
+	unbounded := open(t, lab.Uniform(1, lab.NIC{Model: lab.Virtio}, 0), lab.Options{})
+	if n, counted := unbounded.Port(0).FrontendMemory(); counted {
 		t.Errorf("%d bytes are counted without a bound", n)
 	}
 	testkit.OK(t, client.Close())

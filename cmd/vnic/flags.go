@@ -175,8 +175,8 @@ func allowMACFlag(f *pflag.FlagSet, m *lab.AllowedMACs, own string) {
 
 // stormFlag bounds what each guest's NIC, and each uplink, sends to all others.
 func stormFlag(f *pflag.FlagSet, storm *uint) {
-	f.UintVar(storm, "storm", lab.DefaultStorm, "broadcast and multicast `frames` a second that a guest may send, and that "+
-		"may come in by an uplink; what is beyond is dropped, and counted as storm. 5000 full frames are a multicast stream "+
+	f.UintVar(storm, "storm", lab.DefaultStorm, "broadcast and multicast `frames` a second that a guest may send, and "+
+		"that may come in by an uplink; what is beyond is dropped, and counted as storm. 5000 full frames are a multicast stream "+
 		"of 60 Mb/s: give more for a faster one (0: no limit)")
 }
 

@@ -87,7 +87,8 @@ failure.`,
 			if list {
 				names, err := selftest.List(c.Context(), &o)
 				ui.done()
-				return errors.Join(printText(c.OutOrStdout(), func(w io.Writer) error { return printNames(w, names) }), ofSelftest(c, err))
+				printed := printText(c.OutOrStdout(), func(w io.Writer) error { return printNames(w, names) })
+				return errors.Join(printed, ofSelftest(c, err))
 			}
 			o.Ended = func(p *kselftest.Program) { ui.note("%s", selftest.Line(p)) }
 			res, err := selftest.Do(c.Context(), &o)

@@ -211,8 +211,8 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 		"virtio, by vhost-user; or gve, by vfio-user, which needs QEMU "+assets.MinVFIOUser)
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each NIC's GPU, a power of two; 0: no GPUs")
 	f.Var((*bytesFlag)(&o.Memory), "frontend-memory",
-		"end the connection of a QEMU whose memory occupies more than that, what it has unmapped included, looked at twice a "+
-			"second: its guest's RAM and a little more (default 0: no bound)")
+		"end the connection of a QEMU whose memory occupies more than that, what it has unmapped included, looked at twice "+
+			"a second: its guest's RAM and a little more (default 0: no bound)")
 	f.IntVar(&o.NIC.QueuePairs, "queues", 0,
 		"queue pairs of each NIC; of gve its driver may have twice as many, as for XDP (default: virtio 2, gve 4)")
 	f.IntVar(&o.NIC.MTU, "mtu", 1500, mtuHelp)

@@ -58,8 +58,12 @@ func (d *document) undecoded(err error) error {
 		want = kindOf(other.DstType)
 	}
 	if other := (*yaml.UnexpectedNodeTypeError)(nil); errors.As(err, &other) {
-		want = map[ast.NodeType]string{ast.MappingType: "a mapping (as guests: {a: ...}: names without a dash before them)",
-			ast.SequenceType: "a list (as nics: [{name: nic0}]: each begins with a dash, or all are in brackets)"}[other.Expected]
+		switch other.Expected {
+		case ast.MappingType:
+			want = "a mapping (as guests: {a: ...}: names without a dash before them)"
+		case ast.SequenceType:
+			want = "a list (as nics: [{name: nic0}]: each begins with a dash, or all are in brackets)"
+		}
 	}
 	if want != "" {
 		bad.Text = "this is not " + want + ", as it has to be"

@@ -24,13 +24,14 @@ var (
 	descMerged    = desc("coalesced_frames_total", "Frames that a guest got as part of a GSO packet made of several.",
 		"port")
 	descMerges  = desc("coalesced_packets_total", "GSO packets made of several frames for a guest.", "port")
-	descRefused = desc("gateway_refused_total", "Flows, questions and datagrams of guests beyond the gateway's bounds.", "port")
+	descRefused = desc("gateway_refused_total",
+		"Flows, questions and datagrams of guests beyond the gateway's bounds.", "port")
 	descEvicted = desc("gateway_evicted_total",
 		"Flows, questions and datagrams that the gateway ended to make room for a guest with fewer of them.", "port")
 	descUnreached = desc("gateway_unreached_total",
 		"Flows whose other end did not answer, and connections that a guest asked for and did not confirm.", "port")
-	descUDPLost = desc("gateway_lost_datagrams_total", "Datagrams for which a socket of the host, or a guest, had no room.",
-		"port")
+	descUDPLost = desc("gateway_lost_datagrams_total",
+		"Datagrams for which a socket of the host, or a guest, had no room.", "port")
 	descDenied = desc("gateway_denied_total", "Flows and questions of guests that the gateway's policy refuses.",
 		"port", "rule")
 	descFrontend = desc("frontend_memory_bytes", "Bytes of host memory that a frontend's shared memory occupies.", "port")

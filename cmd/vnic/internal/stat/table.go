@@ -41,7 +41,8 @@ func Table(w io.Writer, before, now *Snapshot) error {
 	}
 	for i := range now.Ports {
 		if p := &now.Ports[i]; p.Memory != nil {
-			if _, err := fmt.Fprintf(w, "the memory of %s's frontend occupies %s\n", p.Name, humanize.IBytes(*p.Memory)); err != nil {
+			_, err := fmt.Fprintf(w, "the memory of %s's frontend occupies %s\n", p.Name, humanize.IBytes(*p.Memory))
+			if err != nil {
 				return err
 			}
 		}
