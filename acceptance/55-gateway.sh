@@ -13,15 +13,16 @@ debian_passt() {
   ! grep -qw avx2 /proc/cpuinfo || file=passt.avx2
   deb passt passt $file
 }
+export CGO_ENABLED=0
 if [ ! "${own_net-}" ]; then # all is fetched before the script enters a namespace without a network
   debian_passt
+  tool gatewayrows # its modules, too
   unshare --user --map-root-user --net --mount true ||
     fail "this machine allows no user namespaces: set kernel.unprivileged_userns_clone or user.max_user_namespaces"
   rm -rf "$work"
   own_net=yes exec unshare --user --map-root-user --net --mount --kill-child --fork "$BASH" "acceptance/${0##*/}"
 fi
 debian_passt
-export CGO_ENABLED=0
 tool gatewayrows
 
 echo "== the world"
