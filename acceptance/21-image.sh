@@ -14,15 +14,7 @@ export VNIC_CACHE=$work/cache VNIC_KERNEL= VNIC_MODULES=
 cd "$work"
 
 # A QEMU of the user's own: the one of the cache, as a program.
-tree=$(find -L "$cache/qemu" -path '*/usr/bin/qemu-system-x86_64' | head -n 1); tree=${tree%/usr/bin/*}
-[ -n "$tree" ] || fail "no QEMU in $cache: run vnic run first"
-cat > qemu <<SH
-#!/bin/sh
-QEMU_MODULE_DIR='$tree/usr/lib/x86_64-linux-gnu/qemu' exec '$tree/usr/lib64/ld-linux-x86-64.so.2' --library-path \
-  '$tree/usr/lib/x86_64-linux-gnu' '$tree/usr/bin/qemu-system-x86_64' \
-  -L '$tree/usr/share/qemu' -L '$tree/usr/share/seabios' "\$@"
-SH
-chmod +x qemu
+own_qemu qemu
 common='-nographic -vga none -nic none -no-reboot -accel tcg,thread=multi -cpu max'
 
 # waits FILE TEXT SECONDS PROCESS: until it is there, or the process has ended that writes it.

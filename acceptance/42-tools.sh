@@ -94,10 +94,8 @@ has out "in /new" "driver: gve" "by python" "ICMP echo request" "lo: <LOOPBACK>"
 
 echo "== vnic image build --tools: a file in the initrd, under a QEMU of somebody else's"
 "$vnic" image build --offline --tools net -o image -- sh -c 'ethtool --version && ping -c1 127.0.0.1' > /dev/null
-tree=$(find -L "$cache/qemu" -path '*/usr/bin/qemu-system-x86_64' | head -n 1); tree=${tree%/usr/bin/*}
-within 120 env QEMU_MODULE_DIR="$tree/usr/lib/x86_64-linux-gnu/qemu" "$tree/usr/lib64/ld-linux-x86-64.so.2" \
-  --library-path "$tree/usr/lib/x86_64-linux-gnu" "$tree/usr/bin/qemu-system-x86_64" -L "$tree/usr/share/qemu" \
-  -L "$tree/usr/share/seabios" -nographic -vga none -nic none -no-reboot -accel tcg,thread=multi -cpu max -m 512M \
+own_qemu qemu
+within 120 ./qemu -nographic -vga none -nic none -no-reboot -accel tcg,thread=multi -cpu max -m 512M \
   -kernel image/kernel -initrd image/initrd -append "$(cat image/append)" < /dev/null > out 2>&1 ||
   fail "image: $(cat out)"
 has out "ethtool version" "1 received, 0% packet loss" "sh: exit status 0"

@@ -8,11 +8,6 @@
 #   gateway, the router and the host.
 # It takes five minutes: the guest boots twice.
 . "$(dirname "$0")/lib.sh"
-debian_passt() {
-  local file=passt
-  ! grep -qw avx2 /proc/cpuinfo || file=passt.avx2
-  deb passt passt $file
-}
 export CGO_ENABLED=0
 if [ ! "${own_net-}" ]; then # all is fetched before the script enters a namespace without a network
   debian_passt
@@ -61,15 +56,7 @@ mount --bind "$work/resolv.conf" /etc/resolv.conf
 
 echo "== the gateways, and a guest with a NIC of each"
 cd "$work"
-tree=$(find -L "$cache/qemu" -path '*/usr/bin/qemu-system-x86_64' | head -n 1); tree=${tree%/usr/bin/*}
-[ -n "$tree" ] || fail "no QEMU in $cache: run vnic run first"
-cat > qemu <<SH
-#!/bin/sh
-QEMU_MODULE_DIR='$tree/usr/lib/x86_64-linux-gnu/qemu' exec '$tree/usr/lib64/ld-linux-x86-64.so.2' --library-path \
-  '$tree/usr/lib/x86_64-linux-gnu' '$tree/usr/bin/qemu-system-x86_64' \
-  -L '$tree/usr/share/qemu' -L '$tree/usr/share/seabios' "\$@"
-SH
-chmod +x qemu
+own_qemu qemu
 "$vnic" image build --offline -o image --copy gatewayrows:/opt/ -- /opt/gatewayrows guest > image.txt
 passt --foreground --quiet --socket "$work/passt.sock" --tcp-ports none --udp-ports 127.0.0.1/7013:7010 \
   2> passt.log & passt=$!

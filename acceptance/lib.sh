@@ -103,12 +103,27 @@ SH
   export PATH=$work/bin:$PATH
 }
 
-# have_passt: passt with vhost-user is in PATH: this machine's, else Debian 13's.
-have_passt() {
-  ! grep -q -- --vhost-user < <(passt --help 2>&1) || return 0
+# debian_passt: passt is in PATH: Debian 13's, which is fetched into the cache.
+debian_passt() {
   local file=passt
   ! grep -qw avx2 /proc/cpuinfo || file=passt.avx2
   deb passt passt $file
+}
+# have_passt: passt with vhost-user is in PATH: this machine's, else Debian 13's.
+have_passt() { grep -q -- --vhost-user < <(passt --help 2>&1) || debian_passt; }
+
+# own_qemu FILE: makes FILE, a program that is the QEMU of the cache, as a user has one of his own.
+own_qemu() {
+  local tree
+  tree=$(find -L "$cache/qemu" -path '*/usr/bin/qemu-system-x86_64' | head -n 1); tree=${tree%/usr/bin/*}
+  [ -n "$tree" ] || fail "no QEMU in $cache: run vnic run first"
+  cat > "$1" <<SH
+#!/bin/sh
+QEMU_MODULE_DIR='$tree/usr/lib/x86_64-linux-gnu/qemu' exec '$tree/usr/lib64/ld-linux-x86-64.so.2' --library-path \
+  '$tree/usr/lib/x86_64-linux-gnu' '$tree/usr/bin/qemu-system-x86_64' \
+  -L '$tree/usr/share/qemu' -L '$tree/usr/share/seabios' "\$@"
+SH
+  chmod +x "$1"
 }
 
 # alive SESSION: the processes of a session. setsid makes one for a run, and nothing that vnic starts makes its own.
