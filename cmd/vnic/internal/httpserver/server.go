@@ -138,7 +138,8 @@ func (s *Server) connState(c net.Conn, state http.ConnState) {
 	}
 }
 
-// guard refuses what a page of another name asks for (DNS rebinding).
+// guard refuses what a page of another name asks for (DNS rebinding). A request of HTTP/1.0 may have no Host, as those of
+// health checks; a browser's has one (RFC 9112, 3.2).
 func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -146,7 +147,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Cache-Control", "no-store")
-		if !s.knows(r.Host) {
+		if !s.knows(r.Host) && (r.Host != "" || r.ProtoAtLeast(1, 1)) {
 			http.Error(w, fmt.Sprintf("vnic: %q is no name of this server: open %s, or give vnic that name by %s", r.Host,
 				s.URL(), s.flag), http.StatusMisdirectedRequest)
 			return

@@ -83,6 +83,22 @@ func TestNamesOfAServer(t *testing.T) {
 	testkit.Equal(t, "a server without a name", (&Server{}).knows(""), false)
 }
 
+// A request of HTTP/1.0 may have no Host, as those of health checks; one of HTTP/1.1 has one.
+func TestRequestsWithoutHost(t *testing.T) {
+	testkit.LeavesNothing(t)
+	s := serving(t, "127.0.0.1:0")
+	for request, want := range map[string]string{"GET / HTTP/1.0\r\n\r\n": "HTTP/1.0 200 OK",
+		"GET / HTTP/1.0\r\nHost: evil.example\r\n\r\n": "HTTP/1.0 421 ", "GET / HTTP/1.1\r\n\r\n": "HTTP/1.1 400 ",
+		"GET / HTTP/1.1\r\nHost:\r\n\r\n": "HTTP/1.1 421 "} {
+		c := testkit.Must(net.Dial("tcp", s.Addr()))(t)
+		testkit.OK(t, testkit.Err(io.WriteString(c, request)))
+		if answer := string(testkit.Must(io.ReadAll(c))(t)); !strings.HasPrefix(answer, want) {
+			t.Errorf("%q: %q, want %q", request, answer, want)
+		}
+		testkit.OK(t, c.Close())
+	}
+}
+
 func TestAddressesOfServers(t *testing.T) {
 	for addr, want := range map[string]string{"9118": "--x 9118: not HOST:PORT, as localhost:1",
 		"localhost:70000": "HOST:PORT", "::1:9118": "HOST:PORT", "localhost:http2": "HOST:PORT"} {
