@@ -1,10 +1,12 @@
 package assets
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +17,7 @@ import (
 	"github.com/ProtonMail/go-crypto/openpgp"
 	"github.com/ProtonMail/go-crypto/openpgp/clearsign"
 	"github.com/ProtonMail/go-crypto/openpgp/packet"
+	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/testkit"
 )
@@ -260,11 +263,47 @@ func (m *mirror) replace(path string) {
 	}
 }
 
+// script is a program of tools/ that uses the cache and fetches from the mirror.
+func (m *mirror) script(cache, name string, args ...string) *exec.Cmd {
+	needsApt(m.t)
+	conf := filepath.Join(m.t.TempDir(), "apt.conf")
+	write(m.t, conf, "Dir::Etc::main \"/dev/null\";\nDir::Etc::parts \"/dev/null\";\n")
+	cmd := exec.Command(name, args...)
+	cmd.Env = append(os.Environ(), "APT_CONFIG="+conf, EnvCache+"="+cache, EnvMirror+"=file:"+m.dir,
+		EnvKeyring+"="+m.keyring)
+	return cmd
+}
+
+// Of two scripts that fetch the same, the second waits, and takes what the first has fetched (tools/debs.sh).
+func TestScriptsWaitForOneAnother(t *testing.T) {
+	m := newMirror(t)
+	m.kernel("good", "6.12-1", time.Time{})
+	cache := t.TempDir()
+	tools := filepath.Join(cache, "tools")
+	testkit.OK(t, os.Mkdir(tools, 0o755))
+	lock := testkit.Must(os.Open(tools))(t)
+	testkit.OK(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
+	cmd := m.script(cache, "../tools/kernel", "good")
+	log := bufio.NewReader(testkit.Must(cmd.StderrPipe())(t))
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	testkit.OK(t, cmd.Start())
+	testkit.OK(t, testkit.Err(log.ReadString('\n'))) // "fetching": it is about to ask for the lock
+	for _, f := range []string{".complete", "boot/vmlinuz-1.2.3", "usr/lib/modules/1.2.3/x"} {
+		f = filepath.Join(tools, "kernel-good", f)
+		testkit.OK(t, os.MkdirAll(filepath.Dir(f), 0o755))
+		write(t, f, "the first one's")
+	}
+	testkit.OK(t, lock.Close())
+	rest := testkit.Must(io.ReadAll(log))(t)
+	testkit.OK(t, cmd.Wait())
+	if !strings.Contains(out.String(), "/vmlinuz-1.2.3 ") {
+		t.Errorf("%s%s", &out, rest)
+	}
+}
+
 // What tests and builds fetch by script does not hang on one suite either (tools/debs.sh).
 func TestScriptsPassOverASuiteThatIsOfNoUse(t *testing.T) {
-	needsApt(t)
-	conf := filepath.Join(t.TempDir(), "apt.conf")
-	write(t, conf, "Dir::Etc::main \"/dev/null\";\nDir::Etc::parts \"/dev/null\";\n")
 	m := newMirror(t)
 	m.kernel("expired", "7.2-1", time.Now().Add(-time.Hour))
 	m.kernel("good", "6.12-1", time.Time{})
@@ -276,11 +315,9 @@ func TestScriptsPassOverASuiteThatIsOfNoUse(t *testing.T) {
 		{"good expired", "6.12", ""},
 		{"gone expired", "", "no kernel of gone expired to be had"},
 	} {
-		cmd := exec.Command("../tools/kernel", strings.Fields(c.suites)...)
+		cmd := m.script(t.TempDir(), "../tools/kernel", strings.Fields(c.suites)...)
 		var said bytes.Buffer
 		cmd.Stderr = &said
-		cmd.Env = append(os.Environ(), "APT_CONFIG="+conf, EnvCache+"="+t.TempDir(), EnvMirror+"=file:"+m.dir,
-			EnvKeyring+"="+m.keyring)
 		out, err := cmd.Output()
 		if (err == nil) != (c.kernel != "") || !strings.Contains(string(out), c.kernel) ||
 			!strings.Contains(said.String(), c.says) {

@@ -74,6 +74,9 @@ quiet() {
 # backports are for.
 fetch_from() (
   suite=$1 from=$2 dir=$3; shift 3
+  exec {lock}< "${dir%/*}"
+  flock "$lock" # until the end: of two at once the second has what the first fetches
+  [ ! -e "$dir/.complete" ] || exit 0
   umask 022
   s=$(mktemp -d "${VNIC_TOOLS_TMP:-$cache}/.apt-XXXXXX")
   export TMPDIR=$s # apt leaves files when it is interrupted
