@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/collective"
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/devmem/engine"
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"

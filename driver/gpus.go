@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 )
 
 // IdentifyGPUs asks the NIC which GPUs it reaches and where their memory is, and numbers those that were found on the

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 )
 
 // NIC is a virtio-net device in use.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/virtq"
 )

@@ -10,8 +10,8 @@ import (
 	"slices"
 	"time"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/pcie"
 	"vnic.dev/vnic/wire"

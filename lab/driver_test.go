@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/pcie"
 )

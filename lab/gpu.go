@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/memavail"
 )
 

@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/stack"

@@ -7,8 +7,8 @@ import (
 	"net"
 	"time"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/flows"
 	"vnic.dev/vnic/nic/gve"

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"syscall"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 )
 
 // The rules of the commands, and their errnos, are control.State's; here is what follows from them.

@@ -3,8 +3,8 @@ package nic
 import (
 	"sync/atomic"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/control"
 )
 
 // Counters count one direction of a queue or a flow counter. Their owner of the moment (a transmit

@@ -4,8 +4,8 @@ import (
 	"runtime"
 	"sync/atomic"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/nic/flows"
 	"vnic.dev/vnic/shape"
 	"vnic.dev/vnic/wire"

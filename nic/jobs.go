@@ -4,9 +4,9 @@ import (
 	"context"
 	"sync"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/wire"
 )
 

@@ -3,7 +3,7 @@ package nic
 import (
 	"sync"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/splitter"
 )
 

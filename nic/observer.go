@@ -4,8 +4,8 @@ import (
 	"math/bits"
 	"sync/atomic"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/control"
 )
 
 // Observer is told of what drivers set up at a port. It is called on a driver's or a device's goroutine, under locks of

@@ -9,9 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/nic/flows"
 	"vnic.dev/vnic/pcie"
 	"vnic.dev/vnic/shape"

@@ -8,9 +8,9 @@ import (
 	"syscall"
 	"time"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem/mailbox"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/nic/rdma"
 	"vnic.dev/vnic/shape"
 	"vnic.dev/vnic/splitter"

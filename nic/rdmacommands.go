@@ -1,7 +1,7 @@
 package nic
 
 import (
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/nic/rdma"
 )
 

@@ -1,8 +1,8 @@
 package nic
 
 import (
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/control"
 )
 
 // Sabotage is a fault that a NIC is made with, so that tests can show that they see it (package sabotage has them).

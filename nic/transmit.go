@@ -3,8 +3,8 @@ package nic
 import (
 	"sync"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/nic/flows"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 )
 
 // Times between polls of a CQ whose notify may be lost.

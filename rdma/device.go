@@ -9,7 +9,7 @@ import (
 	"sync"
 	"syscall"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 )
 
 // What travels to the NIC is control's own.

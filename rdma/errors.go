@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"syscall"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 )
 
 // ErrReset is returned when the port was reset after Open; it is also an ESTALE.

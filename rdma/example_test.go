@@ -9,7 +9,7 @@ import (
 	"net"
 	"net/netip"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/rdma"
 )
 

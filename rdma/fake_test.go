@@ -13,7 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
 )
 

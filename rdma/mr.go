@@ -6,7 +6,7 @@ import (
 	"math"
 	"syscall"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 )
 
 // PD is a protection domain: queue pairs use the memory regions of their own, and peers reach no others through them.

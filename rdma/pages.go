@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 )
 
 // OnDemand is memory whose pages the NIC asks for when it needs them: nothing of it is pinned.

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
 )
 

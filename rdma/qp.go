@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 )
 
 // QPConfig says what a queue pair is made of.

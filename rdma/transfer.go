@@ -7,7 +7,7 @@ import (
 	"math"
 	"syscall"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 )
 
 // Of TransferOptions.

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
 )
 

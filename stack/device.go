@@ -9,10 +9,10 @@ import (
 	"slices"
 	"syscall"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/diagnosis"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/splitter"

@@ -14,8 +14,8 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/control"
 )
 
 // Runner runs jobs on the guest's GPUs: *control.Client, or *kernelnic.Engine. When RunJob returns the job touches no

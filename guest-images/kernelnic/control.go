@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 )
 
 // channel is the NIC's control channel behind a kernel's driver: a packet socket for its EtherType (packet(7)).

@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/devmem/kernel"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/inuse"
 )
 

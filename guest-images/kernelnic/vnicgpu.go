@@ -6,8 +6,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/guest-images/gpudriver"
+	"vnic.dev/vnic/internal/control"
 )
 
 // NewDriverWindow takes size bytes, rounded up to huge pages or to all that there is, of a GPU that the driver vnicgpu

@@ -18,9 +18,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/guest-images/gpudriver"
 	"vnic.dev/vnic/guest-images/kernelnic"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/rdma"
 )
 

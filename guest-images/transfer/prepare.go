@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"syscall"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/limits"
 )
 

@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/guest-images/kernelnic"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/rdma"
 )
 

@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"time"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/control"
 )
 
 // Receive receives all bytes and returns when they lie in the destination, contiguous.

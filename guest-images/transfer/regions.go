@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"syscall"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/rdma"
 )
 

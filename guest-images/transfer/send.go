@@ -6,8 +6,8 @@ import (
 	"syscall"
 	"time"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/control"
 )
 
 // sendPiece is how much one send call of mode devmem names.

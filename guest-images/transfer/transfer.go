@@ -27,8 +27,8 @@ import (
 	"syscall"
 	"time"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/limits"
 )
 

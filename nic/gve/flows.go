@@ -9,7 +9,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
 )

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/nictest"

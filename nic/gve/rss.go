@@ -3,7 +3,7 @@ package gve
 import (
 	"fmt"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 )
 
 // Receive side scaling: CONFIGURE_RSS and QUERY_RSS, on the port's one control.RSS.

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic/flows"

@@ -3,8 +3,8 @@ package rdma
 import (
 	"testing"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/wire"
 )

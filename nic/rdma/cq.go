@@ -5,7 +5,7 @@ import (
 	"sync"
 	"syscall"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 )
 
 // cq is a completion queue. Its lock is a leaf.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"

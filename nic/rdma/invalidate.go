@@ -6,8 +6,8 @@ import (
 	"syscall"
 	"time"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/gpumem/mailbox"
+	"vnic.dev/vnic/internal/control"
 )
 
 // box is the goroutine that looks at a GPU's mailbox while there are regions on demand.

@@ -4,7 +4,7 @@ import (
 	"math/bits"
 	"testing"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
 )
 

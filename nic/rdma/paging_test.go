@@ -12,9 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem/mailbox"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/wire"
 )

@@ -3,8 +3,8 @@ package rdma
 import (
 	"sync"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/control"
 )
 
 // parkedPool is memory for packets that wait for a page, for all queue pairs: parkedBytes at most.

@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"time"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/splitter"
 )
 

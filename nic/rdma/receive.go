@@ -3,8 +3,8 @@ package rdma
 import (
 	"encoding/binary"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
 )

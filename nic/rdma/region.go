@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/control"
 )
 
 // Bits of a key and of a queue pair's number (9.2.1).

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"syscall"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/control"
 )
 
 // requester is the half of a queue pair that sends requests (9.7): posted work requests, of which some have packets

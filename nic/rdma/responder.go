@@ -3,8 +3,8 @@ package rdma
 import (
 	"errors"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/control"
 )
 
 // responder is the half of a queue pair that carries out the peer's requests (9.7.4, 9.9).

@@ -3,7 +3,7 @@ package rdma
 import (
 	"testing"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
 )
 

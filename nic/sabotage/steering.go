@@ -3,7 +3,7 @@ package sabotage
 import (
 	"slices"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/nic"
 )
 

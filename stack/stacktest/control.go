@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/splitter"
 )
 

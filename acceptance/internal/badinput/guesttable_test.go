@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
 )
 

@@ -17,13 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/collective"
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/devmem/devmemtest"
 	"vnic.dev/vnic/devmem/engine"
 	"vnic.dev/vnic/devmem/kernel/clienttest"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/guestnvme"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
 )
 

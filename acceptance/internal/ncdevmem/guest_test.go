@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/newc"
+	"vnic.dev/vnic/internal/control"
 )
 
 // programs makes an archive, to be unpacked over the guest's image, of what tools/ncdevmem built

@@ -13,8 +13,8 @@ import (
 	"net/netip"
 	"os"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/rdma"
 )

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/limits"
 )
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/limits"
 )
 

@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/wire"
 )
 

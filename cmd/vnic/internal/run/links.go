@@ -9,8 +9,8 @@ import (
 	"slices"
 	"sync"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/shape"
 )

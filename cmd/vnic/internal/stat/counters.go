@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 )
 
 // counter declares a counter of a T, once for all that show it.

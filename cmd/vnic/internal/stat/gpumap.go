@@ -6,8 +6,8 @@ import (
 	"slices"
 	"sync"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/lab"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
