@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/guest-images/gpudriver"
 	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/internal/control"
-	"vnic.dev/vnic/rdma"
+	"vnic.dev/vnic/internal/rdma"
 )
 
 // MemoryODP is memory of the guest's program that is not pinned: its pages are in RAM or, private to a GPU, where the

@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/internal/control"
-	"vnic.dev/vnic/rdma"
+	"vnic.dev/vnic/internal/rdma"
 )
 
 // RDMA is a guest's end of queue pairs by which one guest's NIC reads or writes memory of the other's (package rdma).

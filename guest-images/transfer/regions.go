@@ -7,7 +7,7 @@ import (
 	"syscall"
 
 	"vnic.dev/vnic/internal/control"
-	"vnic.dev/vnic/rdma"
+	"vnic.dev/vnic/internal/rdma"
 )
 
 // Kinds of memory that an RDMA's memory regions are of. Another kind is another case of Node.regions.

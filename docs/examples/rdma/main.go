@@ -15,8 +15,8 @@ import (
 
 	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/rdma"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/rdma"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 	"net/netip"
 
 	"vnic.dev/vnic/internal/control"
-	"vnic.dev/vnic/rdma"
+	"vnic.dev/vnic/internal/rdma"
 )
 
 // give lets a peer that connects write to a buffer of a GPU, and returns when it says that it has: nobody's processor
