@@ -27,8 +27,8 @@ step 'memory, kernel-irqchip=split' '^kvm-clock' vnic boot --offline --accel kvm
   --qemu-arg -machine --qemu-arg kernel-irqchip=split -- sh /memory
 grep -q 'icmp_seq=10' out || failed memory
 
-# QEMU's SVM and KVM: an expected failure (docs/found.md); with it gone driver/pci.go needs no enter. An interrupt right
-# before the store hides it, and a device that is found again has it again.
+# QEMU's SVM and KVM: an expected failure (docs/found.md); with it gone internal/driver/pci.go needs no enter. An
+# interrupt right before the store hides it, and a device that is found again has it again.
 cat > ring <<'RING'
 for d in /sys/bus/pci/devices/*; do [ "$(cat $d/device)" != 0x1110 ] || gpu=$d; done
 for i in 1 2 3 4 5 6 7 8; do
@@ -38,7 +38,7 @@ done
 RING
 if vnic boot --offline --accel kvm --copy /outer/doorbell:/doorbell --copy /outer/ring:/ring \
   -- sh /ring > out 2>&1; then
-  echo "note: the first access to a BAR after an exception no longer ends a guest: docs/found.md, driver/pci.go"
+  echo "note: the first access to a BAR after an exception no longer ends a guest: docs/found.md, internal/driver/pci.go"
 else
   grep -q 'Suberror: 3' out && grep -q 'accel tcg' out || failed doorbell
   echo "ok   doorbell: $(grep 'Suberror' out | head -1), as expected"

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/stack"

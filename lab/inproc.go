@@ -4,7 +4,7 @@ import (
 	"errors"
 	"net"
 
-	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/scm"
 )
 

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"

@@ -13,8 +13,8 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/stack"

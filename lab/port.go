@@ -12,7 +12,7 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/wire"

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/rdma"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"

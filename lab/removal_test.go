@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/testkit"
 )
 

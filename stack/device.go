@@ -10,10 +10,10 @@ import (
 	"syscall"
 
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/diagnosis"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/splitter"
 )

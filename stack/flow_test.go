@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
-	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 )

@@ -4,8 +4,8 @@ import (
 	"context"
 	"net"
 
-	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/driver"
 )
 
 // NIC is the device under a stack: *driver.NIC, or a pair of them in memory (package stacktest). The stack owns it from

@@ -7,8 +7,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
-	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/splitter"
 )
 

@@ -4,8 +4,8 @@ import (
 	"sync"
 
 	"gvisor.dev/gvisor/pkg/buffer"
-	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/driver"
 )
 
 // maxSlots bounds a shadow queue's address space to 4 GiB.

@@ -12,7 +12,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
-	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 )

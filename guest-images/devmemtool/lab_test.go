@@ -9,8 +9,8 @@ import (
 	"sync"
 	"testing"
 
-	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"

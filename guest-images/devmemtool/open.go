@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/devmem/engine"
 	"vnic.dev/vnic/devmem/plain"
-	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/guest-images/kernelnic"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/stack"
 )
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/testkit"
 )
 

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/stack"
 )

@@ -13,9 +13,9 @@ import (
 
 	"vnic.dev/vnic/block"
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/kernelnic"
+	"vnic.dev/vnic/internal/driver"
 )
 
 // Names of the operations of a guest's agent; each is the Node's method of that name.

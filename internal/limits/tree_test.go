@@ -22,7 +22,7 @@ const many = 143
 var exceptions string
 
 // waits are the packages that wait for guests, NICs, QEMU and peers. Names are of folders, with all below them.
-var waits = []string{"block", "cmd/vnic", "collective", "internal/control", "devmem", "driver", "gpumem", "guest",
+var waits = []string{"block", "cmd/vnic", "collective", "internal/control", "devmem", "internal/driver", "gpumem", "guest",
 	"guest-images", "internal/proc", "lab", "loader", "nic", "qemu", "internal/rdma", "stack", "uplink", "vfiouser", "vhostuser",
 	"wire"}
 

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/stack"
 )

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/splitter"
 )
 

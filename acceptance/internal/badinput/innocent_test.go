@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/testkit"
 )
 

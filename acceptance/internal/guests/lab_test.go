@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/driver"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/guest-images/guestnvme"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"

@@ -13,7 +13,7 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/devmem/engine"
-	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/inuse"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"

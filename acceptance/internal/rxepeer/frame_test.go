@@ -18,8 +18,8 @@ import (
 
 	"github.com/gopacket/gopacket/pcapgo"
 
-	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/guest-images/session"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/stack"

@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines/machinetest"

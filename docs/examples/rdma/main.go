@@ -13,8 +13,8 @@ import (
 	"net/netip"
 	"os"
 
-	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/rdma"
 	"vnic.dev/vnic/lab"
 )

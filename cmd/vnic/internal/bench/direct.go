@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/splitter"

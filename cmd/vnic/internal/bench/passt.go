@@ -11,7 +11,7 @@ import (
 	"os"
 	"os/exec"
 
-	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/proc"
 	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/stack"

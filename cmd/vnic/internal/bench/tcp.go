@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/stack"

@@ -12,12 +12,12 @@ import (
 	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
-	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
-	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/cmd/vnic/internal/atexit"
-	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/sockfile"
 	"vnic.dev/vnic/internal/testkit"
