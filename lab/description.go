@@ -12,9 +12,9 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/pcie"
-	"vnic.dev/vnic/wire"
 )
 
 // MaxPorts is how many ports a lab has: the last byte of an address says which one it is, and some

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // What is set is said again in the same words.

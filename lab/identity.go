@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // AllowedMACs are those that guests may send from beside their NIC's own.

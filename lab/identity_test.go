@@ -7,10 +7,10 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/stack/gateway"
-	"vnic.dev/vnic/wire"
 )
 
 // attachAs has a guest on a port whose driver has another MAC than the NIC.

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"time"
 
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // Impairment is what the links of a lab do to the segments that guests send.

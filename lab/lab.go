@@ -12,10 +12,10 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/pcie"
 	"vnic.dev/vnic/shape"
-	"vnic.dev/vnic/wire"
 )
 
 // Lab is NICs and GPUs of guests, on a switch. Its methods may be called from any goroutine, Close

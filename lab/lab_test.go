@@ -10,10 +10,10 @@ import (
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/vfiouser/vfiotest"
-	"vnic.dev/vnic/wire"
 )
 
 func open(t *testing.T, d lab.Description, o lab.Options) *lab.Lab {

@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic"
-	"vnic.dev/vnic/wire"
 )
 
 // Port is a NIC of a lab: the device, and its end on the switch.

@@ -7,10 +7,10 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/uplink"
-	"vnic.dev/vnic/wire"
 )
 
 // second has the guests of a lab be others than those of a first.

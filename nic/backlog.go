@@ -5,7 +5,7 @@ import (
 	"sync"
 
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // maxBacklog is how many frames of the control channel wait for buffers; a driver has fewer

@@ -6,9 +6,9 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic/flows"
 	"vnic.dev/vnic/shape"
-	"vnic.dev/vnic/wire"
 )
 
 // rxQueue is a receive queue with what the port keeps for it, used under q's lock.

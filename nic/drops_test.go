@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic"
-	"vnic.dev/vnic/wire"
 )
 
 // books are the drops of two NICs: of the sender's queue, of the receiver's, and by reason at both links.

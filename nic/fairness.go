@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // Bounds of what a Sender knows of its receivers, and what it makes of that.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // waitable is a receive queue.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 type queueNamed string

@@ -1,9 +1,9 @@
 package nic
 
 import (
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic/flows"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // Each reason of a drop has a place in what is counted of a flow.

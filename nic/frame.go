@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // MaxHeader is the longest headers of a packet, in bytes: splitter reads no further.

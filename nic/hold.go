@@ -7,10 +7,10 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic/coalesce"
 	"vnic.dev/vnic/shape"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 const (

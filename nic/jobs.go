@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/control"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // SubmitJob implements control.Handler.

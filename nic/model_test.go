@@ -14,9 +14,9 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/nictest"
-	"vnic.dev/vnic/wire"
 )
 
 // This is a device model as small as one can be: its rings are slices, its registers methods. All

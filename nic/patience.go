@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // patienceSteps are in Limit.

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // steadyQueue is a transmit queue, and where it leads: it has as many frames of a size as its Sender takes.

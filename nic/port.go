@@ -12,11 +12,11 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic/flows"
 	"vnic.dev/vnic/pcie"
 	"vnic.dev/vnic/shape"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // Bounds of what a port holds.

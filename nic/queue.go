@@ -1,7 +1,7 @@
 package nic
 
 import (
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // RxQueue is a receive queue, as a device model gives it to its Port. The Port calls Put and Flush

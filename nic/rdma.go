@@ -11,10 +11,10 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem/mailbox"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic/rdma"
 	"vnic.dev/vnic/shape"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // roceBatch is how many frames of RDMA are under way, those that wait for a busy receiver included.

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // witness is another port, which counts how often the one beside it begins anew.

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // RxBase is the part of a receive queue that is the same in all device models: its lock, the list

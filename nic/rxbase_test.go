@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic"
-	"vnic.dev/vnic/wire"
 )
 
 // waitRing is a device model's receive queue, as far as waiting goes.

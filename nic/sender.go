@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // TxFrame is a frame on its way through a Sender.

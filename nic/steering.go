@@ -6,8 +6,8 @@ import (
 	"syscall"
 
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // steering is what a port does to packets because of commands: a State, and what is compiled from

@@ -5,9 +5,9 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic/flows"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // Transmitter is the port's end for one transmit queue: it belongs to that queue's goroutine, which

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // A frame on its way out and in again allocates nothing. (Several that go out with one call

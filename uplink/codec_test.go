@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // The bytes are those that Linux's own vxlan device sends and takes.

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 const (

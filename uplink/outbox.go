@@ -6,9 +6,9 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // outBatch is how many frames go to the carrier at once.

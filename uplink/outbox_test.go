@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // Ports have equal parts of the buffers, and one is left to the next port; who waits for his part is woken when half of

@@ -1,8 +1,8 @@
 package uplink
 
 import (
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // port is an uplink's end on the switch, for what goes out.

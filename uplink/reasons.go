@@ -4,8 +4,8 @@ import (
 	"log/slog"
 	"sync/atomic"
 
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic"
-	"vnic.dev/vnic/wire"
 )
 
 // reason says why an uplink itself dropped something.

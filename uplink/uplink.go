@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // Options are what an uplink has to know besides.

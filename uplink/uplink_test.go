@@ -17,8 +17,8 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/ownports"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // carriers are all that need nothing of the kernel, each as its two ends.

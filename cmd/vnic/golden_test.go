@@ -28,7 +28,7 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // The golden files are what a user sees of vnic: help, messages, exit statuses, JSON, metrics,

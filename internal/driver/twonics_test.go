@@ -12,11 +12,11 @@ import (
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/virtio"
 	"vnic.dev/vnic/pcie"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // station is a driver on vnic's own NIC, with a GPU, on a switch.

@@ -155,7 +155,7 @@ func TestForbiddenImportsAreFound(t *testing.T) {
 		"devmem":           "gvisor.dev/gvisor/pkg/tcpip",
 		"devmem/kernel":    "nic/gve internal/control",
 		"dma":              "virtq",
-		"internal/driver":  "wire nic",
+		"internal/driver":  "internal/wire nic",
 		"gpumem":           "vhostuser vfiouser",
 		"lab":              "qemu",
 		"new":              "dma",
@@ -167,7 +167,7 @@ func TestForbiddenImportsAreFound(t *testing.T) {
 		"stack":            "cmd/vnic",
 		"vhostuser":        "guest-images/agent vfiouser",
 		"virtq":            "vhostuser gpumem",
-		"wire":             "gpumem vfiouser",
+		"internal/wire":    "gpumem vfiouser",
 	} {
 		for i := range strings.FieldsSeq(imports) {
 			if !strings.HasPrefix(i, "gvisor.dev/") {

@@ -24,12 +24,12 @@ var exceptions string
 // waits are the packages that wait for guests, NICs, QEMU and peers. Names are of folders, with all below them.
 var waits = []string{"block", "cmd/vnic", "collective", "internal/control", "devmem", "internal/driver", "gpumem", "guest",
 	"guest-images", "internal/proc", "lab", "loader", "nic", "qemu", "internal/rdma", "stack", "uplink", "vfiouser", "vhostuser",
-	"wire"}
+	"internal/wire"}
 
 // forTests are folders in them that only tests have.
 var forTests = []string{"devmem/devmemtest", "devmem/kernel/clienttest", "devmem/kernel/kerneltest", "nic/nictest",
 	"stack/stacktest", "lab/labtest", "lab/machines/machinetest", "guest-images/gpudriver/gpudriver-test",
-	"guest/memory-conformance", "vfiouser/vfiotest", "wire/wiretest"}
+	"guest/memory-conformance", "vfiouser/vfiotest", "internal/wire/wiretest"}
 
 // TestNoTimeIsElsewhere finds constant times in the packages that wait for something: each is in list.go, or has a line
 // in testdata/exceptions.txt, which has "FILE NAME: TIME" below why; "FILE NAME" is all times of a table.

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/shape"
-	"vnic.dev/vnic/wire"
 )
 
 // flow is a transfer, in a world where time passes by events alone: packets leave over one route and arrive over

@@ -7,9 +7,9 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/pcie"
-	"vnic.dev/vnic/wire"
 )
 
 // YAML is the lab as a file in which everything is said.

@@ -10,10 +10,10 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/vfiouser"
-	"vnic.dev/vnic/wire"
 )
 
 // ctl drives a device's control plane as a driver does: registers, admin queue, doorbells, over memory of its own.

@@ -12,12 +12,12 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/scm"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/shape"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/pci"
-	"vnic.dev/vnic/wire"
 )
 
 // Options say what a device is.

@@ -4,9 +4,9 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // fuzzGuests makes a guest whose rings are to be attacked, with its memory partly filled by frames,

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // suiteGuest is a nictest.Guest: a driver that fills rings by hand, and sees each descriptor that the device sees.

@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic/nictest"
-	"vnic.dev/vnic/wire"
 )
 
 // options gives the ids of DESCRIBE_DEVICE's options, and the mask of DQO_RDA.

@@ -5,9 +5,9 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/flows"
-	"vnic.dev/vnic/wire"
 )
 
 // Invariant: nic: The account of flows has each packet once, by flow, direction and queue, with the memory where its

@@ -15,9 +15,9 @@ import (
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic/flows"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // holdFor is for how long merges stay open in these tests, by a clock that only the test turns. It is as well how often

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // PayloadBuf is the size of a payload buffer of a split queue.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // Quiet is a wire.Tap that only counts, for tests of what a tap may cost.

@@ -1,6 +1,6 @@
 package nictest
 
-import "vnic.dev/vnic/wire"
+import "vnic.dev/vnic/internal/wire"
 
 // Witness is a port of a switch that drops what comes, and gets the link of each other port whose guest begins anew
 // (wire.RestartObserver).

@@ -12,9 +12,9 @@ import (
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/pcie"
-	"vnic.dev/vnic/wire"
 )
 
 // Memory is what a guest has: RAM, which a test allocates from its start on, and maybe a GPU. Its methods fail the

@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/epoch"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // Bounds of what a port holds.

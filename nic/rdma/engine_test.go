@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 const memSize = 1 << 20

@@ -7,7 +7,7 @@ import (
 
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // Pieces of the victim's memory in FuzzReceive; all else is nobody's.

@@ -11,8 +11,8 @@ import (
 
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // goldenHeads are the headers behind UDP of each frame that TestGoldenFrames' messages are made of, as tables 5, 27, 30

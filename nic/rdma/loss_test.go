@@ -11,7 +11,7 @@ import (
 
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // Invariant: nic/rdma: Whatever packet of a message is lost, its bytes arrive once, and the loss costs at most a window

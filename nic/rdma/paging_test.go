@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/gpumem/mailbox"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // A GPU of the tests is the upper half of the guest's memory: what it has there stands for memory that only the NIC and

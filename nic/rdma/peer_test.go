@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // victim is an end whose queue pair's peer is the test: it makes each frame by hand. A second queue pair beside it has

@@ -5,8 +5,8 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // Receive takes a frame that came for the port to RoCEv2's port, while the Engine is active, and says whether it was

@@ -6,8 +6,8 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // slot is a frame under way. Its payload was copied to here: what is on its way does not change with the memory that it

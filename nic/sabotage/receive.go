@@ -2,9 +2,9 @@ package sabotage
 
 import (
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // fcsLen is the length of Ethernet's frame check sequence (IEEE 802.3, clause 3.2.9), which a NIC takes off, and does

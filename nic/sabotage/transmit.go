@@ -2,9 +2,9 @@ package sabotage
 
 import (
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // incomplete is a transmit queue that does not give some frames back to its driver.

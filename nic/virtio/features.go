@@ -1,8 +1,8 @@
 package virtio
 
 import (
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // Feature bits of virtio-net (virtio 1.3, 5.1.3) and of the ring (6) that this device knows.

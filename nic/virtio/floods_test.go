@@ -13,11 +13,11 @@ import (
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/dhcp4"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/stack/gateway"
 	"vnic.dev/vnic/virtq"
-	"vnic.dev/vnic/wire"
 )
 
 var (

@@ -15,10 +15,10 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/virtq"
-	"vnic.dev/vnic/wire"
 )
 
 // fuzzPatience is short: a hostile guest's frames that wait are no use.

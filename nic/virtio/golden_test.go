@@ -9,10 +9,10 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/golden"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/virtio"
 	"vnic.dev/vnic/vhostuser"
-	"vnic.dev/vnic/wire"
 )
 
 // TestGolden holds that a device offers what was frozen: feature bits, protocol features, queues, and no

@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic/nictest"
-	"vnic.dev/vnic/wire"
 )
 
 // A frontend that hangs up, and one that resets its device, have left nothing with other ports.

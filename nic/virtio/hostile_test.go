@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/virtq"
-	"vnic.dev/vnic/wire"
 )
 
 // Invariant: nic/virtio: A hostile guest harms its own queues only.

@@ -7,9 +7,9 @@ import (
 
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/vhostuser"
-	"vnic.dev/vnic/wire"
 )
 
 // pause is what QEMU sends when its guest is stopped (QMP stop, a migration): vhost_net_stop. It says where the rings

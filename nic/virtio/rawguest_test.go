@@ -17,13 +17,13 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/nic/virtio"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/vhostuser"
 	"vnic.dev/vnic/virtq"
-	"vnic.dev/vnic/wire"
 )
 
 var le = binary.LittleEndian

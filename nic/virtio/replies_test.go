@@ -5,8 +5,8 @@ import (
 
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic/nictest"
-	"vnic.dev/vnic/wire"
 )
 
 // ask sends requests with numbers from seq on, and does not wait for the answers.

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/virtq"
-	"vnic.dev/vnic/wire"
 )
 
 // Where a guest has memory besides rawMem.

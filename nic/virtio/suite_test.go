@@ -6,8 +6,8 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic/nictest"
-	"vnic.dev/vnic/wire"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

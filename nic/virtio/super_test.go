@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // A super-packet is cut where it is longer than its gso_size, and judged by what it is then: one that is shorter is one

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/virtq"
-	"vnic.dev/vnic/wire"
 )
 
 // txBatch is how many frames are under way at one time, those that wait for a busy receiver

@@ -13,8 +13,8 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 var broadcastMAC = wire.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}

@@ -6,8 +6,8 @@ import (
 	"log/slog"
 	"net/netip"
 
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/stack/gateway"
-	"vnic.dev/vnic/wire"
 )
 
 // A gateway for two guests, of which one has a name and can be reached from the host.

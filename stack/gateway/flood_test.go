@@ -12,9 +12,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/stack/internal/ether"
-	"vnic.dev/vnic/wire"
 )
 
 // Fragments that never become whole take no more than netstack gives them.

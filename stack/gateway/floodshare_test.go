@@ -16,7 +16,7 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // floodShares has TestFloodsLeaveShares run: it judges speed, and takes minutes (acceptance/56-floods.sh).

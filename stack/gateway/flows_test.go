@@ -18,8 +18,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/stack/internal/ether"
-	"vnic.dev/vnic/wire"
 )
 
 // noise is n bytes that differ from run to run of the sequence.

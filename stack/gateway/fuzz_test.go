@@ -10,8 +10,8 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // unstarted is a gateway whose handlers can be called.

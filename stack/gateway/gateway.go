@@ -20,9 +20,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/stack/internal/ether"
 	"vnic.dev/vnic/stack/internal/netlog"
-	"vnic.dev/vnic/wire"
 )
 
 // abortAgain is the interval at which an endpoint is looked for that netstack is making, to be aborted.

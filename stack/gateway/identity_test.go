@@ -8,8 +8,8 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // checked is the link of guest n, which may send from its own addresses only.

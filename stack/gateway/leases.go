@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 const (

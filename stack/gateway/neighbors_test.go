@@ -10,9 +10,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/stack/internal/ether"
-	"vnic.dev/vnic/wire"
 )
 
 // The gateway answers for its own addresses, and for no other.

@@ -10,7 +10,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // ErrBadOptions is what New returns for options that contradict themselves.

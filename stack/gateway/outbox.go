@@ -11,9 +11,9 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 const (

@@ -12,9 +12,9 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 func TestFilter(t *testing.T) {

@@ -22,11 +22,11 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
+	"vnic.dev/vnic/internal/wire/wiretest"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/stack/internal/ether"
-	"vnic.dev/vnic/wire"
-	"vnic.dev/vnic/wire/wiretest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -31,8 +31,8 @@ var mutants = []mutant{
 		{"virtq/virtq.go", "MaxDescriptors = 1024", "MaxDescriptors = 32768"},
 		{"virtq/virtq.go", "MaxSegments = 4 * MaxDescriptors", "MaxSegments = 1 << 30"}}},
 	{"control frames pass", "a control frame$", []edit{
-		{"wire/link.go", "h.EtherType == EtherTypeControl || p.Header[12]", "p.Src == p.Dst && p.Header[12]"},
-		{"wire/link.go", "p.Dst == ControlMAC || p.Src == ControlMAC {", "false {"}}},
+		{"internal/wire/link.go", "h.EtherType == EtherTypeControl || p.Header[12]", "p.Src == p.Dst && p.Header[12]"},
+		{"internal/wire/link.go", "p.Dst == ControlMAC || p.Src == ControlMAC {", "false {"}}},
 	{"nobody is slow", "10 buffers a second", []edit{{"nic/fairness.go", "2*most.taken >= offered", "offered >= 0"}}},
 	{"all is said", "a connection$",
 		[]edit{{"cmd/vnic/internal/serve/quiet.go", "const quietBurst = 100", "const quietBurst = 1 << 30"}}},
@@ -43,7 +43,7 @@ var mutants = []mutant{
 	{"all that a driver does wrong is said", "the longest admin queue",
 		[]edit{{"nic/loglimit.go", "if now.Before(l.next) {", "if false {"}}},
 	{"anybody is whoever they say", "an innocent guest's address as source",
-		[]edit{{"wire/link.go", "before = p; !l.who.passes(p)", "before = p; false"}}},
+		[]edit{{"internal/wire/link.go", "before = p; !l.who.passes(p)", "before = p; false"}}},
 	{"any number of flows", "datagrams of two thousand flows",
 		[]edit{{"stack/gateway/gateway.go", "newQuota(maxUDP,", "newQuota(1<<20,"}}},
 	{"any number of questions", "questions, to others and of no sense", []edit{

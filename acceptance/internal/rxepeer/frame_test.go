@@ -21,9 +21,9 @@ import (
 	"vnic.dev/vnic/guest-images/session"
 	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire/capture"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/stack"
-	"vnic.dev/vnic/wire/capture"
 )
 
 var write = flag.Bool("frames", false, "write testdata/frames.txt anew, of what rxe sends in this run")

@@ -10,9 +10,9 @@ import (
 
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines/machinetest"
-	"vnic.dev/vnic/wire"
 )
 
 const (

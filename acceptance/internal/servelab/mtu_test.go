@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines/machinetest"
-	"vnic.dev/vnic/wire"
 )
 
 // The kernel's drivers raise the MTU to what the NIC says it has at most, and no further. A packet as long as that

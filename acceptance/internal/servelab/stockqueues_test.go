@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // counts are of the first NIC's queues: packets received and sent by vnic's counters, interrupts of

@@ -3,8 +3,8 @@ package bench
 import (
 	"encoding/binary"
 
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 const (

@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/wire"
 )
 
 // testpmd is a run of DPDK's dpdk-testpmd, which forwards between two ports when it is told to. It needs no huge pages

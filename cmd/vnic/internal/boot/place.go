@@ -10,10 +10,10 @@ import (
 	"strings"
 
 	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/stack/gateway"
-	"vnic.dev/vnic/wire"
 )
 
 // place is what a guest has on the switch.

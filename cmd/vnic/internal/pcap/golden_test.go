@@ -20,7 +20,8 @@ import (
 )
 
 // TestGoldenCaptures holds that the structure of a run's capture is the one that was frozen: its blocks, interfaces and
-// options, and the forms that the parts of comments have. The bytes, and what is lost, are frozen by wire/capture.
+// options, and the forms that the parts of comments have. The bytes, and what is lost, are frozen by
+// internal/wire/capture.
 func TestGoldenCaptures(t *testing.T) {
 	got := make(map[string]string)
 	for name, change := range map[string]func(*run.Options, *pcap.Options){

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
+	"vnic.dev/vnic/internal/wire/capture"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/vfiouser/vfiotest"
-	"vnic.dev/vnic/wire"
-	"vnic.dev/vnic/wire/capture"
 )
 
 // TestEightGuestsAreNotHeldUp: eight guests with real NICs move bytes at the same time while a

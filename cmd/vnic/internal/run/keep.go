@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 
 	"vnic.dev/vnic/internal/control"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // keep makes a file that outlives the run, in a directory that a user can tell apart from other runs'.

@@ -16,8 +16,8 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire/capture"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire/capture"
 )
 
 // captured is a frame of a file.

@@ -16,11 +16,11 @@ import (
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/qemu"
-	"vnic.dev/vnic/wire"
 )
 
 // guest is one guest's end of a transfer: transfer.Node, here or behind the results channel.

@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/flows"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // Flows is who sent what to whom, as the NICs have counted it since they were made.

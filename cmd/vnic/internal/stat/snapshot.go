@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/stack/gateway"
-	"vnic.dev/vnic/wire"
 )
 
 // Port is what is to be shown of a port of the switch.

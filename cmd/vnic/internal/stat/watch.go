@@ -3,10 +3,10 @@ package stat
 import (
 	"io"
 
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/stack/gateway"
-	"vnic.dev/vnic/wire"
 )
 
 // Watch has s show all ports on a lab's switch, and its links if somebody has said what there is, until what it gives

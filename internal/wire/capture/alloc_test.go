@@ -8,7 +8,7 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // stuck is a writer that takes nothing until it is told to.

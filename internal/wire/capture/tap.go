@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // iface is one direction of a port, an interface in the file.

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/golden"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // TestGolden holds that the blocks of a file are those that were frozen, byte for byte. The clock is synctest's.

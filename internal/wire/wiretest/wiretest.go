@@ -3,7 +3,7 @@
 // The package is not API (README, Stability).
 package wiretest
 
-import "vnic.dev/vnic/wire"
+import "vnic.dev/vnic/internal/wire"
 
 // Send sends a packet, again while it meets a busy port, and says what became of it.
 func Send(l *wire.Link, w *wire.Worker, p *wire.Packet) wire.Verdict {

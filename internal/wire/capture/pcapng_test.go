@@ -18,7 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // contents is all that a file says, as pcapgo reads it.

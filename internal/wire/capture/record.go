@@ -4,8 +4,8 @@ import (
 	"sync/atomic"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // Bounds of what a record tells; the rest is only counted.

@@ -12,7 +12,7 @@ import (
 
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/outfile"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // MaxPayload is the most of a packet's payload that can be captured: all of it.

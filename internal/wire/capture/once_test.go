@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // A frame is there once, with what became of it at both ends: whole, cut into pieces for one who takes no GSO packets,

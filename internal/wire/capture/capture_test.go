@@ -18,8 +18,8 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // TestFileTellsWhatPassed: each frame is there as it left and as it came, in the order in which

@@ -2,8 +2,8 @@ package capture
 
 import (
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
 // Of RoCEv2 (IBA Volume 1, annex A17) headers go on behind UDP's, in what is payload to everybody else, and who

@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"time"
 
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // writer is what the writing goroutine owns.

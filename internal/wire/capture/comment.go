@@ -4,7 +4,7 @@ import (
 	"strconv"
 
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/wire"
 )
 
 // text is a comment in the making. It is made for each packet, which fmt takes longer for than all
