@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire/uplink"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
-	"vnic.dev/vnic/uplink"
 )
 
 // add makes a device of the kernel in this thread's network namespace, with addresses, and brings it up.

@@ -3,7 +3,7 @@ package lab
 import (
 	"io"
 
-	"vnic.dev/vnic/uplink"
+	"vnic.dev/vnic/internal/wire/uplink"
 )
 
 // MaxUplinks is how many uplinks a lab has.

@@ -8,9 +8,9 @@ import (
 
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire"
+	"vnic.dev/vnic/internal/wire/uplink"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
-	"vnic.dev/vnic/uplink"
 )
 
 // second has the guests of a lab be others than those of a first.

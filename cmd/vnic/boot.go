@@ -16,9 +16,9 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/internal/wire/uplink"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/qemu"
-	"vnic.dev/vnic/uplink"
 )
 
 // exitStatus is the status of a program that ran in a guest: the command's own, and nothing to complain of.

@@ -20,9 +20,9 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/serve"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/internal/wire/uplink"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/qemu"
-	"vnic.dev/vnic/uplink"
 )
 
 const capabilitiesFlag = "--print-capabilities"

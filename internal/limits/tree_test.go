@@ -23,7 +23,7 @@ var exceptions string
 
 // waits are the packages that wait for guests, NICs, QEMU and peers. Names are of folders, with all below them.
 var waits = []string{"block", "cmd/vnic", "collective", "internal/control", "devmem", "internal/driver", "gpumem", "guest",
-	"guest-images", "internal/proc", "lab", "loader", "nic", "qemu", "internal/rdma", "stack", "uplink", "vfiouser", "vhostuser",
+	"guest-images", "internal/proc", "lab", "loader", "nic", "qemu", "internal/rdma", "stack", "internal/wire/uplink", "vfiouser", "vhostuser",
 	"internal/wire"}
 
 // forTests are folders in them that only tests have.

@@ -16,10 +16,10 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/wire/uplink"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/stack"
-	"vnic.dev/vnic/uplink"
 )
 
 // With Options.Half only one of the lab's two guests is here; the other one is on another host, whose vnic runs it by

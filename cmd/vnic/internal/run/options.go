@@ -15,10 +15,10 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/limit"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/wire/uplink"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/qemu"
-	"vnic.dev/vnic/uplink"
 )
 
 // Options are the flags of `vnic run`.

@@ -12,9 +12,9 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire/uplink"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
-	"vnic.dev/vnic/uplink"
 )
 
 // guestAs has machine i of a network of several vnics at the only port of one.
