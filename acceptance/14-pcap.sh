@@ -130,7 +130,7 @@ holds "$work/run.json" "$(devmem_proof 0)" 'pcap.packets == 0' 'pcap.missed > 0'
   fail "not told once"; }
 
 echo "== allocations per packet, with a tap and without"
-tools/with-tools go test -count=1 -v -run 'Alloc' ./internal/wire ./internal/wire/capture ./nic/virtio ./nic/gve | \
+tools/with-tools go test -count=1 -v -run 'Alloc' ./internal/wire ./internal/wire/capture ./internal/nic/virtio ./internal/nic/gve | \
   grep '^--- \|^ok\|^FAIL' | tee "$work/alloc"
 ! grep -q FAIL "$work/alloc" && grep -q 'TestTapAllocatesNothing' "$work/alloc" || fail "a packet costs allocations"
 echo PASS

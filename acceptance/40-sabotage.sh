@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # "--sabotage": faults of the NIC, and who sees them.
-# - The case of nic/nictest that is named of each fault fails with it, on each model, and passes without.
+# - The case of internal/nic/nictest that is named of each fault fails with it, on each model, and passes without.
 # - The case of the kernel's selftests that is named passes three times in a row without a fault, and fails the first
 #   time with it, on each model that the table names.
 # ACCEPTANCE=40 alone takes a quarter of an hour, on a machine that does nothing else. MODELS="gve virtio"
@@ -8,7 +8,7 @@
 . "$(dirname "$0")/lib.sh"
 
 echo "== the suite of the NIC"
-within 300 tools/with-tools go test -vet=off -count=1 -run '^TestSuiteSeesSabotage$' ./nic/gve ./nic/virtio
+within 300 tools/with-tools go test -vet=off -count=1 -run '^TestSuiteSeesSabotage$' ./internal/nic/gve ./internal/nic/virtio
 
 echo "== the kernel's tests"
 "$vnic" selftest --sabotage list > "$work/faults"

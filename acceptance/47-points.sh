@@ -68,7 +68,7 @@ prints 'no account' 0 'total_received=3000000' "$vnic" boot --guests 2 --flows 0
 silent 'no account' 'who sent what'
 prints 'flows out of range' 2 '^vnic: --flows 99999' "$vnic" boot --flows 99999 -- true
 prints 'a flood costs nothing more' 0 '^--- PASS: TestFlood' \
-  tools/with-tools go test -count=1 -run TestFlood -v ./nic/flows
+  tools/with-tools go test -count=1 -run TestFlood -v ./internal/nic/flows
 
 mkdir "$work/forty"
 (cd "$work/forty" && files_of "$root/docs/forty-lines.md")

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/nic"
 )
 
 // BenchmarkCarry is what a snapshot of all links costs where 250 ports with 4 queue pairs each have moved payload of

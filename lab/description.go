@@ -12,8 +12,8 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/pcie"
 )
 
@@ -111,7 +111,7 @@ type NIC struct {
 	// Link is impairment, in either direction, and which source addresses the guest's frames may have. Its Identity is
 	// completed: nil stands for MAC alone.
 	Link wire.LinkOptions
-	// Sabotage is a fault that the NIC is made with (package nic/sabotage); nil: none.
+	// Sabotage is a fault that the NIC is made with (package internal/nic/sabotage); nil: none.
 	Sabotage *nic.Sabotage
 }
 

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/nic"
 )
 
 // linkSetting is a word for what a link does to what its port sends, and how it is read and written.

@@ -12,8 +12,8 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/pcie"
 	"vnic.dev/vnic/shape"
 )

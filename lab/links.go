@@ -8,7 +8,7 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/control"
-	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/pcie"
 	"vnic.dev/vnic/shape"
 )

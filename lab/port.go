@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/nic"
 )
 
 // Port is a NIC of a lab: the device, and its end on the switch.
@@ -131,8 +131,8 @@ func (p *Port) Rate() float64 { return p.desc.Rate }
 // NIC is the port's end on the wire: counters, flow counters, link.
 func (p *Port) NIC() *nic.Port { return p.dev.Port() }
 
-// Device is the NIC itself, for what only one device model has: methods of nic/virtio's or
-// nic/gve's Device.
+// Device is the NIC itself, for what only one device model has: methods of internal/nic/virtio's or
+// internal/nic/gve's Device.
 func (p *Port) Device() any { return p.dev }
 
 // Space is the guest's memory, as far as it is shared with the NIC.

@@ -1,7 +1,7 @@
 package lab
 
 import (
-	"vnic.dev/vnic/nic/sabotage"
+	"vnic.dev/vnic/internal/nic/sabotage"
 )
 
 // Sabotage has all NICs be made with a fault whose model can have it; seed says which frames it hits. For one NIC alone

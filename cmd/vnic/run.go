@@ -19,8 +19,8 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/internal/nic/sabotage"
 	"vnic.dev/vnic/internal/wire/uplink"
-	"vnic.dev/vnic/nic/sabotage"
 )
 
 func runCommand() *cobra.Command {

@@ -18,9 +18,9 @@ import (
 	kreport "vnic.dev/vnic/cmd/vnic/internal/selftest/report"
 	kselftest "vnic.dev/vnic/cmd/vnic/internal/selftest/results"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/nic/sabotage"
 	"vnic.dev/vnic/internal/outfile"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/nic/sabotage"
 )
 
 func selftestCommand() *cobra.Command {

@@ -11,10 +11,10 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/nic"
+	"vnic.dev/vnic/internal/nic/virtio"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/nic"
-	"vnic.dev/vnic/nic/virtio"
 	"vnic.dev/vnic/pcie"
 	"vnic.dev/vnic/splitter"
 )

@@ -140,7 +140,7 @@ func suiteCases(f *ast.File) map[string]string {
 	if f.Name.Name != "nictest" {
 		return cases
 	}
-	dir := filepath.Join(root, "nic/nictest/suite.go")
+	dir := filepath.Join(root, "internal/nic/nictest/suite.go")
 	suite, err := parser.ParseFile(token.NewFileSet(), dir, nil, 0)
 	if err != nil {
 		return cases // then the caller finds no test
@@ -187,7 +187,7 @@ What holds, and the tests that hold it. This page is made of the comments above 
 	"`internal/invariants`" + `):
 change it there, and write it with ` + "`go test ./internal/invariants -update`" + `.
 
-` + "`TestNIC/...`" + ` are cases of the suite in ` + "`nic/nictest`" + `, which each device model passes.
+` + "`TestNIC/...`" + ` are cases of the suite in ` + "`internal/nic/nictest`" + `, which each device model passes.
 
 Behind a sentence stands by what alone it is held: (long) by tests that VNIC_LONG asks for, which nearly all of them do
 because they boot guests, and are not in ` + "`acceptance/internal/guests`" + `; (script) by a script of ` + "`acceptance`" + `.

@@ -151,23 +151,23 @@ func TestImportsPointDown(t *testing.T) {
 // know.
 func TestForbiddenImportsAreFound(t *testing.T) {
 	for name, imports := range map[string]string{
-		"internal/control": "vhostuser virtq vfiouser",
-		"devmem":           "gvisor.dev/gvisor/pkg/tcpip",
-		"devmem/kernel":    "nic/gve internal/control",
-		"dma":              "virtq",
-		"internal/driver":  "internal/wire nic",
-		"gpumem":           "vhostuser vfiouser",
-		"lab":              "qemu",
-		"new":              "dma",
-		"nic":              "nic/virtio vhostuser vfiouser internal/golden",
-		"nic/gve":          "vhostuser virtq nic/virtio",
-		"nic/virtio":       "nic/gve guest-images/agent vfiouser",
-		"qemu":             "nic/virtio",
-		"splitter":         "virtq vfiouser",
-		"stack":            "cmd/vnic",
-		"vhostuser":        "guest-images/agent vfiouser",
-		"virtq":            "vhostuser gpumem",
-		"internal/wire":    "gpumem vfiouser",
+		"internal/control":    "vhostuser virtq vfiouser",
+		"devmem":              "gvisor.dev/gvisor/pkg/tcpip",
+		"devmem/kernel":       "internal/nic/gve internal/control",
+		"dma":                 "virtq",
+		"internal/driver":     "internal/wire internal/nic",
+		"gpumem":              "vhostuser vfiouser",
+		"lab":                 "qemu",
+		"new":                 "dma",
+		"internal/nic":        "internal/nic/virtio vhostuser vfiouser internal/golden",
+		"internal/nic/gve":    "vhostuser virtq internal/nic/virtio",
+		"internal/nic/virtio": "internal/nic/gve guest-images/agent vfiouser",
+		"qemu":                "internal/nic/virtio",
+		"splitter":            "virtq vfiouser",
+		"stack":               "cmd/vnic",
+		"vhostuser":           "guest-images/agent vfiouser",
+		"virtq":               "vhostuser gpumem",
+		"internal/wire":       "gpumem vfiouser",
 	} {
 		for i := range strings.FieldsSeq(imports) {
 			if !strings.HasPrefix(i, "gvisor.dev/") {
@@ -179,7 +179,7 @@ func TestForbiddenImportsAreFound(t *testing.T) {
 			}
 		}
 	}
-	test := pkg{ImportPath: module + "virtq", TestImports: []string{module + "nic"}}
+	test := pkg{ImportPath: module + "virtq", TestImports: []string{module + "internal/nic"}}
 	if len(broken(&test)) != 1 {
 		t.Errorf("%+v: %q", test, broken(&test))
 	}

@@ -23,11 +23,11 @@ var exceptions string
 
 // waits are the packages that wait for guests, NICs, QEMU and peers. Names are of folders, with all below them.
 var waits = []string{"block", "cmd/vnic", "collective", "internal/control", "devmem", "internal/driver", "gpumem", "guest",
-	"guest-images", "internal/proc", "lab", "loader", "nic", "qemu", "internal/rdma", "stack", "internal/wire/uplink", "vfiouser", "vhostuser",
+	"guest-images", "internal/proc", "lab", "loader", "internal/nic", "qemu", "internal/rdma", "stack", "internal/wire/uplink", "vfiouser", "vhostuser",
 	"internal/wire"}
 
 // forTests are folders in them that only tests have.
-var forTests = []string{"devmem/devmemtest", "devmem/kernel/clienttest", "devmem/kernel/kerneltest", "nic/nictest",
+var forTests = []string{"devmem/devmemtest", "devmem/kernel/clienttest", "devmem/kernel/kerneltest", "internal/nic/nictest",
 	"stack/stacktest", "lab/labtest", "lab/machines/machinetest", "guest-images/gpudriver/gpudriver-test",
 	"guest/memory-conformance", "vfiouser/vfiotest", "internal/wire/wiretest"}
 

@@ -6,8 +6,8 @@ import (
 
 	"gvisor.dev/gvisor/pkg/buffer"
 
+	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/stack/internal/ether"
 )
 

@@ -21,10 +21,10 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/internal/wire/wiretest"
-	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/stack/internal/ether"
 )

@@ -23,7 +23,7 @@ type edit struct{ file, old, new string }
 
 // Two bounds are not among them, as rows cannot see them any more: patience, since a slow receiver gives up its frames
 // to those of others long before that, and that a refused walk is not walked again, which costs too little to stand out
-// (tests of nic and nic/virtio count what waits, and the walks).
+// (tests of nic and internal/nic/virtio count what waits, and the walks).
 var mutants = []mutant{
 	{"regions of any size", "a region that is no whole page",
 		[]edit{{"vhostuser/memory.go", "(r.GPA|r.Size|r.Offset)%pageSize != 0", "false"}}},
@@ -33,15 +33,15 @@ var mutants = []mutant{
 	{"control frames pass", "a control frame$", []edit{
 		{"internal/wire/link.go", "h.EtherType == EtherTypeControl || p.Header[12]", "p.Src == p.Dst && p.Header[12]"},
 		{"internal/wire/link.go", "p.Dst == ControlMAC || p.Src == ControlMAC {", "false {"}}},
-	{"nobody is slow", "10 buffers a second", []edit{{"nic/fairness.go", "2*most.taken >= offered", "offered >= 0"}}},
+	{"nobody is slow", "10 buffers a second", []edit{{"internal/nic/fairness.go", "2*most.taken >= offered", "offered >= 0"}}},
 	{"all is said", "a connection$",
 		[]edit{{"cmd/vnic/internal/serve/quiet.go", "const quietBurst = 100", "const quietBurst = 1 << 30"}}},
 	{"all refusals of a connection are said", "a region that is no whole page",
 		[]edit{{"internal/peer/refusals.go", "const MaxRefusalLogs = 16", "const MaxRefusalLogs = 1 << 30"}}},
 	{"all that a queue meets is said", "a bad chain, and the ring set up again",
-		[]edit{{"nic/loglimit.go", "if now.Before(l.next) {", "if false {"}}},
+		[]edit{{"internal/nic/loglimit.go", "if now.Before(l.next) {", "if false {"}}},
 	{"all that a driver does wrong is said", "the longest admin queue",
-		[]edit{{"nic/loglimit.go", "if now.Before(l.next) {", "if false {"}}},
+		[]edit{{"internal/nic/loglimit.go", "if now.Before(l.next) {", "if false {"}}},
 	{"anybody is whoever they say", "an innocent guest's address as source",
 		[]edit{{"internal/wire/link.go", "before = p; !l.who.passes(p)", "before = p; false"}}},
 	{"any number of flows", "datagrams of two thousand flows",

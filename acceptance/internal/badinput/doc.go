@@ -13,7 +13,8 @@
 // without a row says why (norow_test.go). Rows of gVNICs have a server and innocent guests of that model.
 //
 // A row stands for a class at a layer, by what it costs a process. That inputs of all shapes are refused is tested where
-// they are: packages vhostuser, vfiouser, virtq, nic/virtio, nic/gve and control have tables of hostile peers.
+// they are: packages vhostuser, vfiouser, virtq, internal/nic/virtio, internal/nic/gve and control have tables of
+// hostile peers.
 //
 // A row does what it does a thousand times, or once where it has the most of everything: the largest ring, the most
 // regions or mappings, the longest chains.

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
 )
 

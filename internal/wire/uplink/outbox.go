@@ -6,8 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
 )
 

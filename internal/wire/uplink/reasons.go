@@ -4,8 +4,8 @@ import (
 	"log/slog"
 	"sync/atomic"
 
+	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/nic"
 )
 
 // reason says why an uplink itself dropped something.

@@ -14,10 +14,10 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/internal/wire/wiretest"
-	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
 )
 

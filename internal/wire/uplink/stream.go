@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/ownports"
 	"vnic.dev/vnic/internal/sockfile"
-	"vnic.dev/vnic/nic"
 )
 
 // stream is a connection to one peer at a time.

@@ -34,7 +34,7 @@ var patience = 10 * time.Second
 
 // A unit is what a part is made of: a script, a package's long tests, or its fuzz targets.
 type unit struct {
-	name    string // acceptance/1-demo.sh, "go ./nic", "fuzz ./nic"
+	name    string // acceptance/1-demo.sh, "go ./internal/nic", "fuzz ./internal/nic"
 	seconds int
 }
 

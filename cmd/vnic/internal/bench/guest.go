@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/nic/virtio"
 	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/nic/virtio"
 	"vnic.dev/vnic/vhostuser"
 	"vnic.dev/vnic/virtq"
 )

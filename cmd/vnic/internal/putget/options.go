@@ -65,7 +65,7 @@ const (
 	maxRounds = 1 << 20
 
 	// overhead is what a frame has at most besides payload: the headers of IPv6 and UDP, BTH, RETH, immediate data and
-	// ICRC. The NIC counts so for both IP versions (package nic/rdma).
+	// ICRC. The NIC counts so for both IP versions (package internal/nic/rdma).
 	overhead = 40 + 8 + 12 + 16 + 4 + 4
 )
 

@@ -7,8 +7,8 @@ import (
 
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/nic"
 )
 
 // flowCounters count the measured connection, and nothing else, on the NICs of the ends that are here.

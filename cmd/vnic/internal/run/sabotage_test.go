@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"vnic.dev/vnic/internal/nic/sabotage"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/nic/sabotage"
 )
 
 // With a fault of which the proof says something a run fails, and with the others it passes, as docs/sabotage.md says.

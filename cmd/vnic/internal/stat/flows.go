@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/nic"
+	"vnic.dev/vnic/internal/nic/flows"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/nic"
-	"vnic.dev/vnic/nic/flows"
 	"vnic.dev/vnic/splitter"
 )
 

@@ -6,9 +6,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"vnic.dev/vnic/internal/nic"
+	"vnic.dev/vnic/internal/nic/flows"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/nic"
-	"vnic.dev/vnic/nic/flows"
 	"vnic.dev/vnic/splitter"
 )
 

@@ -3,9 +3,9 @@ package stat
 import (
 	"io"
 
+	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/stack/gateway"
 )
 

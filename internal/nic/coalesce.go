@@ -1,0 +1,311 @@
+package nic
+
+import (
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/nic/coalesce"
+	"vnic.dev/vnic/internal/wire"
+	"vnic.dev/vnic/splitter"
+)
+
+const (
+	// maxMerges is how many merges, of as many flows, are under way on a queue: as many as Linux's
+	// GRO keeps of flows with the same bits of their hash (MAX_GRO_SKBS).
+	maxMerges = 8
+	// lookAhead is how many packets behind one are looked at for the next of its flow, before a merge
+	// begins: flows of one sender seldom alternate in more than that.
+	lookAhead = maxMerges
+	// mergeSegments is how many pieces of the senders' memory a merge's payload lies in.
+	mergeSegments = dma.KeepSegments
+)
+
+// merger merges frames of one flow to GSO packets (receive coalescing) on their way to a receive
+// queue, under its lock. What it has taken it puts into the queue before the queue's run of the batch
+// ends, unless merges may outlive their batch (hold.go).
+type merger struct {
+	limits wire.Limits // of the driver, for this run
+	holds  bool        // merges outlive their batch
+	open   []merge     // as long as there may be
+	n      int         // of open, oldest first
+	next   []int32     // for each packet of the batch that a merge has taken, the next one of that merge
+	pkt    wire.Packet
+	hdr    [splitter.MaxHeader]byte
+	store  *store // of what outlives its batch; made when first needed
+}
+
+// merge is a merge under way: frames of a batch, and of those before, which are put into the queue
+// together.
+type merge struct {
+	coalesce.Merge
+	route       route
+	first, last int32 // of the batch
+	here        int   // how many are of the batch
+	segments    int   // of their payload
+	checked     bool  // the first one's checksum was asked for
+	alone       bool  // nothing can join it
+	held        *held // what there is of batches before; nil: nothing
+}
+
+// merging prepares the queue's merger for a run of a batch, nil if nothing is to be merged.
+func (rq *rxQueue) merging(d *delivery, batch []*wire.Packet) *merger {
+	p, holds := d.port, d.port.hold != nil
+	if !holds && len(batch) < 2 {
+		return nil
+	}
+	m, limits := rq.merger, p.limits.Load()
+	if p.separate.Load() || !limits.Csum || limits.GSO == 0 {
+		if m != nil && m.n > 0 { // of batches before
+			m.finish(d, rq, nil)
+			rq.holding.Store(int32(m.n))
+		}
+		return nil
+	}
+	if m == nil {
+		m = &merger{holds: holds, open: make([]merge, maxMerges)}
+		if holds {
+			m.open = make([]merge, maxHeld)
+		}
+		m.pkt.Payload = make([]dma.Segment, 0, mergeSegments)
+		rq.merger = m
+	}
+	m.limits = *limits
+	if len(m.next) < len(batch) {
+		m.next = make([]int32, len(batch))
+	}
+	return m
+}
+
+// take takes packet i of the batch into a merge. false: it is to be put by itself, and no merge is
+// under way that it must not overtake, or the queue is blocked for it.
+func (m *merger) take(d *delivery, rq *rxQueue, batch []*wire.Packet, i int, r *route) bool {
+	pkt := batch[i]
+	followed := m.holds || followed(batch, i)
+	if m.n == 0 && !followed {
+		return false
+	}
+	h := &pkt.Meta.Headers
+	switch h.Class {
+	case splitter.TCP:
+	case splitter.UDP, splitter.NotIP:
+		return false
+	default: // it may belong to a flow of which it says nothing: a fragment, a tunnel
+		m.finish(d, rq, batch)
+		return false
+	}
+	if m.holds && d.blocked.waitFor(r) != nil { // one of its flow waits, which it might overtake into what is held
+		return false
+	}
+	possible := m.possible(d, pkt, r)
+	for k := range m.n {
+		g := &m.open[k]
+		if !g.Flow(&h.Flow) {
+			continue
+		}
+		if possible && m.joins(d, g, batch, pkt) {
+			if g.here++; g.here == 1 {
+				g.first = int32(i)
+			} else {
+				m.next[g.last] = int32(i)
+			}
+			g.last = int32(i)
+			g.Add(pkt.Header, &pkt.Meta, pkt.PayloadLen)
+			g.segments += len(pkt.Payload)
+			if g.Ended() {
+				m.end(d, rq, batch, k)
+			}
+			return true
+		}
+		if !m.end(d, rq, batch, k) {
+			return false
+		}
+		break // a flow has one merge
+	}
+	if !possible || !followed {
+		return false
+	}
+	var g merge
+	if !g.Begin(pkt.Header, &pkt.Meta, pkt.PayloadLen, m.longest()) {
+		return false
+	}
+	if m.n == len(m.open) && !m.end(d, rq, batch, 0) {
+		return false
+	}
+	g.route, g.first, g.last, g.here, g.segments = *r, int32(i), int32(i), 1, len(pkt.Payload)
+	m.open[m.n] = g
+	m.n++
+	return true
+}
+
+// followed says whether the next packet of a packet's flow may be among those behind it. It is cheap,
+// and right for all that follow in sequence; for others it is nearly always false.
+func followed(batch []*wire.Packet, i int) bool {
+	h := &batch[i].Meta.Headers
+	if h.Class != splitter.TCP || batch[i].PayloadLen == 0 {
+		return false
+	}
+	next := h.Seq + batch[i].PayloadLen
+	for _, p := range batch[i+1 : min(i+1+lookAhead, len(batch))] {
+		if p.Meta.Headers.Seq == next {
+			return true
+		}
+	}
+	return false
+}
+
+// possible says whether a packet could be one of a merge on its way by that route.
+func (m *merger) possible(d *delivery, pkt *wire.Packet, r *route) bool {
+	if !coalesce.Possible(&pkt.Meta, pkt.PayloadLen) || r.unsplit || !r.split && d.s.splits[r.home].On {
+		return false
+	}
+	t := splitter.GSOTCPv4
+	if pkt.Meta.Headers.IPv6 {
+		t = splitter.GSOTCPv6
+	}
+	return m.limits.GSO.Has(t)
+}
+
+// longest is the longest GSO packet that the driver takes.
+func (m *merger) longest() uint32 {
+	if m.limits.MaxBytes == 0 {
+		return MaxFrame
+	}
+	return min(m.limits.MaxBytes, MaxFrame)
+}
+
+// joins says whether a packet continues a merge of its flow, which goes the same way: a flow's packets
+// that can be merged are split alike.
+func (m *merger) joins(d *delivery, g *merge, batch []*wire.Packet, pkt *wire.Packet) bool {
+	if g.alone || !g.Continues(pkt.Header, &pkt.Meta, pkt.PayloadLen) ||
+		g.segments+len(pkt.Payload) > mergeSegments {
+		return false
+	}
+	if !g.checked {
+		g.checked = true
+		if g.alone = !m.firstVouched(d.w.Copier, g, batch); g.alone {
+			return false
+		}
+	}
+	return vouched(d.w.Copier, pkt.Header, &pkt.Meta, pkt.Payload, pkt.PayloadLen)
+}
+
+// firstVouched is vouched of a merge's first frame.
+func (m *merger) firstVouched(c *dma.Copier, g *merge, batch []*wire.Packet) bool {
+	if g.held != nil {
+		hdr, meta := g.First()
+		m.pkt.Payload = dma.Cut(dma.Reuse(m.pkt.Payload), g.held.chunks, 0, uint64(g.MSS()))
+		return vouched(c, hdr, meta, m.pkt.Payload, g.MSS())
+	}
+	first := batch[g.first]
+	return vouched(c, first.Header, &first.Meta, first.Payload, first.PayloadLen)
+}
+
+// vouched says whether a frame's checksum is good, or left to be completed.
+func vouched(c *dma.Copier, hdr []byte, m *splitter.Meta, payload []dma.Segment, n uint32) bool {
+	var sum uint16
+	if coalesce.NeedsSum(m) {
+		var err error
+		if sum, err = c.Sum(payload); err != nil {
+			return false // whoever copies it says what is wrong
+		}
+	}
+	return coalesce.Vouched(hdr, m, n, sum)
+}
+
+// finish ends all merges, the oldest first. What is held, and finds no buffers, stays.
+func (m *merger) finish(d *delivery, rq *rxQueue, batch []*wire.Packet) {
+	for k := 0; k < m.n; {
+		if !m.end(d, rq, batch, k) {
+			k++
+		}
+	}
+}
+
+// end ends a merge: its frames are put into the queue as one, or one by one if that is not possible.
+// false: some that are held found no buffers. They stay, and those of this batch are Busy.
+func (m *merger) end(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) bool {
+	if m.open[k].held != nil {
+		return m.release(d, rq, batch, k)
+	}
+	g := m.open[k]
+	m.remove(k)
+	if g.Frames() > 1 && d.blocked.waitFor(&g.route) == nil && m.put(d, rq, batch, &g) {
+		return true
+	}
+	m.apart(d, rq, batch, &g)
+	return true
+}
+
+// apart puts a merge's frames of this batch one by one.
+func (m *merger) apart(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) {
+	for i, n := g.first, g.here; n > 0; i, n = m.next[i], n-1 {
+		rq.one(d, batch[i], &g.route)
+	}
+}
+
+// remove takes a merge out of the list.
+func (m *merger) remove(k int) {
+	m.n--
+	copy(m.open[k:], m.open[k+1:m.n+1])
+	m.open[m.n] = merge{} // it refers to the sender's header
+}
+
+// put puts a merge's frames into the queue as one, and counts them and tells of them as they crossed
+// the wire; in the account of flows they are one packet, as the guest sees them. false: the queue did not take it.
+func (m *merger) put(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) bool {
+	p := &m.pkt
+	p.Header = g.Header(m.hdr[:], &p.Meta)
+	p.Payload, p.PayloadLen = dma.Reuse(p.Payload), g.Payload()
+	if h := g.held; h != nil {
+		p.Src, p.Dst, p.From = h.src, h.dst, h.from
+		p.Payload = dma.Cut(p.Payload, h.chunks, 0, uint64(h.bytes))
+	} else {
+		first := batch[g.first]
+		p.Src, p.Dst, p.From = first.Src, first.Dst, first.From
+	}
+	for i, n := g.first, g.here; n > 0; i, n = m.next[i], n-1 {
+		p.Payload = dma.Cut(p.Payload, batch[i].Payload, 0, uint64(batch[i].PayloadLen))
+	}
+	r := &g.route
+	rq.mover.begin()
+	rq.frame = Frame{Packet: p, Split: r.split, HeaderLen: r.hlen, Merged: true, Hashed: r.hashed, Hash: r.hash}
+	if rq.q.Put(&rq.mover, &rq.frame) != PutTaken {
+		return false
+	}
+	at := wire.Placement{Queue: r.q, Split: r.split, HeaderLen: r.hlen, Merged: true,
+		Bounced: rq.mover.byMem.bounced > 0}
+	off := uint32(0)
+	if h := g.held; h != nil {
+		off = m.parts(d, rq, h, &at)
+	}
+	for i, n := g.first, g.here; n > 0; i, n = m.next[i], n-1 {
+		off = rq.part(d, batch[i], &at, off)
+	}
+	rq.delta.add(&rq.mover.byMem)
+	if a := rq.account(d.s, p); a != nil {
+		countFlow(a, p, uint32(g.Frames()), uint32(len(p.Header)), &rq.mover.byMem)
+	}
+	if d.gate.shape != nil {
+		rq.took(d.gate.shape)
+	}
+	rq.merged.add(uint64(g.Frames()))
+	rq.merges.add(1)
+	return true
+}
+
+// part counts one frame of what was put as one, and tells of it. Its payload is at off of the whole; it returns the
+// next one's place.
+func (rq *rxQueue) part(d *delivery, pkt *wire.Packet, at *wire.Placement, off uint32) (next uint32) {
+	PutTaken.verdict(&pkt.Verdict, rq.wait)
+	rq.delta.count(1, uint64(len(pkt.Header)), &bytesByMem{})
+	for _, mt := range d.s.meters {
+		if mt.rx.flow == pkt.Meta.Headers.Flow {
+			w := rq.mover.part(off, pkt.PayloadLen)
+			mt.rx.count(&pkt.Meta.Headers, 1, uint64(len(pkt.Header)), uint64(pkt.PayloadLen), &w)
+		}
+	}
+	if d.tap != nil {
+		at.Payload = rq.mover.placed(off, pkt.PayloadLen)
+		d.tap.Received(d.w, pkt, *at)
+	}
+	at.HeaderLen = 0 // the headers of all but the first lie nowhere
+	return off + pkt.PayloadLen
+}

@@ -1,0 +1,49 @@
+package gve
+
+import (
+	"testing"
+
+	"vnic.dev/vnic/internal/nic/nictest"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// With small buffers a merge takes no more than the 17 that a packet may have; the next one begins behind it. Where it
+// would take more all the same, its frames come one by one, and none counts as too big.
+//
+// Invariant: nic: A merge that does not fit is undone, and loses nothing.
+func TestMergeTakes17Buffers(t *testing.T) {
+	const mss, buf, n = 1448, 2048, 30
+	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, rsc: true, bufSize: buf})
+	seq := uint32(0)
+	sends := func(want ...int) {
+		t.Helper()
+		var fs []nictest.Frame
+		for range n {
+			fs = append(fs, nictest.Make(w.Bad.mac, w.A.mac, nictest.Spec{V6: true, Payload: mss, Seq: seq}))
+			seq += mss
+		}
+		w.Bad.Post(0, 2*n)
+		w.A.Send(0, fs...)
+		head := len(fs[0].Header)
+		for _, k := range want {
+			got := w.Bad.Receive(0)
+			if len(got.Bytes()) != head+k*mss || got.Buffers != (head+k*mss+buf-1)/buf || got.Buffers > maxRxBufs {
+				t.Errorf("%d bytes in %d buffers; want %d frames", len(got.Bytes()), got.Buffers, k)
+			}
+		}
+	}
+	var apart [n]int
+	for i := range apart {
+		apart[i] = 1
+	}
+	sends(apart[:]...) // limits are those of the buffers that the command named
+	for i := range w.Bad.dev.res.rx {
+		w.Bad.dev.res.rx[i].buf = buf
+	}
+	w.Bad.dev.setLimits()
+	const first = (maxRxBufs*buf - 74) / mss
+	sends(first, n-first)
+	q := w.Bad.dev.rx[0]
+	testkit.Equal(t, "frames too big", q.count.tooBig.get(), 0)
+	testkit.Equal(t, "frames without buffers", q.count.noBuffer.get(), 0)
+}

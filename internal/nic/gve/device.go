@@ -1,0 +1,366 @@
+package gve
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"math/bits"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/nic"
+	"vnic.dev/vnic/internal/scm"
+	"vnic.dev/vnic/internal/wire"
+	"vnic.dev/vnic/shape"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/vfiouser"
+	"vnic.dev/vnic/vfiouser/pci"
+)
+
+// Options say what a device is.
+type Options struct {
+	Port   nic.Config // Name, MAC, MTU, GPUs, Log; the rest is this package's to set
+	Queues int        // queue pairs that the driver comes up with; 0: 4, at most 16
+	// MaxQueues is the most that it may ask for; 0: twice Queues, so that it has others for XDP
+	// (gve_verify_xdp_configuration), and 16 at most.
+	MaxQueues int
+	// RxRing and TxRing are the lengths of rings that the driver comes up with, MaxRxRing and
+	// MaxTxRing the most it may ask for; 0: 1024, 512, 4096, 4096. They are powers of two from 64 to
+	// 4096.
+	RxRing, TxRing, MaxRxRing, MaxTxRing int
+	LinkSpeed                            uint32 // as the driver shows it, in Mbit/s; 0: 100,000
+	// Express makes it a PCI Express endpoint, for a slot behind a root port, that says that its link is this; zero: it is
+	// on a root bus.
+	Express pci.Link
+	// Patience is how long a frame waits for a receiver without buffers before it is dropped; 0: limits.Patience.
+	Patience time.Duration
+	// Timestamps offers timestamps of received frames. Each guest then asks for the time four times a second, and each
+	// batch of frames reads the clock.
+	Timestamps bool
+}
+
+const (
+	defaultQueues = 4
+	maxQueues     = 16
+)
+
+// PCI identity and layout (docs/specs/gve.md, 1). The driver takes revisions below 1 for devices
+// with another admin queue.
+const (
+	vendorGoogle    = 0x1ae0
+	deviceGVNIC     = 0x0042
+	subsystemGVNIC  = 0x0058
+	classEthernet   = 0x020000
+	revision        = 1
+	registersBAR    = 0
+	msixBAR         = 1
+	doorbellsBAR    = 2
+	registersLen    = 4096
+	msixLen         = 4096
+	pendingBits     = 2048 // offset in msixBAR
+	doorbellsLen    = 64 << 10
+	noManagement    = -1
+	vectorsPerQueue = 2 // for each pair, and one for the management
+)
+
+// Device is one NIC, a vfiouser.Device. It serves one frontend at a time, on one goroutine: the control goroutine.
+type Device struct {
+	log     *slog.Logger
+	conf    Options
+	space   *dma.Space
+	port    *nic.Port
+	rx      []*rxQueue
+	tx      []*txQueue
+	vectors vectors
+	late    *moderator
+	common  *shared // what the queues have of the device
+	monitor *nic.Monitor
+	stats   statsReport
+
+	limits     atomic.Pointer[wire.Limits]
+	status     atomic.Uint32 // the device's status register
+	management atomic.Int32  // vector; -1: none
+	limited    struct{ version, driver, reset, refusal, stop nic.LogLimit }
+	failures   atomic.Uint64 // queues that stopped for an error
+
+	// Of the control goroutine.
+	config *pci.Config
+	mem    *memory
+	regs   registers
+	aq     adminQueue
+	res    resources
+	rxUsed int // receive queues, from 0 on, that the port was told of since all had ended
+	flows  flowTable
+	used   bool // a driver has begun since the last reset
+}
+
+var _ vfiouser.Device = (*Device)(nil)
+
+// New makes a device for the guest whose memory is in space. It is on no wire until Port().Attach,
+// and moves nothing until it is served (vfiouser.Server) and a driver has begun.
+func New(o Options, space *dma.Space) (*Device, error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	d := &Device{log: o.Port.Log.With("port", o.Port.Name), conf: o, space: space, mem: newMemory(space)}
+	d.stats = statsReport{dev: d, mem: newMemory(space)}
+	d.status.Store(statusLink | statusResetDone)
+	d.management.Store(noManagement)
+	d.vectors.init(vectorsPerQueue*o.MaxQueues+1, shape.Now)
+	d.res = resources{rx: make([]queueState, o.MaxQueues), tx: make([]queueState, o.MaxQueues)}
+	d.setLimits()
+	var err error
+	if d.config, err = pci.New(d.identity()); err != nil {
+		return nil, fmt.Errorf("gve %s: %w", o.Port.Name, err)
+	}
+	common := &shared{space: space, notify: &d.vectors, patience: o.Patience, failed: d.failed}
+	d.common = common
+	if o.Timestamps {
+		common.clock = nicTime
+	}
+	queues := make([]nic.RxQueue, o.MaxQueues)
+	for i := range queues {
+		q := newRxQueue(common, i)
+		d.rx = append(d.rx, q)
+		queues[i] = sabotaged(q, o.Port.Sabotage)
+	}
+	if d.port, err = nic.NewPort(o.Port, space, queues, &d.limits); err != nil {
+		return nil, err
+	}
+	common.device = d.port.NoteDeviceQueue
+	d.vectors.losesFor(d.port)
+	for i := range o.MaxQueues {
+		q, err := newTxQueue(common, i, d.port)
+		if err != nil {
+			d.close()
+			return nil, err
+		}
+		d.tx = append(d.tx, q)
+	}
+	if d.late, err = d.vectors.moderate(); err != nil {
+		d.close()
+		return nil, err
+	}
+	if d.monitor, err = nic.NewMonitor((*monitored)(d), &d.vectors.EventFDs, d.log); err != nil {
+		d.late.close()
+		d.close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// complete checks options and fills in what is not said.
+func (o *Options) complete() error {
+	if o.Port.Log == nil {
+		o.Port.Log = slog.New(slog.DiscardHandler)
+	}
+	o.Queues = cmp.Or(o.Queues, defaultQueues)
+	o.MaxRxRing = cmp.Or(o.MaxRxRing, maxRing)
+	o.MaxTxRing = cmp.Or(o.MaxTxRing, maxRing)
+	o.RxRing = cmp.Or(o.RxRing, min(1024, o.MaxRxRing))
+	o.TxRing = cmp.Or(o.TxRing, min(512, o.MaxTxRing))
+	o.LinkSpeed = cmp.Or(o.LinkSpeed, linkSpeed)
+	if o.Queues < 1 || o.Queues > maxQueues {
+		return fmt.Errorf("gve %s: %d queue pairs, not 1 to %d", o.Port.Name, o.Queues, maxQueues)
+	}
+	o.MaxQueues = cmp.Or(o.MaxQueues, min(2*o.Queues, maxQueues))
+	if o.MaxQueues < o.Queues || o.MaxQueues > maxQueues {
+		return fmt.Errorf("gve %s: at most %d queue pairs, not %d to %d", o.Port.Name, o.MaxQueues, o.Queues, maxQueues)
+	}
+	for _, n := range []int{o.RxRing, o.TxRing, o.MaxRxRing, o.MaxTxRing} {
+		if n < minRing || n > maxRing || bits.OnesCount(uint(n)) != 1 {
+			return fmt.Errorf("gve %s: ring of %d, not a power of two from %d to %d", o.Port.Name, n, minRing, maxRing)
+		}
+	}
+	if o.RxRing > o.MaxRxRing || o.TxRing > o.MaxTxRing {
+		return fmt.Errorf("gve %s: rings of %d and %d are longer than the longest", o.Port.Name, o.RxRing, o.TxRing)
+	}
+	o.Port.QueuePairs = o.MaxQueues
+	o.Port.HeaderLimit = headerLimit
+	o.Port.MaxRSS = rssTableLen
+	o.Port.UnsplitQueue = -1
+	o.Port.QueueSplits = true
+	o.Port.Hash = true
+	return nil
+}
+
+// identity is the device in PCI's terms.
+func (d *Device) identity() pci.Options {
+	return pci.Options{Vendor: vendorGoogle, Device: deviceGVNIC, SubVendor: vendorGoogle, SubDevice: subsystemGVNIC,
+		Class: classEthernet, Revision: revision, Express: d.conf.Express,
+		BARs: [6]pci.BAR{registersBAR: {Size: registersLen}, msixBAR: {Size: msixLen}, doorbellsBAR: {Size: doorbellsLen}},
+		MSIX: pci.MSIX{Vectors: len(d.vectors.v), BAR: msixBAR, PBAOff: pendingBits}}
+}
+
+// Port is the device's port.
+func (d *Device) Port() *nic.Port { return d.port }
+
+// Space is the guest's address space, as far as the frontend has shared it.
+func (d *Device) Space() *dma.Space { return d.space }
+
+// Failures counts queues that have stopped for an error.
+func (d *Device) Failures() uint64 { return d.failures.Load() }
+
+// Close takes the device off the wire and frees it. Nothing serves it any more.
+func (d *Device) Close() {
+	d.release()
+	d.close()
+	d.late.close() // while the monitor frees it, should it be stuck
+	d.monitor.Close()
+	d.vectors.close()
+	d.vectors.Free()
+}
+
+// close lets go of what New has made before the monitor. Queues are stopped.
+func (d *Device) close() {
+	d.port.Close() // from here on no frame comes in
+	for _, q := range d.tx {
+		q.close()
+	}
+}
+
+// setLimits says what the driver takes: GSO packets only while all its receive queues do.
+func (d *Device) setLimits() {
+	l := wire.Limits{Csum: true, MaxFrame: uint32(d.conf.Port.MTU) + splitter.EthLen}
+	buf, rsc := packetBuffer, false
+	for _, q := range d.res.rx {
+		if q.live {
+			buf, rsc = min(buf, q.buf), q.rsc
+			if !rsc {
+				break
+			}
+		}
+	}
+	if rsc {
+		l.GSO = wire.GSO(splitter.GSOTCPv4, splitter.GSOTCPv6)
+		l.MaxBytes = maxRSC(buf)
+	}
+	d.limits.Store(&l)
+}
+
+// failed is told by a queue that it has stopped for good. The driver is asked to reset the device: a receive queue that
+// stays silent is nothing that it would notice.
+func (d *Device) failed(tx bool, id int, err error) {
+	d.failures.Add(1)
+	dir := "rx"
+	if tx {
+		dir = "tx"
+	}
+	d.limited.stop.Log(d.log, slog.LevelError, "queue stopped until the driver resets the NIC", "queue",
+		fmt.Sprint(dir, id), "err", err)
+	d.AskReset()
+}
+
+// reset is device reset: nothing does DMA for the driver when it returns, and all that it and
+// commands have set up is gone.
+func (d *Device) reset() {
+	d.release()
+	d.port.Reset()
+	d.regs, d.aq, d.rxUsed = registers{}, adminQueue{}, 0
+	d.flows.clear()
+	d.used = false
+	d.status.And(^uint32(statusReset))
+	d.status.Or(statusResetDone)
+}
+
+// Info implements vfiouser.Device.
+func (d *Device) Info() vfiouser.Info {
+	i := vfiouser.Info{Reset: true, Regions: make([]vfiouser.Region, vfiouser.NumRegions),
+		IRQs: make([]vfiouser.IRQ, vfiouser.NumIRQs)}
+	for region, size := range map[int]uint64{registersBAR: registersLen, msixBAR: msixLen, doorbellsBAR: doorbellsLen,
+		vfiouser.RegionConfig: d.config.Size()} {
+		i.Regions[region] = vfiouser.Region{Size: size, Read: true, Write: true}
+	}
+	i.IRQs[vfiouser.IRQMSIX].Count = len(d.vectors.v)
+	i.IRQs[vfiouser.IRQErr].Count = 1 // QEMU warns if it cannot be told of PCI errors, of which there are none
+	return i
+}
+
+// ReadRegion implements vfiouser.Device.
+func (d *Device) ReadRegion(region int, off uint64, b []byte) error {
+	switch region {
+	case registersBAR:
+		d.readRegs(off, b)
+	case msixBAR, doorbellsBAR:
+		clear(b) // the frontend keeps the table of vectors itself; doorbells say nothing
+	case vfiouser.RegionConfig:
+		return d.config.Read(off, b)
+	default:
+		return unix.EINVAL
+	}
+	return nil
+}
+
+// WriteRegion implements vfiouser.Device.
+func (d *Device) WriteRegion(region int, off uint64, b []byte) error {
+	switch region {
+	case registersBAR:
+		d.writeRegs(off, b)
+	case msixBAR:
+	case doorbellsBAR:
+		d.writeDoorbells(off, b)
+	case vfiouser.RegionConfig:
+		return d.config.Write(off, b)
+	default:
+		return unix.EINVAL
+	}
+	return nil
+}
+
+// SetIRQ implements vfiouser.Device.
+func (d *Device) SetIRQ(index, vector int, fd int) error {
+	if index == vfiouser.IRQMSIX && d.vectors.at(vector) != nil {
+		d.vectors.setFD(vector, fd)
+		return nil
+	}
+	scm.Close(fd)
+	if index == vfiouser.IRQErr && vector == 0 {
+		return nil
+	}
+	return unix.EINVAL
+}
+
+// DisableIRQs implements vfiouser.Device.
+func (d *Device) DisableIRQs(index int) error {
+	if index == vfiouser.IRQMSIX {
+		d.vectors.close()
+	}
+	return nil
+}
+
+// Reset implements vfiouser.Device.
+func (d *Device) Reset() error {
+	d.reset()
+	d.config.Reset()
+	return nil
+}
+
+// Unmapping implements vfiouser.Device. A queue whose ring goes away stops.
+func (d *Device) Unmapping(iova, size uint64) {
+	for i := range d.rx {
+		if d.res.tx[i].live {
+			d.tx[i].unmapping(iova, size)
+		}
+		if d.res.rx[i].live {
+			d.rx[i].unmapping(iova, size)
+		}
+	}
+}
+
+// MemoryChanged implements vfiouser.Device. Buffers are looked up for each frame, and so is the admin queue.
+func (d *Device) MemoryChanged() {}
+
+// Disconnected implements vfiouser.Device. The port's state stays to be read; the next driver finds it gone.
+func (d *Device) Disconnected() {
+	d.release()
+	d.vectors.close()
+	d.vectors.Release()
+	d.regs, d.aq = registers{}, adminQueue{}
+	d.config.Reset()
+	d.status.And(^uint32(statusReset))
+	d.status.Or(statusResetDone)
+	d.port.Restarted() // what its guest had beyond is gone
+}

@@ -1,0 +1,24 @@
+package gve
+
+import (
+	"time"
+
+	"vnic.dev/vnic/internal/nic"
+)
+
+// monitored is a Device as its monitor sees it.
+type monitored Device
+
+var _ nic.Monitored = (*monitored)(nil)
+
+// Kicked implements nic.Monitored: no descriptor is watched, as doorbells are register writes.
+func (m *monitored) Kicked(int) {}
+
+// Tend implements nic.Monitored: it writes the driver's stats report.
+func (m *monitored) Tend(now time.Time) (next time.Time) { return m.stats.write(now) }
+
+// TakeEventFDs implements nic.Monitored.
+func (m *monitored) TakeEventFDs() {
+	m.vectors.close()
+	m.log.Error("interrupts that nobody takes: the frontend gets no more until it connects again")
+}

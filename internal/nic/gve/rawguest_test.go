@@ -1,0 +1,450 @@
+package gve
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/nic"
+	"vnic.dev/vnic/internal/nic/nictest"
+	"vnic.dev/vnic/internal/wire"
+	"vnic.dev/vnic/splitter"
+)
+
+// suiteGuest is a nictest.Guest: a driver that fills rings by hand, and sees each descriptor that the device sees.
+type suiteGuest struct {
+	*ctl
+	nictest.Sender
+	o          rawOptions
+	mac        wire.MAC
+	irqs       []*event // by vector: of each transmit queue, then of each receive queue
+	rxd        []*rxDriver
+	txd        []*txDriver
+	doorbellAt uint64 // the device writes the index of a queue's doorbell there
+
+	mu     sync.Mutex
+	errs   map[string]error // of queues that failed
+	failed chan struct{}    // one for each
+}
+
+// rawOptions are what a guest may differ in.
+type rawOptions struct {
+	pairs    int
+	mtu      uint16
+	p2p, rsc bool
+	bufSize  int // 0: 4096
+	named    int // bytes of a buffer by CREATE_RX_QUEUE; 0: packetBuffer
+	ring     int // 0: rawRing
+
+	patience time.Duration // Options.Patience
+	hold     time.Duration // nic.Config's
+	clock    func() int64  // likewise
+	wait     time.Duration // for the NIC; 0: a minute
+	sabotage *nic.Sabotage
+}
+
+const (
+	rawGPU     = nictest.GPUBase
+	rawGPUSize = nictest.GPUSize
+	rawMem     = 32 << 20
+	rawRing    = 512
+	rawHeader  = 256
+	poison     = 0xee
+)
+
+// newSuiteGuest attaches a NIC to the switch, and guest i to the NIC. It has a GPU, and its rings run.
+func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
+	t.Helper()
+	o.bufSize, o.ring, o.wait = cmp.Or(o.bufSize, 4096), cmp.Or(o.ring, rawRing), cmp.Or(o.wait, time.Minute)
+	m := nictest.NewMemory(t, 0, rawMem, 0)
+	conf := nic.Config{Name: string(rune('a' + i)), MAC: wire.MAC{2, 0, 0, 0, 0, byte(i + 1)}, MTU: o.mtu,
+		GPUs: []nic.GPU{m.AddGPU(files, i, o.p2p)}, Flows: 64, Hold: o.hold, Clock: o.clock, Sabotage: o.sabotage}
+	c := newCtlIn(m, files, Options{Port: conf, Queues: o.pairs, MaxQueues: o.pairs, Patience: o.patience})
+	g := &suiteGuest{ctl: c, o: o, mac: conf.MAC,
+		errs: map[string]error{}, failed: make(chan struct{}, 64), rxd: make([]*rxDriver, o.pairs),
+		txd: make([]*txDriver, o.pairs)}
+	g.Sender.Driver = g
+	g.OK(g.dev.Space().Add(g.gpu()))
+	g.watchFailures()
+	g.start()
+	g.configure(2 * o.pairs)
+	for v := range 2 * o.pairs {
+		g.irqs = append(g.irqs, g.irq(v))
+	}
+	g.doorbellAt = g.alloc(resourcesLen)
+	for i := range o.pairs {
+		g.startRx(i, false)
+		g.startTx(i)
+	}
+	rss, err := g.Port().RSS() // over all queues until somebody says otherwise
+	g.OK(err)
+	rss.Table = []uint16{0}
+	g.OK(g.Port().SetRSS(rss))
+	g.OK(g.Port().Attach(sw, wire.LinkOptions{}))
+	nictest.Introduce(t, g, i)
+	return g
+}
+
+// watchFailures notes what queues tell their device.
+func (g *suiteGuest) watchFailures() {
+	s := g.dev.rx[0].shared
+	told := s.failed
+	s.failed = func(tx bool, id int, err error) {
+		told(tx, id, err)
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.errs[fmt.Sprint(map[bool]string{true: "tx", false: "rx"}[tx], id)] = err
+		g.failed <- struct{}{}
+	}
+}
+
+// failure is why a queue has failed, by its name.
+func (g *suiteGuest) failure(name string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.errs[name]
+}
+
+// broken waits until a queue has stopped for an error.
+func (g *suiteGuest) broken(name string, want error) {
+	g.Helper()
+	select {
+	case <-g.failed:
+	case <-time.After(time.Minute):
+		g.Fatalf("%s does not fail", name)
+	}
+	if err := g.failure(name); !errors.Is(err, want) {
+		g.Errorf("%s: %v; want %v", name, err, want)
+	}
+}
+
+func (g *suiteGuest) Port() *nic.Port { return g.dev.Port() }
+func (g *suiteGuest) MAC() wire.MAC   { return g.mac }
+
+// Copied asks the queue's worker.
+func (g *suiteGuest) Copied(q int) *dma.Counts { return g.dev.tx[q].t.Worker.Copier.Counts() }
+
+// SetSplit restarts a queue.
+func (g *suiteGuest) SetSplit(q int, on bool) {
+	g.Helper()
+	g.startRx(q, on)
+}
+
+// Stop implements nictest.Guest.
+func (g *suiteGuest) Stop(q int) {
+	g.Helper()
+	g.pass(opDestroyRx, uint32(q))
+}
+
+// Buffers implements nictest.Guest.
+func (g *suiteGuest) Buffers(q int) (bufs [][]byte) {
+	d := g.rxd[q]
+	for _, addr := range d.addrs[:d.posted] {
+		bufs = append(bufs, bytes.Clone(g.At(addr)[:g.o.bufSize]))
+	}
+	if d.split {
+		bufs = append(bufs, bytes.Clone(g.At(d.header)[:g.o.ring*rawHeader]))
+	}
+	return bufs
+}
+
+// Arm implements nictest.Guest.
+func (g *suiteGuest) Arm(q int) {
+	vector := g.rxd[q].params.notify
+	g.bell(irqDoorbells+uint32(vector), irqEnable)
+	g.irqs[vector].fired()
+}
+
+// Called implements nictest.Guest.
+func (g *suiteGuest) Called(q int) bool { return g.irqs[g.rxd[q].params.notify].fired() > 0 }
+
+// wait sleeps until an interrupt comes: what came meanwhile is latched.
+func (g *suiteGuest) wait(vector int) {
+	g.bell(irqDoorbells+uint32(vector), irqEnable)
+	fds := [1]unix.PollFd{{Fd: int32(g.irqs[vector].fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds[:], int(g.o.wait.Milliseconds()))
+	if n == 0 || err != nil && err != unix.EINTR {
+		g.Helper()
+		g.Fatalf("vector %d of %s: nothing for %v, %v; errors: %v", vector, g.Port().Name(), g.o.wait, err, g.errs)
+	}
+	g.irqs[vector].fired()
+}
+
+// driverRing is what the drivers' ends of queues have in common.
+type driverRing struct {
+	g            *suiteGuest
+	params       ringParams
+	ring, compl  []byte
+	mask         uint32
+	posted, seen uint32 // descriptors and completions, since the start
+	doorbells    uint32 // the queue's
+}
+
+// newRing allocates a queue's rings, zeroed.
+func (g *suiteGuest) newRing(descLen, complLen, vector int, doorbells uint32) driverRing {
+	g.Helper()
+	n := g.o.ring
+	desc, compl := g.alloc(n*descLen), g.alloc(n*complLen)
+	return driverRing{g: g, mask: uint32(n - 1), ring: g.at(desc, n*descLen), compl: g.at(compl, n*complLen),
+		params: ringParams{desc: desc, compl: compl, size: n, complSize: n, notify: vector}, doorbells: doorbells}
+}
+
+// doorbell shows what was posted.
+func (d *driverRing) doorbell() { d.g.bell(d.doorbells, d.posted&d.mask) }
+
+// lap is the generation bit that a completion to come has in its word.
+func (d *driverRing) lap(bit uint32) uint32 {
+	if d.seen&(d.mask+1) == 0 {
+		return bit
+	}
+	return 0
+}
+
+// rxDriver is a driver's end of a receive queue.
+type rxDriver struct {
+	driverRing
+	split  bool
+	header uint64 // first header buffer
+	addrs  []uint64
+}
+
+// startRx gives receive queue i new rings, maybe where its old ones were.
+func (g *suiteGuest) startRx(i int, split bool) {
+	g.Helper()
+	if g.dev.res.rx[i].live {
+		g.pass(opDestroyRx, uint32(i))
+	}
+	d := &rxDriver{driverRing: g.newRing(rxBufLen, rxComplLen, g.o.pairs+i, rxDoorbells+uint32(i)), split: split,
+		addrs: make([]uint64, g.o.ring)}
+	c := rxCommand{ID: uint32(i), Block: uint32(d.params.notify), Resources: g.doorbellAt, Compl: d.params.compl,
+		Ring: d.params.desc, Pages: rawAddresses, ComplSize: uint16(g.o.ring),
+		Buf: uint16(cmp.Or(g.o.named, packetBuffer)), Size: uint16(g.o.ring),
+		RSC: pick(g.o.rsc, 1)}
+	if split {
+		c.Header = rawHeader
+		d.header, _ = g.Alloc(g.o.ring * rawHeader)
+	}
+	g.pass(opCreateRx, c)
+	if p := g.dev.rx[i].p; p.bufSize != g.o.bufSize { // one that no driver asks for
+		p.bufSize = g.o.bufSize
+		g.OK(g.dev.rx[i].start(p))
+	}
+	g.rxd[i] = d
+}
+
+// post posts a buffer at addr; doorbell shows it.
+func (d *rxDriver) post(addr uint64) {
+	at := d.posted & d.mask
+	b := rxBuf{id: uint16(at) ^ 0x55, addr: addr}
+	if d.split {
+		b.header = d.header + uint64(at)*rawHeader
+		h := d.g.RAM[b.header:][:rawHeader]
+		for i := range h {
+			h[i] = poison
+		}
+	}
+	d.addrs[at] = addr
+	b.encode((*[rxBufLen]byte)(d.ring[at*rxBufLen:]))
+	d.posted++
+}
+
+// poll takes a completion, if there is one.
+func (d *rxDriver) poll(c *rxCompl) bool {
+	b := d.compl[d.seen&d.mask*rxComplLen:][:rxComplLen]
+	if dma.LoadWord(b[4:])&rxGeneration != d.lap(rxGeneration) {
+		return false
+	}
+	c.decode((*[rxComplLen]byte)(b))
+	if want := uint16(d.seen&d.mask) ^ 0x55; c.id != want {
+		d.g.Errorf("completion %d is of buffer %d, not %d", d.seen, c.id, want)
+	}
+	d.seen++
+	return true
+}
+
+// next waits for a completion. It also gives the places of its buffer and its header buffer.
+func (d *rxDriver) next(c *rxCompl) (buf, header uint64) {
+	d.g.Helper()
+	at := d.seen & d.mask
+	for !d.poll(c) {
+		d.g.wait(d.params.notify)
+	}
+	return d.addrs[at], d.header + uint64(at)*rawHeader
+}
+
+// Post posts buffers: a page of the GPU for each on a split queue; on others, enough for a frame.
+func (g *suiteGuest) Post(q, n int) {
+	g.Helper()
+	d := g.rxd[q]
+	if !d.split {
+		n = min((maxRxBufs*n*4096/g.o.bufSize+3)/4, int(d.mask-(d.posted-d.seen)))
+	}
+	for range n {
+		if d.split {
+			d.post(g.PayloadPage())
+		} else {
+			addr, _ := g.Alloc(g.o.bufSize)
+			d.post(addr)
+		}
+	}
+	d.doorbell()
+}
+
+// Receive puts a frame together as Linux does (gve_rx_dqo).
+func (g *suiteGuest) Receive(q int) (f nictest.Frame) {
+	g.Helper()
+	d := g.rxd[q]
+	for c := (rxCompl{}); !c.eop; {
+		buf, header := d.next(&c)
+		if c.bad {
+			g.Fatalf("buffer %#x came back as bad", buf)
+		}
+		clean := g.At(header)[:rawHeader]
+		if !c.split && c.headerLen != 0 || c.overflow && f.Buffers > 0 {
+			g.Errorf("buffer %d: %+v", f.Buffers, c)
+		}
+		if c.split {
+			if f.Buffers > 0 || c.headerLen == 0 || c.headerLen > rawHeader {
+				g.Fatalf("header of %d bytes with buffer %d", c.headerLen, f.Buffers)
+			}
+			f.Split = true
+			f.Header = bytes.Clone(clean[:c.headerLen])
+			clean = clean[c.headerLen:]
+		}
+		for i := 0; d.split && i < len(clean); i++ {
+			f.Dirty = f.Dirty || clean[i] != poison
+		}
+		f.Payload = append(f.Payload, g.At(buf)[:c.length]...)
+		f.Buffers++
+		f.Good = c.checked && !c.ipBad && !c.l4Bad
+		if c.segLen != 0 {
+			f.MSS = c.segLen
+			if f.GSO = splitter.GSOTCPv4; c.ptype>>4 == l3IPv6 {
+				f.GSO = splitter.GSOTCPv6
+			}
+		}
+	}
+	if !f.Split {
+		f.Header, f.Payload = f.Payload, nil
+	}
+	return f
+}
+
+// txDriver is a driver's end of a transmit queue.
+type txDriver struct {
+	driverRing
+	head       uint32 // what the device has read, by its descriptor completions
+	lastReport uint32
+	tag        uint16
+	flight     int // packets
+}
+
+// startTx gives transmit queue i new rings, likewise.
+func (g *suiteGuest) startTx(i int) {
+	g.Helper()
+	if g.dev.res.tx[i].live {
+		g.pass(opDestroyTx, uint32(i))
+	}
+	d := &txDriver{driverRing: g.newRing(txDescLen, txComplLen, i, txDoorbells+uint32(i))}
+	g.pass(opCreateTx, txCommand{ID: uint32(i), Resources: g.doorbellAt, Ring: d.params.desc, Pages: rawAddresses,
+		Block: uint32(i), Compl: d.params.compl, Size: uint16(g.o.ring), ComplSize: uint16(g.o.ring)})
+	g.txd[i] = d
+}
+
+// add adds a descriptor; doorbell shows it.
+func (d *txDriver) add(x txDesc) {
+	if x.kind == txPacket && x.eop && (d.posted-d.lastReport)&d.mask >= 32 {
+		x.report = true
+		d.lastReport = d.posted
+	}
+	x.encode((*[txDescLen]byte)(d.ring[d.posted&d.mask*txDescLen:]))
+	d.posted++
+}
+
+// packet adds the descriptors of one packet, those of no type being of its buffers, and shows them.
+func (d *txDriver) packet(ds ...txDesc) {
+	for i, x := range ds {
+		x.kind = cmp.Or(x.kind, txPacket)
+		x.eop = i == len(ds)-1
+		d.add(x)
+	}
+	d.flight++
+	d.doorbell()
+}
+
+// room is how many descriptors may be added.
+func (d *txDriver) room() int { return int(d.mask - (d.posted-d.head)&d.mask) }
+
+// poll takes a completion, if there is one, and tells whether it is a packet's.
+func (d *txDriver) poll() (some, packet bool) {
+	b := d.compl[d.seen&d.mask*txComplLen:][:txComplLen]
+	word := dma.LoadWord(b)
+	if word&txGeneration != d.lap(txGeneration) {
+		return false, false
+	}
+	d.seen++
+	if word&0x7ff != d.doorbells-txDoorbells || le.Uint32(b[4:]) != 0 {
+		d.g.Errorf("completion %#x %#x", word, b[4:])
+	}
+	switch word >> 11 & 7 {
+	case txPacketDone:
+		d.flight--
+		return true, true
+	case txDescDone:
+		if d.head = word >> 16; d.head > d.mask {
+			d.g.Errorf("descriptors are read up to %d of %d", d.head, d.mask+1)
+		}
+	default:
+		d.g.Errorf("completion of type %d", word>>11&7)
+	}
+	return true, false
+}
+
+// Add adds a frame to a transmit ring, as Linux does (gve_tx_add_skb_dqo).
+func (g *suiteGuest) Add(q int, f *nictest.Frame, gpu bool) {
+	g.Helper()
+	d := g.txd[q]
+	d.tag = (d.tag + 1) % 0x8000
+	addr, head := g.Alloc(len(f.Header))
+	copy(head, f.Header)
+	if f.GSO != splitter.GSONone {
+		d.add(txDesc{kind: txTSO, tso: true, total: uint32(len(f.Payload)), mss: f.MSS, headerLen: uint8(len(f.Header))})
+		l4 := len(f.Header) - int(f.Start) + len(f.Payload) // the seed is without the length
+		b := head[f.Start+f.Offset:]
+		be.PutUint16(b, splitter.Add(be.Uint16(b), ^splitter.Add(uint16(l4>>16), uint16(l4))))
+	}
+	d.add(txDesc{kind: txGeneral})
+	x := txDesc{kind: txPacket, tag: d.tag, csum: f.Partial, addr: addr, length: uint16(len(head)),
+		eop: len(f.Payload) == 0}
+	d.add(x)
+	if n := len(f.Payload); n > 0 {
+		x.addr = g.PutPayload(f.Payload, gpu)
+		for n > 0 {
+			k := min(n, 1<<14-1)
+			n -= k
+			x.length, x.eop = uint16(k), n == 0
+			d.add(x)
+			x.addr += uint64(k)
+		}
+	}
+	d.flight++
+}
+
+func (g *suiteGuest) Show(q int) { g.txd[q].doorbell() }
+
+// Sent waits until all packets are completed.
+func (g *suiteGuest) Sent(q int) {
+	g.Helper()
+	for d := g.txd[q]; d.flight > 0; {
+		if some, _ := d.poll(); !some {
+			g.wait(d.params.notify)
+		}
+	}
+}

@@ -1,0 +1,213 @@
+package gve
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/nic"
+)
+
+// maxRxBufs is how many buffers a frame may take: as many as an skb has fragments (MAX_SKB_FRAGS).
+const maxRxBufs = 17
+
+// maxOwn is the most that a packet has in Header: a frame of the control channel, which comes from no guest.
+const maxOwn = max(nic.MaxHeader, control.MaxFrame)
+
+// maxRSC is the longest GSO packet that queues with buffers of that size take whole (wire.Limits.MaxBytes).
+func maxRSC(bufSize int) uint32 { return uint32(min(maxRxBufs*bufSize, nic.MaxFrame)) }
+
+// rxQueue is a receive queue, an nic.RxQueue: the ring in which the driver posts buffers, and the
+// one in which each of them comes back, in the same order. It exists from New on and is started and
+// stopped by the driver.
+//
+// start, stop, doorbell and unmapping belong to the control goroutine; what is below RxBase is used under its lock.
+type rxQueue struct {
+	*shared
+	id     int
+	tail   atomic.Uint32 // as the doorbell says: where the driver posts next
+	vector atomic.Int32  // notification block
+
+	nic.RxBase
+	p       rxParams
+	on      bool
+	seen    bool // the first buffer was looked at. Control goroutine
+	rings        // of buffers, and completions
+	head    uint32
+	shown   uint32   // completions before it are published; head counts them, and buffers, since the start
+	words   []uint32 // the words that publish completions, for each place of the ring
+	short   uint32   // how many buffers were not enough, when a frame last found too few
+	bufs    [maxRxBufs]rxBuf
+	frame   placement
+	time    int64        // when this batch of frames came, with a clock; 0: it is not known yet
+	scratch [maxOwn]byte // a frame's headers
+	// frames that the queue lost, or did not vouch for, since New
+	count struct{ noBuffer, tooBig, badCsum, badBuffer counter }
+}
+
+var (
+	_ nic.RxQueue = (*rxQueue)(nil)
+	_ nic.Poster  = (*rxQueue)(nil)
+)
+
+func newRxQueue(s *shared, id int) *rxQueue {
+	q := &rxQueue{shared: s, id: id}
+	q.Init(q)
+	return q
+}
+
+// start begins with empty rings, which the driver has zeroed.
+func (q *rxQueue) start(p rxParams) (err error) {
+	q.stop()
+	switch {
+	case p.bufSize <= 0 || p.bufSize > rxMaxLen:
+		return fmt.Errorf("receive queue %d: buffers of %d bytes, not 1 to %d: %w", q.id, p.bufSize, rxMaxLen, errBadRing)
+	case p.headerSize < 0 || p.headerSize > rxMaxHdr:
+		return fmt.Errorf("receive queue %d: header buffers of %d bytes, not up to %d: %w", q.id, p.headerSize, rxMaxHdr,
+			errBadRing)
+	case p.complSize < p.size:
+		return fmt.Errorf("receive queue %d: %d completions for %d buffers: %w", q.id, p.complSize, p.size, errBadRing)
+	}
+	var r rings
+	if err = r.pin(q.space, &p.ringParams, "buffers", rxBufLen, rxComplLen); err != nil {
+		return fmt.Errorf("receive queue %d: %w", q.id, err)
+	}
+	q.Lock()
+	defer q.Unlock()
+	q.p, q.rings = p, r
+	q.head, q.shown, q.short = 0, 0, 0
+	q.tail.Store(0)
+	q.vector.Store(int32(p.notify))
+	q.words = make([]uint32, p.complSize)
+	q.on, q.seen = true, false
+	q.Restart()
+	return nil
+}
+
+// stop returns when nothing touches rings or buffers any more. A queue that is stopped already stays so.
+func (q *rxQueue) stop() {
+	q.Lock()
+	defer q.Unlock()
+	q.on = false
+	q.Restart()
+	q.shut()
+}
+
+// shut lets go of the rings. Those that wait for the queue are woken.
+func (q *rxQueue) shut() {
+	q.rings.close()
+	q.WakeAll()
+}
+
+// doorbell says that buffers are posted up to tail, modulo the ring: Linux's driver writes an index
+// (gve_rx_write_doorbell_dqo), iPXE's a counter (drivers/net/gve.c, gve_refill_rx).
+func (q *rxQueue) doorbell(tail uint32) {
+	if !q.on {
+		return
+	}
+	tail &= q.in.mask
+	q.tail.Store(tail)
+	if !q.seen && tail != 0 {
+		q.seen = true
+		if q.device != nil {
+			q.device(q.id, q.firstInGPU())
+		}
+	}
+	if q.Waiting() {
+		q.Lock()
+		defer q.Unlock()
+		q.WakeNext()
+	}
+}
+
+// firstInGPU says whether the first buffer that was posted since the start lies in GPU memory, as all do then: what a
+// driver binds is a queue, and it restarts it for that.
+func (q *rxQueue) firstInGPU() bool {
+	defer q.space.Leave(q.space.Enter())
+	q.Lock()
+	defer q.Unlock()
+	if q.Err() != nil || q.in.pins == nil {
+		return false
+	}
+	if q.peek(1) != nil {
+		return false // a frame meets the same, and stops the queue
+	}
+	at, err := q.space.TranslateMax(nil, 1, q.bufs[0].addr, 1, dma.Write)
+	return err == nil && len(at) == 1 && at[0].GPU() >= 0
+}
+
+// Posted implements nic.Poster.
+func (q *rxQueue) Posted(limit int, visit func([]dma.Segment)) {
+	if !q.on || q.Err() != nil || q.in.pins == nil {
+		return
+	}
+	var buf [1]rxBuf
+	var at []dma.Segment
+	for i, n := q.head, min(q.avail(), uint32(limit)); n > 0; i, n = i+1, n-1 {
+		if q.read(i, buf[:]) != nil {
+			return
+		}
+		var err error
+		if at, err = q.space.TranslateMax(at[:0], maxPieces, buf[0].addr, uint64(q.p.bufSize), dma.Write); err == nil {
+			visit(at)
+		}
+	}
+}
+
+// unmapping stops the queue, and has failed told, if one of its rings lies in [iova, iova+n).
+func (q *rxQueue) unmapping(iova, n uint64) {
+	q.Lock()
+	defer q.Unlock()
+	if q.overlap(iova, n) {
+		q.fail(fmt.Errorf("receive queue %d: %w", q.id, errUnmapped))
+		q.shut()
+	}
+}
+
+// Flush implements nic.RxQueue.
+func (q *rxQueue) Flush() (call bool) {
+	q.time = 0
+	if q.shown == q.head || q.out.pins == nil {
+		return false
+	}
+	if err := q.publish(); err != nil {
+		q.fail(fmt.Errorf("receive queue %d: completions: %w", q.id, err))
+	}
+	return true
+}
+
+// publish shows completions to the driver. Each is valid by the generation bit in its word, which flips with each lap.
+func (q *rxQueue) publish() (err error) {
+	defer dma.Recover(&err)
+	for ; q.shown != q.head; q.shown++ {
+		word := q.words[q.shown&q.out.mask]
+		if q.out.even(q.shown) {
+			word |= rxGeneration
+		}
+		dma.StoreWord(q.out.at(q.shown)[4:], word)
+	}
+	return nil
+}
+
+// Call implements nic.RxQueue.
+func (q *rxQueue) Call() { q.notify.fire(int(q.vector.Load())) }
+
+// avail is how many buffers are posted.
+func (q *rxQueue) avail() uint32 { return (q.tail.Load() - q.head) & q.in.mask }
+
+// AwaitBuffers implements nic.RxModel. The driver says with each doorbell what it posts.
+func (q *rxQueue) AwaitBuffers() bool { return q.on && q.avail() <= q.short }
+
+// Buffers implements nic.RxModel.
+func (q *rxQueue) Buffers() int { return int(q.avail()) }
+
+// fail stops the queue until the driver sets it up again.
+func (q *rxQueue) fail(err error) {
+	if q.on {
+		q.Fail(err)
+	}
+}
+
+// Stopped implements nic.RxModel.
+func (q *rxQueue) Stopped(err error) { q.failed(false, q.id, err) }

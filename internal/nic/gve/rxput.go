@@ -1,0 +1,202 @@
+package gve
+
+import (
+	"fmt"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/nic"
+	"vnic.dev/vnic/splitter"
+)
+
+// placement is where a frame goes.
+type placement struct {
+	n        uint32 // buffers
+	inHeader uint32 // bytes for the first one's header buffer
+	rest     uint32 // bytes for the buffers, which are filled one after the other
+	header   []dma.Segment
+	payload  []dma.Segment
+	whole    []dma.Segment // scratch: a header buffer
+	buffers  []dma.Segment // scratch
+}
+
+// Put implements nic.RxQueue (docs/specs/gve.md, 5). Headers of a split frame go to the header
+// buffer of its first buffer, payload to the start of that and of those that follow. A frame that
+// cannot be split lies in the buffers whole, with the overflow mark.
+func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
+	switch {
+	case !q.on:
+		return nic.PutDisabled
+	case q.Err() != nil:
+		return nic.PutStopped
+	case len(f.Header) > maxOwn || f.Meta.GSOType != splitter.GSONone && !q.p.rsc:
+		q.lost(f, &q.count.tooBig)
+		return nic.PutTooBig
+	}
+	at := &q.frame
+	at.inHeader = 0
+	if f.Split && f.HeaderLen <= uint32(q.p.headerSize) {
+		at.inHeader = f.HeaderLen
+	}
+	at.rest = f.Len() - at.inHeader
+	size := uint32(q.p.bufSize)
+	at.n = max(1, (at.rest+size-1)/size)
+	if at.n > min(maxRxBufs, q.in.mask) {
+		q.lost(f, &q.count.tooBig)
+		return nic.PutTooBig
+	}
+	if have := q.avail(); have < at.n {
+		q.short = have
+		q.lost(f, &q.count.noBuffer)
+		return nic.PutNoBuffer
+	}
+	if err := q.peek(at.n); err != nil {
+		q.fail(fmt.Errorf("receive queue %d: buffers: %w", q.id, err))
+		return nic.PutStopped
+	}
+	if bad, ok := q.locate(f); !ok {
+		return q.refuse(bad)
+	}
+	c := rxCompl{overflow: f.Unsplit || f.Split && at.inHeader == 0 && q.p.headerSize > 0, ptype: ptypeOf(&f.Meta.Headers),
+		hash: f.Hash}
+	if q.clock != nil {
+		if q.time == 0 {
+			q.time = q.clock()
+		}
+		c.stamped, c.stamp = true, uint32(q.time)
+	}
+	err := q.write(m, f, &c)
+	if err == nil {
+		err = q.complete(&c)
+	}
+	switch {
+	case err == nil:
+		return nic.PutTaken
+	case nic.SenderFault(err, q.space):
+		return nic.PutFault
+	}
+	q.fail(fmt.Errorf("receive queue %d: %w", q.id, err))
+	return nic.PutStopped
+}
+
+// lost counts a frame that was not taken. One that was made of several comes again in its parts.
+func (q *rxQueue) lost(f *nic.Frame, c *counter) {
+	if !f.Merged {
+		c.add(1)
+	}
+}
+
+// peek reads the next n posted buffers.
+func (q *rxQueue) peek(n uint32) error { return q.read(q.head, q.bufs[:n]) }
+
+// read reads posted buffers, from that one on.
+func (q *rxQueue) read(at uint32, bufs []rxBuf) (err error) {
+	defer dma.Recover(&err)
+	for i := range bufs {
+		bufs[i].decode((*[rxBufLen]byte)(q.in.at(at + uint32(i))))
+	}
+	return nil
+}
+
+// locate finds the places of a frame's parts, or the buffer that is not what it should be.
+func (q *rxQueue) locate(f *nic.Frame) (bad uint32, ok bool) {
+	at := &q.frame
+	var err error
+	at.buffers = at.buffers[:0]
+	rest := at.rest
+	for i := range at.n {
+		k := min(rest, uint32(q.p.bufSize))
+		rest -= k
+		limit := len(at.buffers) + maxPieces
+		at.buffers, err = q.space.TranslateMax(at.buffers, limit, q.bufs[i].addr, uint64(k), dma.Write)
+		if err != nil {
+			return i, false
+		}
+	}
+	head := uint64(len(f.Header))
+	if at.inHeader == 0 {
+		at.header = dma.Cut(at.header[:0], at.buffers, 0, head)
+		at.payload = dma.Cut(at.payload[:0], at.buffers, head, uint64(f.PayloadLen))
+		return 0, true
+	}
+	at.whole, err = q.space.TranslateMax(at.whole[:0], maxPieces, q.bufs[0].header, uint64(at.inHeader), dma.Write)
+	if err != nil {
+		return 0, false
+	}
+	at.header = dma.Cut(at.header[:0], at.whole, 0, head)
+	at.payload = at.payload[:0]
+	if more := uint64(at.inHeader) - head; more > 0 { // of a frame without TCP, all goes to the header buffer
+		at.payload = dma.Cut(at.payload, at.whole, head, more)
+	}
+	at.payload = append(at.payload, at.buffers...)
+	return 0, true
+}
+
+// refuse gives back the buffers up to one that cannot be used, marked as bad, and drops the frame:
+// the driver posts others.
+func (q *rxQueue) refuse(bad uint32) nic.Result {
+	q.count.badBuffer.add(1)
+	q.frame.n, q.frame.rest, q.frame.inHeader = bad+1, 0, 0
+	if err := q.complete(&rxCompl{bad: true}); err != nil {
+		q.fail(fmt.Errorf("receive queue %d: completions: %w", q.id, err))
+		return nic.PutStopped
+	}
+	return nic.PutFault
+}
+
+// write fills the places found, and finds out about the checksums: this NIC knows no partial ones on receive, so it
+// completes them, and it verifies those that nothing vouches for.
+func (q *rxQueue) write(m *nic.Mover, f *nic.Frame, c *rxCompl) error {
+	h, meta := &f.Meta.Headers, &f.Meta
+	hdr := q.scratch[:copy(q.scratch[:], f.Header)]
+	ports := (h.Class == splitter.TCP || h.Class == splitter.UDP) && !f.Trailed()
+	csum := meta.Csum
+	var sum uint16
+	var err error
+	switch {
+	case meta.GSOType != splitter.GSONone: // its segments' checksums are vouched for; the driver never looks at this one
+		c.segLen = meta.GSOSize
+		csum = splitter.CsumGood
+		err = m.Payload(q.frame.payload, f.Payload)
+	case csum == splitter.CsumPartial || csum == splitter.CsumNone && ports:
+		if sum, err = m.PayloadSum(q.frame.payload, f.Payload); err != nil {
+			return err
+		}
+		if csum == splitter.CsumPartial {
+			splitter.FixL4(h, hdr, f.PayloadLen, sum)
+			csum = splitter.CsumGood
+		} else {
+			csum = splitter.VerifyL4(h, hdr, f.PayloadLen, sum)
+		}
+	default:
+		err = m.Payload(q.frame.payload, f.Payload)
+	}
+	if err != nil {
+		return err
+	}
+	if ports && csum != splitter.CsumNone {
+		c.checked, c.l4Bad = true, csum == splitter.CsumBad
+		c.ipBad = !splitter.VerifyIPv4(h, hdr)
+		if c.l4Bad || c.ipBad {
+			q.count.badCsum.add(1)
+		}
+	}
+	return m.Header(q.frame.header, hdr)
+}
+
+// complete stages the completions of a frame's buffers, all with the facts of c. Flush publishes them.
+func (q *rxQueue) complete(c *rxCompl) (err error) {
+	defer dma.Recover(&err)
+	at := &q.frame
+	rest, head := at.rest, q.head
+	c.split, c.headerLen = at.inHeader > 0, uint16(at.inHeader)
+	for i := range at.n {
+		k := min(rest, uint32(q.p.bufSize))
+		rest -= k
+		c.id, c.length, c.eop = q.bufs[i].id, uint16(k), i == at.n-1
+		q.words[head&q.out.mask] = c.encode(q.out.at(head))
+		head++
+		c.split, c.headerLen, c.overflow = false, 0, false
+	}
+	q.head = head
+	return nil
+}

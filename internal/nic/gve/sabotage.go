@@ -1,0 +1,75 @@
+package gve
+
+import (
+	"fmt"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/nic"
+)
+
+// sabotaged gives what is to be in the place of a receive queue, if the NIC is to have a fault in its rings.
+func sabotaged(q *rxQueue, s *nic.Sabotage) nic.RxQueue {
+	switch s.RingFault() {
+	case nic.RingEnd:
+		return &earlyEnd{q, s.Occasions()}
+	case nic.RingGeneration:
+		return &oldGeneration{q, s.Occasions()}
+	}
+	return q
+}
+
+// earlyEnd is a receive queue that marks the first of a frame's buffers as its last one.
+type earlyEnd struct {
+	*rxQueue
+	occasions nic.Occasions
+}
+
+// Put implements nic.RxQueue.
+func (q *earlyEnd) Put(m *nic.Mover, f *nic.Frame) (res nic.Result) {
+	first := q.head
+	if res = q.rxQueue.Put(m, f); res != nic.PutTaken || q.head-first < 2 {
+		return res
+	}
+	if q.occasions.Due() {
+		q.end(first)
+	}
+	q.occasions.Pass()
+	return res
+}
+
+// end marks completion i, which is not published. Where the ring has gone meanwhile, Flush finds that.
+func (q *earlyEnd) end(i uint32) {
+	var err error
+	defer dma.Recover(&err)
+	q.out.at(i)[8] |= rxEOP
+}
+
+// oldGeneration is a receive queue that publishes completions which the driver takes for those of the lap before.
+type oldGeneration struct {
+	*rxQueue
+	occasions nic.Occasions
+}
+
+// Flush implements nic.RxQueue.
+func (q *oldGeneration) Flush() (call bool) {
+	if q.shown == q.head || q.out.pins == nil {
+		return false
+	}
+	if err := q.publish(); err != nil {
+		q.fail(fmt.Errorf("receive queue %d: completions: %w", q.id, err))
+	}
+	return true
+}
+
+func (q *oldGeneration) publish() (err error) {
+	defer dma.Recover(&err)
+	for ; q.shown != q.head; q.shown++ {
+		word := q.words[q.shown&q.out.mask]
+		if q.out.even(q.shown) != q.occasions.Due() {
+			word |= rxGeneration
+		}
+		q.occasions.Pass()
+		dma.StoreWord(q.out.at(q.shown)[4:], word)
+	}
+	return nil
+}

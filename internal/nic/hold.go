@@ -1,0 +1,528 @@
+package nic
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/nic/coalesce"
+	"vnic.dev/vnic/internal/wire"
+	"vnic.dev/vnic/shape"
+	"vnic.dev/vnic/splitter"
+)
+
+const (
+	// maxHeld is how many merges, of as many flows, are under way on a queue where they outlive their batch.
+	maxHeld = 64
+	// chunkBytes and maxChunks are of the memory of a queue in which payload waits: two pieces for the first frame of
+	// each flow, at an MTU of 9000. Where there is no piece left, the oldest merge ends.
+	chunkBytes = 8 << 10
+	maxChunks  = 2 * maxHeld
+	heldChunks = MaxFrame/chunkBytes + 2 // pieces of one merge, or of one frame, at the most
+	// MaxHold is the longest time for which merges may be told to stay open.
+	MaxHold = time.Second
+	// holdRetry is when what is held is tried again, at a queue that says that it has buffers, or died.
+	holdRetry = int64(time.Millisecond)
+)
+
+// store keeps frames of a queue's merges whose batch has ended, in the port's own memory. It is used under the queue's
+// lock.
+type store struct {
+	free   []*held       // that are in no merge
+	chunks []dma.Segment // that are in none
+	made   int           // chunks, in use or not
+	worker wire.Worker   // of those who put frames and send none
+	cutter splitter.Segmenter
+	pkt    wire.Packet // see frame
+	hdr    [splitter.MaxHeader]byte
+	merged [splitter.MaxHeader]byte
+	meta   splitter.Meta
+}
+
+// held is what a merge has of batches before. All its frames are as long as the first one, as a shorter one ends the
+// merge.
+type held struct {
+	kept     coalesce.Merge // the merge without what this batch adds
+	hdr      [splitter.MaxHeader]byte
+	meta     splitter.Meta
+	src, dst wire.MAC
+	from     uint32
+	chunks   []dma.Segment // the payload is the first bytes of these
+	frames   uint32
+	done     uint32 // of the frames: those that the queue has. Nothing joins the merge from then on
+	bytes    uint32
+	whole    [coalesce.MaxFrames / 64]uint64 // bit j: frame j came with its checksum whole
+	due      int64                           // when it ends, at the latest, of holder.now
+}
+
+func newStore() *store {
+	s := &store{worker: wire.Worker{Copier: dma.NewCopier()}}
+	s.pkt.Payload = make([]dma.Segment, 0, heldChunks)
+	return s
+}
+
+// keep moves what merges have of this batch to the port's memory: the senders' frames are theirs again.
+func (m *merger) keep(d *delivery, rq *rxQueue, batch []*wire.Packet) {
+	now := int64(0)
+	for k := 0; k < m.n; {
+		g := &m.open[k]
+		if g.here == 0 {
+			k++
+			continue
+		}
+		if m.store == nil {
+			m.store = newStore()
+		}
+		if now == 0 {
+			now = d.port.hold.now()
+		}
+		if !m.store.room(g) {
+			if k > 0 && m.end(d, rq, batch, 0) {
+				k-- // there is one merge less before it
+			} else {
+				m.end(d, rq, batch, k)
+			}
+			continue
+		}
+		if !m.store.fill(d.w.Copier, g, batch, m.next, now+d.port.hold.time) {
+			m.end(d, rq, batch, k) // it finds out which frame is to blame
+			continue
+		}
+		for i, n := g.first, g.here; n > 0; i, n = m.next[i], n-1 {
+			PutTaken.verdict(&batch[i].Verdict, rq.wait)
+		}
+		g.here = 0
+		k++
+	}
+	rq.holding.Store(int32(m.n))
+	if now != 0 && m.n > 0 {
+		d.port.hold.wakeBy(m.open[0].held.due)
+	}
+}
+
+// room says whether there is memory for what a merge has of this batch.
+func (s *store) room(g *merge) bool {
+	n := int(g.Payload()+chunkBytes-1) / chunkBytes
+	if g.held != nil {
+		n -= len(g.held.chunks)
+	}
+	return n <= len(s.chunks)+maxChunks-s.made
+}
+
+// fill copies what a merge has of this batch to chunks, of which there are enough. false: the memory of a sender is
+// gone, and nothing has changed.
+func (s *store) fill(c *dma.Copier, g *merge, batch []*wire.Packet, next []int32, due int64) bool {
+	h, fresh := g.held, g.held == nil
+	if fresh {
+		h = s.slot()
+	}
+	for len(h.chunks)*chunkBytes < int(g.Payload()) {
+		h.chunks = append(h.chunks, s.chunk())
+	}
+	at := h.bytes
+	for i, n := g.first, g.here; n > 0; i, n = next[i], n-1 {
+		pkt := batch[i]
+		s.pkt.Payload = dma.Cut(dma.Reuse(s.pkt.Payload), h.chunks, uint64(at), uint64(pkt.PayloadLen))
+		if k, err := c.Copy(s.pkt.Payload, pkt.Payload); err != nil || k < uint64(pkt.PayloadLen) {
+			if fresh {
+				s.put(h)
+			}
+			return false
+		}
+		at += pkt.PayloadLen
+	}
+	if fresh {
+		first := batch[g.first]
+		g.held, h.due, h.src, h.dst, h.from = h, due, first.Src, first.Dst, first.From
+		g.Keep(h.hdr[:], &h.meta)
+	}
+	for i, n := g.first, g.here; n > 0; i, n = next[i], n-1 {
+		if batch[i].Meta.Csum != splitter.CsumPartial {
+			h.whole[h.frames/64] |= 1 << (h.frames % 64)
+		}
+		h.frames++
+	}
+	h.bytes, h.kept, g.segments = at, g.Merge, len(h.chunks)
+	return true
+}
+
+// slot gives a held that is empty.
+func (s *store) slot() *held {
+	n := len(s.free)
+	if n == 0 {
+		return &held{chunks: make([]dma.Segment, 0, heldChunks)}
+	}
+	h := s.free[n-1]
+	s.free = s.free[:n-1]
+	return h
+}
+
+// chunk gives a piece of memory.
+func (s *store) chunk() (c dma.Segment) {
+	if n := len(s.chunks); n > 0 {
+		c, s.chunks = s.chunks[n-1], s.chunks[:n-1]
+		return c
+	}
+	s.made++
+	return dma.NewBuffer(make([]byte, chunkBytes), dma.Wire).Segment(0, chunkBytes)
+}
+
+// put takes back a slot and its memory.
+func (s *store) put(h *held) {
+	s.chunks = append(s.chunks, h.chunks...)
+	h.kept, h.chunks, h.whole = coalesce.Merge{}, h.chunks[:0], [coalesce.MaxFrames / 64]uint64{}
+	h.frames, h.done, h.bytes = 0, 0, 0
+	s.free = append(s.free, h)
+}
+
+// cut prepares frame for what is held of a merge.
+func (s *store) cut(h *held) {
+	if h.frames > 1 {
+		_ = s.cutter.Init(h.kept.Header(s.merged[:], &s.meta), &s.meta, h.bytes) // a GSO packet of ours
+	}
+}
+
+// frame gives frame j of what is held, as it came, until the next one.
+func (s *store) frame(c *dma.Copier, h *held, j uint32) *wire.Packet {
+	hdr, meta := h.kept.First()
+	p, n := &s.pkt, h.kept.MSS()
+	p.Src, p.Dst, p.From, p.PayloadLen = h.src, h.dst, h.from, n
+	p.Payload = dma.Cut(dma.Reuse(p.Payload), h.chunks, uint64(j*n), uint64(n))
+	if h.frames == 1 {
+		p.Header, p.Meta = hdr, *meta
+		return p
+	}
+	p.Header = s.hdr[:len(hdr)]
+	_ = s.cutter.Piece(p.Header, &p.Meta, j*n, n)
+	if h.whole[j/64]&(1<<(j%64)) != 0 {
+		sum, _ := c.Sum(p.Payload) // memory of ours
+		p.Meta.Complete(p.Header, sum)
+	}
+	return p
+}
+
+// release ends a merge of which there are frames of batches before. They are put together with those of this batch; or,
+// where that is not possible, one by one, and then those of this batch. false: some of batches before found no buffers.
+// They stay for the next time, and those of this batch are Busy.
+func (m *merger) release(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) bool {
+	g, h := &m.open[k], m.open[k].held
+	if wait := d.blocked.waitFor(&g.route); wait == nil {
+		q := g.route.q
+		d.port.split(d.s, m.first(g), &g.route) // as the queue is split now
+		g.route.q = q
+		if h.done == 0 && g.Frames() > 1 && m.put(d, rq, batch, g) {
+			m.store.put(h)
+			m.remove(k)
+			return true
+		}
+		for m.store.cut(h); h.done < h.frames; h.done++ {
+			pkt := m.store.frame(d.w.Copier, h, h.done)
+			d.port.split(d.s, pkt, &g.route)
+			g.route.q = q
+			if !rq.late(d, pkt, &g.route) {
+				break
+			}
+		}
+	}
+	was := *g
+	g.Merge, g.here = h.kept, 0
+	gone := h.done == h.frames
+	if gone {
+		m.store.put(h)
+		m.remove(k)
+	} else if h.done > 0 {
+		g.alone = true
+	}
+	m.apart(d, rq, batch, &was)
+	return gone
+}
+
+// parts counts the frames that are held of what was put as one, and tells of them. It returns where those of this batch
+// begin.
+func (m *merger) parts(d *delivery, rq *rxQueue, h *held, at *wire.Placement) (off uint32) {
+	hdr, _ := h.kept.First()
+	if d.tap == nil && len(d.s.meters) == 0 { // nobody looks at single frames
+		for range h.frames {
+			rq.delta.count(1, uint64(len(hdr)), &bytesByMem{})
+		}
+		return h.bytes
+	}
+	m.store.cut(h)
+	for j := range h.frames {
+		off = rq.part(d, m.store.frame(d.w.Copier, h, j), at, off)
+	}
+	return off
+}
+
+// first is what says of a merge how it is split.
+func (m *merger) first(g *merge) *wire.Packet {
+	hdr, meta := g.First()
+	m.pkt.Header, m.pkt.Meta, m.pkt.PayloadLen = hdr, *meta, g.Payload()
+	return &m.pkt
+}
+
+// late puts a frame that its sender has long forgotten. false: there is no buffer.
+func (rq *rxQueue) late(d *delivery, pkt *wire.Packet, r *route) bool {
+	rq.one(d, pkt, r)
+	switch pkt.Verdict.Kind {
+	case wire.Busy:
+		return false
+	case wire.Dropped:
+		d.port.refuse(pkt.Verdict.Reason)
+	}
+	return true
+}
+
+// lose drops what is held of a merge, for want of buffers.
+func (m *merger) lose(d *delivery, rq *rxQueue, k int) {
+	h := m.open[k].held
+	for m.store.cut(h); h.done < h.frames; h.done++ {
+		pkt := m.store.frame(d.w.Copier, h, h.done)
+		pkt.Verdict = wire.Drop(wire.DropNoBuffer)
+		rq.delta.drop(uint64(pkt.PayloadLen))
+		if a := rq.account(d.s, pkt); a != nil {
+			dropFlow(a, pkt, wire.DropNoBuffer)
+		}
+		for _, mt := range d.s.meters {
+			if mt.rx.flow == pkt.Meta.Headers.Flow {
+				mt.rx.lose(uint64(pkt.PayloadLen))
+			}
+		}
+		if d.tap != nil {
+			d.tap.Received(d.w, pkt, wire.Nowhere)
+		}
+		d.port.refuse(wire.DropNoBuffer)
+	}
+	m.store.put(h)
+	m.remove(k)
+}
+
+// refuse counts a frame that the port has taken from the wire, and dropped later.
+func (p *Port) refuse(r wire.DropReason) {
+	if link := p.link.Load(); link != nil {
+		link.Refuse(r)
+	}
+}
+
+// holder is the goroutine of a port that ends merges when their time is up.
+type holder struct {
+	port *Port
+	time int64        // for how long a merge stays open
+	now  func() int64 // Config.Clock
+	all  atomic.Bool  // it is to end all merges
+	next atomic.Int64 // when it looks by itself; MaxInt64: it is to be woken in any case
+	kick chan struct{}
+	stop chan struct{}
+	done chan struct{}
+}
+
+func newHolder(p *Port, d time.Duration) *holder {
+	h := &holder{port: p, time: int64(d), now: p.conf.Clock, kick: make(chan struct{}, 1), stop: make(chan struct{}),
+		done: make(chan struct{})}
+	if h.now == nil {
+		h.now = shape.Now
+	}
+	dma.Go(h.run)
+	return h
+}
+
+// close ends the goroutine.
+func (h *holder) close() {
+	close(h.stop)
+	<-h.done
+}
+
+// Wake implements wire.Waker: a queue that something is held for has got buffers, or died.
+func (h *holder) Wake() {
+	select {
+	case h.kick <- struct{}{}:
+	default: // it is about to look
+	}
+}
+
+// wakeBy has it look at some time at the latest. It never blocks.
+func (h *holder) wakeBy(due int64) {
+	if due < h.next.Load() {
+		h.Wake()
+	}
+}
+
+func (h *holder) run() {
+	defer close(h.done)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-h.kick:
+		case <-h.stop:
+			return
+		}
+		h.next.Store(math.MaxInt64) // before it looks: what begins to be held meanwhile wakes it again
+		if h.all.Swap(false) {
+			h.port.flushDue(math.MaxInt64)
+		}
+		next := h.port.flushDue(h.now())
+		h.next.Store(next)
+		if next == math.MaxInt64 {
+			timer.Stop()
+		} else {
+			timer.Reset(time.Duration(max(next-h.now(), 0)))
+		}
+	}
+}
+
+// mayOvertake says whether a packet may be of a flow that is merged on another queue: it could not be split, or does
+// not say of which flow it is.
+func (r *route) mayOvertake(pkt *wire.Packet) bool {
+	switch pkt.Meta.Headers.Class {
+	case splitter.UDP, splitter.NotIP:
+		return false
+	case splitter.TCP:
+		return r.q != r.home
+	}
+	return true
+}
+
+// holdsBeside says whether merges are open between batches on another queue than q.
+func (p *Port) holdsBeside(q int) bool {
+	for i, rq := range p.queues {
+		if i != q && rq.holding.Load() > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// flushFor ends what a packet on its way by that route may overtake on other queues. What is stuck there blocks the
+// packet.
+func (d *delivery) flushFor(r *route) {
+	for i, rq := range d.port.queues {
+		if i == r.q || rq.holding.Load() == 0 {
+			continue
+		}
+		if rq.flushAll(d) {
+			rq.q.Call()
+		}
+		if rq.holding.Load() > 0 && d.blocked.waitFor(r) == nil {
+			d.blocked.add(r, rq.wait)
+		}
+	}
+}
+
+// flushAll ends all merges that are open between batches.
+func (rq *rxQueue) flushAll(d *delivery) (call bool) {
+	rq.q.Lock()
+	defer rq.q.Unlock()
+	if rq.merger == nil {
+		return false
+	}
+	rq.mover.c, rq.mover.nodes = d.w.Copier, d.port.space.Nodes() > 0
+	rq.merger.finish(d, rq, nil)
+	rq.settle()
+	return rq.q.Flush()
+}
+
+// settle ends a use of the queue, whose lock is held, but for Flush.
+func (rq *rxQueue) settle() {
+	rq.tally()
+	if rq.merger != nil {
+		rq.holding.Store(int32(rq.merger.n))
+	}
+}
+
+// flushDue ends merges whose time is up, on all queues, and says when the next one's is; MaxInt64: there is none.
+func (p *Port) flushDue(now int64) (next int64) {
+	next = math.MaxInt64
+	for _, rq := range p.queues {
+		if rq.holding.Load() > 0 {
+			next = min(next, p.flushRx(rq, now))
+		}
+	}
+	return next
+}
+
+// flushHeld ends all merges that outlive their batches.
+func (p *Port) flushHeld() {
+	if p.hold == nil {
+		return
+	}
+	for i := range p.queues {
+		p.FlushRx(i)
+	}
+}
+
+// flushSoon is flushHeld for a caller that must not call drivers.
+func (p *Port) flushSoon() {
+	if p.hold != nil && p.holdsBeside(-1) {
+		p.hold.all.Store(true)
+		p.hold.Wake()
+	}
+}
+
+// FlushRx ends the merges that are open on a receive queue. What finds no buffers stays until there are some, or is
+// lost in its time. A device model calls it before it stops the queue, or changes what its driver takes, and after:
+// what came in between is dropped, if the queue is stopped, and counted.
+func (p *Port) FlushRx(queue int) {
+	if rq := p.queues[queue]; rq.holding.Load() > 0 {
+		p.flushRx(rq, math.MaxInt64)
+	}
+}
+
+// flushRx ends merges whose time is up, and says when the next one's is.
+func (p *Port) flushRx(rq *rxQueue, now int64) (next int64) {
+	tok := p.space.Enter()
+	defer p.space.Leave(tok)
+	stuck, call := false, false
+	next, stuck, call = rq.flush(p, now)
+	if call {
+		rq.q.Call()
+	}
+	if !stuck {
+		return next
+	}
+	wait := wire.Waitable(rq.q)
+	if p.exhausted() {
+		wait = &rq.exhaustion
+	}
+	wait.Disarm(p.hold) // of the time before
+	if !wait.Arm(p.hold) {
+		next = min(next, p.hold.now()+holdRetry)
+	}
+	return next
+}
+
+// flush is flushRx under the queue's lock.
+func (rq *rxQueue) flush(p *Port, now int64) (next int64, stuck, call bool) {
+	rq.q.Lock()
+	defer rq.q.Unlock()
+	m := rq.merger
+	if m == nil || m.n == 0 {
+		return math.MaxInt64, false, false
+	}
+	var d delivery
+	d.w, d.s, d.port, d.tap, d.gate.shape = &m.store.worker, p.steering.Load(), p, p.tap(), p.conf.Shape
+	rq.mover.c, rq.mover.nodes = d.w.Copier, p.space.Nodes() > 0
+	next = math.MaxInt64
+	for m.n > 0 {
+		h := m.open[0].held
+		if h.due > now {
+			next = h.due
+			break
+		}
+		if !p.exhausted() && m.end(&d, rq, nil, 0) {
+			continue
+		}
+		lost := h.due + int64(limits.Patience.Here())
+		if lost > p.hold.now() {
+			next, stuck = lost, true
+			break
+		}
+		m.lose(&d, rq, 0)
+		d.blocked = blockedQueues{} // each is tried
+	}
+	rq.settle()
+	return next, stuck, rq.q.Flush()
+}

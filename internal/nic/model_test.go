@@ -1,0 +1,748 @@
+package nic_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/nic"
+	"vnic.dev/vnic/internal/nic/nictest"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
+)
+
+// This is a device model as small as one can be: its rings are slices, its registers methods. All
+// that it has beside them is in package nic (see its doc).
+
+const toyBatch = 8
+
+type toy struct {
+	t    testing.TB
+	mac  wire.MAC
+	sw   *wire.Switch
+	port *nic.Port
+	rx   *toyRx
+	tx   *toyTx
+}
+
+// newToy makes a NIC on a switch, which knows its address by the time it is there. Its transmit
+// queue is stopped.
+func newToy(t testing.TB, sw *wire.Switch, n byte, o nic.SenderOptions, link wire.LinkOptions) *toy {
+	t.Helper()
+	d := &toy{t: t, sw: sw, mac: wire.MAC{2, 0, 0, 0, 0, n}, rx: &toyRx{called: make(chan struct{}, 1)}}
+	d.rx.Init(d.rx)
+	space := dma.NewSpace(fmt.Sprint("toy", n), dma.NewFiles())
+	limits := new(atomic.Pointer[wire.Limits])
+	limits.Store(&wire.Limits{MaxFrame: 1514})
+	conf := nic.Config{Name: space.Name(), MAC: d.mac, MTU: 1500, QueuePairs: 1, HeaderLimit: 256, Flows: 8}
+	var err error
+	d.port, err = nic.NewPort(conf, space, []nic.RxQueue{d.rx}, limits)
+	testkit.OK(t, err)
+	o.Space, o.Batch = space, toyBatch
+	t.Cleanup(func() { d.port.Close() })
+	d.tx = d.newTx(o)
+	testkit.OK(t, d.port.Attach(sw, link))
+	d.start()
+	d.send(d.frame(wire.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, 0))
+	d.tx.await(1)
+	d.tx.sender.Stop()
+	d.tx.done, d.tx.ring, d.tx.next = nil, nil, 0
+	return d
+}
+
+// newTx makes a transmit queue of the NIC, which is stopped.
+func (d *toy) newTx(o nic.SenderOptions) *toyTx {
+	q := &toyTx{space: o.Space, t: d.port.NewTransmitter(toyBatch), called: make(chan struct{}, 1),
+		stopped: make(chan error, 1), failAt: -1}
+	q.sender = testkit.Must(nic.NewSender(q, q.t, o))(d.t)
+	d.t.Cleanup(q.sender.Close)
+	return q
+}
+
+// toys are NICs on a switch; the first one sends.
+func toys(t testing.TB, n int, o nic.SenderOptions) []*toy {
+	t.Helper()
+	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
+	t.Cleanup(func() { _ = sw.Close() })
+	var ds []*toy
+	for i := range n {
+		ds = append(ds, newToy(t, sw, byte(i+1), o, wire.LinkOptions{}))
+	}
+	return ds
+}
+
+// pair is a NIC that sends, and another on its switch.
+func pair(t testing.TB, o nic.SenderOptions) (a, b *toy) {
+	ds := toys(t, 2, o)
+	return ds[0], ds[1]
+}
+
+// start starts the transmit queue, which is kicked by a Wake.
+func (d *toy) start() { d.tx.sender.Start(-1, false) }
+
+// frame makes a frame with a number.
+func (d *toy) frame(to wire.MAC, seq int) []byte {
+	f := nictest.Make(to, d.mac, nictest.Spec{UDP: true, Payload: 100, Seq: uint32(seq)})
+	return f.Bytes()
+}
+
+// send posts frames, and kicks if the queue wants that.
+func (d *toy) send(frames ...[]byte) { d.tx.send(frames...) }
+
+func (q *toyTx) send(frames ...[]byte) {
+	q.mu.Lock()
+	for _, b := range frames {
+		q.ring = append(q.ring, []dma.Segment{dma.NewBuffer(b, dma.Host).Segment(0, uint32(len(b)))})
+	}
+	kick := q.kicks
+	q.mu.Unlock()
+	if kick {
+		q.sender.Wake()
+	}
+}
+
+// sendTo posts frames with these numbers to another NIC.
+func (d *toy) sendTo(to *toy, seqs ...int) {
+	for _, seq := range seqs {
+		d.send(d.frame(to.mac, seq))
+	}
+}
+
+// drops is how many of the NIC's frames were dropped, but for its first.
+func (d *toy) drops() uint64 {
+	_, tx := d.port.QueueCounters(0)
+	return tx.Drops - 1
+}
+
+// receives waits for the frames with these numbers, in this order, from another.
+func (d *toy) receives(from *toy, seqs ...int) {
+	d.t.Helper()
+	for _, seq := range seqs {
+		if got, want := d.rx.receive(), from.frame(d.mac, seq); !bytes.Equal(got, want) {
+			d.t.Fatalf("frame %d: got %x, want %x", seq, got, want)
+		}
+	}
+}
+
+// toyRx is a receive ring: buffers of 2 KiB.
+type toyRx struct {
+	nic.RxBase
+	posted  []toyBuf // all that follows is used under the lock
+	staged  []toyBuf
+	came    []toyBuf
+	refuses nic.Result    // of all frames; PutTaken: of none
+	meets   func()        // what Put does first, if not nil
+	called  chan struct{} // holds one
+}
+
+type toyBuf struct {
+	b   []byte
+	seg []dma.Segment
+}
+
+func newToyBuf() toyBuf {
+	b := make([]byte, 2048)
+	return toyBuf{b: b, seg: []dma.Segment{dma.NewBuffer(b, dma.Host).Segment(0, 2048)}}
+}
+
+func (q *toyRx) post(bufs ...toyBuf) {
+	q.Lock()
+	defer q.Unlock()
+	q.posted = append(q.posted, bufs...)
+	q.WakeNext()
+}
+
+func (q *toyRx) postNew(n int) {
+	for range n {
+		q.post(newToyBuf())
+	}
+}
+
+func (q *toyRx) receive() []byte {
+	for {
+		q.Lock()
+		if len(q.came) > 0 {
+			defer q.Unlock()
+			b := q.came[0].b
+			q.came = q.came[1:]
+			return b
+		}
+		q.Unlock()
+		<-q.called
+	}
+}
+
+func (q *toyRx) Put(m *nic.Mover, f *nic.Frame) nic.Result {
+	if q.meets != nil {
+		q.meets()
+	}
+	if q.refuses != nic.PutTaken {
+		return q.refuses
+	}
+	if len(q.posted) == 0 {
+		return nic.PutNoBuffer
+	}
+	buf := q.posted[len(q.posted)-1]
+	if f.Len() > 2048 {
+		return nic.PutTooBig
+	}
+	buf.seg[0].Len = f.Len()
+	err := m.Whole(buf.seg, f.Header, f.Payload)
+	buf.b, buf.seg[0].Len = buf.b[:f.Len()], 2048
+	if err != nil {
+		return nic.PutFault
+	}
+	q.posted = q.posted[:len(q.posted)-1]
+	q.staged = append(q.staged, buf)
+	return nic.PutTaken
+}
+
+func (q *toyRx) Flush() (call bool) {
+	call = len(q.staged) > 0
+	q.came = append(q.came, q.staged...)
+	q.staged = q.staged[:0]
+	return call
+}
+
+func (q *toyRx) Call() { signal(q.called) }
+
+func (q *toyRx) AwaitBuffers() bool { return len(q.posted) == 0 }
+
+func (q *toyRx) Buffers() int { return len(q.posted) }
+
+func (q *toyRx) Stopped(error) {}
+
+// toyTx is a transmit ring.
+type toyTx struct {
+	space  *dma.Space
+	t      *nic.Transmitter
+	sender *nic.Sender
+
+	mu    sync.Mutex
+	ring  [][]dma.Segment // posted
+	next  int             // to be read
+	kicks bool            // the sender wants to be woken
+	done  []int           // places in the ring of frames that came back, in their order
+
+	called  chan struct{} // holds one: frames came back
+	stopped chan error
+
+	// What a test wants to happen.
+	keeps    bool // Abandon puts frames back
+	failAt   int  // the place of a frame at which Gather fails
+	goneAt   int  // the place of a held frame whose memory is gone, if moved
+	failures bool // Reload fails
+
+	// The worker's.
+	slots  [toyBatch]toySlot
+	staged []int
+	looks  int  // calls of Gather and DisableKick
+	moved  bool // Reload was told so
+}
+
+type toySlot struct {
+	at  int
+	buf [nic.MaxHeader]byte
+}
+
+var errToy = errors.New("bad descriptor")
+
+// await waits until n frames in all have come back.
+func (q *toyTx) await(n int) (done []int) {
+	for {
+		q.mu.Lock()
+		done = slices.Clone(q.done)
+		q.mu.Unlock()
+		if len(done) >= n {
+			return done
+		}
+		<-q.called
+	}
+}
+
+// waits waits until the sender sleeps, or is about to, for a busy receiver.
+func (q *toyTx) waits() {
+	for q.sender.Stats().Waits == 0 {
+		runtime.Gosched()
+	}
+}
+
+func (q *toyTx) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.looks++
+	for filled < len(free) && q.next < len(q.ring) {
+		if q.next == q.failAt {
+			return filled, taken, errToy
+		}
+		f := free[filled]
+		s := &q.slots[f.Slot]
+		segs := q.ring[q.next]
+		s.at = q.next
+		q.next++
+		taken++
+		if err := nic.ParseFrame(q.t.Worker.Copier, segs, 0, segs[0].Len, s.buf[:], &f.Packet); err != nil {
+			q.t.Discard(wire.DropBadFrame)
+			q.staged = append(q.staged, s.at)
+			continue
+		}
+		f.Packet.Prepare()
+		filled++
+	}
+	return filled, taken, nil
+}
+
+func (q *toyTx) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
+	s := &q.slots[f.Slot]
+	if q.failures {
+		return false, errToy
+	}
+	if q.moved = q.moved || moved; moved && s.at == q.goneAt {
+		return false, nil
+	}
+	q.mu.Lock()
+	segs := q.ring[s.at]
+	q.mu.Unlock()
+	return true, nic.RelocatePayload(segs, 0, segs[0].Len, &f.Packet)
+}
+
+func (q *toyTx) Done(fs []*nic.TxFrame) error {
+	for _, f := range fs {
+		q.staged = append(q.staged, q.slots[f.Slot].at)
+	}
+	return nil
+}
+
+func (q *toyTx) Abandon(f *nic.TxFrame) (kept bool) {
+	s := &q.slots[f.Slot]
+	if q.keeps && s.at == q.next-1 {
+		q.next--
+		return true
+	}
+	q.staged = append(q.staged, s.at)
+	return false
+}
+
+func (q *toyTx) Publish() (call bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	call = len(q.staged) > 0
+	q.done = append(q.done, q.staged...)
+	q.staged = q.staged[:0]
+	return call
+}
+
+func (q *toyTx) Call() { signal(q.called) }
+
+func (q *toyTx) Pending() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.next < len(q.ring)
+}
+
+func (q *toyTx) Backlog() (frames int, full bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.ring) - q.next, false // it has no end
+}
+
+func (q *toyTx) EnableKick() (more bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.kicks = true
+	return q.next < len(q.ring)
+}
+
+func (q *toyTx) DisableKick() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.kicks = false
+	q.looks++
+}
+
+func (q *toyTx) Idle([]*nic.TxFrame) {}
+
+func (q *toyTx) Stopped(err error) { q.stopped <- err }
+
+// signal sets a channel of capacity 1.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// numbers counts from a to b-1.
+func numbers(a, b int) (ns []int) {
+	for i := a; i < b; i++ {
+		ns = append(ns, i)
+	}
+	return ns
+}
+
+// patient is the patience of tests with frames that wait until the test goes on.
+var patient = nic.SenderOptions{Patience: time.Minute, Spin: true}
+
+// Frames to a busy receiver wait, in their order, and those to others go on. Each comes back once.
+func TestSenderRetriesInOrder(t *testing.T) {
+	ds := toys(t, 3, patient)
+	a, busy, other := ds[0], ds[1], ds[2]
+	other.rx.postNew(99)
+	a.start()
+	const n = 3 // of each: both fit into a batch
+	for i := range n {
+		a.send(a.frame(busy.mac, i), a.frame(other.mac, i))
+	}
+	other.receives(a, numbers(0, n)...)
+	a.tx.waits()
+	if done := a.tx.await(n); !slices.Equal(done, []int{1, 3, 5}) {
+		t.Errorf("came back: %v", done)
+	}
+	busy.rx.postNew(n)
+	busy.receives(a, numbers(0, n)...)
+	a.tx.await(2 * n)
+	// After a new start the sender knows nothing of the other. Beside it one that takes buffers as late as this test
+	// posts them on a loaded machine, each 50 ms, would be slow, and lose frames.
+	a.tx.sender.Stop()
+	a.start()
+	a.sendTo(busy, numbers(n, 50)...) // most find no place in the batch, and wait in the ring
+	for i := n; i < 50; i++ {
+		busy.rx.postNew(1)
+		busy.receives(a, i)
+	}
+	done := a.tx.await(n + 50)
+	if slices.Sort(done); !slices.Equal(done, numbers(0, n+50)) {
+		t.Errorf("came back: %v", done)
+	}
+	if s := a.tx.sender.Stats(); s.GaveUp != 0 || s.PutBack != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A dead receiver's frames come back, are dropped and counted when patience ends, and hold up
+// no other receiver for long.
+func TestSenderGivesUp(t *testing.T) {
+	ds := toys(t, 3, nic.SenderOptions{Patience: 5 * time.Millisecond})
+	a, dead, other := ds[0], ds[1], ds[2]
+	other.rx.postNew(99)
+	a.start()
+	for i := range 30 {
+		a.send(a.frame(dead.mac, i), a.frame(other.mac, i))
+	}
+	other.receives(a, numbers(0, 30)...)
+	a.tx.await(60)
+	if s := a.tx.sender.Stats(); s.GaveUp != 30 || s.PutBack != 0 || a.drops() != 30 {
+		t.Errorf("%+v, %d drops", s, a.drops())
+	}
+	dead.rx.postNew(1) // it is waited for again
+	a.sendTo(dead, 99)
+	dead.receives(a, 99)
+}
+
+// By the default, which follows how slow the machine is, a Sender sleeps while it waits.
+func TestSenderSleepsForItsDefaultPatience(t *testing.T) {
+	a, b := pair(t, nic.SenderOptions{})
+	a.start()
+	a.sendTo(b, 0)
+	a.tx.await(1)
+	if s := a.tx.sender.Stats(); s.GaveUp != 1 || s.Waits < 1 || s.Waits > 50 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A frame is not given up for time in which its Sender did not run: neither may its receiver have. It is when the
+// Sender has looked for buffers all the while.
+func TestSenderThatDidNotRunWaitsOn(t *testing.T) {
+	const patience = 16 * time.Millisecond
+	a, b := pair(t, nic.SenderOptions{Patience: patience})
+	a.sendTo(b, 0)
+	round := func() nic.SenderStats {
+		testkit.Must(a.tx.sender.Round(false))(t)
+		return a.tx.sender.Stats()
+	}
+	round()
+	time.Sleep(5 * patience) // the host has taken the processor
+	if s := round(); s.GaveUp != 0 {
+		t.Fatalf("given up after a stall: %+v", s)
+	}
+	looks := 1
+	for ; round().GaveUp == 0; looks++ {
+		time.Sleep(patience / 16)
+	}
+	if looks < 8 { // of which each counts an eighth at the most
+		t.Errorf("given up after %d looks", looks)
+	}
+}
+
+// Behind long frames a round takes few, so that sender and receiver work on these while the next ones are moved.
+func TestSenderTellsOfLongFramesSoon(t *testing.T) {
+	const size, n = 60_000, 3 * toyBatch
+	a, b := pair(t, patient)
+	for i := range n { // no receiver takes these: what becomes of them is nothing to the round
+		f := nictest.Make(b.mac, a.mac, nictest.Spec{UDP: true, Payload: size, Seq: uint32(i)})
+		a.send(f.Bytes())
+	}
+	dma.Guard()
+	var rounds []int
+	for done := 0; done < n; done = len(a.tx.done) {
+		k := testkit.Must(a.tx.sender.Round(false))(t)
+		rounds = append(rounds, k)
+		testkit.Equal(t, "frames that came back", len(a.tx.done), done+k)
+	}
+	if !slices.Equal(rounds, []int{toyBatch, 4, 4, 4, 4}) { // 4 are 256 KiB, nearly
+		t.Errorf("rounds of %v frames", rounds)
+	}
+}
+
+// A queue that is stopped while frames are held ends at once. They are left to the driver for the
+// next start if the ring can take them, else they are dropped.
+func TestSenderStopsWithFramesHeld(t *testing.T) {
+	for _, keeps := range []bool{true, false} {
+		t.Run(fmt.Sprint("keeps=", keeps), func(t *testing.T) {
+			a, b := pair(t, patient)
+			a.tx.keeps = keeps
+			const n = toyBatch + 3
+			a.sendTo(b, numbers(0, n)...)
+			a.start()
+			a.tx.waits()
+			a.tx.sender.Stop()
+			first := 0
+			want := nic.SenderStats{PutBack: toyBatch}
+			if !keeps {
+				first, want = toyBatch, nic.SenderStats{GaveUp: toyBatch}
+			}
+			got := a.tx.sender.Stats()
+			if got.Waits = 0; got != want || a.tx.next != first || len(a.tx.done) != first {
+				t.Errorf("%+v, want %+v; %d frames are the driver's, %v came back", got, want, n-a.tx.next, a.tx.done)
+			}
+			b.rx.postNew(n)
+			a.start()
+			b.receives(a, numbers(first, n)...)
+			a.tx.await(n)
+		})
+	}
+}
+
+// An error of the ring stops its queue: what was good before it has been sent, what is behind it
+// stays the driver's, and a new start goes on.
+func TestSenderStopsOnAnError(t *testing.T) {
+	t.Run("new", func(t *testing.T) {
+		a, b := pair(t, patient)
+		b.rx.postNew(9)
+		a.sendTo(b, numbers(0, 6)...)
+		a.tx.failAt = 4
+		a.start()
+		if err := <-a.tx.stopped; !errors.Is(err, errToy) {
+			t.Error(err)
+		}
+		b.receives(a, 0, 1, 2, 3)
+		a.tx.sender.Stop()
+		if done := a.tx.await(4); !slices.Equal(done, numbers(0, 4)) || a.tx.next != 4 {
+			t.Errorf("came back: %v; next is %d", done, a.tx.next)
+		}
+		a.tx.failAt = -1
+		a.start()
+		b.receives(a, 4, 5)
+	})
+	t.Run("held", func(t *testing.T) {
+		a, b := pair(t, patient)
+		a.tx.failures = true
+		a.sendTo(b, 0, 1)
+		a.start()
+		a.tx.waits()
+		b.rx.postNew(1)
+		if err := <-a.tx.stopped; !errors.Is(err, errToy) {
+			t.Error(err)
+		}
+		a.tx.sender.Stop()
+		if s := a.tx.sender.Stats(); s.GaveUp != 2 || len(a.tx.done) != 2 {
+			t.Errorf("%+v, came back: %v", s, a.tx.done)
+		}
+	})
+}
+
+// A held frame's memory is found again when the map has changed, and only then is it asked for; a
+// frame whose memory has gone is dropped, and the others are sent.
+func TestSenderFindsHeldFramesAgain(t *testing.T) {
+	for _, change := range []bool{true, false} {
+		t.Run(fmt.Sprint("changed=", change), func(t *testing.T) {
+			a, b := pair(t, patient)
+			a.tx.goneAt = 1
+			a.sendTo(b, 0, 1, 2)
+			a.start()
+			a.tx.waits()
+			want := numbers(0, 3)
+			if change {
+				want = []int{0, 2}
+				testkit.OK(t, a.tx.space.Add(dma.Map{IOVA: 1 << 20, Size: 4096, FD: -1, NoAccess: true}))
+				t.Cleanup(func() { _ = a.tx.space.Close() })
+			}
+			b.rx.postNew(3)
+			b.receives(a, want...)
+			a.tx.await(3)
+			a.tx.sender.Stop()
+			if a.tx.moved != change || a.drops() != uint64(3-len(want)) {
+				t.Errorf("told of a change: %v; %d drops", a.tx.moved, a.drops())
+			}
+		})
+	}
+}
+
+// A ring that starts with the first kick is not touched before; a kick wakes the sender by the
+// driver's eventfd alone.
+func TestSenderStartsWithTheFirstKick(t *testing.T) {
+	a, b := pair(t, patient)
+	b.rx.postNew(9)
+	fd := eventFD(t)
+	a.sendTo(b, 0) // EnableKick was not called: it wakes no sender
+	looks := a.tx.looks
+	a.tx.sender.Start(fd, true)
+	a.tx.sender.Wake()
+	a.tx.sender.Stop()
+	if a.tx.looks != looks {
+		t.Error("the ring was looked at before it was kicked")
+	}
+	a.tx.sender.Start(fd, true)
+	write(t, fd, one)
+	b.receives(a, 0)
+	for i := 1; i < 9; i++ {
+		a.tx.mu.Lock()
+		a.tx.kicks = false // send wakes no sender
+		a.tx.mu.Unlock()
+		a.sendTo(b, i)
+		write(t, fd, one)
+		b.receives(a, i)
+	}
+}
+
+// A sender that drains sends all that is in the ring before Stop returns, to receivers that take
+// them; the rest is dropped.
+func TestSenderDrains(t *testing.T) {
+	ds := toys(t, 3, nic.SenderOptions{Patience: time.Minute, Drain: true})
+	a, b, dead := ds[0], ds[1], ds[2]
+	b.rx.postNew(100)
+	for i := range 100 {
+		a.send(a.frame(b.mac, i), a.frame(dead.mac, i))
+	}
+	a.start()
+	a.tx.sender.Stop()
+	if s := a.tx.sender.Stats(); len(a.tx.done) != 200 || s.GaveUp != 100 {
+		t.Errorf("%d frames came back, %+v", len(a.tx.done), s)
+	}
+	for b.rx.receive(); len(b.rx.came) > 0; {
+		b.rx.receive()
+	}
+}
+
+// Neither a frame that is posted nor a buffer that is posted while the sender is about to sleep is
+// missed.
+func TestSenderMissesNoWake(t *testing.T) {
+	for _, spin := range []bool{true, false} {
+		t.Run(fmt.Sprint("spin=", spin), func(t *testing.T) {
+			o := patient
+			o.Spin = spin
+			a, b := pair(t, o)
+			a.start()
+			for i := range 3000 {
+				a.sendTo(b, i%200)
+				if i%2 == 0 {
+					runtime.Gosched()
+				}
+				b.rx.postNew(1)
+				b.receives(a, i%200)
+				a.tx.await(i + 1)
+			}
+			if s := a.tx.sender.Stats(); s.GaveUp != 0 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+// Frames to a receiver that takes one now and then do not keep those to another waiting: it gives up some, which are
+// counted. Where there is no other, they wait.
+//
+// A sender that a loaded machine keeps from running for a second has sent to nobody else in that second: it waits until
+// patience ends, and another one is tried.
+func TestSlowReceiverKeepsNobodyWaiting(t *testing.T) {
+	const n = 200
+	var s nic.SenderStats
+	for range 3 {
+		if s = besideASlowReceiver(t, n); s.Slow >= n/2 && s.Slow == s.GaveUp {
+			return
+		}
+	}
+	t.Errorf("%+v", s)
+}
+
+// besideASlowReceiver sends n frames to each of two receivers, of which one takes a frame now and then.
+func besideASlowReceiver(t *testing.T, n int) nic.SenderStats {
+	ds := toys(t, 3, nic.SenderOptions{Patience: 2 * time.Second, Spin: true})
+	a, slow, other := ds[0], ds[1], ds[2]
+	other.rx.postNew(n)
+	a.start()
+	for i := range n {
+		a.send(a.frame(slow.mac, i), a.frame(other.mac, i))
+	}
+	for i := range n {
+		if i%50 == 0 {
+			slow.rx.postNew(1)
+		}
+		other.receives(a, i)
+	}
+	s := a.tx.sender.Stats()
+	a.tx.sender.Stop()
+	var dropped uint64
+	for _, l := range a.sw.Links() {
+		dropped += l.Counters().Drops[wire.DropSlowReceiver]
+	}
+	testkit.Equal(t, "drops for a slow receiver", dropped, s.Slow)
+	return s
+}
+
+// BenchmarkSlowReceiver sends frames to two receivers in turn, of which one takes so many a second. share is what the
+// other gets, in parts of what it gets where both take all.
+func BenchmarkSlowReceiver(b *testing.B) {
+	const frames = 100_000 // to each
+	run := func(b *testing.B, perSecond int) time.Duration {
+		ds := toys(b, 3, nic.SenderOptions{Spin: true})
+		a, slow, other := ds[0], ds[1], ds[2]
+		a.start()
+		toSlow, toOther := a.frame(slow.mac, 0), a.frame(other.mac, 0)
+		start := time.Now()
+		posted, sent := 0, 0
+		for got := 0; got < frames; got++ {
+			for ; sent < frames && sent-got < 256; sent += 16 {
+				other.rx.postNew(16)
+				if perSecond < 0 {
+					slow.rx.postNew(16)
+				}
+				for range 16 {
+					a.send(toSlow, toOther)
+				}
+			}
+			for ; perSecond > 0 && posted < int(time.Since(start).Seconds()*float64(perSecond)); posted++ {
+				slow.rx.postNew(1)
+			}
+			other.rx.receive()
+		}
+		return time.Since(start)
+	}
+	for _, perSecond := range []int{0, 50, 1000} {
+		b.Run(fmt.Sprint(perSecond), func(b *testing.B) {
+			var share float64
+			for b.Loop() {
+				share += float64(run(b, -1)) / float64(run(b, perSecond))
+			}
+			b.ReportMetric(share/float64(b.N), "share")
+		})
+	}
+}

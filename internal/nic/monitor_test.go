@@ -1,0 +1,102 @@
+package nic_test
+
+import (
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/nic"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// monitored is a device with one eventfd, on which each call of the monitor is seen.
+type monitored struct {
+	lines  nic.EventFDs
+	line   *nic.EventFD
+	kicked chan int
+	taken  chan struct{}
+	tended atomic.Int64
+	due    atomic.Int64 // how often Tend wants to be called at once
+}
+
+func (m *monitored) Kicked(tag int) { m.kicked <- tag }
+
+func (m *monitored) Tend(now time.Time) (next time.Time) {
+	m.tended.Add(1)
+	if m.due.Add(-1) >= 0 {
+		return now
+	}
+	return time.Time{}
+}
+
+func (m *monitored) TakeEventFDs() {
+	m.lines.End(m.line)
+	close(m.taken)
+}
+
+func newMonitored(t *testing.T) (*monitored, *nic.Monitor) {
+	dev := &monitored{kicked: make(chan int), taken: make(chan struct{})}
+	m := testkit.Must(nic.NewMonitor(dev, &dev.lines, slog.New(slog.DiscardHandler)))(t)
+	return dev, m
+}
+
+// A monitor passes on kicks by their tags, calls Tend when it is due and when it is woken, and once
+// more as it is closed.
+func TestMonitorTendsAndPassesOnKicks(t *testing.T) {
+	dev, m := newMonitored(t)
+	until := func(n int64) {
+		t.Helper()
+		for dev.tended.Load() < n {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	until(1)
+	dev.due.Store(50)
+	m.Wake() // one Tend for it, 50 that are due
+	until(1 + 50)
+	kicks := make([]int, 3)
+	for i := range kicks {
+		kicks[i] = eventFD(t)
+		testkit.OK(t, m.Watch(kicks[i], 10+i))
+	}
+	for i := range kicks {
+		for range 2 { // each write is told of, also when the one before was not read
+			write(t, kicks[i], one)
+			if tag := <-dev.kicked; tag != 10+i {
+				t.Errorf("kick %d came as %d", i, tag)
+			}
+		}
+		m.Unwatch(kicks[i])
+	}
+	n := dev.tended.Load()
+	m.Close()
+	if dev.tended.Load() <= n {
+		t.Error("no last Tend")
+	}
+	m.Wake() // too late: it does no harm
+}
+
+// A writer that is blocked in a full eventfd is freed, and the frontend loses its
+// eventfds.
+func TestMonitorFreesAStuckWriter(t *testing.T) {
+	dev, m := newMonitored(t)
+	defer m.Close()
+	l, front := frontend(t, &dev.lines)
+	dev.line = l
+	l.Fire() // an honest one
+	_, err := unix.Read(front, make([]byte, 8))
+	testkit.OK(t, err)
+	write(t, front, almost)
+	testkit.OK(t, unix.SetNonblock(front, false))
+	l.Fire() // returns when it is freed
+	<-dev.taken
+	if !dev.lines.Quarantined() {
+		t.Error("the frontend is not quarantined")
+	}
+	for dev.lines.Open() {
+		time.Sleep(time.Millisecond)
+	}
+}

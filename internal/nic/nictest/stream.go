@@ -1,0 +1,154 @@
+package nictest
+
+import (
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/nic"
+)
+
+// Stream is a stream of equal frames from one guest to another, that allocates nothing itself.
+type Stream interface {
+	Ports() []*nic.Port
+	Room() int                    // how many frames may be added
+	Add(n int)                    // adds n frames to the transmit ring
+	Show()                        // shows the NIC what was added
+	Done(wait bool) (frames int)  // takes frames back that were sent; waits until there is one
+	Take(wait bool) (frames int)  // takes frames that have come, and posts their buffers again; likewise
+	EndWorker()                   // ends the transmit queue's worker, whose ring stays
+	Round() (frames int, e error) // does a round of the worker that has been ended, and sees what was added
+	Copy() (dst, src []byte)      // the receiver's memory and the sender's, as long as the payload
+}
+
+// StreamBatch is how many frames a round of a stream moves.
+const StreamBatch = 32
+
+// Round moves a batch: sends it, waits until it is sent and received, and posts the buffers again.
+func Round(l Stream) {
+	l.Add(StreamBatch)
+	l.Show()
+	for n := 0; n < StreamBatch; {
+		n += l.Take(true)
+	}
+	for n := 0; n < StreamBatch; {
+		n += l.Done(true)
+	}
+}
+
+// BenchmarkPath is guest to guest over two devices, both rings, kicks and interrupts included, with a copy of the
+// same bytes as the reference.
+func BenchmarkPath(b *testing.B, l Stream) {
+	dst, _ := l.Copy()
+	b.SetBytes(int64(len(dst)) * StreamBatch)
+	b.ReportAllocs()
+	n := 0
+	for b.Loop() {
+		Round(l)
+		n += StreamBatch
+	}
+	report(b, l, b.Elapsed(), n)
+}
+
+// BenchmarkStream is the same without a pause: both rings are kept full, nobody sleeps. What a frame costs is the
+// worker's time, as long as the test's drivers are not slower.
+func BenchmarkStream(b *testing.B, l Stream) {
+	dst, _ := l.Copy()
+	b.SetBytes(int64(len(dst)))
+	sent, got := 0, 0
+	b.ResetTimer()
+	for got < b.N {
+		l.Done(false)
+		if n := min(b.N-sent, l.Room()); n > 0 {
+			l.Add(n)
+			l.Show()
+			sent += n
+		}
+		n := l.Take(false)
+		if got += n; n == 0 {
+			runtime.Gosched()
+		}
+	}
+	b.StopTimer()
+	report(b, l, b.Elapsed(), b.N)
+}
+
+// BenchmarkWorker is what a frame costs a transmit queue's worker, in processor time of its thread: here the
+// benchmark's, which does the worker's rounds. The rings' other ends are not counted; the reference is the same as
+// above.
+func BenchmarkWorker(b *testing.B, l Stream) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	l.EndWorker()
+	var spent time.Duration
+	frames := 0
+	for b.Loop() {
+		l.Add(StreamBatch)
+		l.Show()
+		for left := StreamBatch; left > 0; { // a round ends at so many bytes, too
+			start := threadTime()
+			n, err := l.Round()
+			spent += threadTime() - start
+			must(b, err)
+			if n == 0 {
+				b.Fatalf("a round carries nothing, and %d frames are left", left)
+			}
+			frames += n
+			left -= n
+			for range 2 {
+				l.Take(false)
+			}
+			l.Done(false)
+		}
+	}
+	report(b, l, spent, frames)
+}
+
+func threadTime() time.Duration {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t)
+	return time.Duration(t.Nano())
+}
+
+// report compares the time of frames with that of copies of their payload from the one guest's memory to the other's.
+func report(b *testing.B, l Stream, spent time.Duration, frames int) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	dst, src := l.Copy()
+	const copies = 20000
+	start := threadTime()
+	for range copies {
+		copy(dst, src)
+	}
+	ref := float64(threadTime()-start) / copies
+	perFrame := float64(spent) / float64(frames)
+	b.ReportMetric(perFrame, "ns/frame")
+	b.ReportMetric(perFrame/ref, "x-copy")
+}
+
+// StreamAllocatesNothing says that rounds of a stream allocate nothing, with a tap and without: neither do the workers,
+// which AllocsPerRun counts too.
+func StreamAllocatesNothing(t *testing.T, l Stream) {
+	t.Helper()
+	round := func() { Round(l) }
+	measure := func(what string, warm, runs int) {
+		t.Helper()
+		for range warm {
+			round()
+		}
+		if n := testing.AllocsPerRun(runs, round); n != 0 {
+			t.Fatalf("%d frames cost %v allocations %s", StreamBatch, n, what)
+		}
+	}
+	measure("without a tap", 100, 500)
+	var tap Quiet
+	for _, p := range l.Ports() {
+		p.Link().SetTap(&tap)
+	}
+	measure("with a tap", 10, 100)
+	if sent, came := tap.Seen(); sent < 100*StreamBatch || came < 100*StreamBatch {
+		t.Errorf("the tap saw %d frames sent, %d received", sent, came)
+	}
+}

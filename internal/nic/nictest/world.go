@@ -1,0 +1,324 @@
+package nictest
+
+import (
+	"log/slog"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/nic"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire"
+	"vnic.dev/vnic/pcie"
+)
+
+// Memory is what a guest has: RAM, which a test allocates from its start on, and maybe a GPU. Its methods fail the
+// test that it belongs to, which a fuzz target may replace.
+type Memory struct {
+	testing.TB
+	FD      int // of RAM, a memory file
+	RAM     []byte
+	Base    uint64 // guest-physical address of RAM
+	Next    uint64 // offset in RAM of what is free
+	GPU     *gpumem.GPU
+	GPUMem  []byte // the GPU's, at GPUBase
+	gpuNext uint64
+}
+
+const (
+	GPUBase = 1 << 40 // guest-physical address of the GPU
+	GPUSize = 4 << 20
+)
+
+// NewMemory makes RAM of size bytes. Its file has more behind them, which the NIC is not shown.
+func NewMemory(t testing.TB, base uint64, size, behind int) *Memory {
+	t.Helper()
+	m := &Memory{TB: t, Base: base}
+	m.FD = int(testkit.Memfd(t, int64(size+behind)).Fd())
+	m.RAM = m.mmap(m.FD, size)
+	return m
+}
+
+func (m *Memory) mmap(fd, size int) []byte {
+	m.Helper()
+	b, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	m.OK(err)
+	m.Cleanup(func() { _ = unix.Munmap(b) })
+	return b
+}
+
+// OK ends the test at an error.
+func (m *Memory) OK(err error) {
+	m.Helper()
+	testkit.OK(m, err)
+}
+
+// AddGPU makes the guest's GPU, with or without a path to it from the NIC.
+func (m *Memory) AddGPU(files *dma.Files, id int, p2p bool) nic.GPU {
+	m.Helper()
+	var err error
+	m.GPU, err = gpumem.NewGPU(files, id, GPUSize, gpumem.Options{})
+	m.OK(err)
+	m.Cleanup(func() { _ = m.GPU.Close() })
+	m.GPUMem = m.mmap(m.GPU.FD(), GPUSize)
+	path := pcie.Path{}
+	if p2p {
+		path.Kind = pcie.Bus
+	}
+	return nic.GPU{GPU: m.GPU, Path: path}
+}
+
+// Alloc gives n bytes of RAM, on pages of their own.
+func (m *Memory) Alloc(n int) (addr uint64, b []byte) {
+	m.Helper()
+	at := m.Next
+	m.Next += uint64(n+4095) &^ 4095
+	if m.Next > uint64(len(m.RAM)) {
+		m.Fatal("guest memory is used up")
+	}
+	return m.Base + at, m.RAM[at:][:n]
+}
+
+// Put allocates RAM with a copy of b in it.
+func (m *Memory) Put(b []byte) (addr uint64) {
+	addr, to := m.Alloc(len(b))
+	copy(to, b)
+	return addr
+}
+
+// PayloadPage gives a payload buffer of the GPU's first half.
+func (m *Memory) PayloadPage() (addr uint64) {
+	addr = GPUBase + m.gpuNext
+	m.gpuNext = (m.gpuNext + PayloadBuf) % (GPUSize / 2)
+	return addr
+}
+
+// PutPayload puts a payload in RAM, or in the GPU's second half.
+func (m *Memory) PutPayload(b []byte, gpu bool) (addr uint64) {
+	if !gpu {
+		return m.Put(b)
+	}
+	copy(m.GPUMem[GPUSize/2:], b)
+	return GPUBase + GPUSize/2
+}
+
+// At is memory by its address.
+func (m *Memory) At(addr uint64) []byte {
+	if m.GPU != nil && addr >= GPUBase {
+		return m.GPUMem[addr-GPUBase:]
+	}
+	return m.RAM[addr-m.Base:]
+}
+
+// EventFD makes an eventfd that does not block, for as long as the test runs.
+func EventFD(t testing.TB) int {
+	t.Helper()
+	fd := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(t)
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return fd
+}
+
+// Driver is what a device model's guest does to its rings. Sender makes the rest of Guest's sending of it.
+type Driver interface {
+	Add(queue int, f *Frame, gpu bool) // lays a frame out, its payload in RAM or in the GPU's second half
+	Show(queue int)                    // shows the NIC what was added
+	Sent(queue int)                    // waits until the NIC is done with all of it
+}
+
+// Sender sends frames by way of a Driver.
+type Sender struct{ Driver }
+
+// Queue implements Guest.
+func (s Sender) Queue(q int, fs ...Frame) {
+	for i := range fs {
+		s.Add(q, &fs[i], false)
+	}
+	s.Show(q)
+}
+
+// Send implements Guest.
+func (s Sender) Send(q int, fs ...Frame) {
+	s.Queue(q, fs...)
+	s.Sent(q)
+}
+
+// SendGPU implements Guest.
+func (s Sender) SendGPU(q int, f Frame) {
+	s.Add(q, &f, true)
+	s.Show(q)
+	s.Sent(q)
+}
+
+// Introduce has a guest register its GPU's memory, in two halves, and tell the switch where it is.
+func Introduce(t testing.TB, g Guest, gpu int) {
+	t.Helper()
+	for k := range uint64(2) {
+		_, err := g.Port().RegisterBuffer(control.Buffer{GPU: uint16(gpu), Off: k * GPUSize / 2, Size: GPUSize / 2})
+		must(t, err)
+	}
+	Hello(g)
+}
+
+// Hello has a guest tell the switch where it is.
+func Hello(g Guest) {
+	f := Make(Everyone, g.MAC(), Spec{}) // dropped where there are no buffers
+	f.Partial = false
+	g.Send(0, f)
+}
+
+// Deliver gives a guest's port a frame of n bytes of payload for its port 2000, and says what became of it.
+func Deliver(t testing.TB, to Guest, w *wire.Worker, n int) wire.Verdict {
+	t.Helper()
+	f := Make(to.MAC(), wire.MAC{2, 9}, Spec{Payload: n})
+	pkt := packet(t, w, f.Bytes())
+	to.Port().Deliver(w, []*wire.Packet{pkt})
+	return pkt.Verdict
+}
+
+// DeliverFlow gives a guest's port, at once, count such frames that follow one another in a flow, their checksums
+// whole, and says what became of each.
+func DeliverFlow(t testing.TB, to Guest, w *wire.Worker, count, n int) (vs []wire.Verdict) {
+	t.Helper()
+	var batch []*wire.Packet
+	for i := range count {
+		f := Make(to.MAC(), wire.MAC{2, 9}, Spec{V6: true, Payload: n, Seq: uint32(i * n)})
+		batch = append(batch, packet(t, w, f.complete(t)))
+	}
+	to.Port().Deliver(w, batch)
+	for _, p := range batch {
+		vs = append(vs, p.Verdict)
+	}
+	return vs
+}
+
+// packet makes a packet of a frame.
+func packet(t testing.TB, w *wire.Worker, b []byte) *wire.Packet {
+	t.Helper()
+	segs := []dma.Segment{dma.NewBuffer(b, dma.Host).Segment(0, uint32(len(b)))}
+	pkt := new(wire.Packet)
+	must(t, nic.ParseFrame(w.Copier, segs, 0, segs[0].Len, make([]byte, nic.MaxHeader), pkt))
+	pkt.Prepare()
+	return pkt
+}
+
+// Everyone is the broadcast address.
+var Everyone = wire.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+
+// Switch makes a switch, and the files of those on it.
+func Switch(t testing.TB) (*dma.Files, *wire.Switch) {
+	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
+	t.Cleanup(func() { _ = sw.Close() })
+	return dma.NewFiles(), sw
+}
+
+// World is a switch with three guests: two that behave, and one that a test is about.
+type World[G Guest] struct{ A, B, Bad G }
+
+// NewWorld makes a world of guests 0 to 2.
+func NewWorld[G Guest](t testing.TB, guest func(files *dma.Files, sw *wire.Switch, i int) G) *World[G] {
+	t.Helper()
+	files, sw := Switch(t)
+	return &World[G]{guest(files, sw, 0), guest(files, sw, 1), guest(files, sw, 2)}
+}
+
+// Moves shows that the two good guests still move bytes.
+func (w *World[G]) Moves(t testing.TB) {
+	t.Helper()
+	for _, p := range [][2]Guest{{w.A, w.B}, {w.B, w.A}} {
+		f := Make(p[1].MAC(), p[0].MAC(), Spec{Payload: 3000})
+		p[1].Post(0, 1)
+		p[0].Send(0, f)
+		Arrives(t, p[1], 0, &f)
+	}
+}
+
+// Arrives says that a frame comes whole, its checksum field as it was sent, or completed.
+func Arrives(t testing.TB, g Guest, q int, want *Frame) (got Frame) {
+	t.Helper()
+	got = g.Receive(q)
+	same(t, &got, want)
+	return got
+}
+
+// DeadGuestStallsNobody says that a guest that never posts buffers holds up neither the sender's frames to another nor
+// the sender for ever.
+func DeadGuestStallsNobody[G Guest](t *testing.T, w *World[G]) {
+	send := func(to Guest, n int) Frame { return Make(to.MAC(), w.A.MAC(), Spec{Payload: n}) }
+	w.B.Post(0, 8)
+	for range 8 {
+		w.A.Queue(0, send(w.Bad, 1000), send(w.B, 1000))
+	}
+	for range 8 {
+		w.B.Receive(0)
+	}
+	w.Moves(t)
+	w.A.Sent(0) // patience ends
+	w.A.Send(0, send(w.Bad, 10))
+	w.Moves(t)
+	w.Bad.Post(0, 2) // it lives after all: nothing is held against it
+	f := send(w.Bad, 20)
+	w.A.Send(0, f)
+	Arrives(t, w.Bad, 0, &f)
+}
+
+// SlowReceiverStallsNobody says that a guest that takes a frame now and then does not hold up a sender's frames to
+// another: it loses some, which are counted.
+//
+// A sender that a loaded machine keeps from running for a second has sent to nobody else in that second: it waits until
+// patience ends, and it is tried again.
+func SlowReceiverStallsNobody[G Guest](t *testing.T, w *World[G]) {
+	const n = 80 // of each: a ring has room for all
+	frame := func(to Guest, i int) Frame { return Make(to.MAC(), w.A.MAC(), Spec{Payload: 1000, Seq: uint32(i)}) }
+	drops := func() [wire.NumDropReasons]uint64 { return w.A.Port().Link().Counters().Drops }
+	for tries := 0; tries < 3 && drops()[wire.DropSlowReceiver] == 0; tries++ {
+		w.Bad.Post(0, 1) // no penalty of the try before is left
+		w.B.Post(0, n)
+		for i := range n {
+			w.A.Queue(0, frame(w.Bad, i), frame(w.B, i))
+		}
+		for i := range n {
+			if i%20 == 19 {
+				w.Bad.Post(0, 1)
+			}
+			f := frame(w.B, i)
+			Arrives(t, w.B, 0, &f)
+		}
+		w.A.Sent(0)
+	}
+	if d := drops(); d[wire.DropSlowReceiver] == 0 {
+		t.Errorf("no drop for a slow receiver: %v", d)
+	}
+}
+
+// PausesLoseNothing says that a guest alone with another, that posts no buffers for 100 ms now and then, loses nothing,
+// though its frames fill all places of the sender.
+func PausesLoseNothing[G Guest](t *testing.T, w *World[G]) {
+	const n = 60
+	_, was := w.A.Port().QueueCounters(0)
+	before := w.B.Port().Link().Counters().Busy
+	for range 3 {
+		for i := range n {
+			w.A.Queue(0, Make(w.B.MAC(), w.A.MAC(), Spec{Payload: 1000, Seq: uint32(i)}))
+		}
+		end := time.Now().Add(100 * time.Millisecond)
+		for time.Now().Before(end) {
+			runtime.Gosched()
+		}
+		w.B.Post(0, n)
+		for i := range n {
+			f := Make(w.B.MAC(), w.A.MAC(), Spec{Payload: 1000, Seq: uint32(i)})
+			Arrives(t, w.B, 0, &f)
+		}
+		w.A.Sent(0)
+	}
+	if w.B.Port().Link().Counters().Busy == before {
+		t.Error("no frame waited")
+	}
+	_, tx := w.A.Port().QueueCounters(0)
+	testkit.Equal(t, "drops", tx.Drops, was.Drops)
+}

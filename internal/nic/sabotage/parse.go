@@ -1,0 +1,83 @@
+package sabotage
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"vnic.dev/vnic/internal/nic"
+)
+
+// Faults are all of them, in the order of their classes.
+func Faults() []Fault { return slices.Clone(faults) }
+
+// Has says whether NICs of a device model can have the fault.
+func (f *Fault) Has(model string) bool { return f.Only == "" || f.Only == model }
+
+// Parse finds the fault of a name: NAME, or NAME/N to have one of N frames, or what else it is that it hits, go wrong.
+// The error of a name that there is not lists all.
+func Parse(s string) (f Fault, err error) {
+	name, every, counted := strings.Cut(s, "/")
+	i := slices.IndexFunc(faults, func(f Fault) bool { return f.Name == name })
+	if i < 0 {
+		var names []string
+		for _, f := range faults {
+			names = append(names, f.Name)
+		}
+		return f, fmt.Errorf("%s: no such fault: %s", s, strings.Join(names, ", "))
+	}
+	f = faults[i]
+	if !counted {
+		return f, nil
+	}
+	n, err := strconv.ParseUint(every, 10, 32)
+	if err != nil || n == 0 {
+		return f, fmt.Errorf("%s: /N is a number from 1 to %d: one of so many goes wrong", s, uint32(math.MaxUint32))
+	}
+	f.Every = uint32(n)
+	return f, nil
+}
+
+// NIC is what makes a NIC with the fault; seed says which of Every occasions it uses.
+func (f *Fault) NIC(seed uint64) *nic.Sabotage {
+	s := &nic.Sabotage{Name: f.Name, Every: f.Every, Seed: seed}
+	f.install(s)
+	return s
+}
+
+// Table is a list of all faults for people, a line each.
+func Table() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(w, "NAME\tCLASS\tMODEL\tRUN VIRTIO\tRUN GVE\tNICTEST\tKERNEL'S TEST")
+	for _, f := range faults {
+		_, _ = fmt.Fprintln(w, strings.Join(f.row(), "\t"))
+	}
+	_ = w.Flush()
+	return b.String()
+}
+
+// row is a fault's line of a table.
+func (f *Fault) row() []string {
+	model, kernel := f.Only, f.Kernel
+	if model == "" {
+		model = "both"
+	}
+	if kernel == "" {
+		kernel = "none"
+	}
+	var where []string
+	if f.On != "" && f.Only == "" {
+		where = append(where, f.On)
+	}
+	if f.With != "" {
+		where = append(where, f.With)
+	}
+	if len(where) > 0 {
+		kernel += " (" + strings.Join(where, ", ") + ")"
+	}
+	return []string{f.Name, f.Class, model, f.RunVirtio.String(), f.RunGVE.String(), f.Case, kernel}
+}

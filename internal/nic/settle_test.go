@@ -1,0 +1,68 @@
+package nic_test
+
+import (
+	"net/netip"
+	"runtime"
+	"testing"
+
+	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/nic"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/splitter"
+)
+
+// What has come to a receiver is counted at its sender by the time that anybody reads the counters, all of them: a
+// transfer is over for its guests as soon as its last byte is there.
+func TestWhatHasComeIsCounted(t *testing.T) {
+	a, b := pair(t, nic.SenderOptions{})
+	id, err := a.port.AddFlowCounter(control.FlowCounter{Proto: splitter.ProtoUDP,
+		Local: netip.MustParseAddrPort("10.0.0.1:1000"), Remote: netip.MustParseAddrPort("10.0.0.2:2000")})
+	testkit.OK(t, err)
+	// How many packets a has sent, but for its first one, which told the switch where it is.
+	readers := map[string]func() uint64{
+		"PortCounters": func() uint64 {
+			c, _ := a.port.PortCounters()
+			return c.Tx.Packets
+		},
+		"QueueCounters": func() uint64 {
+			_, tx := a.port.QueueCounters(0)
+			return tx.Packets
+		},
+		"QueueTraffic": func() uint64 {
+			_, tx := a.port.QueueTraffic(0)
+			return tx.Buffers / 2 // one for the headers, one for the payload
+		},
+		"ReadFlowCounter": func() uint64 {
+			c, _ := a.port.ReadFlowCounter(id)
+			return c.Tx.Packets
+		},
+		"FlowAccount": func() (n uint64) {
+			for _, q := range a.port.FlowAccount() {
+				for _, r := range q.Rows {
+					n += r.Packets
+				}
+			}
+			return n
+		},
+	}
+	a.start()
+	sent := 0
+	for name, read := range readers {
+		before, after := read(), make(chan uint64, 1)
+		b.rx.Lock()
+		b.rx.meets = func() {
+			go func() { after <- read() }()
+			for range 1000 { // it has all the time to read, and a waits here, before it counts
+				runtime.Gosched()
+			}
+		}
+		b.rx.Unlock()
+		b.rx.postNew(1)
+		sent++
+		a.sendTo(b, sent)
+		if n := <-after - before; n != 1 {
+			t.Errorf("%s: %d packets more after one that has come", name, n)
+		}
+		b.receives(a, sent)
+	}
+}

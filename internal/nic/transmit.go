@@ -1,0 +1,240 @@
+package nic
+
+import (
+	"sync"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/nic/flows"
+	"vnic.dev/vnic/internal/wire"
+	"vnic.dev/vnic/splitter"
+)
+
+// Transmitter is the port's end for one transmit queue: it belongs to that queue's goroutine, which
+// must have been started by dma.Go and be inside the port's address space during Send.
+type Transmitter struct {
+	Worker *wire.Worker
+	port   *Port
+	delta  delta // of this batch
+
+	// uncounted is held from when a batch goes to the wire until it is counted. A reader of counters takes it, so that
+	// what a receiver has read is counted. Nobody holds it for longer than a batch takes: no Deliver waits.
+	uncounted sync.Mutex
+	out       Counters
+	traffic   Traffic
+	flows     *flows.Shard // nil: flows are not counted
+
+	bounce []dma.Segment // host memory for one batch, made when first needed
+	marks  []mark
+	run    []*wire.Packet // the batch without the control channel's frames
+	host   []dma.Segment  // pieces of bounce that stand for payload
+	ctl    []byte         // a control frame, whole
+	answer []byte
+	reply  wire.Packet
+}
+
+// mark remembers where the payload of a packet of the batch lies, before a port may change it.
+type mark struct {
+	header uint32
+	skip   bool // the control channel's, or the packet stays for a link that is taken
+	byMem  bytesByMem
+}
+
+// NewTransmitter makes a Transmitter for batches of at most batch packets. The port keeps it, for
+// its counters.
+func (p *Port) NewTransmitter(batch int) *Transmitter {
+	t := &Transmitter{Worker: wire.NewWorker(), port: p, marks: make([]mark, batch), run: make([]*wire.Packet, 0, batch),
+		ctl: make([]byte, control.MaxFrame), answer: make([]byte, control.MaxFrame)}
+	t.delta.to = &t.traffic
+	p.mu.Lock()
+	t.flows = p.flowsOfTx(len(p.transmitters))
+	p.transmitters = append(p.transmitters, t)
+	p.mu.Unlock()
+	return t
+}
+
+// Send takes the control channel's frames out of the batch, hands the rest to the wire, and counts
+// what became of it. It sets every Verdict. The packets were made by ParseFrame and Prepare, or are
+// retries (RelocatePayload), in their old order.
+func (t *Transmitter) Send(batch []*wire.Packet) {
+	bounced := uint32(0)
+	run := t.run[:0]
+	g, nodes := gate{shape: t.port.conf.Shape}, t.port.space.Nodes() > 0
+	for i, p := range batch {
+		m := &t.marks[i]
+		m.byMem.reset(nodes)
+		m.skip, m.header = false, uint32(len(p.Header))
+		if isControl(p) {
+			m.skip = true
+			t.command(p)
+			continue
+		}
+		m.byMem.locate(p.Payload)
+		m.byMem.buffers = 1 + uint32(len(p.Payload))
+		direct := m.byMem.gpu == 0 || t.port.direct(p.Payload)
+		if g.shape != nil && !g.leaves(p, &m.byMem, direct) {
+			m.skip = true
+			continue
+		}
+		if !direct {
+			bounced = t.toHost(p, m, bounced)
+		}
+		run = append(run, p)
+	}
+	t.uncounted.Lock()
+	defer t.uncounted.Unlock()
+	if len(run) > 0 { // in one piece: only within one Deliver does a busy receiver hold up the rest of a flow
+		t.deliver(run)
+	}
+	for i, p := range batch {
+		if m := &t.marks[i]; !m.skip {
+			t.count(p, m)
+		}
+	}
+	t.flush()
+}
+
+// flush adds what a batch has counted.
+func (t *Transmitter) flush() {
+	t.delta.flush(&t.out)
+	if t.flows != nil {
+		t.flows.Flush()
+	}
+}
+
+// settle waits until what t has brought to others is counted.
+func (t *Transmitter) settle() {
+	t.uncounted.Lock()
+	defer t.uncounted.Unlock()
+}
+
+func (t *Transmitter) deliver(run []*wire.Packet) {
+	link := t.port.link.Load()
+	if link != nil && t.port.trouble.Load()&noCarrier == 0 {
+		link.Deliver(t.Worker, run)
+		return
+	}
+	for _, p := range run { // on no wire yet, or the link is down
+		p.Verdict = wire.Drop(wire.DropStopped)
+		if link != nil {
+			link.GaveUp(t.Worker, p, wire.DropStopped)
+		}
+	}
+}
+
+// toHost has the copy engine bring a packet's payload to host memory, for a NIC that cannot read
+// the GPU.
+func (t *Transmitter) toHost(p *wire.Packet, m *mark, used uint32) uint32 {
+	if t.bounce == nil {
+		t.bounce = newBounce(uint32(len(t.marks)) * MaxFrame)
+		t.host = make([]dma.Segment, len(t.marks))
+	}
+	slot := &t.host[used]
+	*slot = t.bounce[0]
+	slot.Off, slot.Len = uint64(used)*MaxFrame, p.PayloadLen
+	dst := t.host[used : used+1 : used+1]
+	if _, err := t.Worker.Copier.Copy(dst, p.Payload); err != nil {
+		// The memory is gone. The wire meets the same fault when it reads it, and drops the packet.
+		return used
+	}
+	p.Payload = append(p.Payload[:0], *slot)
+	m.byMem.bounced = m.byMem.device + m.byMem.gpuFile
+	m.byMem.host += m.byMem.bounced
+	m.byMem.device, m.byMem.gpuFile = 0, 0
+	return used + 1
+}
+
+// count counts a packet that is disposed of. One that the link lost counts as sent.
+func (t *Transmitter) count(p *wire.Packet, m *mark) {
+	switch {
+	case p.Verdict.Kind == wire.Busy:
+		return
+	case p.Verdict.Kind == wire.Dropped && p.Verdict.Reason != wire.DropLinkLoss:
+		t.lose(p, p.Verdict.Reason)
+		return
+	}
+	if t.flows != nil {
+		a := t.flows.At(&p.Meta.Headers.Flow)
+		countFlow(a, p, p.Segments(), m.header, &m.byMem)
+		if p.Verdict.Kind == wire.Dropped {
+			dropFlow(a, p, p.Verdict.Reason)
+		}
+	}
+	t.delta.count(uint64(p.Segments()), uint64(m.header), &m.byMem)
+	for _, mt := range t.port.steering.Load().meters {
+		if mt.tx.flow == p.Meta.Headers.Flow {
+			mt.tx.count(&p.Meta.Headers, uint64(p.Segments()), uint64(m.header), uint64(p.PayloadLen), &m.byMem)
+		}
+	}
+}
+
+// Dropped counts a packet that the device model gave up on after Busy.
+func (t *Transmitter) Dropped(p *wire.Packet, r wire.DropReason) {
+	if link := t.port.link.Load(); link != nil {
+		link.GaveUp(t.Worker, p, r)
+	}
+	t.lose(p, r)
+	t.flush()
+}
+
+func (t *Transmitter) lose(p *wire.Packet, r wire.DropReason) {
+	t.delta.drop(uint64(p.PayloadLen))
+	if t.flows != nil {
+		dropFlow(t.flows.At(&p.Meta.Headers.Flow), p, r)
+	}
+	for _, mt := range t.port.steering.Load().meters {
+		if mt.tx.flow == p.Meta.Headers.Flow {
+			mt.tx.lose(uint64(p.PayloadLen))
+		}
+	}
+}
+
+// Discard counts a frame that the device model gave back to its driver without making a packet of it: what is
+// malformed, or of a queue that sends nothing.
+func (t *Transmitter) Discard(r wire.DropReason) {
+	t.discard(0, r)
+	t.delta.flush(&t.out)
+}
+
+// discard counts a frame that does not go to the wire: each that the queue drops has a reason at its link.
+func (t *Transmitter) discard(payload uint64, r wire.DropReason) {
+	t.delta.drop(payload)
+	if link := t.port.link.Load(); link != nil {
+		link.Discarded(r)
+	}
+}
+
+// isControl says whether a packet is for the port itself. A tagged one is not, and the wire drops
+// it.
+func isControl(p *wire.Packet) bool {
+	return p.Dst == wire.ControlMAC && p.Meta.Headers.EtherType == wire.EtherTypeControl && p.Meta.Headers.VLANs == 0
+}
+
+// command has a control frame carried out, and the answer put on receive queue 0.
+func (t *Transmitter) command(p *wire.Packet) {
+	p.Verdict = wire.Verdict{Kind: wire.Taken}
+	if p.Len() > uint32(len(t.ctl)) || p.Meta.GSOType != splitter.GSONone {
+		p.Verdict = wire.Drop(wire.DropTooBig)
+		t.discard(uint64(p.PayloadLen), wire.DropTooBig)
+		return
+	}
+	n := copy(t.ctl, p.Header)
+	k, err := t.Worker.Copier.Read(t.ctl[n:p.Len()], p.Payload)
+	if err != nil {
+		p.Verdict = wire.Drop(wire.DropFault)
+		t.discard(uint64(p.PayloadLen), wire.DropFault)
+		return
+	}
+	if answer := t.port.dispatcher.Handle(t.ctl[:n+k], t.answer); answer != nil {
+		ownFrame(&t.reply, answer)
+		t.port.putOwn(t.Worker.Copier, &t.reply)
+	}
+}
+
+// ownFrame makes a packet of a frame that is no more than headers.
+func ownFrame(p *wire.Packet, b []byte) {
+	*p = wire.Packet{Header: b}
+	p.Meta.Headers = splitter.Headers{Class: splitter.NotIP, EtherType: wire.EtherTypeControl, L3Off: splitter.EthLen,
+		HdrLen: splitter.EthLen, FrameLen: uint32(len(b))}
+	p.Prepare()
+}

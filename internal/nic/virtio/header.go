@@ -1,0 +1,120 @@
+package virtio
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"vnic.dev/vnic/internal/nic"
+	"vnic.dev/vnic/splitter"
+)
+
+var le = binary.LittleEndian
+
+// maxNetHdr is the length of virtio_net_hdr with num_buffers (virtio 1.3, 5.1.6), and legacyNetHdr without (5.1.6.1).
+const (
+	maxNetHdr    = 12
+	legacyNetHdr = 10
+)
+
+// netHdrLen is how long virtio_net_hdr is in the rings of a driver with these features, in both directions: a legacy
+// driver that has not MRG_RXBUF either has no num_buffers (virtio 1.3, 5.1.6.1).
+func netHdrLen(features uint64) uint32 {
+	if features&(fVersion1|fMrgRxbuf) == 0 {
+		return legacyNetHdr
+	}
+	return maxNetHdr
+}
+
+// Flags and types of virtio_net_hdr (virtio 1.3, 5.1.6).
+const (
+	hdrNeedsCsum = 1 // VIRTIO_NET_HDR_F_NEEDS_CSUM
+	hdrDataValid = 2 // VIRTIO_NET_HDR_F_DATA_VALID
+
+	hdrGSONone  = 0    // VIRTIO_NET_HDR_GSO_NONE
+	hdrGSOTCPv4 = 1    // VIRTIO_NET_HDR_GSO_TCPV4
+	hdrGSOTCPv6 = 4    // VIRTIO_NET_HDR_GSO_TCPV6
+	hdrGSOUDPL4 = 5    // VIRTIO_NET_HDR_GSO_UDP_L4
+	hdrGSOECN   = 0x80 // VIRTIO_NET_HDR_GSO_ECN
+)
+
+// netHdr is struct virtio_net_hdr_v1 as it lies in memory: flags u8, gso_type u8, hdr_len u16 (a hint, never trusted),
+// gso_size u16, csum_start u16, csum_offset u16, num_buffers u16. It is read where it was copied to, and written whole:
+// where a processor's reads and writes of the same bytes differ in width, the reads wait.
+type netHdr [maxNetHdr]byte
+
+func (h *netHdr) flags() uint8       { return h[0] }
+func (h *netHdr) gsoType() uint8     { return h[1] }
+func (h *netHdr) gsoSize() uint16    { return le.Uint16(h[4:]) }
+func (h *netHdr) csumStart() uint16  { return le.Uint16(h[6:]) }
+func (h *netHdr) csumOffset() uint16 { return le.Uint16(h[8:]) }
+
+// meta reads what a driver said of a frame that it sends. The features decide what it may say.
+// Where its checksum may lie the wire decides (splitter.Meta.CsumAllowed).
+func (h *netHdr) meta(m *splitter.Meta, features uint64) error {
+	m.GSOType, m.GSOSize, m.ECN = splitter.GSONone, 0, false
+	m.Csum, m.CsumStart, m.CsumOffset = splitter.CsumNone, 0, 0
+	m.HashValid = false
+	if h.flags()&hdrNeedsCsum != 0 {
+		if features&fCsum == 0 {
+			return fmt.Errorf("%w: virtio_net_hdr asks for a checksum without VIRTIO_NET_F_CSUM", nic.ErrBadFrame)
+		}
+		m.Csum, m.CsumStart, m.CsumOffset = splitter.CsumPartial, h.csumStart(), h.csumOffset()
+	}
+	need := uint64(0)
+	switch h.gsoType() &^ hdrGSOECN {
+	case hdrGSONone:
+		return nil
+	case hdrGSOTCPv4:
+		m.GSOType, need = splitter.GSOTCPv4, fHostTSO4
+	case hdrGSOTCPv6:
+		m.GSOType, need = splitter.GSOTCPv6, fHostTSO6
+	default:
+		return fmt.Errorf("%w: virtio_net_hdr.gso_type %#x was not negotiated", nic.ErrBadFrame, h.gsoType())
+	}
+	m.ECN = h.gsoType()&hdrGSOECN != 0
+	if m.ECN {
+		need |= fHostECN
+	}
+	switch {
+	case features&need != need:
+		return fmt.Errorf("%w: virtio_net_hdr.gso_type %#x was not negotiated", nic.ErrBadFrame, h.gsoType())
+	case h.gsoSize() == 0:
+		return fmt.Errorf("%w: virtio_net_hdr.gso_size is 0", nic.ErrBadFrame)
+	case m.Csum != splitter.CsumPartial:
+		return fmt.Errorf("%w: super-packet without VIRTIO_NET_HDR_F_NEEDS_CSUM", nic.ErrBadFrame)
+	}
+	m.GSOSize = h.gsoSize()
+	return nil
+}
+
+// describe says of a frame in so many buffers what its receiver may know; csum: it has VIRTIO_NET_F_GUEST_CSUM, without
+// which flags are 0.
+func (h *netHdr) describe(m *splitter.Meta, hlen uint32, csum bool, buffers int) {
+	lo := uint64(uint16(hlen)) << 16    // flags, gso_type, hdr_len, gso_size, csum_start
+	hi := uint32(uint16(buffers)) << 16 // csum_offset, num_buffers
+	switch {
+	case !csum:
+	case m.Csum == splitter.CsumPartial:
+		lo |= hdrNeedsCsum | uint64(m.CsumStart)<<48
+		hi |= uint32(m.CsumOffset)
+	case m.Csum == splitter.CsumGood:
+		lo |= hdrDataValid
+	}
+	gso := uint64(hdrGSONone)
+	switch m.GSOType {
+	case splitter.GSOTCPv4:
+		gso = hdrGSOTCPv4
+	case splitter.GSOTCPv6:
+		gso = hdrGSOTCPv6
+	case splitter.GSOUDPL4:
+		gso = hdrGSOUDPL4
+	}
+	if gso != hdrGSONone {
+		if m.ECN {
+			gso |= hdrGSOECN
+		}
+		lo |= gso<<8 | uint64(m.GSOSize)<<32
+	}
+	le.PutUint64(h[:], lo)
+	le.PutUint32(h[8:], hi)
+}
