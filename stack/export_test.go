@@ -7,7 +7,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
-	"vnic.dev/vnic/stack/internal/ether"
+	"vnic.dev/vnic/internal/ether"
 )
 
 // AskNeighbors has a stack ask so many times, a second each, for a neighbor's address until that neighbor is not to be

@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/ether"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // flow is what the link layer knows of one TCP connection, by looking at its headers in both directions: enough to say

@@ -8,8 +8,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"vnic.dev/vnic/internal/ether"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/stack/internal/ether"
 )
 
 const (

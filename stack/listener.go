@@ -16,7 +16,7 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/diagnosis"
-	"vnic.dev/vnic/stack/internal/ether"
+	"vnic.dev/vnic/internal/ether"
 )
 
 // backlog is how many connections may wait to be accepted (net.core.somaxconn).

@@ -9,7 +9,7 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/deadline"
-	"vnic.dev/vnic/stack/internal/ether"
+	"vnic.dev/vnic/internal/ether"
 )
 
 // writeSize is netstack's largest segment: less headers, as snd.go:sendData computes it.

@@ -46,8 +46,8 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/ether"
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/stack/internal/ether"
 	"vnic.dev/vnic/stack/internal/netlog"
 )
 

@@ -7,8 +7,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header/parse"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
+	"vnic.dev/vnic/internal/ether"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // pingBeyond says whether a frame, which admits has refused, is ICMP for an address that is not on the link. Such an

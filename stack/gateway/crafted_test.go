@@ -8,8 +8,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
+	"vnic.dev/vnic/internal/ether"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // segment makes a TCP SYN, or a UDP datagram with a body, of either family.

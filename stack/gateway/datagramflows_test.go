@@ -14,9 +14,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
+	"vnic.dev/vnic/internal/ether"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // unconnected is a socket of a guest that takes datagrams of anybody.

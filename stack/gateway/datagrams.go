@@ -10,7 +10,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 	"gvisor.dev/gvisor/pkg/waiter"
 
-	"vnic.dev/vnic/stack/internal/ether"
+	"vnic.dev/vnic/internal/ether"
 )
 
 // Bounds of what waits for a service of the gateway.

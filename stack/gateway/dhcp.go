@@ -15,9 +15,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"vnic.dev/vnic/internal/dhcp4"
+	"vnic.dev/vnic/internal/ether"
 	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // startDHCP serves DHCP, if there is an IPv4 network.

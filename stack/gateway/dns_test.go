@@ -13,8 +13,8 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 
+	"vnic.dev/vnic/internal/ether"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // resolver asks the gateway from a guest, over UDP or TCP.

@@ -8,7 +8,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
-	"vnic.dev/vnic/stack/internal/ether"
+	"vnic.dev/vnic/internal/ether"
 )
 
 // echo carries on an echo request of a guest's (RFC 792, RFC 4443, 4.1) to an address that is not the gateway's own,

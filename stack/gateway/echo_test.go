@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
+	"vnic.dev/vnic/internal/ether"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // world answers echo requests as a host does whose socket has put an identifier of its own into them, and says which

@@ -6,7 +6,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
-	"vnic.dev/vnic/stack/internal/ether"
+	"vnic.dev/vnic/internal/ether"
 )
 
 // endpoint is the link endpoint of netstack: Ethernet that segments, and has verified what it

@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sync/errgroup"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 
+	"vnic.dev/vnic/internal/ether"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // noise is n bytes that differ from run to run of the sequence.

@@ -19,9 +19,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
+	"vnic.dev/vnic/internal/ether"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/stack/internal/ether"
 	"vnic.dev/vnic/stack/internal/netlog"
 )
 

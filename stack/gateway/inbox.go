@@ -6,9 +6,9 @@ import (
 
 	"gvisor.dev/gvisor/pkg/buffer"
 
+	"vnic.dev/vnic/internal/ether"
 	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // Bounds of the frames that wait for netstack. inboxFrames and inboxBytes are divided equally among the ports that have

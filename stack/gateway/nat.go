@@ -13,9 +13,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
+	"vnic.dev/vnic/internal/ether"
 	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // Bounds of flows, those of NAT and forwards together, which the ports of the switch share (quota.go).

@@ -8,9 +8,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/ether"
 	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // port is the gateway's end of the wire, for what comes in.

@@ -21,12 +21,12 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/ether"
 	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/internal/wire/wiretest"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/stack/internal/ether"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -12,8 +12,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
 
+	"vnic.dev/vnic/internal/ether"
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // takeTCP reserves a connection for an owner; nil: the owner may have no more. end resets the connection, if another

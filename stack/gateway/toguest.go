@@ -11,8 +11,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
+	"vnic.dev/vnic/internal/ether"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // routeTo is the way to a guest, from an address of the gateway's or, with NAT, of any other host; nil: there is none.
