@@ -48,7 +48,7 @@ import (
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/ether"
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/stack/internal/netlog"
+	"vnic.dev/vnic/internal/netlog"
 )
 
 // Options are a stack's. Addresses are needed.

@@ -21,8 +21,8 @@ import (
 
 	"vnic.dev/vnic/internal/ether"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/netlog"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/stack/internal/netlog"
 )
 
 // abortAgain is the interval at which an endpoint is looked for that netstack is making, to be aborted.
