@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/ownports"
-	"vnic.dev/vnic/stack/gateway"
+	"vnic.dev/vnic/internal/wire/gateway"
 )
 
 // gatewayHost is the last part of the gateway's addresses.

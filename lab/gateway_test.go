@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire/gateway"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/stack/gateway"
 )
 
 // A guest reaches a server of the host by the gateway's address, and the host the guest by a

@@ -8,9 +8,9 @@ import (
 
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire"
+	"vnic.dev/vnic/internal/wire/gateway"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
-	"vnic.dev/vnic/stack/gateway"
 )
 
 // attachAs has a guest on a port whose driver has another MAC than the NIC.

@@ -3,7 +3,7 @@ package lab
 import (
 	"errors"
 
-	"vnic.dev/vnic/stack/gateway"
+	"vnic.dev/vnic/internal/wire/gateway"
 )
 
 // maxName is the longest name that a user gives, in bytes: names are parts of others, as of sockets.

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire/gateway"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/stack/gateway"
 )
 
 // Each name is refused where it stands, or is good for all that a lab does with it.

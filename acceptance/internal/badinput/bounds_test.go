@@ -45,10 +45,10 @@ var mutants = []mutant{
 	{"anybody is whoever they say", "an innocent guest's address as source",
 		[]edit{{"internal/wire/link.go", "before = p; !l.who.passes(p)", "before = p; false"}}},
 	{"any number of flows", "datagrams of two thousand flows",
-		[]edit{{"stack/gateway/gateway.go", "newQuota(maxUDP,", "newQuota(1<<20,"}}},
+		[]edit{{"internal/wire/gateway/gateway.go", "newQuota(maxUDP,", "newQuota(1<<20,"}}},
 	{"any number of questions", "questions, to others and of no sense", []edit{
-		{"stack/gateway/dns.go", "newQuota(maxQuestions,", "newQuota(1<<20,"},
-		{"stack/gateway/datagrams.go", "maxWaiting  = 256 ", "maxWaiting  = 1 << 20 "}}},
+		{"internal/wire/gateway/dns.go", "newQuota(maxQuestions,", "newQuota(1<<20,"},
+		{"internal/wire/gateway/datagrams.go", "maxWaiting  = 256 ", "maxWaiting  = 1 << 20 "}}},
 	{"a ring's old descriptor stays open", "a ring set up again with new descriptors",
 		[]edit{{"vhostuser/rings.go", "scm.Close(r.call)\n\tr.call = fd", "r.call = fd"}}},
 	{"all connections wait", "connections that say nothing",

@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/internal/nic/nictest"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire"
+	"vnic.dev/vnic/internal/wire/gateway"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/stack/gateway"
 	"vnic.dev/vnic/virtq"
 )
 

@@ -16,9 +16,9 @@ import (
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/wire/gateway"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/stack"
-	"vnic.dev/vnic/stack/gateway"
 )
 
 const (

@@ -3,9 +3,9 @@ package boot
 import (
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/internal/wire/gateway"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/qemu"
-	"vnic.dev/vnic/stack/gateway"
 )
 
 // HostPorts are the ports of this machine that guests reach unless a user says otherwise, as behind QEMU's slirp, or

@@ -11,9 +11,9 @@ import (
 
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/internal/wire"
+	"vnic.dev/vnic/internal/wire/gateway"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
-	"vnic.dev/vnic/stack/gateway"
 )
 
 // place is what a guest has on the switch.

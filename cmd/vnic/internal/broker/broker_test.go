@@ -18,7 +18,7 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/stack/gateway"
+	"vnic.dev/vnic/internal/wire/gateway"
 )
 
 func TestMain(m *testing.M) {

@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/proc"
-	"vnic.dev/vnic/stack/gateway"
+	"vnic.dev/vnic/internal/wire/gateway"
 )
 
 // Client is a process's way to its broker. Its methods can be used by several goroutines.

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"vnic.dev/vnic/stack/gateway"
+	"vnic.dev/vnic/internal/wire/gateway"
 )
 
 // maxSenders is how many senders a forward knows at a time. When one more comes, the older half is forgotten.

@@ -23,7 +23,7 @@ import (
 	"vnic.dev/vnic/internal/confine"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/outfile"
-	"vnic.dev/vnic/stack/gateway"
+	"vnic.dev/vnic/internal/wire/gateway"
 )
 
 // Bounds of what a process can have its broker hold.

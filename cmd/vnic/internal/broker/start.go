@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/confine"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/proc"
-	"vnic.dev/vnic/stack/gateway"
+	"vnic.dev/vnic/internal/wire/gateway"
 )
 
 // What a sandbox does.

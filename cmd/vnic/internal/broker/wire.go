@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/scm"
-	"vnic.dev/vnic/stack/gateway"
+	"vnic.dev/vnic/internal/wire/gateway"
 )
 
 // op is what is asked.

@@ -12,10 +12,10 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/memavail"
+	"vnic.dev/vnic/internal/wire/gateway"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/qemu"
-	"vnic.dev/vnic/stack/gateway"
 )
 
 // Options are what commands have in common that ask every guest the same.

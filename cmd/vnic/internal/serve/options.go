@@ -16,10 +16,10 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
+	"vnic.dev/vnic/internal/wire/gateway"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/qemu"
-	"vnic.dev/vnic/stack/gateway"
 )
 
 // Options are the flags of `vnic serve`.

@@ -17,11 +17,11 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
+	"vnic.dev/vnic/internal/wire/gateway"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
-	"vnic.dev/vnic/stack/gateway"
 )
 
 // Report is what `vnic serve` prints when QEMU may come. Its keys are API.

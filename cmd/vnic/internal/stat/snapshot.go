@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/stack/gateway"
+	"vnic.dev/vnic/internal/wire/gateway"
 )
 
 // Port is what is to be shown of a port of the switch.

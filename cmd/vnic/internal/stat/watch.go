@@ -5,8 +5,8 @@ import (
 
 	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/wire"
+	"vnic.dev/vnic/internal/wire/gateway"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/stack/gateway"
 )
 
 // Watch has s show all ports on a lab's switch, and its links if somebody has said what there is, until what it gives

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/stack/gateway"
+	"vnic.dev/vnic/internal/wire/gateway"
 )
 
 // A gateway for two guests, of which one has a name and can be reached from the host.
