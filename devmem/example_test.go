@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/stacktest"
 	"vnic.dev/vnic/stack"
-	"vnic.dev/vnic/stack/stacktest"
 )
 
 // receive takes one connection to addr into memory of GPU 0 and returns what came, piece by piece,

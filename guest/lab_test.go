@@ -17,9 +17,9 @@ import (
 	"vnic.dev/vnic/devmem/plain"
 	"vnic.dev/vnic/guest-images/devmemtool"
 	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/internal/stacktest"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/stack"
-	"vnic.dev/vnic/stack/stacktest"
 )
 
 // pair is the devices of two guests, on a wire in memory.

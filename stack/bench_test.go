@@ -8,8 +8,8 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/driver"
+	"vnic.dev/vnic/internal/stacktest"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/stack/stacktest"
 )
 
 // BenchmarkReceive is what one side pays: frames of a peer that is not there, into device memory and into host memory.

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/stacktest"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/stack/stacktest"
 )
 
 // A NIC that does not give a queue back may still write to the pages that are posted there: the

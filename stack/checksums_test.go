@@ -8,9 +8,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"vnic.dev/vnic/internal/driver"
+	"vnic.dev/vnic/internal/stacktest"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/stack/stacktest"
 )
 
 // syn makes the first segment of a connection, as a frame of w.a's to w.b's port 7.

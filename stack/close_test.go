@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/stacktest"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/stack/stacktest"
 )
 
 // A call that Close meets between its look at the connection and netstack's answer ends as one that waits does: not

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/devmem/devmemtest"
+	"vnic.dev/vnic/internal/stacktest"
 	"vnic.dev/vnic/stack"
-	"vnic.dev/vnic/stack/stacktest"
 )
 
 // host is a stack as an ordinary TCP host.

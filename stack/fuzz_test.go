@@ -8,8 +8,8 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/driver"
+	"vnic.dev/vnic/internal/stacktest"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/stack/stacktest"
 )
 
 // FuzzReceive has a device deliver frames that make no sense for a connection that does: bytes of

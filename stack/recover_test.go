@@ -16,10 +16,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/stacktest"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/stack"
-	"vnic.dev/vnic/stack/stacktest"
 )
 
 // stream sends total bytes from A to B, and compares them.

@@ -7,10 +7,10 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/stacktest"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/stack"
-	"vnic.dev/vnic/stack/stacktest"
 )
 
 // What is sent last, while another segment is being recovered, is lost, and its tail loss probe with it. With RACK,

@@ -19,9 +19,9 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/stacktest"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/stack"
-	"vnic.dev/vnic/stack/stacktest"
 )
 
 func TestMain(m *testing.M) {

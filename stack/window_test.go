@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/stacktest"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/stack"
-	"vnic.dev/vnic/stack/stacktest"
 )
 
 // A sends up to the edge of the window that it was told last, in a segment of a byte at the end; before that byte

@@ -11,9 +11,9 @@ import (
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/stacktest"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/stack"
-	"vnic.dev/vnic/stack/stacktest"
 )
 
 // TestRuleThatGoes has a transfer arrive unsplit, on queue 0, from the beginning or from somewhere

@@ -28,7 +28,7 @@ var waits = []string{"block", "cmd/vnic", "collective", "internal/control", "dev
 
 // forTests are folders in them that only tests have.
 var forTests = []string{"devmem/devmemtest", "devmem/kernel/clienttest", "devmem/kernel/kerneltest", "internal/nic/nictest",
-	"stack/stacktest", "lab/labtest", "lab/machines/machinetest", "guest-images/gpudriver/gpudriver-test",
+	"internal/stacktest", "lab/labtest", "lab/machines/machinetest", "guest-images/gpudriver/gpudriver-test",
 	"guest/memory-conformance", "vfiouser/vfiotest", "internal/wire/wiretest"}
 
 // TestNoTimeIsElsewhere finds constant times in the packages that wait for something: each is in list.go, or has a line
