@@ -142,7 +142,7 @@ func TestWhenATestRuns(t *testing.T) {
 	for f, want := range map[function]heldBy{
 		{"virtq", "TestBadChainStopsItsQueue"}:                                byMakeTest,
 		{"acceptance/internal/badinput", "TestEachBoundIsNeeded"}:             byLong,
-		{"lab/machines/machinetest", "Images"}:                                byLong, // by a function that it calls
+		{"internal/machine/machinetest", "Images"}:                            byLong, // by a function that it calls
 		{"acceptance/internal/gvelab", "TestDriverSurvivesChurnUnderTraffic"}: byLong, // by one of another package
 	} {
 		if left[f] != want {

@@ -22,13 +22,13 @@ const many = 143
 var exceptions string
 
 // waits are the packages that wait for guests, NICs, QEMU and peers. Names are of folders, with all below them.
-var waits = []string{"block", "cmd/vnic", "collective", "internal/control", "devmem", "internal/driver", "gpumem", "guest",
-	"guest-images", "internal/proc", "lab", "loader", "internal/nic", "qemu", "internal/rdma", "stack", "internal/wire/uplink", "vfiouser", "vhostuser",
-	"internal/wire"}
+var waits = []string{"block", "cmd/vnic", "collective", "devmem", "gpumem", "guest", "guest-images", "internal/control",
+	"internal/driver", "internal/machine", "internal/nic", "internal/proc", "internal/rdma", "internal/wire",
+	"internal/wire/uplink", "lab", "loader", "qemu", "stack", "vfiouser", "vhostuser"}
 
 // forTests are folders in them that only tests have.
 var forTests = []string{"devmem/devmemtest", "devmem/kernel/clienttest", "devmem/kernel/kerneltest", "internal/nic/nictest",
-	"internal/stacktest", "lab/labtest", "lab/machines/machinetest", "guest-images/gpudriver/gpudriver-test",
+	"internal/stacktest", "lab/labtest", "internal/machine/machinetest", "guest-images/gpudriver/gpudriver-test",
 	"guest/memory-conformance", "vfiouser/vfiotest", "internal/wire/wiretest"}
 
 // TestNoTimeIsElsewhere finds constant times in the packages that wait for something: each is in list.go, or has a line

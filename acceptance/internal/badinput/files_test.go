@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/fusetest"
+	"vnic.dev/vnic/internal/machine/machinetest"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab/machines/machinetest"
 	"vnic.dev/vnic/vfiouser/vfiotest"
 	"vnic.dev/vnic/vhostuser"
 )

@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"testing"
 
+	"vnic.dev/vnic/internal/machine/machinetest"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab/machines/machinetest"
 )
 
 // server is a vnic serve, seen from outside.

@@ -18,9 +18,9 @@ import (
 	"vnic.dev/vnic/devmem/devmemtest"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/machine/machinetest"
 	"vnic.dev/vnic/internal/proc"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab/machines/machinetest"
 )
 
 // commandLimit is how long a command with guests may take, downloads included.

@@ -5,8 +5,8 @@ import (
 	"os"
 	"testing"
 
+	"vnic.dev/vnic/internal/machine/machinetest"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab/machines/machinetest"
 )
 
 // limit is the most guests that this package may boot: what `make test` has time for.

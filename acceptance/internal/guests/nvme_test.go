@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/guestnvme"
+	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
 )
 

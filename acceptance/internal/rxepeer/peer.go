@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"vnic.dev/vnic/lab/machines"
+	"vnic.dev/vnic/internal/machine"
 )
 
 // Patience is how long a request may take beyond the time that it is told to wait. Under TCG, on a machine that is

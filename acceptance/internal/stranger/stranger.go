@@ -14,8 +14,8 @@ import (
 	"syscall"
 
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/proc"
-	"vnic.dev/vnic/lab/machines"
 )
 
 // Config says what a QEMU boots.

@@ -88,7 +88,7 @@ func run(args []string, out io.Writer) error {
 var row = regexp.MustCompile(`^(?:(speed|hand) )?~?(\d+) (.+)$`)
 
 var (
-	// What makes a package's tests have a long form, or boot guests: internal/testkit, lab/machines/machinetest.
+	// What makes a package's tests have a long form, or boot guests: internal/testkit, internal/machine/machinetest.
 	hasLong = regexp.MustCompile(`\btestkit\.(Long|Boots)\(|\bmachinetest\.`)
 	// guests is what `make test` boots.
 	guests  = "./acceptance/internal/guests"

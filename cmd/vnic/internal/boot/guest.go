@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/guest-images/session"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/ownports"
-	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
 )
 

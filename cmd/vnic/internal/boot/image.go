@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/guesttools"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
 )
 

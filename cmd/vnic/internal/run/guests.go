@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/limit"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
 )
 

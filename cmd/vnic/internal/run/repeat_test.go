@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab/machines"
 )
 
 // Memory does not grow with what is sent: far more than both GPUs together have.

@@ -11,7 +11,7 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/cmd/vnic/internal/limit"
-	"vnic.dev/vnic/lab/machines"
+	"vnic.dev/vnic/internal/machine"
 )
 
 // Do makes the lab, transfers in each mode, and reports. Whatever happens, nothing of the lab is

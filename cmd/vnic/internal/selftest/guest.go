@@ -22,9 +22,9 @@ import (
 	"vnic.dev/vnic/guest-images/guestroot"
 	"vnic.dev/vnic/guest-images/session"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
 )
 

@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/guestroot"
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/lab/machines"
+	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/qemu"
 )
 
