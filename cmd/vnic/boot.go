@@ -16,8 +16,8 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/wire/uplink"
-	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/qemu"
 )
 

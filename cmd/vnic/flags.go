@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/wire/uplink"
-	"vnic.dev/vnic/lab"
 )
 
 // bytesFlag is a number of bytes: 4096, 64K, 256M, 4G, with or without "iB"; powers of 1024.

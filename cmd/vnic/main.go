@@ -21,7 +21,7 @@ import (
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	_ "vnic.dev/vnic/guest-images/bin" // carries the guest program
-	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/internal/lab"
 )
 
 // Exit codes, besides 0.

@@ -9,7 +9,7 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
-	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/internal/lab"
 )
 
 // observers look on at the lab of a command: its counters, for `vnic stat` and --metrics, and a capture.

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 )
 
 // printed is a vnic serve, and the commands that it has printed, by the lines above them.

@@ -17,10 +17,10 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
 	kreport "vnic.dev/vnic/cmd/vnic/internal/selftest/report"
 	kselftest "vnic.dev/vnic/cmd/vnic/internal/selftest/results"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/nic/sabotage"
 	"vnic.dev/vnic/internal/outfile"
-	"vnic.dev/vnic/lab"
 )
 
 func selftestCommand() *cobra.Command {

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
-	"vnic.dev/vnic/lab/labfile"
+	"vnic.dev/vnic/internal/lab/labfile"
 )
 
 // use is what the commands for uses of device memory have in common: guests that a Set has, and the flags for them.

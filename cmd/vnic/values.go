@@ -12,9 +12,9 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/allreduce"
 	"vnic.dev/vnic/cmd/vnic/internal/load"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
+	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/nic/sabotage"
-	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labfile"
 )
 
 // flagValues are the words that a flag takes, whichever command it is of, for shells and for "did you mean": what a

@@ -11,9 +11,9 @@ import (
 
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/driver"
+	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/labtest"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/lab"
 )
 
 // TestLossyLink transfers over links that lose and reorder segments, in both directions, with many seeds.

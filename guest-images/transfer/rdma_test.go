@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/rdma"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 )
 
 // rdmaEnds are both guests' ends: A asks, B offers.

@@ -157,7 +157,7 @@ func TestForbiddenImportsAreFound(t *testing.T) {
 		"dma":                 "virtq",
 		"internal/driver":     "internal/wire internal/nic",
 		"gpumem":              "vhostuser vfiouser",
-		"lab":                 "qemu",
+		"internal/lab":        "qemu",
 		"new":                 "dma",
 		"internal/nic":        "internal/nic/virtio vhostuser vfiouser internal/golden",
 		"internal/nic/gve":    "vhostuser virtq internal/nic/virtio",

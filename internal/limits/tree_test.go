@@ -24,11 +24,11 @@ var exceptions string
 // waits are the packages that wait for guests, NICs, QEMU and peers. Names are of folders, with all below them.
 var waits = []string{"block", "cmd/vnic", "collective", "devmem", "gpumem", "guest", "guest-images", "internal/control",
 	"internal/driver", "internal/machine", "internal/nic", "internal/proc", "internal/rdma", "internal/wire",
-	"internal/wire/uplink", "lab", "loader", "qemu", "stack", "vfiouser", "vhostuser"}
+	"internal/wire/uplink", "internal/lab", "loader", "qemu", "stack", "vfiouser", "vhostuser"}
 
 // forTests are folders in them that only tests have.
 var forTests = []string{"devmem/devmemtest", "devmem/kernel/clienttest", "devmem/kernel/kerneltest", "internal/nic/nictest",
-	"internal/stacktest", "lab/labtest", "internal/machine/machinetest", "guest-images/gpudriver/gpudriver-test",
+	"internal/stacktest", "internal/lab/labtest", "internal/machine/machinetest", "guest-images/gpudriver/gpudriver-test",
 	"guest/memory-conformance", "vfiouser/vfiotest", "internal/wire/wiretest"}
 
 // TestNoTimeIsElsewhere finds constant times in the packages that wait for something: each is in list.go, or has a line

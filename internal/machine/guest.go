@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/dma"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/qemu"
 )
 

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/guest-images/transfer"
-	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/qemu"
 )
 

@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"vnic.dev/vnic/acceptance/internal/guestops"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/machinetest"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

@@ -4,9 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/machinetest"
-	"vnic.dev/vnic/lab"
 )
 
 // Invariant: vnicgpu: a NIC has pages of programs on demand, and lets go of them before Linux has them moved, unmapped

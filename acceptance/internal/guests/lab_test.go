@@ -15,10 +15,10 @@ import (
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/guest-images/guestnvme"
 	"vnic.dev/vnic/internal/driver"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/machinetest"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/qemu"
 	"vnic.dev/vnic/stack"
 )

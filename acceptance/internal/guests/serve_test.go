@@ -16,11 +16,11 @@ import (
 	"vnic.dev/vnic/acceptance/internal/stranger"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/machinetest"
 	"vnic.dev/vnic/internal/proc"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 )
 
 // serveLab has a gVNIC, which is a vfio-user device, and a virtio NIC, which is a vhost-user one.

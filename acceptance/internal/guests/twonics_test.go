@@ -17,9 +17,9 @@ import (
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/stack"
 )
 

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/internal/lab/labtest"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 // The driver is bound and unbound, reloaded, reconfigured and taken down in all ways while TCP

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/internal/lab/labtest"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 // Sends that nothing follows go on when a queue is bound or unbound: what the driver leaves in the queueing disciplines

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/internal/lab/labtest"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 // The guest's kernel lets go of a gVNIC under traffic and finds it again, ten times, every other

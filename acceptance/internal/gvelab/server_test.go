@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/scm"
-	"vnic.dev/vnic/lab"
 )
 
 // envServer has the test's program be a server of NICs, whose connections come over descriptor 3,

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/internal/lab/labtest"
 	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 // Whatever ethtool and ip can set of a gVNIC is set, and set back, while a TCP stream runs in each

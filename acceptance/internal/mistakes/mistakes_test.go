@@ -15,9 +15,9 @@ import (
 	"vnic.dev/vnic/devmem/engine"
 	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/inuse"
+	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/labtest"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/stack"
 )
 

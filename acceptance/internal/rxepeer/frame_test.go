@@ -20,9 +20,9 @@ import (
 
 	"vnic.dev/vnic/guest-images/session"
 	"vnic.dev/vnic/internal/driver"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire/capture"
-	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/stack"
 )
 

@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/machinetest"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/lab"
 )
 
 const (

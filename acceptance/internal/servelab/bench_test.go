@@ -10,8 +10,8 @@ import (
 
 	"vnic.dev/vnic/acceptance/internal/stranger"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/machinetest"
-	"vnic.dev/vnic/lab"
 )
 
 // bench is a user's machine: the program under test, a directory for sockets and consoles, and

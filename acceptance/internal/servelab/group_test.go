@@ -15,10 +15,10 @@ import (
 
 	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/machinetest"
 	"vnic.dev/vnic/internal/proc"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 )
 
 // A QEMU of another user, of the group that vnic serve shares its sockets with, starts with what that prints,

@@ -3,8 +3,8 @@ package servelab
 import (
 	"testing"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

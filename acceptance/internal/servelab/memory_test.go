@@ -9,8 +9,8 @@ import (
 	"sync"
 	"testing"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 )
 
 // A guest sends while its QEMU gives it more memory, which it does not share (QMP device_add): nothing from there

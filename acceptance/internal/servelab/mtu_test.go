@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/machinetest"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/lab"
 )
 
 // The kernel's drivers raise the MTU to what the NIC says it has at most, and no further. A packet as long as that

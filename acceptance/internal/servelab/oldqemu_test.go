@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 )
 
 // QEMU 10.0, with all of TestServeStrangersQEMU that it can do; of gve it says what vnic has said

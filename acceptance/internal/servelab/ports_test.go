@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 )
 
 // 64 ports: the memory of each; one clear message for a vnic that takes a socket of theirs; no CPU time

@@ -15,8 +15,8 @@ import (
 
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/driver"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/rdma"
-	"vnic.dev/vnic/lab"
 )
 
 const (

@@ -19,10 +19,10 @@ import (
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	_ "vnic.dev/vnic/guest-images/bin" // tests' guests run the program that make has built
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 )
 
 // Images fetches what guests with NICs of these models boot from, and builds the initramfs with

@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	_ "vnic.dev/vnic/guest-images/bin" // tests' guests run the program that make has built
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 )
 
 // Four guests in QEMU, two on the kernel's TCP stack and two on ours, are one ring: elements are right, payload lies in

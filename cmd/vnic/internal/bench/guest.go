@@ -6,10 +6,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/nic/virtio"
 	"vnic.dev/vnic/internal/scm"
-	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/vhostuser"
 	"vnic.dev/vnic/virtq"
 )

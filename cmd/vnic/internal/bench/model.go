@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/memavail"
-	"vnic.dev/vnic/lab"
 )
 
 // modelRuns is how often each case of the model is measured: the cases run in turn.

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/stack"
 )
 

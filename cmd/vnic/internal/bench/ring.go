@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/virtq"
 )

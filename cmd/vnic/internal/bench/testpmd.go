@@ -18,9 +18,9 @@ import (
 	"syscall"
 	"time"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/lab"
 )
 
 // testpmd is a run of DPDK's dpdk-testpmd, which forwards between two ports when it is told to. It needs no huge pages

@@ -20,8 +20,8 @@ import (
 	"go.uber.org/goleak"
 
 	"vnic.dev/vnic/devmem/devmemtest"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 )
 
 // exampleProgram is an example of a package's documentation: a whole program, and what it prints.

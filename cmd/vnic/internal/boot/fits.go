@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	guestimages "vnic.dev/vnic/guest-images"
-	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/internal/lab"
 )
 
 // What a guest's memory is used for besides files, as was measured with Linux 6.12 and 7.2: the kernel has keptByKernel

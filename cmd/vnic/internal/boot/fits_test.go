@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	guestimages "vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 )
 
 // The sizes are those with which guests were tried.

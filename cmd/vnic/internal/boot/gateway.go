@@ -3,8 +3,8 @@ package boot
 import (
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/wire/gateway"
-	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/qemu"
 )
 

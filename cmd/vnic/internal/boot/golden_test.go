@@ -9,10 +9,10 @@ import (
 
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/internal/golden"
+	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labfile"
 )
 
 // TestGoldenEnvironment holds the environment of programs, and what their guest is told of its

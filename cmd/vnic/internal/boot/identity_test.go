@@ -3,8 +3,8 @@ package boot
 import (
 	"testing"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 )
 
 // TestGuestsHaveTheirAddresses: --allow-mac is every NIC's, and each guest's addresses are reserved

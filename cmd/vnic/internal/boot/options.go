@@ -16,8 +16,8 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/limit"
 	"vnic.dev/vnic/guest-images/guestnet"
-	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labfile"
+	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/qemu"
 )
 

@@ -10,10 +10,10 @@ import (
 	"strings"
 
 	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/internal/wire/gateway"
-	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labfile"
 )
 
 // place is what a guest has on the switch.

@@ -13,9 +13,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labfile"
 )
 
 // A NIC that the kernel's own driver has is taken away while a stream goes over it: its interface vanishes, its peer

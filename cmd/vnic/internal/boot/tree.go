@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"vnic.dev/vnic/guest-images/guesttree"
-	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/pcie"
 )
 

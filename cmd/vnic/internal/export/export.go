@@ -15,9 +15,9 @@ import (
 	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/guestnvme"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/outfile"
-	"vnic.dev/vnic/lab"
 )
 
 // commands are those that can be exported, with the kernel's modules that their guests load besides those for NICs.

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
-	"vnic.dev/vnic/lab"
 )
 
 // Images finds or fetches what guests with NICs of these models boot from. interfaces says that the guests' kernel is

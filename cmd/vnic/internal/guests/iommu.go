@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"vnic.dev/vnic/assets"
-	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/internal/lab"
 )
 
 // CheckTranslation sees whether the kernel of a guest with an IOMMU translates what a NIC addresses. The guest has

@@ -18,8 +18,8 @@ import (
 	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/driver"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
-	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/qemu"
 )
 

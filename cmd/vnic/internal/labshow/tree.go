@@ -8,8 +8,8 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labfile"
+	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/pcie"
 )
 

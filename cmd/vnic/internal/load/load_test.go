@@ -20,9 +20,9 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/lab/labfile"
+	"vnic.dev/vnic/internal/lab/labtest"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab/labfile"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/page"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 )
 
 // While a run goes on, its page is sent its machines and its flow; of two modes the second follows, and a report has

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/wire/capture"
-	"vnic.dev/vnic/lab"
 )
 
 // Options are the flags. Without a File nothing is captured.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

@@ -13,8 +13,8 @@ import (
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/lab"
 )
 
 // What goes wrong with pages on demand, on purpose. The first ones are the NIC's doing.

@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	_ "vnic.dev/vnic/guest-images/bin" // tests' guests run the program that make has built
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 )
 
 // A guest in QEMU writes another's GPU, twice, and every byte and counter is right. Then the other one is killed: that

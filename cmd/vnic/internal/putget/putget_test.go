@@ -9,10 +9,10 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/labfile"
+	"vnic.dev/vnic/internal/lab/labtest"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labfile"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

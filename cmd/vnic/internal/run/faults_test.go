@@ -10,10 +10,10 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/lab"
 )
 
 // everyFault has a row for each word of lab.Faults, in which a fault is the link's of both guests, or is set in a

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/lab"
 )
 
 // ErrRemoved says that a NIC or a GPU was taken from its guest while a transfer used it (nic a.nic0 remove).

@@ -11,7 +11,7 @@ import (
 
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/control"
-	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/shape"
 )
 

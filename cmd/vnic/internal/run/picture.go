@@ -11,7 +11,7 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"vnic.dev/vnic/cmd/vnic/internal/plot"
-	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/internal/lab"
 )
 
 // Bounds of what a picture shows.

@@ -19,11 +19,11 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/cmd/vnic/internal/limit"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/nic"
-	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/pcie"
 	"vnic.dev/vnic/qemu"
 )

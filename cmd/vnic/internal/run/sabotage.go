@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/nic/sabotage"
-	"vnic.dev/vnic/lab"
 )
 
 // checkSabotage says what is wrong with --sabotage. models are those of a run without a lab.

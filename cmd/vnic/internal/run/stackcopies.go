@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"vnic.dev/vnic/guest-images/transfer"
-	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/internal/lab"
 )
 
 // StackCopies is what a guest's processors read and write in host memory for its stack in mode copy. It is a figure of

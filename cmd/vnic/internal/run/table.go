@@ -10,7 +10,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"vnic.dev/vnic/guest-images/transfer"
-	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/internal/lab"
 )
 
 // Table prints the report for people: one column a mode, and of rails a line each before.

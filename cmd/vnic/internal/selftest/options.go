@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/nic"
-	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/qemu"
 )
 

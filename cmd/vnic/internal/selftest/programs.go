@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"vnic.dev/vnic/assets/selftests"
-	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/internal/lab"
 )
 
 // collections are those of the tests' list that have programs for a NIC, with what the names of their programs begin

@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
-	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/internal/lab"
 )
 
 // gpuSockets are the sockets where processes of a group get descriptors of the GPUs' memory: the broker gives

@@ -5,9 +5,9 @@ import (
 	"path/filepath"
 	"testing"
 
+	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/labtest"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 // TestTheMACIsWhatQEMUGave: a guest sends from the MAC that its QEMU chose, another one after each

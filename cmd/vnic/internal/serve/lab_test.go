@@ -11,9 +11,9 @@ import (
 	"strings"
 	"testing"
 
+	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labfile"
 )
 
 const labOfTwo = `

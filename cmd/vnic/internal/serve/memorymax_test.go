@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 )
 
 // status is a number of KiB in a process's /proc/PID/status, in bytes.

@@ -16,9 +16,9 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
+	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/wire/gateway"
-	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/qemu"
 )
 

@@ -3,8 +3,8 @@ package serve
 import (
 	"testing"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 )
 
 // TestPollIsChecked: what cannot be polled, or would leave QEMU no processor, is refused in words.

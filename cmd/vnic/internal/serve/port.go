@@ -11,8 +11,8 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/access"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/scm"
-	"vnic.dev/vnic/lab"
 )
 
 // port is a NIC that one QEMU after the other has.

@@ -17,10 +17,10 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
+	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/wire/gateway"
-	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labfile"
 	"vnic.dev/vnic/qemu"
 )
 

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"sync"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/qemu"
 )
 

@@ -19,11 +19,11 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/atexit"
 	"vnic.dev/vnic/internal/driver"
+	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/labtest"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/sockfile"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/vfiouser/vfiotest"
 )
 

@@ -4,7 +4,7 @@ import (
 	"os"
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
-	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/internal/lab"
 )
 
 // hasOldGPU says whether a process has memory of a vnic's GPU mapped, and none of this one's: a

@@ -11,10 +11,10 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/labtest"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire/uplink"
-	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 // guestAs has machine i of a network of several vnics at the only port of one.

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/lab"
 )
 
 // A client that wants something to be changed says so in a line, "set " and what lab.ParseChange reads. One that

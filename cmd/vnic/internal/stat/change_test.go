@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 )
 
 // What is asked for is done, and an error of it comes back; whoever asks for nothing gets counters, as before.

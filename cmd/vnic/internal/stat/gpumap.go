@@ -8,7 +8,7 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/control"
-	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/internal/lab"
 )
 
 // A GPU's memory is shown in units of a page or more, so that no map has more than mostUnits.

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 )
 
 // Invariant: page: A guest that does not say who holds its tokens keeps no page waiting, and is asked once at a time.

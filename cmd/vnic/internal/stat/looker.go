@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/internal/lab"
 )
 
 // What a queue has posted is to be known before data comes, or nothing tells that it is held afterwards: soon after a

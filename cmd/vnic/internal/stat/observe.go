@@ -8,8 +8,8 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/nic"
-	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/splitter"
 )
 

@@ -4,7 +4,7 @@ import (
 	"net"
 	"net/netip"
 
-	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/pcie"
 )
 

@@ -18,8 +18,8 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/atexit"
 	"vnic.dev/vnic/cmd/vnic/internal/httpserver"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/lab"
 )
 
 // Bounds of what clients can make a server hold.

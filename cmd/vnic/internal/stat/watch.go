@@ -3,10 +3,10 @@ package stat
 import (
 	"io"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/internal/wire/gateway"
-	"vnic.dev/vnic/lab"
 )
 
 // Watch has s show all ports on a lab's switch, and its links if somebody has said what there is, until what it gives

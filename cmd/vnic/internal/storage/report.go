@@ -9,7 +9,7 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
-	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/internal/lab"
 )
 
 // Report is the result of `vnic block`, and its --json.

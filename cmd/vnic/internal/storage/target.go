@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"vnic.dev/vnic/guest-images/transfer"
-	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/internal/lab"
 )
 
 // target is the device that a user names.

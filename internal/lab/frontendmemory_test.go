@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 )
 
 // Invariant: lab: A frontend whose memory occupies more than it may loses its connection, and others go on.

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/lab"
 )
 
 // Lab is what a lab file describes.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/pcie"
 )
 

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/shape"
 )
 

@@ -7,8 +7,8 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/pcie"
 )
 

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire/gateway"
-	"vnic.dev/vnic/lab"
 )
 
 // Each name is refused where it stands, or is good for all that a lab does with it.

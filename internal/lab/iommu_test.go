@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 )
 
 // What an IOMMU translates has no map at 0, and memory by physical address is beside it: there commands find the GPU.

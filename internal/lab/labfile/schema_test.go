@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "write schema.json anew")
 
 // The schema is that of File, with its comments.
 //
-//	go test ./lab/labfile -run Schema -update
+//	go test ./internal/lab/labfile -run Schema -update
 func TestSchemaIsThatOfFile(t *testing.T) {
 	r := &jsonschema.Reflector{FieldNameTag: "yaml", Mapper: func(t reflect.Type) *jsonschema.Schema {
 		if t != reflect.TypeFor[Quantity]() {
@@ -28,7 +28,7 @@ func TestSchemaIsThatOfFile(t *testing.T) {
 		}
 		return &jsonschema.Schema{AnyOf: []*jsonschema.Schema{{Type: "string"}, {Type: "number"}}}
 	}}
-	testkit.OK(t, r.AddGoComments("vnic.dev/vnic/lab/labfile", "./"))
+	testkit.OK(t, r.AddGoComments("vnic.dev/vnic/internal/lab/labfile", "./"))
 	s := r.Reflect(&File{})
 	s.ID = ""
 	b := testkit.Must(json.MarshalIndent(s, "", "  "))(t)

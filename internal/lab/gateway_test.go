@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire/gateway"
-	"vnic.dev/vnic/lab"
 )
 
 // A guest reaches a server of the host by the gateway's address, and the host the guest by a

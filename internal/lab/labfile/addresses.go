@@ -3,7 +3,7 @@ package labfile
 import (
 	"net/netip"
 
-	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/internal/lab"
 )
 
 // Addrs are the addresses that a guest has on a rail, unless the file says others.

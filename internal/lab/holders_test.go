@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 )
 
 // Whoever runs a port's stack is asked; one that does not answer in time is left alone for a while.

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/wire/uplink"
-	"vnic.dev/vnic/lab"
 )
 
 // uplinks puts what leads out of the switch into the lab.

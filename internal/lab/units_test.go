@@ -3,8 +3,8 @@ package lab_test
 import (
 	"testing"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/lab"
 )
 
 // Sizes are shown to people in one way, whatever the number.

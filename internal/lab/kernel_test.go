@@ -16,10 +16,10 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/labtest"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire/uplink"
-	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 // add makes a device of the kernel in this thread's network namespace, with addresses, and brings it up.
