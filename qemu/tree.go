@@ -5,7 +5,7 @@ import (
 	"os"
 	"strings"
 
-	"vnic.dev/vnic/pcie"
+	"vnic.dev/vnic/internal/lab/pcie"
 )
 
 // A machine's PCIe tree (Config.Tree): each socket is a PCI expander bus (pxb-pcie) of its NUMA node, each port a root

@@ -10,8 +10,8 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/lab/pcie"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/pcie"
 )
 
 // treeConfig is a machine with two sockets: below the first a switch with a NIC of each model and a GPU that can be taken

@@ -18,8 +18,8 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
+	"vnic.dev/vnic/internal/lab/pcie/host"
 	"vnic.dev/vnic/internal/memavail"
-	"vnic.dev/vnic/pcie/host"
 	"vnic.dev/vnic/qemu"
 )
 

@@ -11,8 +11,8 @@ import (
 	"slices"
 
 	"vnic.dev/vnic/guest-images/agent"
-	"vnic.dev/vnic/pcie"
-	"vnic.dev/vnic/pcie/host"
+	"vnic.dev/vnic/internal/lab/pcie"
+	"vnic.dev/vnic/internal/lab/pcie/host"
 )
 
 // Tree is what a guest sees.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"vnic.dev/vnic/internal/lab/pcie"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/pcie"
 )
 
 // What a guest says is checked before anybody asks for paths in it.

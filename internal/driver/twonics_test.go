@@ -11,11 +11,11 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/lab/pcie"
 	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/nic/virtio"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/pcie"
 	"vnic.dev/vnic/splitter"
 )
 

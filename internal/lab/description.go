@@ -12,9 +12,9 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/lab/pcie"
 	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/pcie"
 )
 
 // MaxPorts is how many ports a lab has: the last byte of an address says which one it is, and some

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/lab/pcie"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/pcie"
 )
 
 // split is a guest with a GPU beside its NIC below a switch, a, and one below another port of the socket, b; change may

@@ -8,8 +8,8 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/lab/pcie"
 	"vnic.dev/vnic/internal/nic"
-	"vnic.dev/vnic/pcie"
 	"vnic.dev/vnic/shape"
 )
 

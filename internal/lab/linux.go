@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"vnic.dev/vnic/pcie"
+	"vnic.dev/vnic/internal/lab/pcie"
 )
 
 // Pairs are a NIC and a GPU each, by their names in the guest's tree, of which the same is to be said.

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"vnic.dev/vnic/internal/lab/pcie"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/pcie"
 )
 
 // Where a guest's kernel comes to another verdict is said once for all pairs of a kind, and of no others.

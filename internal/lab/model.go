@@ -9,11 +9,11 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/lab/pcie"
 	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/nic/flows"
 	"vnic.dev/vnic/internal/nic/gve"
 	"vnic.dev/vnic/internal/nic/virtio"
-	"vnic.dev/vnic/pcie"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/pci"
 )

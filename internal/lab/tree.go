@@ -3,7 +3,7 @@ package lab
 import (
 	"strings"
 
-	"vnic.dev/vnic/pcie"
+	"vnic.dev/vnic/internal/lab/pcie"
 )
 
 // The root complex of a guest without sockets. It forwards nothing between its ports, and each NIC has a PCIe switch of

@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/pcie"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/pcie"
 )
 
 // twoSockets is a guest with a switch below each of two sockets, and a NIC and a GPU below each switch.

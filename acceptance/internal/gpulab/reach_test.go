@@ -13,10 +13,10 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/pcie"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/machinetest"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/pcie"
 )
 
 // images are guests' with the driver and its test.

@@ -2,7 +2,7 @@
 // described. Its program in the guest is in guest.
 package labtree
 
-import "vnic.dev/vnic/pcie"
+import "vnic.dev/vnic/internal/lab/pcie"
 
 // PageSize is that of the pages that are numbered.
 const PageSize = 4096

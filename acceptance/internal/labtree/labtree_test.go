@@ -15,10 +15,10 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
+	"vnic.dev/vnic/internal/lab/pcie"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/machinetest"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/pcie"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

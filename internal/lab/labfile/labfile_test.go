@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/pcie"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/pcie"
 )
 
 // A preset is a lab, it fits into 4 GiB with all its guests, and its paths are what its name promises.

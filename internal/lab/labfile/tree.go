@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"vnic.dev/vnic/internal/lab"
-	"vnic.dev/vnic/pcie"
+	"vnic.dev/vnic/internal/lab/pcie"
 )
 
 // reaches sees whether NICs can show the guest's GPUs to it, as the NIC's model has it.

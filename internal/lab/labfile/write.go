@@ -8,8 +8,8 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/pcie"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/pcie"
 )
 
 // YAML is the lab as a file in which everything is said.

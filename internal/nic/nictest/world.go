@@ -11,10 +11,10 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/lab/pcie"
 	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/pcie"
 )
 
 // Memory is what a guest has: RAM, which a test allocates from its start on, and maybe a GPU. Its methods fail the

@@ -13,7 +13,7 @@ import (
 
 	"vnic.dev/vnic/acceptance/internal/guestops"
 	"vnic.dev/vnic/acceptance/internal/labtree"
-	"vnic.dev/vnic/pcie/host"
+	"vnic.dev/vnic/internal/lab/pcie/host"
 )
 
 func main() {

@@ -18,8 +18,8 @@ import (
 	"vnic.dev/vnic/guest-images/guesttree"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
+	"vnic.dev/vnic/internal/lab/pcie"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/pcie"
 )
 
 // counted adds up what all NICs have received, when the lab is closed.

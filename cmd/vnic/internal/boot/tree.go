@@ -7,7 +7,7 @@ import (
 
 	"vnic.dev/vnic/guest-images/guesttree"
 	"vnic.dev/vnic/internal/lab"
-	"vnic.dev/vnic/pcie"
+	"vnic.dev/vnic/internal/lab/pcie"
 )
 
 // compareTrees has the guest say which NIC reaches which GPU, by what its kernel sees of the lab's tree, and notes

@@ -5,8 +5,8 @@ import (
 	"io"
 	"strings"
 
-	"vnic.dev/vnic/pcie"
-	"vnic.dev/vnic/pcie/host"
+	"vnic.dev/vnic/internal/lab/pcie"
+	"vnic.dev/vnic/internal/lab/pcie/host"
 )
 
 // Host prints this machine's own tree: of it what leads to network devices, GPUs and other accelerators, and NVMe.

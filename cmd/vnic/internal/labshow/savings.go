@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"vnic.dev/vnic/internal/lab"
-	"vnic.dev/vnic/pcie"
+	"vnic.dev/vnic/internal/lab/pcie"
 )
 
 // savings writes what links and memory would carry less, and let through more, if payload went between NICs and GPUs

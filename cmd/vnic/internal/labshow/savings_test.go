@@ -4,9 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"vnic.dev/vnic/internal/lab/pcie"
+	"vnic.dev/vnic/internal/lab/pcie/host"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/pcie"
-	"vnic.dev/vnic/pcie/host"
 )
 
 // machine has a NIC and a GPU below a switch of gen3x16, a GPU below a port that redirects, and one at another socket.

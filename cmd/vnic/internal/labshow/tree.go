@@ -10,7 +10,7 @@ import (
 
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
-	"vnic.dev/vnic/pcie"
+	"vnic.dev/vnic/internal/lab/pcie"
 )
 
 // view is a tree with what is to be said of it.

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/pcie"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/pcie"
 )
 
 // linkTable is what the table has of links, without the spaces that align it.

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 
 	"vnic.dev/vnic/internal/lab"
-	"vnic.dev/vnic/pcie"
+	"vnic.dev/vnic/internal/lab/pcie"
 )
 
 // pageLab is a lab as a page shows it.

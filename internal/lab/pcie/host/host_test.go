@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"vnic.dev/vnic/internal/lab/pcie"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/pcie"
 )
 
 // fake is a machine's /proc and /sys: two sockets; below the first a switch with a NIC and a GPU, whose port redirects

@@ -17,7 +17,7 @@ import (
 	"slices"
 	"strconv"
 
-	"vnic.dev/vnic/pcie"
+	"vnic.dev/vnic/internal/lab/pcie"
 )
 
 // Machine is what a machine has on PCI.
