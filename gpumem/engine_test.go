@@ -12,8 +12,8 @@ import (
 
 	"pgregory.net/rapid"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/lab/shape"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/shape"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/elements"
-	"vnic.dev/vnic/shape"
+	"vnic.dev/vnic/internal/lab/shape"
 )
 
 // Op is what a job does. The numbers are those of the control protocol.

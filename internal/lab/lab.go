@@ -13,9 +13,9 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/lab/pcie"
+	"vnic.dev/vnic/internal/lab/shape"
 	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/shape"
 )
 
 // Lab is NICs and GPUs of guests, on a switch. Its methods may be called from any goroutine, Close

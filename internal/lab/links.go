@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/lab/pcie"
+	"vnic.dev/vnic/internal/lab/shape"
 	"vnic.dev/vnic/internal/nic"
-	"vnic.dev/vnic/shape"
 )
 
 // Edge is one direction of a link of the lab, or a memory: of a guest's PCIe tree (as "a.nic0 up"), or a NIC's wire

@@ -26,8 +26,8 @@ var waits = []string{"block", "cmd/vnic", "collective", "devmem", "gpumem", "gue
 	"internal/driver", "internal/machine", "internal/nic", "internal/proc", "internal/rdma", "internal/wire",
 	"internal/wire/uplink", "internal/lab", "loader", "qemu", "stack", "vfiouser", "vhostuser"}
 
-// forTests are folders in them that only tests have.
-var forTests = []string{"devmem/devmemtest", "devmem/kernel/clienttest", "devmem/kernel/kerneltest", "internal/nic/nictest",
+// forTests are folders in them that only tests have, or that wait for no guest.
+var forTests = []string{"internal/lab/shape", "devmem/devmemtest", "devmem/kernel/clienttest", "devmem/kernel/kerneltest", "internal/nic/nictest",
 	"internal/stacktest", "internal/lab/labtest", "internal/machine/machinetest", "guest-images/gpudriver/gpudriver-test",
 	"guest/memory-conformance", "vfiouser/vfiotest", "internal/wire/wiretest"}
 

@@ -6,9 +6,9 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/lab/shape"
 	"vnic.dev/vnic/internal/nic/flows"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/shape"
 )
 
 // rxQueue is a receive queue with what the port keeps for it, used under q's lock.

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"vnic.dev/vnic/internal/lab/shape"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/shape"
 )
 
 // Bounds of what is asked of a port that misbehaves: no driver is without its ring for longer.

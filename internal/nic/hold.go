@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/lab/shape"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/nic/coalesce"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/shape"
 	"vnic.dev/vnic/splitter"
 )
 

@@ -13,9 +13,9 @@ import (
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/lab/pcie"
+	"vnic.dev/vnic/internal/lab/shape"
 	"vnic.dev/vnic/internal/nic/flows"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/shape"
 	"vnic.dev/vnic/splitter"
 )
 

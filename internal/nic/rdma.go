@@ -11,9 +11,9 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem/mailbox"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/lab/shape"
 	"vnic.dev/vnic/internal/nic/rdma"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/shape"
 	"vnic.dev/vnic/splitter"
 )
 

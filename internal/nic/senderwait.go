@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"vnic.dev/vnic/shape"
+	"vnic.dev/vnic/internal/lab/shape"
 )
 
 // Wait waits until the driver has more frames and the batch has space, a receiver of held frames

@@ -2,8 +2,8 @@ package nic
 
 import (
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/lab/shape"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/shape"
 )
 
 // Shape is what slows a port down: the edges of links and memories that its packets cross, by where their payload is.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/shape"
+	"vnic.dev/vnic/internal/lab/shape"
 	"vnic.dev/vnic/splitter"
 )
 

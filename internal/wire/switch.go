@@ -8,7 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"vnic.dev/vnic/shape"
+	"vnic.dev/vnic/internal/lab/shape"
 )
 
 // MaxPorts is how many ports a switch has.

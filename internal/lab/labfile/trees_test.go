@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/shape"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/shape"
 )
 
 // flow is a transfer, in a world where time passes by events alone: packets leave over one route and arrive over

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/lab/shape"
 	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/shape"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/pci"

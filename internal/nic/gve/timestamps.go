@@ -3,7 +3,7 @@ package gve
 import (
 	"time"
 
-	"vnic.dev/vnic/shape"
+	"vnic.dev/vnic/internal/lab/shape"
 )
 
 // Timestamps of what is received: option NIC_TIMESTAMP, REPORT_NIC_TIMESTAMP, and the low half of a time in each

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/lab"
-	"vnic.dev/vnic/shape"
+	"vnic.dev/vnic/internal/lab/shape"
 )
 
 // Link is what one direction of a link, or a memory, has carried in a mode.
