@@ -6,7 +6,7 @@ import (
 	"io"
 
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
-	"vnic.dev/vnic/qemu"
+	"vnic.dev/vnic/internal/machine/qemu"
 )
 
 // tellFlows says who sent what to whom when a lab has ended, to w and to a file, which may be nil, and has accel, by

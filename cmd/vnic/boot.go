@@ -17,8 +17,8 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/wire/uplink"
-	"vnic.dev/vnic/qemu"
 )
 
 // exitStatus is the status of a program that ran in a guest: the command's own, and nothing to complain of.

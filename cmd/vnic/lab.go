@@ -19,8 +19,8 @@ import (
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/lab/pcie/host"
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/memavail"
-	"vnic.dev/vnic/qemu"
 )
 
 // labFlag names a lab file.

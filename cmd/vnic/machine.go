@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/qemu"
+	"vnic.dev/vnic/internal/machine/qemu"
 )
 
 // accelFlag is how QEMU runs guests.

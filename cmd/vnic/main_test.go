@@ -18,8 +18,8 @@ import (
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/serve"
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/qemu"
 )
 
 func TestMain(m *testing.M) {

@@ -21,8 +21,8 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/serve"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/wire/uplink"
-	"vnic.dev/vnic/qemu"
 )
 
 const capabilitiesFlag = "--print-capabilities"

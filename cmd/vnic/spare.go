@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/proc"
-	"vnic.dev/vnic/qemu"
 )
 
 // A spare is this program again, with the same arguments, that does nothing yet. It is started while this process may

@@ -307,7 +307,7 @@ func (p *Port) shape() *nic.Shape {
 }
 
 // nodes is how many sockets' memories can be told apart: those of a guest with several, each of which has RAM of its
-// own (qemu/tree.go). 0: there is one.
+// own (internal/machine/qemu/tree.go). 0: there is one.
 func (p *Port) nodes() int {
 	if n := len(p.machine.desc.Sockets); n > 1 && n <= dma.MaxNodes && p.Place != "" {
 		return n

@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/qemu"
+	"vnic.dev/vnic/internal/machine/qemu"
 )
 
 // Config says how a guest of ours is booted.

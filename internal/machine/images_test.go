@@ -7,7 +7,7 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/agent"
-	"vnic.dev/vnic/qemu"
+	"vnic.dev/vnic/internal/machine/qemu"
 )
 
 func TestUsersKernelIsBlamedForItsDriver(t *testing.T) {

@@ -18,8 +18,8 @@ import (
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/machinetest"
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/qemu"
 	"vnic.dev/vnic/stack"
 )
 

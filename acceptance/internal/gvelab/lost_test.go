@@ -14,8 +14,8 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/qemu"
 )
 
 // quitLimit is how long QEMU may take to end, powerOffLimit how long a guest may take to power off

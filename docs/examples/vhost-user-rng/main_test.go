@@ -19,8 +19,8 @@ import (
 	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/qemu"
 	"vnic.dev/vnic/vhostuser"
 	"vnic.dev/vnic/virtq"
 )

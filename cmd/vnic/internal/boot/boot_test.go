@@ -21,8 +21,8 @@ import (
 	"vnic.dev/vnic/guest-images/guesttools"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/qemu"
 )
 
 func good() Options {

@@ -4,8 +4,8 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/wire/gateway"
-	"vnic.dev/vnic/qemu"
 )
 
 // HostPorts are the ports of this machine that guests reach unless a user says otherwise, as behind QEMU's slirp, or

@@ -16,8 +16,8 @@ import (
 	"vnic.dev/vnic/guest-images/session"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/ownports"
-	"vnic.dev/vnic/qemu"
 )
 
 // guest is one of them.

@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
-	"vnic.dev/vnic/qemu"
+	"vnic.dev/vnic/internal/machine/qemu"
 )
 
 // NodeConfig says how a guest takes a NIC.

@@ -13,9 +13,9 @@ import (
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/memavail"
 	"vnic.dev/vnic/internal/wire/gateway"
-	"vnic.dev/vnic/qemu"
 )
 
 // Options are what commands have in common that ask every guest the same.

@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"
-	"vnic.dev/vnic/qemu"
+	"vnic.dev/vnic/internal/machine/qemu"
 )
 
 // Node is a transfer.Node of a guest, here or behind the results channel.

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"vnic.dev/vnic/qemu"
+	"vnic.dev/vnic/internal/machine/qemu"
 )
 
 // DefaultDir is where Build writes unless a user says otherwise.

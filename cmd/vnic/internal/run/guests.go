@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"
-	"vnic.dev/vnic/qemu"
+	"vnic.dev/vnic/internal/machine/qemu"
 )
 
 // prepareGuests finds or fetches what guests boot from, nil for in-process guests: stage fetch.

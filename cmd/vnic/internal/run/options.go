@@ -17,8 +17,8 @@ import (
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/wire/uplink"
-	"vnic.dev/vnic/qemu"
 )
 
 // Options are the flags of `vnic run`.

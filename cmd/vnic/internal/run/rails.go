@@ -24,8 +24,8 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/nic"
-	"vnic.dev/vnic/qemu"
 )
 
 // With Options.Rails there are several transfers at the same time, each between NICs of the same number of two guests:

@@ -18,9 +18,9 @@ import (
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/qemu"
 )
 
 // guest is one guest's end of a transfer: transfer.Node, here or behind the results channel.

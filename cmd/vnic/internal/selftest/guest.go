@@ -24,8 +24,8 @@ import (
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/qemu"
 )
 
 //go:embed setup.sh

@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/nic"
-	"vnic.dev/vnic/qemu"
 )
 
 // DefaultQueues is how many pairs of queues a NIC has for which expectations are written down.

@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/guest-images/guestroot"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"
-	"vnic.dev/vnic/qemu"
+	"vnic.dev/vnic/internal/machine/qemu"
 )
 
 // Do runs the programs and gives what came of them, as far as it went, also with an error.

@@ -18,8 +18,8 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/wire/gateway"
-	"vnic.dev/vnic/qemu"
 )
 
 // Options are the flags of `vnic serve`.

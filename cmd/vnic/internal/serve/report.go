@@ -20,8 +20,8 @@ import (
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/machine"
+	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/wire/gateway"
-	"vnic.dev/vnic/qemu"
 )
 
 // Report is what `vnic serve` prints when QEMU may come. Its keys are API.
@@ -133,7 +133,7 @@ const noKASLR = "nokaslr"
 // guestRAM is what the printed flags have; users name their own.
 const guestRAM = 1 << 30
 
-// guestCPUs are those of the printed flags: one alone would lose kicks under TCG (qemu/args.go, cpus).
+// guestCPUs are those of the printed flags: one alone would lose kicks under TCG (internal/machine/qemu/args.go, cpus).
 const guestCPUs = 2
 
 // newReport says how QEMUs reach a lab's NICs. shared: they get the GPUs' memory from sockets.

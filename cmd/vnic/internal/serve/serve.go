@@ -11,7 +11,7 @@ import (
 
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/qemu"
+	"vnic.dev/vnic/internal/machine/qemu"
 )
 
 // text notes what happens at a port.

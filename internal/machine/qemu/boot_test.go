@@ -25,7 +25,7 @@ var program = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	programDir = dir
-	return guestimages.BuildProgram(context.Background(), "vnic.dev/vnic/qemu/testdata/guest", dir)
+	return guestimages.BuildProgram(context.Background(), "vnic.dev/vnic/internal/machine/qemu/testdata/guest", dir)
 })
 
 var programDir string

@@ -118,7 +118,7 @@ func TestAdviceForAKernelFollowsFromWhatItLacks(t *testing.T) {
 
 // README says which kernels gve needs, and so does the message.
 func TestREADMEAgreesOnWhichKernelsGVENeeds(t *testing.T) {
-	readme := string(testkit.Must(os.ReadFile("../README.md"))(t))
+	readme := string(testkit.Must(os.ReadFile("../../../README.md"))(t))
 	for _, says := range []string{"6.12 for an ordinary NIC", "7.2 for device memory TCP",
 		"6.12, 7.2 and 7.3 are tested"} {
 		if !strings.Contains(NewerKernel, says) || !strings.Contains(readme, says) {
