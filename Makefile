@@ -26,7 +26,7 @@ UROOT := bin/u-root.gz
 # Everything that Go builds from: a change of any of it builds anew.
 SRC   := $(shell find . -name '*.go' -o -name '*.s' -o -name go.mod -o -name go.sum -o \
                  \( -name '*.json' -o -name '*.yaml' -o -name '*.sh' \) -path '*/internal/*' -o \
-                 -path './assets/selftests/p*/*' -o \
+                 -path './internal/machine/assets/selftests/p*/*' -o \
                  -path './guest-images/vnicgpu/*' | grep -v '^./tools/')
 
 # What is made bears the date of its source, not of its making.
@@ -108,10 +108,10 @@ demo-fetch: bin/fetch
 	@-bin/fetch
 
 # Nearly all packages wait for Go's runtime: two processors compile it.
-bin/fetch: $(SRC) assets/versions.lock
+bin/fetch: $(SRC) internal/machine/assets/versions.lock
 	@mkdir -p bin
 	@GOGC=400 $(WITH) go build runtime
-	$(BUILD) -o $@ ./assets/cmd/fetch
+	$(BUILD) -o $@ ./internal/machine/assets/cmd/fetch
 
 check: lint short
 

@@ -26,7 +26,7 @@ mapfile -t conditions < <(passes 0 hw/devmem.py unmodified 4; passes 2 queues.py
   ! grep -q '<failure\|<error' "$work/junit.xml" || fail "JUnit: $(head -c 2000 "$work/junit.xml")"
 [ -e "$work/log/console.log" ] && grep -q "^ok 4 devmem.check_rx_hds" "$work/log/hw_devmem.py-unmodified.log" ||
   fail "--log: $(ls "$work/log")"
-# Without the patch one of 164 runs fails, whatever the NIC does (assets/selftests/patches/README).
+# Without the patch one of 164 runs fails, whatever the NIC does (internal/machine/assets/selftests/patches/README).
 within 300 "$vnic" selftest --json --patch-tests hw/csum.py > "$work/csum.json" || [ $? = 1 ]
 mapfile -t conditions < <(passes 1 hw/csum.py patched 12)
 "$work/jsoncheck" "${conditions[@]}" 'programs.1.cases.-len- == 12' < "$work/csum.json" > "$work/holds" ||

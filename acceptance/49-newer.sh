@@ -10,7 +10,7 @@ tool signmirror
 go=$(dirname "$(tools/with-tools sh -c 'command -v go')")
 
 echo "== a mirror with higher versions"
-suites=$(sed -n '/"suites": \[/,/\]/ s/^\s*"\([^" ]*\)",*$/\1/p' assets/versions.lock | tr '\n' ' ')
+suites=$(sed -n '/"suites": \[/,/\]/ s/^\s*"\([^" ]*\)",*$/\1/p' internal/machine/assets/versions.lock | tr '\n' ' ')
 m=$work/mirror
 # packages SUITE: of QEMU and the kernel what apt has of them and of all that they need, as $m/Packages, and the files
 # that vnic takes, in $m/pool.

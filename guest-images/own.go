@@ -13,7 +13,7 @@ import (
 // GPUModule is the kernel module of a GPU that is a PCI device with a driver: guest-images/vnicgpu.
 const GPUModule = "vnicgpu"
 
-// EnvGPUModule names a vnicgpu.ko to use in place of the one that is built (assets/gpumodule).
+// EnvGPUModule names a vnicgpu.ko to use in place of the one that is built (internal/machine/assets/gpumodule).
 const EnvGPUModule = "VNIC_GPU_MODULE"
 
 // ErrNoGPUModule says that an image is to have vnicgpu.ko, and that no file of it was given.

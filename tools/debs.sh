@@ -24,8 +24,8 @@ mirror() {
 suite_of_machine() { ( . /etc/os-release && echo "${VERSION_CODENAME:-trixie}" ); }
 
 # trusted NAME: programs of the cache run as we, so nobody but this user and root may be able to put anything into what
-# of the cache is used: the rule of assets/trust.go. A link is followed where it is this user's or root's. A directory of
-# this user that a group may write is closed to the group, before it is read.
+# of the cache is used: the rule of internal/machine/assets/trust.go. A link is followed where it is this user's or
+# root's. A directory of this user that a group may write is closed to the group, before it is read.
 trusted() {
   local me d bad depth
   me=$(id -u)

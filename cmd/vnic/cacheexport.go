@@ -10,8 +10,8 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/export"
+	"vnic.dev/vnic/internal/machine/assets"
 )
 
 func cacheExportCommand() *cobra.Command {

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 

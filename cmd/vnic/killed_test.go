@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/testkit"
 )
 

@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/atexit"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/limit"
@@ -22,6 +21,7 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 	_ "vnic.dev/vnic/guest-images/bin" // carries the guest program
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/machine/assets"
 )
 
 // Exit codes, besides 0.

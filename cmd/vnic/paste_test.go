@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/testkit"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/machine/assets"
 )
 
 // behindDashes says where QEMU's arguments stand.

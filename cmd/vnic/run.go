@@ -14,11 +14,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/nic/sabotage"
 	"vnic.dev/vnic/internal/wire/uplink"
 )

@@ -12,13 +12,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
 	kreport "vnic.dev/vnic/cmd/vnic/internal/selftest/report"
 	kselftest "vnic.dev/vnic/cmd/vnic/internal/selftest/results"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/nic/sabotage"
 	"vnic.dev/vnic/internal/outfile"
 )

@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
 	"vnic.dev/vnic/cmd/vnic/internal/image"
@@ -21,6 +20,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/serve"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/wire/uplink"
 )

@@ -11,9 +11,9 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/cmd/vnic/internal/terminal"
+	"vnic.dev/vnic/internal/machine/assets"
 )
 
 // ui is what a user sees on stderr while something runs: on a terminal one line, which goes away,

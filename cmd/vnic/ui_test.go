@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/testkit"
 )
 

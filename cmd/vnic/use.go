@@ -10,12 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/internal/lab/labfile"
+	"vnic.dev/vnic/internal/machine/assets"
 )
 
 // use is what the commands for uses of device memory have in common: guests that a Set has, and the flags for them.

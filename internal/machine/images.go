@@ -7,13 +7,13 @@ import (
 	"os"
 	"slices"
 
-	"vnic.dev/vnic/assets"
-	"vnic.dev/vnic/assets/gpumodule"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/machine/assets"
+	"vnic.dev/vnic/internal/machine/assets/gpumodule"
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 

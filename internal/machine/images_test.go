@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"testing"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 

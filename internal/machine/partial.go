@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/internal/machine/assets"
 )
 
 // completed makes up for a kernel that was imported without a module that is missing now, as err says: with a network

@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/testkit"
 )
 

@@ -12,13 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/guest-images/session"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/machinetest"
 	"vnic.dev/vnic/internal/testkit"
 )

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/machinetest"
 	"vnic.dev/vnic/internal/proc"
 	"vnic.dev/vnic/internal/testkit"

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/testkit"
 )
 

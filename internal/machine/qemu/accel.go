@@ -7,8 +7,8 @@ import (
 	"os"
 	"sync"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/machine/assets"
 )
 
 // Accel says how QEMU runs the guest's code.

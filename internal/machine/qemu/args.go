@@ -12,9 +12,9 @@ import (
 	"strconv"
 	"strings"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/machine/assets"
 )
 
 // kernelArgs is the kernel's command line for every guest: few words on a slow serial line, no

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/testkit"
 )
 

@@ -10,10 +10,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/assets"
-	"vnic.dev/vnic/assets/gpumodule"
 	"vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/internal/confine"
+	"vnic.dev/vnic/internal/machine/assets"
+	"vnic.dev/vnic/internal/machine/assets/gpumodule"
 	"vnic.dev/vnic/internal/memavail"
 )
 

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/testkit"
 )
 

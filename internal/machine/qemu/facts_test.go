@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/testkit"
 )
 

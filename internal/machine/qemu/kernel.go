@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/mod/semver"
 
-	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/internal/machine/assets"
 )
 
 // NewerKernel is the advice to a user whose kernel is too old.

@@ -17,10 +17,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/internal/lab/pcie"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/proc"
 	"vnic.dev/vnic/internal/scm"
 )

@@ -7,10 +7,10 @@ import (
 	"io"
 	"time"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/proc"
 )
 

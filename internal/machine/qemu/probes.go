@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/machine/assets"
 )
 
 // probesFile is the file of the cache that has what probes of KVM found.

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"sync"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/proc"
 )
 

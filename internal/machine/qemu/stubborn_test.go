@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/testkit"
 )
 

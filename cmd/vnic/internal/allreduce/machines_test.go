@@ -5,10 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	_ "vnic.dev/vnic/guest-images/bin" // tests' guests run the program that make has built
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/testkit"
 )
 

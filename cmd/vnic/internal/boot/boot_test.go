@@ -12,8 +12,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"vnic.dev/vnic/assets"
-	"vnic.dev/vnic/assets/toolimage"
 	guestimages "vnic.dev/vnic/guest-images"
 	_ "vnic.dev/vnic/guest-images/bin" // tests' guests run the program that make has built
 	"vnic.dev/vnic/guest-images/gpusocket"
@@ -21,6 +19,8 @@ import (
 	"vnic.dev/vnic/guest-images/guesttools"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
+	"vnic.dev/vnic/internal/machine/assets"
+	"vnic.dev/vnic/internal/machine/assets/toolimage"
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/testkit"
 )

@@ -11,11 +11,11 @@ import (
 	"path/filepath"
 	"strings"
 
-	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/devmemtool"
 	"vnic.dev/vnic/guest-images/elfdeps"
 	"vnic.dev/vnic/guest-images/guesttools"
+	"vnic.dev/vnic/internal/machine/assets"
 )
 
 // program is what runs in the guests, and the files that it needs there.

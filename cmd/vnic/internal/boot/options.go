@@ -11,13 +11,13 @@ import (
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/assets"
-	"vnic.dev/vnic/assets/toolimage"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/limit"
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
+	"vnic.dev/vnic/internal/machine/assets"
+	"vnic.dev/vnic/internal/machine/assets/toolimage"
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 

@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"os"
 
-	"vnic.dev/vnic/assets"
-	"vnic.dev/vnic/assets/selftests"
-	"vnic.dev/vnic/assets/toolimage"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/guesttools"
+	"vnic.dev/vnic/internal/machine/assets"
+	"vnic.dev/vnic/internal/machine/assets/selftests"
+	"vnic.dev/vnic/internal/machine/assets/toolimage"
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 

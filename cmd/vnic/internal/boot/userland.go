@@ -7,8 +7,8 @@ import (
 	"path"
 	"sync"
 
-	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/internal/machine/assets"
 )
 
 // userland gives a function that finds u-root's commands, or builds them, when it is first called.

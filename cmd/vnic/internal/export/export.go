@@ -12,11 +12,11 @@ import (
 	"slices"
 	"strings"
 
-	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/guestnvme"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/outfile"
 )
 

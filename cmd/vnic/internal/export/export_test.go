@@ -6,9 +6,9 @@ import (
 	"slices"
 	"testing"
 
-	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
 	_ "vnic.dev/vnic/guest-images/bin" // an export is of a program that carries the guest program
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/testkit"
 )
 

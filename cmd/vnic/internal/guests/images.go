@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
+	"vnic.dev/vnic/internal/machine/assets"
 )
 
 // Images finds or fetches what guests with NICs of these models boot from. interfaces says that the guests' kernel is

@@ -3,8 +3,8 @@ package guests
 import (
 	"fmt"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/machine/assets"
 )
 
 // CheckTranslation sees whether the kernel of a guest with an IOMMU translates what a NIC addresses. The guest has

@@ -11,9 +11,9 @@ import (
 	"slices"
 	"strings"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/machine/assets"
 )
 
 // Files of an image's directory.

@@ -12,10 +12,10 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
 	"vnic.dev/vnic/guest-images/newc"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/testkit"
 )
 

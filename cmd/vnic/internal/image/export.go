@@ -7,12 +7,12 @@ import (
 	"io/fs"
 	"strings"
 
-	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/devmemtool"
 	"vnic.dev/vnic/guest-images/gpusocket"
 	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/machine/assets"
 )
 
 // ExportOptions are the flags of `vnic image export`.

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/machine/assets"
 )
 
 // Error says that a command was not done in time. It is the cause of the end of its context.

@@ -15,7 +15,6 @@ import (
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/assets/selftests"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
 	"vnic.dev/vnic/cmd/vnic/internal/terminal"
 	"vnic.dev/vnic/guest-images/agent"
@@ -24,6 +23,7 @@ import (
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"
+	"vnic.dev/vnic/internal/machine/assets/selftests"
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/wire"
 )

@@ -11,10 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/nic"
 )

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"vnic.dev/vnic/assets/selftests"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/machine/assets/selftests"
 )
 
 // collections are those of the tests' list that have programs for a NIC, with what the names of their programs begin

@@ -6,11 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/assets/selftests"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/splat"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/machine/assets/selftests"
 	"vnic.dev/vnic/internal/testkit"
 )
 

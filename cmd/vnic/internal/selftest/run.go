@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/assets/selftests"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
@@ -19,6 +18,7 @@ import (
 	"vnic.dev/vnic/guest-images/guestroot"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"
+	"vnic.dev/vnic/internal/machine/assets/selftests"
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 

@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/gpumem"
@@ -20,6 +19,7 @@ import (
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/memavail"
 	"vnic.dev/vnic/internal/proc"

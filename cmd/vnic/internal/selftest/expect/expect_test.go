@@ -87,7 +87,7 @@ func patchesAreThere(t *testing.T, suite *Suite) {
 			t.Errorf("%s: %+v", name, p)
 		}
 	}
-	for _, file := range testkit.Must(filepath.Glob("../../../../../assets/selftests/patches/*.patch"))(t) {
+	for _, file := range testkit.Must(filepath.Glob("../../../../../internal/machine/assets/selftests/patches/*.patch"))(t) {
 		number, _, _ := strings.Cut(filepath.Base(file), "-")
 		if named[number] == "" {
 			t.Errorf("%s: no name has this number", file)

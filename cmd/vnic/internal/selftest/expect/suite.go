@@ -26,7 +26,7 @@ type Suite struct {
 // Patch is a change of the tests.
 type Patch struct {
 	Does    string `yaml:"does"`    // in a sentence
-	Numbers []int  `yaml:"numbers"` // of the patches of assets/selftests/patches that make it
+	Numbers []int  `yaml:"numbers"` // of the patches of internal/machine/assets/selftests/patches that make it
 }
 
 // Series is the series of a kernel's release, as uname -r has it: "7.2" of "7.2.12+deb13-cloud-amd64"; "": it has none.

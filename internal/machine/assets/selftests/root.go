@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/machine/assets"
 )
 
 // rootMark says by which version of this package a root was made.

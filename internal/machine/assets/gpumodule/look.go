@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"os"
 
-	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/machine/assets"
 )
 
 // Look says whether there is a module for the kernel, or can be. It changes nothing, and uses no network. given is a

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"testing/fstest"
 
-	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/testkit"
 )
 

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/machine/assets"
 )
 
 // scripts are the ends of names of files that need no building.

@@ -283,7 +283,7 @@ func TestScriptsWaitForOneAnother(t *testing.T) {
 	testkit.OK(t, os.Mkdir(tools, 0o755))
 	lock := testkit.Must(os.Open(tools))(t)
 	testkit.OK(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
-	cmd := m.script(cache, "../tools/kernel", "good")
+	cmd := m.script(cache, "../../../tools/kernel", "good")
 	log := bufio.NewReader(testkit.Must(cmd.StderrPipe())(t))
 	var out bytes.Buffer
 	cmd.Stdout = &out
@@ -315,7 +315,7 @@ func TestScriptsPassOverASuiteThatIsOfNoUse(t *testing.T) {
 		{"good expired", "6.12", ""},
 		{"gone expired", "", "no kernel of gone expired to be had"},
 	} {
-		cmd := m.script(t.TempDir(), "../tools/kernel", strings.Fields(c.suites)...)
+		cmd := m.script(t.TempDir(), "../../../tools/kernel", strings.Fields(c.suites)...)
 		var said bytes.Buffer
 		cmd.Stderr = &said
 		out, err := cmd.Output()

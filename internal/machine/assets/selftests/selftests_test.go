@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/testkit"
 )
 

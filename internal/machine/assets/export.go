@@ -16,7 +16,7 @@ import (
 	"slices"
 	"strings"
 
-	"vnic.dev/vnic/assets/offline"
+	"vnic.dev/vnic/internal/machine/assets/offline"
 )
 
 // Export is what an archive for machines without a network is to hold.

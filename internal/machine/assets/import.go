@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/assets/offline"
+	"vnic.dev/vnic/internal/machine/assets/offline"
 	"vnic.dev/vnic/internal/proc"
 )
 

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/proc"
 )
 

@@ -14,7 +14,7 @@ import (
 	"strconv"
 	"strings"
 
-	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/proc"
 )
 

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/machine/assets"
 )
 
 // headers are what a module of a kernel is built with.

@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/machine/assets"
 )
 
 // alternatives are links that update-alternatives(1) would make, with the programs that they may lead to, best first.

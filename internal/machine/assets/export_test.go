@@ -18,7 +18,7 @@ import (
 	"testing/fstest"
 	"time"
 
-	"vnic.dev/vnic/assets/offline"
+	"vnic.dev/vnic/internal/machine/assets/offline"
 	"vnic.dev/vnic/internal/testkit"
 )
 

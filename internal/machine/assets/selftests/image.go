@@ -14,7 +14,7 @@ import (
 	"slices"
 	"strings"
 
-	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/proc"
 )
 

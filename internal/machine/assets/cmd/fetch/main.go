@@ -9,7 +9,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/machine/assets"
 )
 
 func main() {

@@ -19,7 +19,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"vnic.dev/vnic/assets/offline"
+	"vnic.dev/vnic/internal/machine/assets/offline"
 	"vnic.dev/vnic/internal/testkit"
 )
 

@@ -217,7 +217,7 @@ func TestScriptsTrustWhatVnicTrusts(t *testing.T) {
 			testkit.OK(t, os.Chmod(at, mode))
 		}
 		testkit.OK(t, os.Lchown(at, owner, -1))
-		cmd := exec.Command("../tools/kernel", "good")
+		cmd := exec.Command("../../../tools/kernel", "good")
 		cmd.Env = append(os.Environ(), EnvCache+"="+dir, EnvMirror+"=file:"+dir, EnvKeyring+"=/dev/null")
 		out, err := cmd.CombinedOutput()
 		mine := cache{dir}.checkTree("tools/kernel-good")

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/machine/assets"
 )
 
 // toolsMark says by which version of this package tools were made ready.
