@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/gpumem/mailbox"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/lab/shape"
+	"vnic.dev/vnic/internal/mailbox"
 	"vnic.dev/vnic/internal/nic/rdma"
 	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/splitter"

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/gpumem/mailbox"
 	"vnic.dev/vnic/guest-images/gpudriver"
 	"vnic.dev/vnic/guest-images/gpudriver/testnic"
+	"vnic.dev/vnic/internal/mailbox"
 	"vnic.dev/vnic/internal/testkit"
 )
 

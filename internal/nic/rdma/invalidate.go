@@ -6,8 +6,8 @@ import (
 	"syscall"
 	"time"
 
-	"vnic.dev/vnic/gpumem/mailbox"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/mailbox"
 )
 
 // box is the goroutine that looks at a GPU's mailbox while there are regions on demand.

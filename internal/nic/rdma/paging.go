@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/gpumem/mailbox"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/mailbox"
 )
 
 // Bounds of regions on demand.

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/gpumem/mailbox"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/mailbox"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire"
 )
