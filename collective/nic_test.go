@@ -14,9 +14,9 @@ import (
 
 	"vnic.dev/vnic/collective"
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/devmem/engine"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/driver"
+	"vnic.dev/vnic/internal/engine"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labtest"
 	"vnic.dev/vnic/internal/testkit"

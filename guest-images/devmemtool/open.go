@@ -7,10 +7,10 @@ import (
 	"strings"
 
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/devmem/engine"
 	"vnic.dev/vnic/devmem/plain"
 	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/internal/driver"
+	"vnic.dev/vnic/internal/engine"
 	"vnic.dev/vnic/stack"
 )
 

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/block/nbd"
 	"vnic.dev/vnic/block/nvmetcp"
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/devmem/engine"
+	"vnic.dev/vnic/internal/engine"
 )
 
 // Protocols of Storage.

@@ -19,11 +19,11 @@ import (
 	"vnic.dev/vnic/collective"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/devmem/devmemtest"
-	"vnic.dev/vnic/devmem/engine"
 	"vnic.dev/vnic/devmem/kernel/clienttest"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/guestnvme"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/engine"
 	"vnic.dev/vnic/internal/testkit"
 )
 

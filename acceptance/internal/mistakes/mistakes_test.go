@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/devmem/engine"
 	"vnic.dev/vnic/internal/driver"
+	"vnic.dev/vnic/internal/engine"
 	"vnic.dev/vnic/internal/inuse"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labtest"

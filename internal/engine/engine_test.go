@@ -7,8 +7,8 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/devmem/devmemtest"
-	"vnic.dev/vnic/devmem/engine"
 	"vnic.dev/vnic/internal/driver"
+	"vnic.dev/vnic/internal/engine"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labtest"
 	"vnic.dev/vnic/internal/testkit"
