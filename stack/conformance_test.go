@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"vnic.dev/vnic/devmem/devmemtest"
+	"vnic.dev/vnic/internal/devmemtest"
 	"vnic.dev/vnic/internal/stacktest"
 	"vnic.dev/vnic/stack"
 )

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/devmem/devmemtest"
+	"vnic.dev/vnic/internal/devmemtest"
 	"vnic.dev/vnic/internal/testkit"
 )
 

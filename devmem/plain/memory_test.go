@@ -5,7 +5,7 @@ import (
 	"syscall"
 	"testing"
 
-	"vnic.dev/vnic/devmem/devmemtest"
+	"vnic.dev/vnic/internal/devmemtest"
 	"vnic.dev/vnic/internal/testkit"
 )
 

@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/devmem/devmemtest"
 	"vnic.dev/vnic/guest"
+	"vnic.dev/vnic/internal/devmemtest"
 )
 
 func main() { guest.Main(run) }

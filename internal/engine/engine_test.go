@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/devmem/devmemtest"
+	"vnic.dev/vnic/internal/devmemtest"
 	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/engine"
 	"vnic.dev/vnic/internal/lab"

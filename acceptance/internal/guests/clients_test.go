@@ -18,11 +18,11 @@ import (
 
 	"vnic.dev/vnic/collective"
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/devmem/devmemtest"
 	"vnic.dev/vnic/devmem/kernel/clienttest"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/guestnvme"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/devmemtest"
 	"vnic.dev/vnic/internal/engine"
 	"vnic.dev/vnic/internal/testkit"
 )

@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"vnic.dev/vnic/acceptance/internal/conditions"
-	"vnic.dev/vnic/devmem/devmemtest"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/devmemtest"
 	"vnic.dev/vnic/internal/machine/machinetest"
 	"vnic.dev/vnic/internal/proc"
 	"vnic.dev/vnic/internal/testkit"

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/devmem/devmemtest"
 	"vnic.dev/vnic/devmem/kernel"
 	"vnic.dev/vnic/devmem/plain"
+	"vnic.dev/vnic/internal/devmemtest"
 )
 
 // Where what lies in GPU memory.

@@ -17,8 +17,8 @@ import (
 	"vnic.dev/vnic/block/nvmetcp"
 	"vnic.dev/vnic/collective"
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/devmem/devmemtest"
 	"vnic.dev/vnic/devmem/kernel"
+	"vnic.dev/vnic/internal/devmemtest"
 	"vnic.dev/vnic/loader"
 )
 

@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"time"
 
-	"vnic.dev/vnic/devmem/devmemtest"
 	"vnic.dev/vnic/devmem/kernel"
+	"vnic.dev/vnic/internal/devmemtest"
 	"vnic.dev/vnic/internal/testkit"
 )
 

@@ -19,7 +19,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"vnic.dev/vnic/devmem/devmemtest"
+	"vnic.dev/vnic/internal/devmemtest"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
 )
