@@ -18,9 +18,9 @@ import (
 
 	"vnic.dev/vnic/collective"
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/devmem/kernel/clienttest"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/guestnvme"
+	"vnic.dev/vnic/internal/clienttest"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/devmemtest"
 	"vnic.dev/vnic/internal/engine"

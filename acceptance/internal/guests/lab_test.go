@@ -73,7 +73,7 @@ func newLab(t *testing.T) *guestLab {
 		Applets: []string{"devmem"},
 		Modules: unique(slices.Concat(gveModules, virtioModules)),
 		Files: map[string]string{
-			"bin/devmem-clients":     machinetest.Program(t, "vnic.dev/vnic/devmem/kernel/clienttest/devmem-clients"),
+			"bin/devmem-clients":     machinetest.Program(t, "vnic.dev/vnic/internal/clienttest/devmem-clients"),
 			"bin/devmem-conformance": machinetest.Program(t, "vnic.dev/vnic/devmem/kernel/kerneltest/devmem-conformance"),
 		}})
 	w := &guestLab{lab: machinetest.Lab(t, lab.Description{Guests: []lab.Guest{

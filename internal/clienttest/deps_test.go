@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-const program = "vnic.dev/vnic/devmem/kernel/clienttest/devmem-clients"
+const program = "vnic.dev/vnic/internal/clienttest/devmem-clients"
 
 // What is of ours in the program: clients, package devmem and what implements it without a NIC of ours, and small
 // things that know nothing of ours.
@@ -28,8 +28,7 @@ func TestProgramHasNoPackageOfTheGuest(t *testing.T) {
 		}
 	}
 	slices.Sort(list)
-	testkit.Equal(t, "packages", strings.Join(list, " "), "block block/nbd block/nvmetcp collective devmem devmem/kernel devmem/kernel/clienttest "+
-		"devmem/kernel/clienttest/devmem-clients devmem/plain internal/deadline internal/devmemtest "+
-		"internal/diagnosis internal/elements internal/limits internal/rtnl internal/scm internal/testkit "+
-		"loader")
+	testkit.Equal(t, "packages", strings.Join(list, " "), "block block/nbd block/nvmetcp collective devmem devmem/kernel devmem/plain internal/clienttest "+
+		"internal/clienttest/devmem-clients internal/deadline internal/devmemtest internal/diagnosis "+
+		"internal/elements internal/limits internal/rtnl internal/scm internal/testkit loader")
 }

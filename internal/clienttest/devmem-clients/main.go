@@ -4,7 +4,7 @@ package main
 import (
 	"os"
 
-	"vnic.dev/vnic/devmem/kernel/clienttest"
+	"vnic.dev/vnic/internal/clienttest"
 )
 
 func main() { os.Exit(clienttest.Main(os.Args[1:])) }
