@@ -28,7 +28,7 @@ var waits = []string{"block", "cmd/vnic", "collective", "devmem", "gpumem", "gue
 	"loader", "stack", "vfiouser", "vhostuser"}
 
 // forTests are folders in them that only tests have, or that wait for no guest.
-var forTests = []string{"internal/machine/assets", "internal/lab/shape", "internal/devmemtest", "internal/clienttest", "devmem/kernel/kerneltest", "internal/nic/nictest",
+var forTests = []string{"internal/machine/assets", "internal/lab/shape", "internal/devmemtest", "internal/clienttest", "internal/kerneltest", "internal/nic/nictest",
 	"internal/stacktest", "internal/lab/labtest", "internal/machine/machinetest", "guest-images/gpudriver/gpudriver-test",
 	"guest/memory-conformance", "vfiouser/vfiotest", "internal/wire/wiretest"}
 

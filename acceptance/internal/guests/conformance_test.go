@@ -6,8 +6,8 @@ import (
 	"os"
 	"testing"
 
-	"vnic.dev/vnic/devmem/kernel/kerneltest"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/kerneltest"
 	"vnic.dev/vnic/internal/testkit"
 )
 

@@ -74,7 +74,7 @@ func newLab(t *testing.T) *guestLab {
 		Modules: unique(slices.Concat(gveModules, virtioModules)),
 		Files: map[string]string{
 			"bin/devmem-clients":     machinetest.Program(t, "vnic.dev/vnic/internal/clienttest/devmem-clients"),
-			"bin/devmem-conformance": machinetest.Program(t, "vnic.dev/vnic/devmem/kernel/kerneltest/devmem-conformance"),
+			"bin/devmem-conformance": machinetest.Program(t, "vnic.dev/vnic/internal/kerneltest/devmem-conformance"),
 		}})
 	w := &guestLab{lab: machinetest.Lab(t, lab.Description{Guests: []lab.Guest{
 		gveGuest: {Name: "gve", NICs: []lab.NIC{{Model: lab.GVE, GPUs: []int{0}}, {Model: lab.GVE, GPUs: []int{0}},

@@ -4,7 +4,7 @@ package main
 import (
 	"os"
 
-	"vnic.dev/vnic/devmem/kernel/kerneltest"
+	"vnic.dev/vnic/internal/kerneltest"
 )
 
 func main() { os.Exit(kerneltest.Main(os.Args[1:])) }
