@@ -195,7 +195,7 @@ echo answered
 /memory-conformance
 printf 'a\001\377\n'
 exit $((VNIC_INDEX * 7))`
-	memory := machinetest.Program(t, "vnic.dev/vnic/guest/memory-conformance")
+	memory := machinetest.Program(t, "vnic.dev/vnic/internal/memory-conformance")
 	testkit.OK(t, os.Chmod(filepath.Dir(memory), 0o755))
 	out := execute(t, 2, 7, vnic, "boot", "--timeout", "6m", "--nic", "virtio", "--guests", "2", "--gpu-memory", "64M",
 		"--copy", memory+":/memory-conformance", "--", "sh", "-c", script)

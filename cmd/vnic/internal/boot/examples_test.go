@@ -109,7 +109,7 @@ func TestProgramRunsInAGuest(t *testing.T) {
 		}
 		want[name+" 0"] = e.output
 	}
-	const memory = "vnic.dev/vnic/guest/memory-conformance"
+	const memory = "vnic.dev/vnic/internal/memory-conformance"
 	testkit.OK(t, goBuild(t.Context(), filepath.Join(dir, "memory"), memory))
 	input := bytes.Repeat([]byte("for GPU memory\n"), 1500000/15) // what the example of devmem/kernel is sent
 	testkit.OK(t, os.WriteFile(filepath.Join(dir, "input"), input, 0o644))
