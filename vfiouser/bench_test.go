@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/vfiotest"
 	"vnic.dev/vnic/vfiouser"
-	"vnic.dev/vnic/vfiouser/vfiotest"
 )
 
 // quiet is a device that does nothing.

@@ -11,8 +11,8 @@ import (
 
 	"vnic.dev/vnic/internal/peer/peertest"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/vfiotest"
 	"vnic.dev/vnic/vfiouser"
-	"vnic.dev/vnic/vfiouser/vfiotest"
 )
 
 // lost is what the log says when a guest loses its device (gve.md, section 2, "Disconnect").

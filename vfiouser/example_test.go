@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/vfiotest"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/pci"
-	"vnic.dev/vnic/vfiouser/vfiotest"
 )
 
 // adder is a device with one register: a driver writes the address of two 32-bit numbers there, the

@@ -6,8 +6,8 @@ import (
 
 	"vnic.dev/vnic/internal/peer/peertest"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/vfiotest"
 	"vnic.dev/vnic/vfiouser"
-	"vnic.dev/vnic/vfiouser/vfiotest"
 )
 
 // script is session operations of FuzzSession: a byte chooses one, the next ones are its arguments.

@@ -12,9 +12,9 @@ import (
 
 	"vnic.dev/vnic/internal/peer/peertest"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/vfiotest"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/pci"
-	"vnic.dev/vnic/vfiouser/vfiotest"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

@@ -13,8 +13,8 @@ import (
 
 	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/vfiotest"
 	"vnic.dev/vnic/vfiouser"
-	"vnic.dev/vnic/vfiouser/vfiotest"
 )
 
 // attack is what a hostile client does on a connection with memory and an interrupt: it sends a header, with

@@ -17,8 +17,8 @@ import (
 	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/internal/peer/peertest"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/vfiotest"
 	"vnic.dev/vnic/vfiouser"
-	"vnic.dev/vnic/vfiouser/vfiotest"
 )
 
 func TestMapAndUnmap(t *testing.T) {

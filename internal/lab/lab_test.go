@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labtest"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/vfiotest"
 	"vnic.dev/vnic/internal/wire"
-	"vnic.dev/vnic/vfiouser/vfiotest"
 )
 
 func open(t *testing.T, d lab.Description, o lab.Options) *lab.Lab {

@@ -30,7 +30,7 @@ var waits = []string{"block", "cmd/vnic", "collective", "devmem", "gpumem", "gue
 // forTests are folders in them that only tests have, or that wait for no guest.
 var forTests = []string{"internal/machine/assets", "internal/lab/shape", "internal/devmemtest", "internal/clienttest", "internal/kerneltest", "internal/nic/nictest",
 	"internal/stacktest", "internal/lab/labtest", "internal/machine/machinetest", "guest-images/gpudriver/gpudriver-test",
-	"internal/memory-conformance", "vfiouser/vfiotest", "internal/wire/wiretest"}
+	"internal/memory-conformance", "internal/vfiotest", "internal/wire/wiretest"}
 
 // TestNoTimeIsElsewhere finds constant times in the packages that wait for something: each is in list.go, or has a line
 // in testdata/exceptions.txt, which has "FILE NAME: TIME" below why; "FILE NAME" is all times of a table.

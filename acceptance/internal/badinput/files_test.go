@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/fusetest"
 	"vnic.dev/vnic/internal/machine/machinetest"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/vfiouser/vfiotest"
+	"vnic.dev/vnic/internal/vfiotest"
 	"vnic.dev/vnic/vhostuser"
 )
 

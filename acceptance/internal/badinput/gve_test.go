@@ -9,8 +9,8 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/vfiotest"
 	"vnic.dev/vnic/vfiouser"
-	"vnic.dev/vnic/vfiouser/vfiotest"
 )
 
 var be = binary.BigEndian

@@ -12,9 +12,9 @@ import (
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labtest"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/vfiotest"
 	"vnic.dev/vnic/internal/wire"
 	"vnic.dev/vnic/internal/wire/capture"
-	"vnic.dev/vnic/vfiouser/vfiotest"
 )
 
 // TestEightGuestsAreNotHeldUp: eight guests with real NICs move bytes at the same time while a

@@ -26,8 +26,8 @@ import (
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labtest"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/vfiotest"
 	"vnic.dev/vnic/internal/wire/uplink"
-	"vnic.dev/vnic/vfiouser/vfiotest"
 )
 
 // apart has the test's program be a process that serves in a sandbox: what is to be done in JSON.

@@ -24,7 +24,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/sockfile"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/vfiouser/vfiotest"
+	"vnic.dev/vnic/internal/vfiotest"
 )
 
 // served is a Do under way.
