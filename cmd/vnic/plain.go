@@ -7,7 +7,7 @@ import (
 	"io"
 	"strings"
 
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 )
 
 // What guests, servers, files and other programs say is shown without what a terminal obeys: agent.Plain decides what

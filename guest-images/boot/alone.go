@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"os"
 
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/limits"
 )
 

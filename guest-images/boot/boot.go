@@ -12,7 +12,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 )
 
 // agentName is argv[0] of the agent's process.

@@ -17,7 +17,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/limits"
 )
 

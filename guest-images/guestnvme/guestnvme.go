@@ -37,7 +37,7 @@ import (
 	"strings"
 	"syscall"
 
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 )
 
 // TargetModules are the kernel modules of a target whose disks are QEMU's.

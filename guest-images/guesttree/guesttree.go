@@ -10,7 +10,7 @@ import (
 	"fmt"
 	"slices"
 
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/lab/pcie"
 	"vnic.dev/vnic/internal/lab/pcie/host"
 )

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 )
 
 // next numbers sessions.

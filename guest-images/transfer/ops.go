@@ -13,8 +13,8 @@ import (
 
 	"vnic.dev/vnic/block"
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/kernelnic"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/driver"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/testkit"
 )
 

@@ -161,11 +161,11 @@ func TestForbiddenImportsAreFound(t *testing.T) {
 		"new":                   "dma",
 		"internal/nic":          "internal/nic/virtio vhostuser vfiouser internal/golden",
 		"internal/nic/gve":      "vhostuser virtq internal/nic/virtio",
-		"internal/nic/virtio":   "internal/nic/gve guest-images/agent vfiouser",
+		"internal/nic/virtio":   "internal/nic/gve internal/agent vfiouser",
 		"internal/machine/qemu": "internal/nic/virtio",
 		"splitter":              "virtq vfiouser",
 		"stack":                 "cmd/vnic",
-		"vhostuser":             "guest-images/agent vfiouser",
+		"vhostuser":             "internal/agent vfiouser",
 		"virtq":                 "vhostuser gpumem",
 		"internal/wire":         "gpumem vfiouser",
 	} {

@@ -14,7 +14,7 @@ import (
 
 	"vnic.dev/vnic/dma"
 	guestimages "vnic.dev/vnic/guest-images"
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine/qemu"

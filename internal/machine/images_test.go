@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/qemu"
 )

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"syscall"
 
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/limits"
 )
 

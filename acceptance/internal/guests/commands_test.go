@@ -16,7 +16,7 @@ import (
 
 	"vnic.dev/vnic/acceptance/internal/conditions"
 	"vnic.dev/vnic/gpumem"
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/devmemtest"
 	"vnic.dev/vnic/internal/machine/machinetest"
 	"vnic.dev/vnic/internal/proc"

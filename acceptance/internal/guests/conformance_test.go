@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/kerneltest"
 	"vnic.dev/vnic/internal/testkit"
 )

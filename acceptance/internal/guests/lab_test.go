@@ -11,9 +11,9 @@ import (
 	"time"
 
 	guestimages "vnic.dev/vnic/guest-images"
-	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/guest-images/guestnvme"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"

@@ -15,7 +15,7 @@ import (
 
 	"vnic.dev/vnic/acceptance/internal/stranger"
 	guestimages "vnic.dev/vnic/guest-images"
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/machinetest"

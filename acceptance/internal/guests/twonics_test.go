@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"

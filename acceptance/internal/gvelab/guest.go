@@ -14,7 +14,7 @@ import (
 
 	"vnic.dev/vnic/acceptance/internal/guestops"
 	"vnic.dev/vnic/devmem/kernel"
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 )
 
 // module is the driver's.

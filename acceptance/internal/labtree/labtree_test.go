@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	guestimages "vnic.dev/vnic/guest-images"
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/lab/pcie"

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/newc"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/control"
 )
 

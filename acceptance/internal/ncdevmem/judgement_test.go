@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"vnic.dev/vnic/acceptance/internal/guestops"
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 )
 
 // judge writes a line for each condition, as the other acceptance programs do.

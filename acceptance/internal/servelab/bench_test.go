@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/acceptance/internal/stranger"
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/machinetest"
 )

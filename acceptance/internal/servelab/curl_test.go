@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/elfdeps"
+	"vnic.dev/vnic/internal/agent"
 )
 
 // curl is this machine's, with what it needs in a guest; no files: there is none.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 )
 
 // End is a guest with the tool devmem, and its NIC.

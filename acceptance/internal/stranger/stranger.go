@@ -13,7 +13,7 @@ import (
 	"strings"
 	"syscall"
 
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/proc"
 )

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	guestimages "vnic.dev/vnic/guest-images"
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/testkit"

@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine/assets"
 )

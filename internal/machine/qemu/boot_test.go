@@ -13,7 +13,7 @@ import (
 	"time"
 
 	guestimages "vnic.dev/vnic/guest-images"
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/testkit"
 )

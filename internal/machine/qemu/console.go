@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 )
 
 // consoleKept is how much of a guest's console a Machine keeps.

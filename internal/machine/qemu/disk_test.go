@@ -3,7 +3,7 @@ package qemu
 import (
 	"testing"
 
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/testkit"
 )
 

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/proc"

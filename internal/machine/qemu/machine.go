@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/lab/pcie"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine/assets"

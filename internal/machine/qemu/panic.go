@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/proc"
 )
 

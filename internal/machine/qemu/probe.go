@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/guest-images"
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/proc"

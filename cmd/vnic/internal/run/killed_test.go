@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 )
 
 // A receiver that gives no token back is killed when its pool is dry and its connection stalls. The

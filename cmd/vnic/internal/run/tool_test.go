@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/testkit"
 )
 
