@@ -23,7 +23,7 @@ var exceptions string
 
 // waits are the packages that wait for guests, NICs, QEMU and peers. Names are of folders, with all below them.
 var waits = []string{"block", "cmd/vnic", "collective", "devmem", "gpumem", "guest", "guest-images", "internal/agent",
-	"internal/control", "internal/driver", "internal/engine", "internal/lab", "internal/machine",
+	"internal/boot", "internal/control", "internal/driver", "internal/engine", "internal/lab", "internal/machine",
 	"internal/machine/qemu", "internal/mailbox", "internal/nic", "internal/proc", "internal/rdma",
 	"internal/wire", "internal/wire/uplink", "loader", "stack", "vfiouser", "vhostuser"}
 

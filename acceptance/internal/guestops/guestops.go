@@ -13,8 +13,8 @@ import (
 	"github.com/mdlayher/netlink"
 	link "github.com/vishvananda/netlink"
 
-	"vnic.dev/vnic/guest-images/boot"
 	"vnic.dev/vnic/internal/agent"
+	"vnic.dev/vnic/internal/boot"
 )
 
 // Main is a guest's program with operations whose arguments are an A.

@@ -4,7 +4,6 @@ package main
 import (
 	"os"
 
-	"vnic.dev/vnic/guest-images/boot"
 	"vnic.dev/vnic/guest-images/console"
 	"vnic.dev/vnic/guest-images/devmemtool"
 	"vnic.dev/vnic/guest-images/gpusocket"
@@ -17,6 +16,7 @@ import (
 	"vnic.dev/vnic/guest-images/session"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/agent"
+	"vnic.dev/vnic/internal/boot"
 )
 
 func main() {

@@ -8,8 +8,8 @@ import (
 	"os"
 	"strings"
 
-	"vnic.dev/vnic/guest-images/boot"
 	"vnic.dev/vnic/internal/agent"
+	"vnic.dev/vnic/internal/boot"
 )
 
 // Entropy is what the operation "entropy" found.

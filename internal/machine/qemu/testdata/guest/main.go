@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/guest-images/boot"
 	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/internal/agent"
+	"vnic.dev/vnic/internal/boot"
 	"vnic.dev/vnic/internal/control"
 )
 
