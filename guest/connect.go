@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/guest-images/devmemtool"
+	"vnic.dev/vnic/internal/devmemtool"
 	"vnic.dev/vnic/internal/limits"
 )
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/guest-images/devmemtool"
+	"vnic.dev/vnic/internal/devmemtool"
 	"vnic.dev/vnic/internal/testkit"
 )
 
