@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/acceptance/internal/guestops"
-	"vnic.dev/vnic/guest-images/dhcp"
+	"vnic.dev/vnic/internal/dhcp"
 )
 
 // The guest's program is process 1, with operations on eth0, whose driver is the kernel's.
