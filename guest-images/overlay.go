@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/guest-images/elfdeps"
 	"vnic.dev/vnic/guest-images/newc"
+	"vnic.dev/vnic/internal/elfdeps"
 )
 
 // ErrTooMuch says that files do not fit a guest's memory.

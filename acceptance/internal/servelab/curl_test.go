@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"vnic.dev/vnic/guest-images/elfdeps"
 	"vnic.dev/vnic/internal/agent"
+	"vnic.dev/vnic/internal/elfdeps"
 )
 
 // curl is this machine's, with what it needs in a guest; no files: there is none.
