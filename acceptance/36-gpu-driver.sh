@@ -13,7 +13,7 @@
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 "$root/tools/with-tools" env CGO_ENABLED=0 go build -ldflags="-s -w" -o "$work/gpudriver-test" \
-  ./guest-images/gpudriver/gpudriver-test
+  ./internal/gpudriver/gpudriver-test
 
 # lab P2P BELOW REDIRECT: a lab file; BELOW is what NIC and GPU are below.
 lab() {

@@ -6,8 +6,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/guest-images/gpudriver"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/gpudriver"
 )
 
 // NewDriverWindow takes size bytes, rounded up to huge pages or to all that there is, of a GPU that the driver vnicgpu

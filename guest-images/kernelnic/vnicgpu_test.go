@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/guest-images/gpudriver"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/gpudriver"
 	"vnic.dev/vnic/internal/testkit"
 )
 

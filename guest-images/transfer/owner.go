@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/guest-images/gpudriver"
+	"vnic.dev/vnic/internal/gpudriver"
 )
 
 // OwnerName is the name under which a guest's program must run Owner, when it is started so (argv[0]).

@@ -19,7 +19,7 @@ import (
 func TestMain(m *testing.M) { testkit.Main(m) }
 
 const (
-	program   = "vnic.dev/vnic/guest-images/gpudriver/gpudriver-test"
+	program   = "vnic.dev/vnic/internal/gpudriver/gpudriver-test"
 	gpuMemory = 64 << 20
 	page      = 4096
 )

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/guest-images/gpudriver"
-	"vnic.dev/vnic/guest-images/gpudriver/testnic"
+	"vnic.dev/vnic/internal/gpudriver"
+	"vnic.dev/vnic/internal/gpudriver/testnic"
 	"vnic.dev/vnic/internal/mailbox"
 	"vnic.dev/vnic/internal/testkit"
 )

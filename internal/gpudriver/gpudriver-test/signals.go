@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/guest-images/gpudriver"
+	"vnic.dev/vnic/internal/gpudriver"
 )
 
 // notInterrupted: the first call of a program that has Linux watch its memory begins again when a signal comes, and

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/guest-images/gpudriver"
+	"vnic.dev/vnic/internal/gpudriver"
 )
 
 // privateCases are of programs' pages in the GPU's memory.

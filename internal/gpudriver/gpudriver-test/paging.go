@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/guest-images/gpudriver"
-	"vnic.dev/vnic/guest-images/gpudriver/testnic"
+	"vnic.dev/vnic/internal/gpudriver"
+	"vnic.dev/vnic/internal/gpudriver/testnic"
 )
 
 // pagingCases are of pages that a NIC has on demand, which is a goroutine on the host.

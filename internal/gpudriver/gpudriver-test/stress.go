@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/guest-images/gpudriver"
-	"vnic.dev/vnic/guest-images/gpudriver/testnic"
+	"vnic.dev/vnic/internal/gpudriver"
+	"vnic.dev/vnic/internal/gpudriver/testnic"
 )
 
 // stressTime is how long pages move at least while the NIC writes to them.

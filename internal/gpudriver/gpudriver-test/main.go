@@ -26,7 +26,7 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/devmem/kernel"
-	"vnic.dev/vnic/guest-images/gpudriver"
+	"vnic.dev/vnic/internal/gpudriver"
 )
 
 const (

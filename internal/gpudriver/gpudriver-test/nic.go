@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/guest-images/gpudriver"
-	"vnic.dev/vnic/guest-images/gpudriver/testnic"
+	"vnic.dev/vnic/internal/gpudriver"
+	"vnic.dev/vnic/internal/gpudriver/testnic"
 )
 
 // hostNIC commands the NIC on the host (package testnic).
