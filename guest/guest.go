@@ -38,8 +38,8 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/internal/devmemtool"
+	"vnic.dev/vnic/internal/guestnet"
 	"vnic.dev/vnic/internal/limits"
 )
 

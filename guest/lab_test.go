@@ -15,8 +15,8 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/devmem/plain"
-	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/internal/devmemtool"
+	"vnic.dev/vnic/internal/guestnet"
 	"vnic.dev/vnic/internal/stacktest"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/stack"

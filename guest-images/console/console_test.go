@@ -15,9 +15,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/dhcp"
+	"vnic.dev/vnic/internal/guestnet"
 	"vnic.dev/vnic/internal/testkit"
 )
 

@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/internal/guestnet"
 )
 
 // resolve gives a name's addresses, as net.Resolver.LookupNetIP does.

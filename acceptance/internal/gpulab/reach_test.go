@@ -10,8 +10,8 @@ import (
 	"time"
 
 	guestimages "vnic.dev/vnic/guest-images"
-	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/internal/agent"
+	"vnic.dev/vnic/internal/guestnet"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/pcie"
 	"vnic.dev/vnic/internal/machine"

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	guestimages "vnic.dev/vnic/guest-images"
-	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/guest-images/session"
 	"vnic.dev/vnic/internal/agent"
+	"vnic.dev/vnic/internal/guestnet"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/assets"

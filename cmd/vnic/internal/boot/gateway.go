@@ -2,7 +2,7 @@ package boot
 
 import (
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
-	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/internal/guestnet"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/wire/gateway"

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/internal/golden"
+	"vnic.dev/vnic/internal/guestnet"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/limits"

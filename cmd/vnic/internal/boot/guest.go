@@ -10,10 +10,10 @@ import (
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/guest-images/session"
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/gpusocket"
+	"vnic.dev/vnic/internal/guestnet"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/qemu"

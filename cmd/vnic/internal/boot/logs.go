@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/internal/guestnet"
 	"vnic.dev/vnic/internal/outfile"
 )
 

@@ -13,7 +13,7 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/limit"
-	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/internal/guestnet"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/machine/assets"

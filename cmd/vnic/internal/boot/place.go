@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/internal/guestnet"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/wire"
