@@ -19,11 +19,11 @@ import (
 	"vnic.dev/vnic/collective"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/gpumem"
-	"vnic.dev/vnic/guest-images/guestnvme"
 	"vnic.dev/vnic/internal/clienttest"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/devmemtest"
 	"vnic.dev/vnic/internal/engine"
+	"vnic.dev/vnic/internal/guestnvme"
 	"vnic.dev/vnic/internal/testkit"
 )
 

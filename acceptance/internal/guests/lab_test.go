@@ -11,10 +11,10 @@ import (
 	"time"
 
 	guestimages "vnic.dev/vnic/guest-images"
-	"vnic.dev/vnic/guest-images/guestnvme"
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/guestnet"
+	"vnic.dev/vnic/internal/guestnvme"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/machinetest"

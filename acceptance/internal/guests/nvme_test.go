@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"vnic.dev/vnic/gpumem"
-	"vnic.dev/vnic/guest-images/guestnvme"
 	"vnic.dev/vnic/internal/agent"
+	"vnic.dev/vnic/internal/guestnvme"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/testkit"

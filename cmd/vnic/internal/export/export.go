@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	guestimages "vnic.dev/vnic/guest-images"
-	"vnic.dev/vnic/guest-images/guestnvme"
+	"vnic.dev/vnic/internal/guestnvme"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/assets"
