@@ -30,8 +30,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/guest-images/guestroot"
 	"vnic.dev/vnic/internal/agent"
+	"vnic.dev/vnic/internal/guestroot"
 )
 
 // Modules are the kernel modules that a guest needs, those that are not part of its kernel; FileModules are those of a

@@ -17,9 +17,9 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
 	"vnic.dev/vnic/cmd/vnic/internal/terminal"
-	"vnic.dev/vnic/guest-images/guestroot"
 	"vnic.dev/vnic/guest-images/session"
 	"vnic.dev/vnic/internal/agent"
+	"vnic.dev/vnic/internal/guestroot"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"
