@@ -14,10 +14,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/guest-images/guesttools"
 	"vnic.dev/vnic/guest-images/session"
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/gpusocket"
+	"vnic.dev/vnic/internal/guesttools"
 	"vnic.dev/vnic/internal/limits"
 )
 

@@ -14,9 +14,9 @@ import (
 
 	guestimages "vnic.dev/vnic/guest-images"
 	_ "vnic.dev/vnic/guest-images/bin" // tests' guests run the program that make has built
-	"vnic.dev/vnic/guest-images/guesttools"
 	"vnic.dev/vnic/internal/gpusocket"
 	"vnic.dev/vnic/internal/guestnet"
+	"vnic.dev/vnic/internal/guesttools"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/assets"

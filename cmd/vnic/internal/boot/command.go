@@ -12,9 +12,9 @@ import (
 	"strings"
 
 	guestimages "vnic.dev/vnic/guest-images"
-	"vnic.dev/vnic/guest-images/guesttools"
 	"vnic.dev/vnic/internal/devmemtool"
 	"vnic.dev/vnic/internal/elfdeps"
+	"vnic.dev/vnic/internal/guesttools"
 	"vnic.dev/vnic/internal/machine/assets"
 )
 

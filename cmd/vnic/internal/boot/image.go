@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	guestimages "vnic.dev/vnic/guest-images"
-	"vnic.dev/vnic/guest-images/guesttools"
 	"vnic.dev/vnic/internal/agent"
+	"vnic.dev/vnic/internal/guesttools"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"

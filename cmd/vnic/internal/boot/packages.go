@@ -8,8 +8,8 @@ import (
 	"os"
 
 	guestimages "vnic.dev/vnic/guest-images"
-	"vnic.dev/vnic/guest-images/guesttools"
 	"vnic.dev/vnic/internal/agent"
+	"vnic.dev/vnic/internal/guesttools"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/assets/selftests"
 	"vnic.dev/vnic/internal/machine/assets/toolimage"
