@@ -14,8 +14,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"vnic.dev/vnic/guest-images/guesttree"
 	"vnic.dev/vnic/internal/guestnet"
+	"vnic.dev/vnic/internal/guesttree"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/lab/pcie"

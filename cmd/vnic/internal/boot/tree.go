@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"vnic.dev/vnic/guest-images/guesttree"
+	"vnic.dev/vnic/internal/guesttree"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/pcie"
 )
