@@ -18,9 +18,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/gpudriver"
+	"vnic.dev/vnic/internal/kernelnic"
 	"vnic.dev/vnic/internal/rdma"
 )
 

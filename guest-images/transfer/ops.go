@@ -13,9 +13,9 @@ import (
 
 	"vnic.dev/vnic/block"
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/driver"
+	"vnic.dev/vnic/internal/kernelnic"
 )
 
 // Names of the operations of a guest's agent; each is the Node's method of that name.

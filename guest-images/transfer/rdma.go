@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/kernelnic"
 	"vnic.dev/vnic/internal/rdma"
 )
 

@@ -8,9 +8,9 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/devmem/plain"
-	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/engine"
+	"vnic.dev/vnic/internal/kernelnic"
 	"vnic.dev/vnic/stack"
 )
 

@@ -18,8 +18,8 @@ import (
 	"fmt"
 	"os"
 
-	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/internal/agent"
+	"vnic.dev/vnic/internal/kernelnic"
 )
 
 // Path is where the socket is in a guest.

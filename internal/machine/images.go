@@ -8,9 +8,9 @@ import (
 	"slices"
 
 	guestimages "vnic.dev/vnic/guest-images"
-	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/agent"
+	"vnic.dev/vnic/internal/kernelnic"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/assets/gpumodule"

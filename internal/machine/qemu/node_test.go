@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/internal/agent"
+	"vnic.dev/vnic/internal/kernelnic"
 	"vnic.dev/vnic/internal/testkit"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem"
-	"vnic.dev/vnic/guest-images/kernelnic"
+	"vnic.dev/vnic/internal/kernelnic"
 )
 
 // Memory is what a guest has of a GPU's memory: all of it, or a window of a NUMA node. The host reads and writes it

@@ -13,11 +13,11 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/gpumem"
-	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/guestnet"
+	"vnic.dev/vnic/internal/kernelnic"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/qemu"

@@ -8,10 +8,10 @@ import (
 	"strings"
 
 	guestimages "vnic.dev/vnic/guest-images"
-	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/devmemtool"
 	"vnic.dev/vnic/internal/gpusocket"
+	"vnic.dev/vnic/internal/kernelnic"
 	"vnic.dev/vnic/internal/machine/assets"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem"
-	"vnic.dev/vnic/guest-images/kernelnic"
+	"vnic.dev/vnic/internal/kernelnic"
 	"vnic.dev/vnic/internal/testkit"
 )
 

@@ -14,10 +14,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/boot"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/kernelnic"
 )
 
 func main() {
