@@ -24,8 +24,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/guest-images/newc"
 	"vnic.dev/vnic/internal/agent"
+	"vnic.dev/vnic/internal/newc"
 )
 
 // format is part of every image's key: change it with the layout.

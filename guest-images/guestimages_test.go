@@ -15,8 +15,8 @@ import (
 
 	"github.com/ulikunitz/xz"
 
-	"vnic.dev/vnic/guest-images/newc"
 	"vnic.dev/vnic/internal/agent"
+	"vnic.dev/vnic/internal/newc"
 	"vnic.dev/vnic/internal/testkit"
 )
 

@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/guest-images/newc"
 	"vnic.dev/vnic/internal/elfdeps"
+	"vnic.dev/vnic/internal/newc"
 )
 
 // ErrTooMuch says that files do not fit a guest's memory.

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/guest-images/newc"
 	"vnic.dev/vnic/internal/elfdeps"
+	"vnic.dev/vnic/internal/newc"
 	"vnic.dev/vnic/internal/testkit"
 )
 

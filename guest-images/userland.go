@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"vnic.dev/vnic/guest-images/newc"
+	"vnic.dev/vnic/internal/newc"
 )
 
 // UserlandDir has the commands of the userland, each a link to one program.

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/guest-images/newc"
+	"vnic.dev/vnic/internal/newc"
 	"vnic.dev/vnic/internal/testkit"
 )
 

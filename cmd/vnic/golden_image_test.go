@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/guest-images/newc"
+	"vnic.dev/vnic/internal/newc"
 )
 
 // initrd FILE: what each of its archives has, in order; a text's content, but not the bytes of

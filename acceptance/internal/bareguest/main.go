@@ -23,7 +23,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/guest-images/newc"
+	"vnic.dev/vnic/internal/newc"
 )
 
 const toolPath = "/usr/bin/devmem"

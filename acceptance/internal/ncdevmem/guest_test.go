@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"vnic.dev/vnic/guest-images/newc"
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/control"
+	"vnic.dev/vnic/internal/newc"
 )
 
 // programs makes an archive, to be unpacked over the guest's image, of what tools/ncdevmem built

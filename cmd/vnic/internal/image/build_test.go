@@ -13,9 +13,9 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
-	"vnic.dev/vnic/guest-images/newc"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
+	"vnic.dev/vnic/internal/newc"
 	"vnic.dev/vnic/internal/testkit"
 )
 
