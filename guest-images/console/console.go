@@ -14,11 +14,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/guest-images/session"
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/gpusocket"
 	"vnic.dev/vnic/internal/guesttools"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/session"
 )
 
 // Applet does what the image says.

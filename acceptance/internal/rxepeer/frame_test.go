@@ -18,9 +18,9 @@ import (
 
 	"github.com/gopacket/gopacket/pcapgo"
 
-	"vnic.dev/vnic/guest-images/session"
 	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/session"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire/capture"
 	"vnic.dev/vnic/stack"

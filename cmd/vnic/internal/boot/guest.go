@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/guest-images/session"
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/gpusocket"
 	"vnic.dev/vnic/internal/guestnet"
@@ -18,6 +17,7 @@ import (
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/ownports"
+	"vnic.dev/vnic/internal/session"
 )
 
 // guest is one of them.

@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"vnic.dev/vnic/cmd/vnic/internal/terminal"
-	"vnic.dev/vnic/guest-images/session"
+	"vnic.dev/vnic/internal/session"
 )
 
 // streams are what a guest's program reads and writes.

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"vnic.dev/vnic/cmd/vnic/internal/atexit"
-	"vnic.dev/vnic/guest-images/session"
+	"vnic.dev/vnic/internal/session"
 )
 
 // Terminal is what this process's streams are: perhaps no terminal at all.
