@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/allreduce"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 func allreduceCommand() *cobra.Command {

@@ -27,8 +27,8 @@ var waits = []string{"block", "cmd/vnic", "collective", "devmem", "gpumem", "gue
 	"internal/elfdeps", "internal/engine", "internal/gpudriver", "internal/gpusocket", "internal/guestnet",
 	"internal/guestnvme", "internal/guestroot", "internal/guesttools", "internal/guesttree", "internal/kernelnic",
 	"internal/lab", "internal/machine", "internal/machine/qemu", "internal/mailbox", "internal/newc",
-	"internal/nic", "internal/proc", "internal/rdma", "internal/session", "internal/wire", "internal/wire/uplink",
-	"loader", "stack", "vfiouser", "vhostuser"}
+	"internal/nic", "internal/proc", "internal/rdma", "internal/session", "internal/transfer", "internal/wire",
+	"internal/wire/uplink", "loader", "stack", "vfiouser", "vhostuser"}
 
 // forTests are folders in them that only tests have, or that wait for no guest.
 var forTests = []string{"internal/machine/assets", "internal/lab/shape", "internal/devmemtest", "internal/clienttest", "internal/kerneltest", "internal/nic/nictest",

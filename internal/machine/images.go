@@ -8,13 +8,13 @@ import (
 	"slices"
 
 	guestimages "vnic.dev/vnic/guest-images"
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/kernelnic"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/assets/gpumodule"
 	"vnic.dev/vnic/internal/machine/qemu"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // Software is what a guest of ours needs, besides its programs, for a NIC of some model.

@@ -5,7 +5,6 @@ import (
 	"os"
 
 	"vnic.dev/vnic/guest-images/console"
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/boot"
 	"vnic.dev/vnic/internal/devmemtool"
@@ -17,6 +16,7 @@ import (
 	"vnic.dev/vnic/internal/guesttree"
 	"vnic.dev/vnic/internal/kernelnic"
 	"vnic.dev/vnic/internal/session"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 func main() {

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // ErrProof says that the operations ended, but not as they must.

@@ -10,7 +10,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/dustin/go-humanize/english"
 
-	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // Table prints the report in the columns of nccl-tests, whose parsers read it: all other lines begin with #.

@@ -6,7 +6,7 @@ import (
 
 	"vnic.dev/vnic/collective"
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // Elements follow from a seed, the rank and their number alone, so that nothing has to be kept: integers of all 32

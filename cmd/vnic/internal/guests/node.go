@@ -13,7 +13,6 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/gpumem"
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/driver"
 	"vnic.dev/vnic/internal/guestnet"
@@ -21,6 +20,7 @@ import (
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/qemu"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // NodeConfig says how a guest takes a NIC.

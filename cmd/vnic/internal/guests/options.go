@@ -9,12 +9,12 @@ import (
 	"strings"
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/memavail"
+	"vnic.dev/vnic/internal/transfer"
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 

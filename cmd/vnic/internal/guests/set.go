@@ -15,12 +15,12 @@ import (
 	"vnic.dev/vnic/block"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/guestnet"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/qemu"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // Node is a transfer.Node of a guest, here or behind the results channel.

@@ -8,11 +8,11 @@ import (
 	"strings"
 
 	guestimages "vnic.dev/vnic/guest-images"
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/devmemtool"
 	"vnic.dev/vnic/internal/gpusocket"
 	"vnic.dev/vnic/internal/kernelnic"
 	"vnic.dev/vnic/internal/machine/assets"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // ExportOptions are the flags of `vnic image export`.

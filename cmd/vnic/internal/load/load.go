@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // ErrProof says that the file was loaded, but not as it must be.

@@ -19,10 +19,10 @@ import (
 	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/lab/labtest"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

@@ -14,9 +14,9 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/golden"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // TestGoldenCaptures holds that the structure of a run's capture is the one that was frozen: its blocks, interfaces and

@@ -9,8 +9,8 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // Directions, as guest 0 sees it.

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // ErrProof says that a transfer ended, but not as it must.

@@ -9,10 +9,10 @@ import (
 	"sync"
 	"testing"
 
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/transfer"
 	"vnic.dev/vnic/internal/wire"
 )
 

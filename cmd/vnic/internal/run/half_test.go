@@ -13,10 +13,10 @@ import (
 	"sync"
 	"testing"
 
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // hosts are two that run a guest each of one lab, a and b, joined by a stream.

@@ -3,9 +3,9 @@ package run
 import (
 	"testing"
 
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // Invariant: vnic run: Behind an IOMMU that translates, payload goes from GPU to GPU and not through host memory, and

@@ -9,10 +9,10 @@ import (
 	"slices"
 	"sync"
 
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/shape"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // Link is what one direction of a link, or a memory, has carried in a mode.

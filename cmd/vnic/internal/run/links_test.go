@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // payload is what each link of a run's last mode carried of it, but for those of Ethernet.

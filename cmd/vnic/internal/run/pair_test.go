@@ -9,10 +9,10 @@ import (
 	"testing"
 
 	_ "vnic.dev/vnic/guest-images/bin" // tests' guests run the program that make has built
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/transfer"
 	"vnic.dev/vnic/internal/wire"
 )
 

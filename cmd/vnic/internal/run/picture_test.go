@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/plot"
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // area is what a line says was moved, and how many packets were lost; it also sees that intervals are in order.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // The main claim, under QEMU: with each device model, with one on either end, over IPv4 and IPv6,

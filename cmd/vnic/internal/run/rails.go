@@ -18,7 +18,6 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/cmd/vnic/internal/limit"
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/lab/pcie"
@@ -26,6 +25,7 @@ import (
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/nic"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // With Options.Rails there are several transfers at the same time, each between NICs of the same number of two guests:

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"vnic.dev/vnic/gpumem"
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // round is one transfer of n bytes, counted and verified.

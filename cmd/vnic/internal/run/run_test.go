@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // options are a short run of guests in this process.

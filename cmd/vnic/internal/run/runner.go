@@ -14,12 +14,12 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/gpumem"
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/kernelnic"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/nic"
+	"vnic.dev/vnic/internal/transfer"
 	"vnic.dev/vnic/internal/wire"
 )
 

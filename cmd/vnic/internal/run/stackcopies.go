@@ -6,8 +6,8 @@ import (
 	"io"
 	"slices"
 
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // StackCopies is what a guest's processors read and write in host memory for its stack in mode copy. It is a figure of

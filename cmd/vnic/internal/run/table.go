@@ -9,8 +9,8 @@ import (
 	"text/tabwriter"
 
 	"github.com/dustin/go-humanize"
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // Table prints the report for people: one column a mode, and of rails a line each before.

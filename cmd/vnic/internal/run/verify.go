@@ -12,7 +12,7 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/gpumem"
-	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // memory is what the end's guest has of its GPU.

@@ -9,9 +9,9 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/devmem"
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // Options are the flags of `vnic block`.

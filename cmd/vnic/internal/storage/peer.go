@@ -15,7 +15,6 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/gpumem"
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/guestnvme"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
@@ -23,6 +22,7 @@ import (
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/memavail"
 	"vnic.dev/vnic/internal/proc"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // Peer is the server: a user's, or one of the command's own.

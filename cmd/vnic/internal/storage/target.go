@@ -11,8 +11,8 @@ import (
 	"strconv"
 	"strings"
 
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // target is the device that a user names.
