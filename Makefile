@@ -21,7 +21,7 @@
 MAKEFLAGS += -r # no rules of make's own, which it would try for each source
 
 WITH  := tools/with-tools
-GUEST := guest-images/bin/vnic-guest.gz
+GUEST := internal/guestbin/vnic-guest.gz
 UROOT := bin/u-root.gz
 # Everything that Go builds from: a change of any of it builds anew.
 SRC   := $(shell find . -name '*.go' -o -name '*.s' -o -name go.mod -o -name go.sum -o \
@@ -74,11 +74,11 @@ AS_VNIC := -ldflags='-s -w -X main.stamped=$(VERSION)'
 bin/vnic: $(SRC) $(GUEST)
 	$(WITH) go build $(AS_VNIC) -o $@ ./cmd/vnic
 
-# To Go the userland lies in guest-images/bin here, and is embedded; and vnic is compiled in full: see tools/with-tools.
+# To Go the userland lies in internal/guestbin here, and is embedded; and vnic is compiled in full: see tools/with-tools.
 bin/release/vnic: $(SRC) $(GUEST) $(UROOT)
 	@mkdir -p bin/release
 	@{ echo '{"Replace": {'; for f in u-root.txt u-root-licences.gz u-root.gz; do \
-	  echo "  \"$(CURDIR)/guest-images/bin/$$f\": \"$(CURDIR)/bin/$$f\"$$([ $$f = u-root.gz ] || echo ,)"; done; \
+	  echo "  \"$(CURDIR)/internal/guestbin/$$f\": \"$(CURDIR)/bin/$$f\"$$([ $$f = u-root.gz ] || echo ,)"; done; \
 	  echo '}}'; } > bin/release/overlay.json
 	$(BUILD) $(AS_VNIC) -gcflags=all= -overlay bin/release/overlay.json -o $@ ./cmd/vnic
 

@@ -32,10 +32,10 @@ const programFile = "vnic-guest.gz"
 // carried is what this program carries for guests: the guest program, and in a release the userland.
 var carried fs.FS = embed.FS{}
 
-// Carry sets the files that this program carries for guests. Only package guest-images/bin calls it, in its init.
+// Carry sets the files that this program carries for guests. Only package internal/guestbin calls it, in its init.
 func Carry(files fs.FS) { carried = files }
 
-// CarriesProgram reports whether this program carries the guest program. It does if it imports package guest-images/bin
+// CarriesProgram reports whether this program carries the guest program. It does if it imports package internal/guestbin
 // and make has built it.
 func CarriesProgram() bool {
 	_, err := fs.Stat(carried, programFile)

@@ -18,8 +18,8 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/limit"
 	guestimages "vnic.dev/vnic/guest-images"
-	_ "vnic.dev/vnic/guest-images/bin" // carries the guest program
 	"vnic.dev/vnic/internal/agent"
+	_ "vnic.dev/vnic/internal/guestbin" // carries the guest program
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
 )

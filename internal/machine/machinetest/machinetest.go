@@ -16,8 +16,8 @@ import (
 	"time"
 
 	guestimages "vnic.dev/vnic/guest-images"
-	_ "vnic.dev/vnic/guest-images/bin" // tests' guests run the program that make has built
 	"vnic.dev/vnic/internal/agent"
+	_ "vnic.dev/vnic/internal/guestbin" // tests' guests run the program that make has built
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
-	_ "vnic.dev/vnic/guest-images/bin" // tests' guests run the program that make has built
+	_ "vnic.dev/vnic/internal/guestbin" // tests' guests run the program that make has built
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/testkit"

@@ -13,8 +13,8 @@ import (
 	"go.uber.org/goleak"
 
 	guestimages "vnic.dev/vnic/guest-images"
-	_ "vnic.dev/vnic/guest-images/bin" // tests' guests run the program that make has built
 	"vnic.dev/vnic/internal/gpusocket"
+	_ "vnic.dev/vnic/internal/guestbin" // tests' guests run the program that make has built
 	"vnic.dev/vnic/internal/guestnet"
 	"vnic.dev/vnic/internal/guesttools"
 	"vnic.dev/vnic/internal/lab"

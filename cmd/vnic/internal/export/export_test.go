@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	guestimages "vnic.dev/vnic/guest-images"
-	_ "vnic.dev/vnic/guest-images/bin" // an export is of a program that carries the guest program
+	_ "vnic.dev/vnic/internal/guestbin" // an export is of a program that carries the guest program
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/testkit"
 )

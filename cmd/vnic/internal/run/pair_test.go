@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	_ "vnic.dev/vnic/guest-images/bin" // tests' guests run the program that make has built
+	_ "vnic.dev/vnic/internal/guestbin" // tests' guests run the program that make has built
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/testkit"
