@@ -4,7 +4,7 @@ package main
 import (
 	"os"
 
-	"vnic.dev/vnic/guest-images/console"
+	"vnic.dev/vnic/guest-images/internal/console"
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/boot"
 	"vnic.dev/vnic/internal/devmemtool"
