@@ -41,7 +41,7 @@ build: bin/vnic
 
 # What vnic is made of, its guest program included.
 # make demo sets MODULES to : (nothing to do) once they are there.
-MODULES := $(WITH) tools/modules ./cmd/vnic ./guest-images/cmd/vnic-guest
+MODULES := $(WITH) tools/modules ./cmd/vnic ./guest-images/internal/vnic-guest
 modules:
 	@$(MODULES)
 
@@ -60,7 +60,7 @@ REST := ./cmd/vnic/internal/... github.com/schollz/progressbar/v3 github.com/spf
 $(GUEST): $(SRC)
 	@mkdir -p bin
 	@$(MODULES)
-	GOBIN='$(CURDIR)/bin' $(INSTALL) -ldflags='-s -w -buildid=' ./guest-images/cmd/vnic-guest $(REST)
+	GOBIN='$(CURDIR)/bin' $(INSTALL) -ldflags='-s -w -buildid=' ./guest-images/internal/vnic-guest $(REST)
 	@gzip -1nc bin/vnic-guest > $@.new && mv $@.new $@
 
 # The commands of guests' userland: u-root's own builder makes one program of them. A vnic in a checkout builds them when

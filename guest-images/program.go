@@ -16,7 +16,7 @@ import (
 )
 
 // ProgramPackage is the guest program's import path.
-const ProgramPackage = "vnic.dev/vnic/guest-images/cmd/vnic-guest"
+const ProgramPackage = "vnic.dev/vnic/guest-images/internal/vnic-guest"
 
 // EnvProgram names a guest program to use in place of the embedded one.
 const EnvProgram = "VNIC_GUEST"
