@@ -119,7 +119,8 @@ exec 9>&-
 kill $reader
 holds "$work/run.json" "$(devmem_proof 0)" "$(copy_proof 1)" 'pcap.missed > 0' 'pcap.error != ""'
 tools/with-tools go test -count=1 -v \
-  -run 'TestBlockedWriterHoldsNobodyUp|TestNothingIsMissedWhenThereIsRoom|TestWriteErrorStopsCapture' ./internal/wire/capture \
+  -run 'TestBlockedWriterHoldsNobodyUp|TestNothingIsMissedWhenThereIsRoom|TestWriteErrorStopsCapture' \
+  ./internal/wire/capture \
   | grep '^--- \|^ok\|^FAIL' | tee "$work/load"
 [ "$(grep -c '^--- PASS' "$work/load")" = 3 ] || fail "eight ports under load"
 
@@ -130,7 +131,7 @@ holds "$work/run.json" "$(devmem_proof 0)" 'pcap.packets == 0' 'pcap.missed > 0'
   fail "not told once"; }
 
 echo "== allocations per packet, with a tap and without"
-tools/with-tools go test -count=1 -v -run 'Alloc' ./internal/wire ./internal/wire/capture ./internal/nic/virtio ./internal/nic/gve | \
+tools/with-tools go test -count=1 -v -run 'Alloc' ./internal/wire{,/capture} ./internal/nic/{virtio,gve} | \
   grep '^--- \|^ok\|^FAIL' | tee "$work/alloc"
 ! grep -q FAIL "$work/alloc" && grep -q 'TestTapAllocatesNothing' "$work/alloc" || fail "a packet costs allocations"
 echo PASS

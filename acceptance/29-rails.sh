@@ -67,7 +67,8 @@ judge a3-high 0.97 .nic --guest inproc --lab a3-high --rails 4 --bidir --size 48
 judge gen3x16 0 .nic --guest inproc --lab "$work/gen3.yaml" --rails 4 --size 48M
 judge "gen3x16, both" 0 " up" --guest inproc --lab "$work/gen3.yaml" --rails 4 --bidir --size 48M
 for t in wire:.nic nic-link:"nic0 up" gpu-link:gpu0 uplink:sw0 memory:"s0 memory" sockets:" to " shared:left; do
-  judge "${t%%:*}" 0 "${t#*:}" --guest inproc --lab "internal/lab/labfile/testdata/trees/${t%%:*}.yaml" --bidir --size 48M
+  judge "${t%%:*}" 0 "${t#*:}" --guest inproc --lab "internal/lab/labfile/testdata/trees/${t%%:*}.yaml" --bidir \
+    --size 48M
 done
 again=50000
 judge "a3-high, gve" 0.97 .nic --nic gve --lab a3-high --rails 4 --bidir --size 64M

@@ -8,7 +8,7 @@
 . "$(dirname "$0")/lib.sh"
 
 echo "== the suite of the NIC"
-within 300 tools/with-tools go test -vet=off -count=1 -run '^TestSuiteSeesSabotage$' ./internal/nic/gve ./internal/nic/virtio
+within 300 tools/with-tools go test -vet=off -count=1 -run '^TestSuiteSeesSabotage$' ./internal/nic/{gve,virtio}
 
 echo "== the kernel's tests"
 "$vnic" selftest --sabotage list > "$work/faults"

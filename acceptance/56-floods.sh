@@ -5,7 +5,8 @@
 # on a machine with nothing else to do. That none of its frames is missed, TestFloods of internal/nic/virtio shows by
 # counts.
 . "$(dirname "$0")/lib.sh"
-VNIC_FLOODS=1 tools/with-tools go test ./internal/wire/gateway -count=1 -v -timeout 20m -run '^TestFloodsLeaveShares$' > "$work/log" &&
+VNIC_FLOODS=1 tools/with-tools go test ./internal/wire/gateway -count=1 -v -timeout 20m \
+  -run '^TestFloodsLeaveShares$' > "$work/log" &&
   passed=yes || passed=
 grep -aE 'of what is left' "$work/log" | sed 's/^ *[a-z_]*\.go:[0-9]*: //'
 [ "$passed" ] || fail "a guest beside a flood does not get its share: see above"

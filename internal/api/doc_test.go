@@ -81,3 +81,26 @@ func TestReadmeNamesTheAPI(t *testing.T) {
 		t.Errorf("README.md names %q, %s %q", named, listFile, apiPackages())
 	}
 }
+
+// notAPIButVisible are packages that other modules can import, though they are not API, and the program.
+var notAPIButVisible = []string{"cmd/vnic", "gpumem", "guest-images", "stack"}
+
+// Other modules can import what README.md says that they can, and nothing else: the rest is below a folder called
+// internal.
+func TestNothingElseCanBeImported(t *testing.T) {
+	list := exec.Command("go", "list", "./...")
+	list.Dir = root
+	out := testkit.Must(list.Output())(t)
+	var visible []string
+	for p := range strings.FieldsSeq(string(out)) {
+		dir := strings.TrimPrefix(p, module+"/")
+		dirs := strings.Split(dir, "/")
+		if !slices.Contains(dirs, "internal") && !slices.Contains([]string{"test", "tools", "docs"}, dirs[0]) {
+			visible = append(visible, dir)
+		}
+	}
+	want := slices.Sorted(slices.Values(slices.Concat(apiPackages(), notAPIButVisible)))
+	if !slices.Equal(visible, want) {
+		t.Errorf("other modules can import %q, want %q", visible, want)
+	}
+}

@@ -31,7 +31,8 @@ var waits = []string{"block", "cmd/vnic", "collective", "devmem", "gpumem", "gue
 	"internal/wire/uplink", "loader", "stack", "vfiouser", "vhostuser"}
 
 // forTests are folders in them that only tests have, or that wait for no guest.
-var forTests = []string{"internal/machine/assets", "internal/lab/shape", "internal/devmemtest", "internal/clienttest", "internal/kerneltest", "internal/nic/nictest",
+var forTests = []string{"internal/machine/assets", "internal/lab/shape", "internal/devmemtest", "internal/clienttest",
+	"internal/kerneltest", "internal/nic/nictest",
 	"internal/stacktest", "internal/lab/labtest", "internal/machine/machinetest", "internal/gpudriver/gpudriver-test",
 	"internal/memory-conformance", "internal/vfiotest", "internal/wire/wiretest"}
 

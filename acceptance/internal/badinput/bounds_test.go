@@ -33,7 +33,8 @@ var mutants = []mutant{
 	{"control frames pass", "a control frame$", []edit{
 		{"internal/wire/link.go", "h.EtherType == EtherTypeControl || p.Header[12]", "p.Src == p.Dst && p.Header[12]"},
 		{"internal/wire/link.go", "p.Dst == ControlMAC || p.Src == ControlMAC {", "false {"}}},
-	{"nobody is slow", "10 buffers a second", []edit{{"internal/nic/fairness.go", "2*most.taken >= offered", "offered >= 0"}}},
+	{"nobody is slow", "10 buffers a second",
+		[]edit{{"internal/nic/fairness.go", "2*most.taken >= offered", "offered >= 0"}}},
 	{"all is said", "a connection$",
 		[]edit{{"cmd/vnic/internal/serve/quiet.go", "const quietBurst = 100", "const quietBurst = 1 << 30"}}},
 	{"all refusals of a connection are said", "a region that is no whole page",

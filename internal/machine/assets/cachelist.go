@@ -46,8 +46,8 @@ var kinds = []struct {
 	{BundleGuestTools, named(`-[0-9a-f]{12}$`)},
 	{BundleHeaders, named(`-[0-9a-f]{12}$`)},
 	{BundleCompiler, named(`-[0-9a-f]{12}$`)},
-	{GPUModules, named(`^(vnicgpu-.*-[0-9a-f]{16}\.(ko|log)|\.new-.*)$`)},                          // internal/machine/assets/gpumodule
-	{"selftests", named(`^([a-z]+-[0-9a-f]{32}\.squashfs(\.list|\.left)?|[a-z]+\.log|\.new-.*)$`)}, // internal/machine/assets/selftests
+	{GPUModules, named(`^(vnicgpu-.*-[0-9a-f]{16}\.(ko|log)|\.new-.*)$`)},                          // package gpumodule
+	{"selftests", named(`^([a-z]+-[0-9a-f]{32}\.squashfs(\.list|\.left)?|[a-z]+\.log|\.new-.*)$`)}, // package selftests
 	{"images", named(`^([0-9a-f]{64}\.cpio|\.new-.*)$`)},                                           // guest-images
 	{"programs", named(`^((vnic-guest|u-root)-[0-9a-f]{64}|\.new-.*)$`)},                           // guest-images
 	{"tools", func(dir *os.Root, base string) bool { // tools/debs.sh, tools/ncdevmem

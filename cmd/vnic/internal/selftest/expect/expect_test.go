@@ -87,7 +87,8 @@ func patchesAreThere(t *testing.T, suite *Suite) {
 			t.Errorf("%s: %+v", name, p)
 		}
 	}
-	for _, file := range testkit.Must(filepath.Glob("../../../../../internal/machine/assets/selftests/patches/*.patch"))(t) {
+	const patches = "../../../../../internal/machine/assets/selftests/patches"
+	for _, file := range testkit.Must(filepath.Glob(patches + "/*.patch"))(t) {
 		number, _, _ := strings.Cut(filepath.Base(file), "-")
 		if named[number] == "" {
 			t.Errorf("%s: no name has this number", file)
