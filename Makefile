@@ -144,7 +144,7 @@ lint:
 # lint has vetted what is tested, and without debug information it links faster.
 GOTEST := tools/gotest -vet=off -ldflags=-s
 # What boots guests in `make test`, and nowhere else.
-GUESTS := ./acceptance/internal/guests
+GUESTS := ./test/internal/guests
 
 # What boots nothing, in its short form.
 short: $(GUEST)

@@ -10,7 +10,7 @@ import (
 )
 
 // What systemd's unit starts takes its flags, by default and as its comments tell users to set them.
-// (acceptance/17-install.sh has systemd check its directives, and how exposed it is; 28-unit.sh has one start it.)
+// (test/17-install.sh has systemd check its directives, and how exposed it is; 28-unit.sh has one start it.)
 func TestUnitStartsWhatServeTakes(t *testing.T) {
 	unit := string(testkit.Must(os.ReadFile("../../packaging/vnic@.service"))(t))
 	value := func(key string) string {

@@ -35,7 +35,7 @@ func docOf(t *testing.T, dir string) string {
 	return doc.String()
 }
 
-// Each package is API, or says that it is not. Commands, internal packages and acceptance cannot be
+// Each package is API, or says that it is not. Commands, internal packages and tests cannot be
 // meant.
 func TestPackagesSayWhetherTheyAreAPI(t *testing.T) {
 	says := map[string]bool{}

@@ -24,7 +24,7 @@ const (
 )
 
 // guests is the package whose guests `make test` boots.
-const guests = "acceptance/internal/guests"
+const guests = "test/internal/guests"
 
 func (h heldBy) String() string { return [...]string{"", "long", "script"}[h] }
 
@@ -53,7 +53,7 @@ func leftOut(root string) (map[function]heldBy, error) {
 	skips, calls := map[function]heldBy{}, map[function][]string{}
 	packages := map[string][]string{} // directories by name
 	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(file, "test.go") && !strings.Contains(file, "/acceptance/") ||
+		if err != nil || d.IsDir() || !strings.HasSuffix(file, "test.go") && !strings.Contains(file, "/test/") ||
 			filepath.Ext(file) != ".go" || strings.Contains(file, "/testdata/") {
 			return err
 		}
@@ -140,10 +140,10 @@ func called(n ast.Node) (names []string) {
 func TestWhenATestRuns(t *testing.T) {
 	left := testkit.Must(leftOut(root))(t)
 	for f, want := range map[function]heldBy{
-		{"virtq", "TestBadChainStopsItsQueue"}:                                byMakeTest,
-		{"acceptance/internal/badinput", "TestEachBoundIsNeeded"}:             byLong,
-		{"internal/machine/machinetest", "Images"}:                            byLong, // by a function that it calls
-		{"acceptance/internal/gvelab", "TestDriverSurvivesChurnUnderTraffic"}: byLong, // by one of another package
+		{"virtq", "TestBadChainStopsItsQueue"}:                          byMakeTest,
+		{"test/internal/badinput", "TestEachBoundIsNeeded"}:             byLong,
+		{"internal/machine/machinetest", "Images"}:                      byLong, // by a function that it calls
+		{"test/internal/gvelab", "TestDriverSurvivesChurnUnderTraffic"}: byLong, // by one of another package
 	} {
 		if left[f] != want {
 			t.Errorf("%v: %v, and not %v", f, left[f], want)

@@ -190,7 +190,7 @@ change it there, and write it with ` + "`go test ./internal/invariants -update`"
 ` + "`TestNIC/...`" + ` are cases of the suite in ` + "`internal/nic/nictest`" + `, which each device model passes.
 
 Behind a sentence stands by what alone it is held: (long) by tests that VNIC_LONG asks for, which nearly all of them do
-because they boot guests, and are not in ` + "`acceptance/internal/guests`" + `; (script) by a script of ` + "`acceptance`" + `.
+because they boot guests, and are not in ` + "`test/internal/guests`" + `; (script) by a script of ` + "`test`" + `.
 `
 
 // render makes the document: areas in order of name, in each its sentences, and of each its tests

@@ -72,7 +72,7 @@ var foreign = []struct{ pkg, not string }{
 // unsafeFiles may import unsafe, each use with its bound check beside it; a name that ends in a
 // slash is a whole package.
 var unsafeFiles = []string{"dma/", "virtq/", "stack/shadow.go", "devmem/kernel/sys.go", "internal/confine/sys.go",
-	"acceptance/internal/guestops/ioctl.go"}
+	"test/internal/guestops/ioctl.go"}
 
 // pkg is what go list says of a package.
 type pkg struct {

@@ -10,7 +10,7 @@ import (
 func Long() bool { return os.Getenv("VNIC_LONG") != "" }
 
 // Boots skips a test that boots guests of its own, unless its large form is asked for: `make test` boots guests in one
-// place, acceptance/internal/guests.
+// place, test/internal/guests.
 func Boots(t testing.TB) {
 	t.Helper()
 	if testing.Short() || !Long() {

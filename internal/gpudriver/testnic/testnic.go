@@ -1,5 +1,5 @@
 // Package testnic is how gpudriver-test, in a guest, commands a NIC that is a goroutine of a test on the host
-// (acceptance/internal/gpulab): by a page at offset 0 of the GPU's memory, which the program has allocated. The NIC
+// (test/internal/gpulab): by a page at offset 0 of the GPU's memory, which the program has allocated. The NIC
 // reads and writes memory by the places that the driver gives, lets go of pages as the mailbox says, and counts.
 //
 // Each side writes its half of the page, and then the word that says so, which the other one looks for.

@@ -1,6 +1,6 @@
 // Package machinetest boots guests for tests: what is not there is fetched, and a test whose guest
 // cannot be had fails. Tests that boot are for `make test-all` (testkit.Boots), but for those of
-// acceptance/internal/guests.
+// test/internal/guests.
 package machinetest
 
 import (
@@ -50,7 +50,7 @@ func Images(t *testing.T, models []string, o guestimages.Options) *machines.Imag
 	return im
 }
 
-// InMakeTest is set by acceptance/internal/guests, whose guests `make test` boots.
+// InMakeTest is set by test/internal/guests, whose guests `make test` boots.
 var InMakeTest bool
 
 // boots skips a test for whose guests `make test` has no time.

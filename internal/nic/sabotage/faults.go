@@ -20,7 +20,7 @@ type Fault struct {
 	Every uint32 // how many occasions there are for each that it uses, unless something else is asked for
 	Case  string // of internal/nic/nictest's suite, that fails with it
 	// Kernel is the program and the case of Linux's tools/testing/selftests/drivers/net that fails with it, and passes
-	// without (acceptance/40-sabotage.sh); "": none, and Why says why. On is the model on whose NIC that is so; "": on
+	// without (test/40-sabotage.sh); "": none, and Why says why. On is the model on whose NIC that is so; "": on
 	// both.
 	Kernel, On, Why string
 	With            string // flags of `vnic selftest` without which that case has no frames for the fault; "": none

@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// floodShares has TestFloodsLeaveShares run: it judges speed, and takes minutes (acceptance/56-floods.sh).
+// floodShares has TestFloodsLeaveShares run: it judges speed, and takes minutes (test/56-floods.sh).
 const floodShares = "VNIC_FLOODS"
 
 // flooding are queues that send frames, as fast as they are taken.

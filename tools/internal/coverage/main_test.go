@@ -22,12 +22,12 @@ func F(b bool) int {
 
 func TestMeasure(t *testing.T) {
 	dir := treetest.New(t, map[string]string{
-		"go.mod":                "module " + tree.Module + "\n\ngo 1.26\n",
-		"half/a.go":             half,
-		"half/a_test.go":        "package half\n\nimport \"testing\"\n\nfunc TestF(*testing.T) { F(true) }\n",
-		"none/a.go":             "package none\n\nfunc F() int { return 1 }\n",
-		"nic/nictest/a.go":      "package nictest\n\nfunc F() int { return 1 }\n",
-		"acceptance/internal/a": "",
+		"go.mod":           "module " + tree.Module + "\n\ngo 1.26\n",
+		"half/a.go":        half,
+		"half/a_test.go":   "package half\n\nimport \"testing\"\n\nfunc TestF(*testing.T) { F(true) }\n",
+		"none/a.go":        "package none\n\nfunc F() int { return 1 }\n",
+		"nic/nictest/a.go": "package nictest\n\nfunc F() int { return 1 }\n",
+		"test/internal/a":  "",
 	})
 	var out, errs strings.Builder
 	if err := run([]string{dir}, &out, &errs); err != nil {

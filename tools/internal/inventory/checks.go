@@ -16,7 +16,7 @@ import (
 
 // What a check of a script is.
 //
-// In shell and Python of acceptance/, line by line, after lines that end in a backslash are joined
+// In shell and Python of test/, line by line, after lines that end in a backslash are joined
 // and blanks are made one: a line is a check if it
 //   - calls fail, or a function (of this script, or of one that is sourced) whose body calls such a one;
 //   - prints a result or a heading: echo "ok ...", echo "== ...", print "ok ...";
@@ -27,7 +27,7 @@ import (
 //
 // In a testscript: each command but those that only prepare (env, mkdir, cp ...).
 //
-// In the Go programs of acceptance/: the text of each error that they make, and of each result, by a
+// In the Go programs of test/: the text of each error that they make, and of each result, by a
 // function that prints "ok", or heading that they print.
 var (
 	definition = regexp.MustCompile(`^\s*([a-z_][a-zA-Z0-9_]*)\(\) [{(]`)

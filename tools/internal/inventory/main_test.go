@@ -52,19 +52,19 @@ func Example() {
 	"a/testdata/fuzz/FuzzX/0123":    "go test fuzz v1\n[]byte(\"x\")\n",
 	"a/testdata/nested/b_test.go":   "package b\n",
 	"cmd/x/testdata/script/s.txtar": "# about\nmkdir d\nexits 1 x\nstderr 'a  b'\nstderr 'a b'\n-- f --\nexits 2 x\n",
-	"acceptance/lib.sh": `# sourced
+	"test/lib.sh": `# sourced
 fail() { echo "FAIL $*" >&2; exit 1; }
 holds() {
   [ -s "$1" ] || fail "$1"
 }
 `,
-	"acceptance/internal/p/report.go": `package main
+	"test/internal/p/report.go": `package main
 
 import "fmt"
 
 func say(s string) { fmt.Println("ok  ", s) }
 `,
-	"acceptance/internal/p/main.go": `package main
+	"test/internal/p/main.go": `package main
 
 import "fmt"
 
@@ -73,7 +73,7 @@ func main() {
 	fmt.Println(fmt.Errorf("guest: %w", nil), fmt.Errorf("%w", nil))
 }
 `,
-	"acceptance/1.sh": `#!/bin/bash
+	"test/1.sh": `#!/bin/bash
 . lib.sh
 # fail is no check here
 mine() { holds "$1"; }
@@ -96,19 +96,19 @@ grep -q x y
 }
 
 var smallStatic = []string{
-	`check acceptance/1.sh echo "== it's a heading"`,
-	`check acceptance/1.sh grep -q x y`,
-	`check acceptance/1.sh grep 'unbalanced`,
-	`check acceptance/1.sh mine "$x" twice`,
-	`check acceptance/1.sh mine() { holds "$1"; }`,
-	`check acceptance/1.sh row two'`,
-	`check acceptance/1.sh run it || fail "over`,
-	`check acceptance/1.sh table='row one`,
-	`check acceptance/1.sh two lines"`,
-	`check acceptance/internal/p "guest: %w"`,
-	`check acceptance/internal/p "it works"`,
-	`check acceptance/lib.sh [ -s "$1" ] || fail "$1"`,
-	`check acceptance/lib.sh fail() { echo "FAIL $*" >&2; exit 1; }`,
+	`check test/1.sh echo "== it's a heading"`,
+	`check test/1.sh grep -q x y`,
+	`check test/1.sh grep 'unbalanced`,
+	`check test/1.sh mine "$x" twice`,
+	`check test/1.sh mine() { holds "$1"; }`,
+	`check test/1.sh row two'`,
+	`check test/1.sh run it || fail "over`,
+	`check test/1.sh table='row one`,
+	`check test/1.sh two lines"`,
+	`check test/internal/p "guest: %w"`,
+	`check test/internal/p "it works"`,
+	`check test/lib.sh [ -s "$1" ] || fail "$1"`,
+	`check test/lib.sh fail() { echo "FAIL $*" >&2; exit 1; }`,
 	`check cmd/x/testdata/script/s.txtar exits 1 x`,
 	`check cmd/x/testdata/script/s.txtar stderr 'a b'`,
 	`check cmd/x/testdata/script/s.txtar stderr 'a b' #2`,

@@ -34,7 +34,7 @@ var patience = 10 * time.Second
 
 // A unit is what a part is made of: a script, a package's long tests, or its fuzz targets.
 type unit struct {
-	name    string // acceptance/1-demo.sh, "go ./internal/nic", "fuzz ./internal/nic"
+	name    string // test/1-demo.sh, "go ./internal/nic", "fuzz ./internal/nic"
 	seconds int
 }
 
@@ -91,7 +91,7 @@ var (
 	// What makes a package's tests have a long form, or boot guests: internal/testkit, internal/machine/machinetest.
 	hasLong = regexp.MustCompile(`\btestkit\.(Long|Boots)\(|\bmachinetest\.`)
 	// guests is what `make test` boots.
-	guests  = "./acceptance/internal/guests"
+	guests  = "./test/internal/guests"
 	hasFuzz = regexp.MustCompile(`(?m)^func Fuzz[A-Z]`)
 )
 
@@ -159,7 +159,7 @@ func find(class string) ([]unit, error) {
 	return units, nil
 }
 
-var script = regexp.MustCompile(`^acceptance/\d+-[^/]+\.sh$`)
+var script = regexp.MustCompile(`^test/\d+-[^/]+\.sh$`)
 
 // divide fills one part after the other, in the order of the units, up to the limit.
 func divide(units []unit) (parts [][]unit) {

@@ -13,8 +13,8 @@ import (
 func checkout(t *testing.T, table string, files map[string]string) {
 	t.Helper()
 	all := map[string]string{
-		"tools/parts.txt": table, "docs/flaky.md": "", "acceptance/lib.sh": "", "acceptance/run": "",
-		"acceptance/2-b.sh": "", "acceptance/1-a.sh": "", "acceptance/3-fast.sh": "",
+		"tools/parts.txt": table, "docs/flaky.md": "", "test/lib.sh": "", "test/run": "",
+		"test/2-b.sh": "", "test/1-a.sh": "", "test/3-fast.sh": "",
 		"nic/nic_test.go": "func FuzzX(f *testing.F) {}\n", "lab/lab_test.go": "if testkit.Long() {}\n",
 		"wire/wire_test.go": "func TestX(t *testing.T) {}\n", "tools/x_test.go": "func FuzzX(f *testing.F) {}\n",
 	}
@@ -26,12 +26,12 @@ func checkout(t *testing.T, table string, files map[string]string) {
 }
 
 func TestPartsHoldEachUnitOnce(t *testing.T) {
-	checkout(t, "# seconds\n900 acceptance/1-a.sh\nspeed 60 acceptance/3-fast.sh\n620 acceptance/2-b.sh\n", nil)
+	checkout(t, "# seconds\n900 test/1-a.sh\nspeed 60 test/3-fast.sh\n620 test/2-b.sh\n", nil)
 	for _, c := range []struct{ args, want string }{
 		{"count", "2\n"},
-		{"list", "part 1, 15 minutes:\n   15:00  acceptance/1-a.sh\n" +
-			"part 2, 17 minutes:\n   10:20  acceptance/2-b.sh\n    3:00  fuzz ./nic\n    3:00  go ./lab\n"},
-		{"--speed list", "part 1, 1 minutes:\n    1:00  acceptance/3-fast.sh\n"},
+		{"list", "part 1, 21 minutes:\n    3:00  fuzz ./nic\n    3:00  go ./lab\n   15:00  test/1-a.sh\n" +
+			"part 2, 11 minutes:\n   10:20  test/2-b.sh\n"},
+		{"--speed list", "part 1, 1 minutes:\n    1:00  test/3-fast.sh\n"},
 	} {
 		var out bytes.Buffer
 		if err := run(strings.Fields(c.args), &out); err != nil || out.String() != c.want {
@@ -42,9 +42,9 @@ func TestPartsHoldEachUnitOnce(t *testing.T) {
 
 func TestBadTablesAndArguments(t *testing.T) {
 	for _, c := range []struct{ table, args, says string }{
-		{"60 acceptance/9-gone.sh\n", "list", "there is no acceptance/9-gone.sh"},
-		{"1501 acceptance/1-a.sh\n", "list", "divide it"},
-		{"fast 60 acceptance/1-a.sh\n", "list", "is no row"},
+		{"60 test/9-gone.sh\n", "list", "there is no test/9-gone.sh"},
+		{"1501 test/1-a.sh\n", "list", "divide it"},
+		{"fast 60 test/1-a.sh\n", "list", "is no row"},
 		{"", "run 2", "parts are 1 to 1"},
 		{"", "run 0", "parts are 1 to 1"},
 		{"", "walk", "usage"},
@@ -67,15 +67,15 @@ func TestFailedScriptsAreRunAgain(t *testing.T) {
 		passes       bool
 		says         string
 	}{
-		{"it passes then", once, true, "run again: acceptance/1-a.sh"},
+		{"it passes then", once, true, "run again: test/1-a.sh"},
 		{"always", "#!/bin/sh\nexit 1\n", false, "1 passed, 1 failed"},
 		{"it leaves a process", "#!/bin/sh\nsleep 9 &\n", false, "leaves a process"},
 		{"a wrong byte", strings.Replace(once, "late", "digest", 1), false, "not run again"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			checkout(t, "hand 1 fuzz ./nic\nhand 1 go ./lab\nspeed 1 acceptance/3-fast.sh\n", nil)
-			treetest.Script(t, "acceptance/1-a.sh", c.script)
-			treetest.Script(t, "acceptance/2-b.sh", "#!/bin/sh\n")
+			checkout(t, "hand 1 fuzz ./nic\nhand 1 go ./lab\nspeed 1 test/3-fast.sh\n", nil)
+			treetest.Script(t, "test/1-a.sh", c.script)
+			treetest.Script(t, "test/2-b.sh", "#!/bin/sh\n")
 			var out bytes.Buffer
 			err := run([]string{"run", "all"}, &out)
 			if (err == nil) != c.passes || !strings.Contains(out.String(), c.says) {

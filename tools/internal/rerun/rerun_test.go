@@ -13,7 +13,7 @@ func open(t *testing.T) *List {
 	dir := t.TempDir()
 	t.Setenv("VNIC_RERUNS", "")
 	treetest.Write(t, filepath.Join(dir, Flaky), "TestInProse may be run again.\n\n| test | cause |\n|---|---|\n"+
-		"| nic TestOld, closed | a cause |\n| `acceptance/16-boot.sh` | another |\n")
+		"| nic TestOld, closed | a cause |\n| `test/16-boot.sh` | another |\n")
 	l, err := Open(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -29,15 +29,15 @@ func TestWhatIsRunAgain(t *testing.T) {
 		{"TestOl", "timed out\n", ""},
 		{"TestOldest", "timed out\n", ""},
 		{"TestOld", "timed out\n", "row"},
-		{"acceptance/16-boot.sh", "FAIL\n", "row"},
+		{"test/16-boot.sh", "FAIL\n", "row"},
 		{"TestNew", "WARNING: DATA RACE\n", "DATA RACE"},
 		{"TestNew", "panic: nil map\n", "panic"},
 		{"TestNew", "found unexpected goroutines:\n", "unexpected goroutines"},
 		{"TestNew", "descriptors before:\n", "descriptors before"},
 		{"TestNew", "100 bytes came back changed\n", "came back changed"},
 		{"TestNew", "SHA-256 is ab, want cd\n", "SHA-256"},
-		{"acceptance/14-pcap.sh", "ok   runs.0.sha256_match == true   (true, true)\nFAIL late\n", ""},
-		{"acceptance/14-pcap.sh", "ok   a digest\nFAIL runs.0.sha256_match == true   (false, true)\n", "sha256"},
+		{"test/14-pcap.sh", "ok   runs.0.sha256_match == true   (true, true)\nFAIL late\n", ""},
+		{"test/14-pcap.sh", "ok   a digest\nFAIL runs.0.sha256_match == true   (false, true)\n", "sha256"},
 		{"FuzzNew", "Failing input written to testdata/fuzz/FuzzNew/1\n", "Failing input"},
 	} {
 		got, err := l.Refuse(c.test, c.output)

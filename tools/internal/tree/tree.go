@@ -76,7 +76,7 @@ func Files(dir string) ([]string, error) {
 func ClassOf(name string) Class {
 	dirs := strings.Split(path.Dir(name), "/")
 	switch {
-	case dirs[0] == "acceptance":
+	case dirs[0] == "test":
 		return Acceptance
 	case dirs[0] == "tools" || dirs[0] == ".ci" || dirs[0] == ".github":
 		return Tools

@@ -48,5 +48,5 @@ func All() (list []Measurement) {
 		passtRow("passt-out", "guest's stack to a TCP socket of this machine, by the gateway", true),
 		passtRow("passt-in", "the other way", false),
 		external("slirp", GBps, "slirp as the gateway", " has no vhost-user: beside a guest of QEMU's it is measured by "+
-			"acceptance/25-gateways.sh", "slirp4netns"))
+			"test/25-gateways.sh", "slirp4netns"))
 }

@@ -120,7 +120,7 @@ var receiverProfile = flag.String("receiver-profile", "", "file for the CPU prof
 
 // BenchmarkReceiver is a stream whose payload comes to GPU memory (devmem) or to host memory
 // (copy), as frames of 1448 bytes that the NIC merges or in GSO packets of 64 KiB. Of its profile
-// `go tool pprof -tags` says what the receiver has spent: acceptance/26-stack.sh compares that by
+// `go tool pprof -tags` says what the receiver has spent: test/26-stack.sh compares that by
 // byte.
 func BenchmarkReceiver(b *testing.B) {
 	for _, size := range []string{"1448", "64k"} {

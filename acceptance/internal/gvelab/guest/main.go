@@ -1,6 +1,0 @@
-// Command guest is the guest's program of gvelab's tests.
-package main
-
-import "vnic.dev/vnic/acceptance/internal/gvelab"
-
-func main() { gvelab.Main() }

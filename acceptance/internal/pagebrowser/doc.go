@@ -1,4 +1,0 @@
-// Package pagebrowser has tests of the page (vnic run --http, --report) in a real browser: they run a vnic, click and
-// type, and look at what is there. They are built with the tag browser, and run by acceptance/44-page.sh, which names
-// the program (VNIC), the browser (CHROMIUM, CHROMIUM_LIBRARIES) and where screenshots go (SHOTS).
-package pagebrowser

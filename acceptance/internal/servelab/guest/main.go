@@ -1,6 +1,0 @@
-// Command guest is the program of servelab's stock guests.
-package main
-
-import "vnic.dev/vnic/acceptance/internal/servelab"
-
-func main() { servelab.Main() }

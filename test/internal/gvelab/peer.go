@@ -1,0 +1,96 @@
+package gvelab
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/test/internal/guestops"
+)
+
+// Addresses of the interface under test and of its peer.
+var (
+	underTest = netip.MustParsePrefix("10.9.0.1/24")
+	peerAddr  = netip.MustParsePrefix("10.9.0.2/24")
+)
+
+const (
+	underTestName = "eth0"
+	peerName      = "eth1"
+)
+
+// namespace is a network namespace with a thread in it. It lives as long as the program.
+type namespace struct {
+	file  *os.File
+	calls chan func()
+}
+
+func newNamespace() (*namespace, error) {
+	n := &namespace{calls: make(chan func())}
+	ready := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: no other goroutine may get this thread
+		err := os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET))
+		if err == nil {
+			n.file, err = os.Open("/proc/thread-self/ns/net")
+		}
+		ready <- err
+		if err != nil {
+			return
+		}
+		for f := range n.calls {
+			f()
+		}
+	}()
+	if err := <-ready; err != nil {
+		return nil, fmt.Errorf("network namespace: %w", err)
+	}
+	return n, nil
+}
+
+// do runs f in the namespace.
+func (n *namespace) do(f func() error) error {
+	done := make(chan error)
+	n.calls <- func() { done <- f() }
+	return <-done
+}
+
+// take moves an interface there.
+func (n *namespace) take(name string) error {
+	return guestops.Link(name, "move", func(l netlink.Link) error { return netlink.LinkSetNsFd(l, int(n.file.Fd())) })
+}
+
+// tcpSettings keep a connection alive through anything, and have it come back soon after: they are the namespace's own.
+func tcpSettings() error {
+	for name, v := range map[string]string{"tcp_rto_max_ms": "1000", "tcp_retries2": "200"} {
+		if err := os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(v), 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bringUp brings an interface up with its address.
+func bringUp(name string, p netip.Prefix) error {
+	addr := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
+	return guestops.Link(name, "up", func(l netlink.Link) error {
+		return errors.Join(netlink.LinkSetUp(l), netlink.AddrReplace(l, addr))
+	})
+}
+
+// takeDown takes an interface down.
+func takeDown(name string) error { return guestops.Link(name, "down", netlink.LinkSetDown) }
+
+// flap takes an interface down and up again.
+func flap(name string) error {
+	if err := takeDown(name); err != nil {
+		return err
+	}
+	return guestops.Link(name, "up again", netlink.LinkSetUp)
+}

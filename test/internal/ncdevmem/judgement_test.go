@@ -1,0 +1,153 @@
+package ncdevmem
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"vnic.dev/vnic/internal/agent"
+	"vnic.dev/vnic/test/internal/guestops"
+)
+
+// judge writes a line for each condition, as the other acceptance programs do.
+type judge struct {
+	out    io.Writer
+	what   string
+	failed int
+}
+
+func (j *judge) begin(what string) {
+	j.what = what
+	fmt.Fprintln(j.out, "==", what)
+}
+
+func (j *judge) check(ok bool, format string, args ...any) {
+	mark := "ok  "
+	if !ok {
+		mark = "FAIL"
+		j.failed++
+	}
+	fmt.Fprintln(j.out, mark, fmt.Sprintf(format, args...))
+}
+
+// words shows what the guest said, under a condition that failed.
+func (j *judge) words(text string, lines int) {
+	all := strings.Split(strings.TrimSpace(text), "\n")
+	for _, line := range all[max(0, len(all)-lines):] {
+		fmt.Fprintln(j.out, "    ", agent.Plain(line))
+	}
+}
+
+// some of the lines that complain.
+func some(lines []string) string {
+	if len(lines) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(": %q", lines[:min(3, len(lines))])
+}
+
+// reception is what ncdevmem's standard error says of a reception.
+type reception struct {
+	total   uint64          // the last total_received
+	bytes   uint64          // of all frags together
+	frags   int             // in the dma-buf
+	linear  int             // not in it
+	dmabufs map[string]bool // ids
+	bound   string          // the id of its own
+	ended   bool            // it saw the end of the stream
+	wrong   []string        // lines that complain
+}
+
+// parseReception reads it. What it does not know it passes over, but for complaints.
+func parseReception(text string) (r reception) {
+	r.dmabufs = map[string]bool{}
+	for line := range strings.SplitSeq(text, "\n") {
+		switch {
+		case strings.HasPrefix(line, "received frag_page="):
+			f := fields(line)
+			r.frags++
+			r.bytes += number(f["frag_size"])
+			r.total = number(f["total_received"])
+			r.dmabufs[f["dmabuf_id"]] = true
+		case strings.HasPrefix(line, "total_received="):
+			r.total = number(strings.TrimPrefix(line, "total_received="))
+		case strings.HasPrefix(line, "got dmabuf id="):
+			r.bound = strings.TrimPrefix(line, "got dmabuf id=")
+		case strings.HasPrefix(line, "SCM_DEVMEM_LINEAR"):
+			r.linear++
+		case line == "ncdevmem: client exited":
+			r.ended = true
+		case complaint(line):
+			r.wrong = append(r.wrong, line)
+		}
+	}
+	return r
+}
+
+// transmission is what it says of sending.
+type transmission struct {
+	calls, bytes uint64 // of sendmsg
+	completed    uint64 // calls that it has seen complete
+	ended        bool
+	wrong        []string
+}
+
+func parseTransmission(text string) (t transmission) {
+	for line := range strings.SplitSeq(text, "\n") {
+		switch {
+		case strings.HasPrefix(line, "sendmsg_ret="):
+			t.calls++
+			t.bytes += number(strings.TrimPrefix(line, "sendmsg_ret="))
+		case strings.HasPrefix(line, "tx complete ["):
+			lo, hi, _ := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(line, "tx complete ["), "]"), ",")
+			if number(hi) >= number(lo) {
+				t.completed += number(hi) - number(lo) + 1
+			}
+		case line == "ncdevmem: tx ok":
+			t.ended = true
+		case complaint(line):
+			t.wrong = append(t.wrong, line)
+		}
+	}
+	return t
+}
+
+// fields splits "received a=1, b=2".
+func fields(line string) map[string]string {
+	m := map[string]string{}
+	for part := range strings.SplitSeq(line, ", ") {
+		part = part[strings.LastIndexByte(part, ' ')+1:]
+		key, value, _ := strings.Cut(part, "=")
+		m[key] = value
+	}
+	return m
+}
+
+func number(s string) uint64 {
+	n, err := strconv.ParseUint(strings.TrimSpace(s), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+func complaint(line string) bool {
+	line = strings.ToLower(line)
+	for _, word := range []string{"fail", "error", "skip", "not enough", "recvmsg:", "did not", "invalid"} {
+		if strings.Contains(line, word) {
+			return true
+		}
+	}
+	return false
+}
+
+// logTrouble finds the lines of a kernel log that nothing of ours may cause.
+func logTrouble(text string) (lines []string) {
+	for line := range strings.SplitSeq(text, "\n") {
+		if guestops.Splat.MatchString(line) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}

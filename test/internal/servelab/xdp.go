@@ -1,0 +1,95 @@
+package servelab
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	mdl "github.com/mdlayher/netlink"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/test/internal/guestops"
+)
+
+// xdpSeen counts the packets that the program of attach has seen; nil: none is attached.
+var xdpSeen *ebpf.Map
+
+// attach attaches an XDP program to an interface in the driver ("native"), which counts packets and passes them on.
+func attach(a *args) error {
+	seen, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+	if err != nil {
+		return fmt.Errorf("map: %w", err)
+	}
+	xdpSeen = seen
+	const pass = 2 // XDP_PASS (include/uapi/linux/bpf.h)
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "GPL", Instructions: asm.Instructions{
+		asm.StoreImm(asm.RFP, -4, 0, asm.Word),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, -4),
+		asm.LoadMapPtr(asm.R1, seen.FD()),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "pass"),
+		asm.Mov.Imm(asm.R1, 1),
+		asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
+		asm.Mov.Imm(asm.R0, pass).WithSymbol("pass"),
+		asm.Return(),
+	}})
+	if err != nil {
+		return fmt.Errorf("program: %w", err)
+	}
+	defer prog.Close()                    // the interface keeps it
+	nl.EnableErrorMessageReporting = true // in the driver's words
+	return guestops.Link(a.Interface, "XDP", func(l netlink.Link) error {
+		return netlink.LinkSetXdpFdWithFlags(l, prog.FD(), unix.XDP_FLAGS_DRV_MODE)
+	})
+}
+
+// passed says how many packets the program has passed on.
+func passed(context.Context, *args) (any, error) {
+	var n uint64
+	err := xdpSeen.Lookup(uint32(0), &n)
+	return &args{Bytes: n}, err
+}
+
+// address brings an interface up with an address.
+func address(a *args) error {
+	return guestops.Link(a.Interface, "address", func(l netlink.Link) error {
+		addr, err := netlink.ParseAddr(a.Addr)
+		if err != nil {
+			return err
+		}
+		if err := netlink.LinkSetUp(l); err != nil {
+			return err
+		}
+		return netlink.AddrAdd(l, addr)
+	})
+}
+
+// Of ETHTOOL_MSG_RINGS_SET (include/uapi/linux/ethtool_netlink.h).
+const (
+	ringsSet      = 16
+	attrRXBufLen  = 10
+	attrSplit     = 11
+	splitDisabled = 1
+	xdpBufLen     = 2048
+	rxCoalescing  = "rx-gro-hw"
+)
+
+// forXDP does what gve's driver wants before it takes XDP programs: no coalescing, no header split and short buffers.
+// The number of queues stays.
+func forXDP(a *args) error {
+	if err := guestops.Set(guestops.Ethtool, featuresSet, func(ae *mdl.AttributeEncoder) {
+		guestops.Interface(ae, a.Interface)
+		want(ae, false, rxCoalescing)
+	}); err != nil {
+		return fmt.Errorf("%s: %w", rxCoalescing, err)
+	}
+	return guestops.Set(guestops.Ethtool, ringsSet, func(ae *mdl.AttributeEncoder) {
+		guestops.Interface(ae, a.Interface)
+		ae.Uint32(attrRXBufLen, xdpBufLen)
+		ae.Uint8(attrSplit, splitDisabled)
+	})
+}

@@ -1,0 +1,84 @@
+package servelab
+
+import (
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	guestimages "vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/internal/agent"
+	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/machine"
+	"vnic.dev/vnic/internal/machine/machinetest"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/internal/wire/gateway"
+)
+
+// A guest has two virtio NICs, of which the second is for XDP. On the first one the kernel's driver refuses a native
+// program, and says why. On the second one it takes it, and all that a stream brings comes through the program. So it
+// does on a gVNIC, with the queues that its driver comes up with.
+//
+// Invariant: virtio: A NIC takes a native XDP program only if all packets come through it.
+// Invariant: nic/gve: A driver may ask for twice the queues that it comes up with, as far as there are 16.
+func TestNativeXDP(t *testing.T) {
+	testkit.Boots(t)
+	program := machinetest.Program(t, "vnic.dev/vnic/test/internal/servelab/guest")
+	t.Run(lab.Virtio, func(t *testing.T) {
+		g := xdpGuest(t, program, lab.NIC{Model: lab.Virtio}, lab.NIC{Model: lab.Virtio, XDP: true})
+		testkit.ErrorSays(t, g.call("stock.xdp", args{Interface: "eth0"}, nil), "operation not supported",
+			"Can't set XDP while host is implementing GRO_HW/CSUM")
+		testkit.OK(t, g.call("stock.xdp", args{Interface: "eth1"}, nil))
+		g.passes(t, "eth1", g.lab.Port(1))
+	})
+	t.Run(lab.GVE, func(t *testing.T) {
+		g := xdpGuest(t, program, lab.NIC{Model: lab.GVE})
+		testkit.OK(t, g.call("stock.forxdp", args{Interface: "eth0"}, nil))
+		testkit.OK(t, g.call("stock.xdp", args{Interface: "eth0"}, nil))
+		g.passes(t, "eth0", g.lab.Port(0))
+	})
+}
+
+// attacher is a guest that attaches XDP programs.
+type attacher struct {
+	call func(op string, a args, out any) error
+	lab  *lab.Lab
+	to   string // a server of streams
+}
+
+// xdpGuest boots a guest with these NICs, beside a gateway.
+func xdpGuest(t *testing.T, program string, nics ...lab.NIC) *attacher {
+	t.Helper()
+	modules := append(stockModules[:len(stockModules):len(stockModules)], machines.SoftwareFor(nics[0].Model).Modules...)
+	slices.Sort(modules)
+	modules = slices.Compact(modules)
+	im := machinetest.Images(t, []string{nics[0].Model}, guestimages.Options{Modules: modules, Program: program})
+	server := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	t.Cleanup(func() { _ = server.Close() })
+	go serveStreams(server)
+	_, port, _ := net.SplitHostPort(server.Addr().String())
+	d := lab.Description{Guests: []lab.Guest{{Name: "xdp", NICs: nics}}}
+	l := testkit.Must(lab.Open(d, lab.Options{Farewell: time.Duration(limits.GuestEnd), Services: []lab.Service{
+		lab.Gateway(gateway.Options{NAT: true, Policy: gateway.Policy{HostPorts: gateway.AllPorts}})}}))(t)
+	t.Cleanup(func() { testkit.OK(t, l.Close()) })
+	g := machinetest.Boot(t, im, l.Machine(0), machines.Config{Name: "xdp", RAMSize: 256 << 20,
+		Agent: agent.Config{Modules: modules}})
+	gw, _ := lab.GatewayAddrs()
+	return &attacher{lab: l, to: net.JoinHostPort(gw.Addr().String(), port),
+		call: func(op string, a args, out any) error { return g.Agent().Call(t.Context(), op, a, out) }}
+}
+
+// passes moves bytes by an interface with a program, which sees all packets that come.
+func (g *attacher) passes(t *testing.T, name string, p *lab.Port) {
+	t.Helper()
+	testkit.OK(t, g.call("stock.address", args{Interface: name, Addr: p.Addr4.String()}, nil))
+	before, _ := p.NIC().PortCounters()
+	testkit.OK(t, g.call("stock.stream", args{Addr: g.to, Bytes: short}, nil))
+	after, _ := p.NIC().PortCounters()
+	var got args
+	testkit.OK(t, g.call("stock.passed", args{}, &got))
+	if n := after.Rx.Packets - before.Rx.Packets; got.Bytes < n || n < short/1500 {
+		t.Errorf("the program has seen %d packets, of %d of a stream of %d bytes", got.Bytes, n, short)
+	}
+}
