@@ -164,7 +164,7 @@ private_cache "$work/cache"
 for how in 'exit:status 5, .*: $' 'TERM:status 1, .*: interrupted' 'INT:status 1, .*: interrupted' \
   'HUP:status 1, .*: interrupted' \
   'QEMU:status 1, .*: guest0: QEMU ended early: signal: killed' 'TWICE:status 1, '; do
-  timeout 200 python3 "$root/acceptance/terminal.py" "${how%%:*}" "$vnic" boot --cache "$work/cache" > out 2> err || \
+  timeout 200 python3 "$root/test/terminal.py" "${how%%:*}" "$vnic" boot --cache "$work/cache" > out 2> err || \
     { cat err >&2; fail "terminal, ${how%%:*}"; }
   grep -Eq "^${how#*:}" out || fail "terminal, ${how%%:*}: $(cat out)"
   [ ! -e rt ] || [ -z "$(ls rt)" ] || fail "terminal, ${how%%:*}: $(ls rt) is left"

@@ -11,7 +11,7 @@ command -v python3 >/dev/null || fail "no python3: install it"
 git worktree add --detach --quiet "$work/base" "$base"
 trap 'git worktree remove --force "$work/base"; rm -rf "$work"' EXIT
 make -s -C "$work/base" build
-export PYTHONPATH=acceptance PYTHONDONTWRITEBYTECODE=1 # interval.py
+export PYTHONPATH=test PYTHONDONTWRITEBYTECODE=1 # interval.py
 python3 - "$work/base/bin/vnic" "$vnic" "$pairs" "$size" <<'PY' || fail "too slow, or too much memory"
 import json, os, resource, subprocess, sys, tempfile, time
 

@@ -15,7 +15,7 @@ git worktree add --detach --quiet "$work/base" "$base"
 trap 'git worktree remove --force "$work/base"; rm -rf "$work"' EXIT
 make -s -C "$work/base" build
 tools/with-tools go test -c -o "$work/bench.test" ./cmd/vnic/internal/bench
-export PYTHONPATH=acceptance PYTHONDONTWRITEBYTECODE=1 # interval.py
+export PYTHONPATH=test PYTHONDONTWRITEBYTECODE=1 # interval.py
 tools/with-tools python3 - "$work" "$vnic" "$pairs" <<'PY' || fail "slower or dearer than it is to be: see above"
 import json, re, subprocess, sys
 

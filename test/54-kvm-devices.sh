@@ -38,7 +38,7 @@ done
 RING
 if vnic boot --offline --accel kvm --copy /outer/doorbell:/doorbell --copy /outer/ring:/ring \
   -- sh /ring > out 2>&1; then
-  echo "note: the first access to a BAR after an exception no longer ends a guest: docs/found.md, enter in driver/pci.go"
+  echo "note: the first access to a BAR after an exception no longer ends a guest: docs/found.md"
 else
   grep -q 'Suberror: 3' out && grep -q 'accel tcg' out || failed doorbell
   echo "ok   doorbell: $(grep 'Suberror' out | head -1), as expected"

@@ -91,7 +91,7 @@ s=0; ./gatewayrows table rows > table || s=$?
 cat > gateway.md <<END
 # The gateway, beside slirp and passt
 
-A guest's way out is the gateway (package \`stack/gateway\`): DHCP, DNS, NAT and forwards. slirp (QEMU's
+A guest's way out is the gateway (package \`internal/wire/gateway\`): DHCP, DNS, NAT and forwards. slirp (QEMU's
 \`-netdev user\`) and passt do the same for others. One guest with a NIC of each has measured what they do. "yes" is all
 of it, "some" a part, "no" nothing; of what is counted, all of it is 19 of 20 of slirp and passt, and nothing 1 of 20.
 

@@ -55,7 +55,7 @@ func serveAndRead(t *testing.T, dir string, env []string, ports int, args ...str
 
 // What vnic serve prints is pasted, with an image that vnic image has written, on a machine without QEMU: one port's
 // command, and that of all ports in one guest, which has all its NICs up. The program leads no session: what a serial
-// line has not sent is lost when a session's leader ends (guest-images/console).
+// line has not sent is lost when a session's leader ends (guest-images/internal/console).
 //
 // Invariant: vnic serve: Flags that are printed can be pasted.
 func TestPrintedCommandsBoot(t *testing.T) {

@@ -450,7 +450,7 @@ type RDMAPortCounts struct {
 	_         uint64
 }
 
-// Mailbox says where a GPU's driver tells of invalidations: a page of its memory (package gpumem/mailbox). An MR on
+// Mailbox says where a GPU's driver tells of invalidations: a page of its memory (package internal/mailbox). An MR on
 // demand is of a GPU that has one.
 type Mailbox struct {
 	GPU uint16 // offset 0

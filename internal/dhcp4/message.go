@@ -1,8 +1,8 @@
 // Package dhcp4 encodes and decodes DHCP messages of Ethernet hosts (RFC 2131; options: RFC 2132 and 3396).
 //
-// It has the fields and options that our server (stack/gateway) and our client (guest-images/dhcp) use. Encode writes
-// the other fields as zeros, and Decode does not read them. This includes sname and file: options that a sender puts
-// there (option overload) are not seen.
+// It has the fields and options that our server (internal/wire/gateway) and our client (internal/dhcp) use. Encode
+// writes the other fields as zeros, and Decode does not read them. This includes sname and file: options that a sender
+// puts there (option overload) are not seen.
 //
 // Decode takes bytes of a stranger. It keeps none of them, and no more memory than a small multiple of their length.
 package dhcp4

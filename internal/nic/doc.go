@@ -152,7 +152,7 @@
 // one's time is up; a look at the clock for each batch that leaves something held. Without Hold it costs one comparison
 // for each batch and each frame of a merge.
 //
-// The outbox of stack/gateway, which is no NIC, has a Sender too, over a queue of netstack's
+// The outbox of internal/wire/gateway, which is no NIC, has a Sender too, over a queue of netstack's
 // packets.
 //
 // The package and those below it are not API (README, Stability).

@@ -26,7 +26,7 @@ const (
 	pollIdle    = 200 * time.Microsecond // and at one that has had nothing for a while
 )
 
-// Mailbox is where a GPU's driver tells of invalidations and waits for them: package gpumem/mailbox says how.
+// Mailbox is where a GPU's driver tells of invalidations and waits for them: package internal/mailbox says how.
 type Mailbox interface {
 	Poll(f func(mailbox.Request))
 	Done(slot int) bool

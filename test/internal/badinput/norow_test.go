@@ -14,11 +14,12 @@ var noRow = map[class]map[layer]string{
 		frames: "a frame is at most 64 KiB and 64 pieces: what it costs more is the ring's",
 	},
 	changed: {
-		messages:  "a message is copied before it is looked at: vhostuser FuzzSession",
-		txRing:    "a chain is read once: virtq TestChainIsReadOnce",
-		rxRing:    "the same",
-		commands:  "a request is copied before it is looked at: internal/nic/virtio TestGuestCannotForgeControlFrames",
-		gateway:   "it judges what the wire has judged, in memory of its own: stack/gateway TestNetstackGetsWhatWasJudged",
+		messages: "a message is copied before it is looked at: vhostuser FuzzSession",
+		txRing:   "a chain is read once: virtq TestChainIsReadOnce",
+		rxRing:   "the same",
+		commands: "a request is copied before it is looked at: internal/nic/virtio TestGuestCannotForgeControlFrames",
+		gateway: "it judges what the wire has judged, in memory of its own: internal/wire/gateway " +
+			"TestNetstackGetsWhatWasJudged",
 		vfio:      "a message is copied before it is looked at: vfiouser FuzzSession",
 		registers: "a command is copied before it is looked at: internal/nic/gve FuzzDevice",
 		gveTx:     "a descriptor is copied before it is looked at: internal/nic/gve FuzzTransmitRing",
@@ -27,7 +28,7 @@ var noRow = map[class]map[layer]string{
 	slow: {
 		txRing:    "a sender that sends little harms nobody",
 		frames:    "a frame is there or not",
-		gateway:   "stack/gateway TestSlowGuestsStarveNobody, and the row of one that takes nothing",
+		gateway:   "internal/wire/gateway TestSlowGuestsStarveNobody, and the row of one that takes nothing",
 		registers: "a register write is whole or is not there: what takes little is vfio-user's",
 		gveTx:     "a sender that sends little harms nobody",
 	},

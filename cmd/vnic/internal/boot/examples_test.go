@@ -117,7 +117,7 @@ func TestProgramRunsInAGuest(t *testing.T) {
 
 	// Guest 0 runs the first list, guest 1 the second. The example of devmem/kernel gets what it receives
 	// from a program that knows nothing of devmem, as its documentation has it. How many poll the results channel is
-	// said at the end: with two, messages stay unseen (guest-images/boot, openResults).
+	// said at the end: with two, messages stay unseen (internal/boot, openResults).
 	const script = `
 polls() {
 	n=0
