@@ -91,18 +91,18 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 	t.Run("prepared", func(t *testing.T) {
 		w := w.in(t)
 		send, recv := w.prepares(x)
-		testkit.OK(t, errors.Join(w.a.end.Prepare(t.Context(), send), w.b.end.Prepare(t.Context(), recv)))
-		testkit.ErrorIs(t, w.a.end.Prepare(t.Context(), send), syscall.EBUSY)
+		testkit.OK(t, errors.Join(Prepare(t.Context(), w.a.end, send), Prepare(t.Context(), w.b.end, recv)))
+		testkit.ErrorIs(t, Prepare(t.Context(), w.a.end, send), syscall.EBUSY)
 		w.end()
 	})
 	t.Run("accepting", func(t *testing.T) {
 		w := w.in(t)
 		_, recv := w.prepares(x)
-		testkit.OK(t, errors.Join(w.b.end.Prepare(t.Context(), recv), w.b.end.Listen(t.Context())))
-		if err := w.b.end.Listen(t.Context()); err == nil {
+		testkit.OK(t, errors.Join(Prepare(t.Context(), w.b.end, recv), Listen(t.Context(), w.b.end)))
+		if err := Listen(t.Context(), w.b.end); err == nil {
 			t.Error("a second Listen")
 		}
-		errs := start(t.Context(), w.b.end.Accept)
+		errs := start(t.Context(), at(w.b.end, Accept))
 		testkit.Eventually(t, "Accept", func() bool { return w.b.busy() == 1 })
 		w.finish()
 		testkit.ErrorIs(t, <-errs, errFinished, "accept")
@@ -112,8 +112,8 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 		w := w.in(t)
 		send, _ := w.prepares(x)
 		send.Remote = netip.AddrPortFrom(netip.MustParseAddr("10.118.110.99"), send.Remote.Port()) // nobody
-		testkit.OK(t, w.a.end.Prepare(t.Context(), send))
-		errs := start(t.Context(), w.a.end.Connect)
+		testkit.OK(t, Prepare(t.Context(), w.a.end, send))
+		errs := start(t.Context(), at(w.a.end, Connect))
 		testkit.Eventually(t, "Connect", func() bool { return w.a.busy() == 1 })
 		w.finish()
 		testkit.ErrorIs(t, <-errs, errFinished, "connect")
@@ -137,7 +137,7 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 				}
 			} else { // nobody sends
 				testkit.Eventually(t, "Receive", func() bool { return w.b.busy() == 1 })
-				testkit.OK(t, w.b.end.Finish(t.Context()))
+				testkit.OK(t, Finish(t.Context(), w.b.end))
 				w.finish()
 				testkit.ErrorIs(t, <-rerrs, errFinished, "receive")
 			}
@@ -149,12 +149,12 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 	t.Run("nothing", func(t *testing.T) {
 		w := w.in(t)
 		w.finish()
-		for what, err := range map[string]error{"listen": w.a.end.Listen(t.Context()),
-			"connect": w.a.end.Connect(t.Context()), "accept": w.a.end.Accept(t.Context())} {
+		for what, err := range map[string]error{"listen": Listen(t.Context(), w.a.end),
+			"connect": Connect(t.Context(), w.a.end), "accept": Accept(t.Context(), w.a.end)} {
 			testkit.ErrorIs(t, err, syscall.EINVAL, "%s of nothing", what)
 		}
-		testkit.ErrorIs(t, testkit.Err(w.a.end.Send(t.Context())), syscall.EINVAL)
-		testkit.Equal(t, "state", w.a.end.State(t.Context()), "no connection")
+		testkit.ErrorIs(t, testkit.Err(Send(t.Context(), w.a.end)), syscall.EINVAL)
+		testkit.Equal(t, "state", State(t.Context(), w.a.end), "no connection")
 	})
 }
 
@@ -179,15 +179,15 @@ func (g *guest) busy() int {
 func TestOrderOfCalls(t *testing.T) {
 	w := newWorld(t, options{})
 	send, recv := w.prepares(trial{mode: Devmem, size: 100000, seed: 9})
-	testkit.OK(t, errors.Join(w.a.end.Prepare(t.Context(), send), w.b.end.Prepare(t.Context(), recv)))
-	testkit.ErrorIs(t, testkit.Err(w.a.end.Send(t.Context())), syscall.ENOTCONN, "send before connect")
-	testkit.ErrorIs(t, w.b.end.Accept(t.Context()), syscall.EINVAL, "accept before listen")
-	testkit.OK(t, errors.Join(w.b.end.Listen(t.Context()), both(t.Context(), w.a.end.Connect, w.b.end.Accept)))
-	testkit.ErrorIs(t, testkit.Err(w.a.end.Receive(t.Context())), syscall.EINVAL, "receive by the sender")
-	testkit.ErrorIs(t, testkit.Err(w.b.end.Send(t.Context())), syscall.EINVAL, "send by the receiver")
+	testkit.OK(t, errors.Join(Prepare(t.Context(), w.a.end, send), Prepare(t.Context(), w.b.end, recv)))
+	testkit.ErrorIs(t, testkit.Err(Send(t.Context(), w.a.end)), syscall.ENOTCONN, "send before connect")
+	testkit.ErrorIs(t, Accept(t.Context(), w.b.end), syscall.EINVAL, "accept before listen")
+	testkit.OK(t, errors.Join(Listen(t.Context(), w.b.end), both(t.Context(), at(w.a.end, Connect), at(w.b.end, Accept))))
+	testkit.ErrorIs(t, testkit.Err(Receive(t.Context(), w.a.end)), syscall.EINVAL, "receive by the sender")
+	testkit.ErrorIs(t, testkit.Err(Send(t.Context(), w.b.end)), syscall.EINVAL, "send by the receiver")
 	w.moves()
 	w.check(recv, send.Seed)
-	testkit.ErrorIs(t, testkit.Err(w.a.end.Send(t.Context())), syscall.EALREADY, "send again")
+	testkit.ErrorIs(t, testkit.Err(Send(t.Context(), w.a.end)), syscall.EALREADY, "send again")
 	w.end()
 }
 
@@ -196,18 +196,18 @@ func TestOrderOfCalls(t *testing.T) {
 func TestAcceptTakesOnlyThePeer(t *testing.T) {
 	w := newWorld(t, options{})
 	send, recv := w.prepares(trial{mode: Devmem, size: 100000, seed: 9})
-	testkit.OK(t, errors.Join(w.a.end.Prepare(t.Context(), send), w.b.end.Prepare(t.Context(), recv),
-		w.b.end.Listen(t.Context())))
+	testkit.OK(t, errors.Join(Prepare(t.Context(), w.a.end, send), Prepare(t.Context(), w.b.end, recv),
+		Listen(t.Context(), w.b.end)))
 	c := testkit.Must(w.a.node.dev.Dial(t.Context(), netip.AddrPort{}, recv.Local))(t)
 	defer c.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	accepted := start(ctx, w.b.end.Accept)
+	accepted := start(ctx, at(w.b.end, Accept))
 	testkit.OK(t, c.SetReadDeadline(time.Now().Add(testkit.Patience)))
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.EOF) {
 		t.Errorf("the stranger: %v", err)
 	}
-	err := w.a.end.Connect(ctx)
+	err := Connect(ctx, w.a.end)
 	if err != nil {
 		cancel()
 	}
@@ -228,32 +228,32 @@ func TestPrepareLeavesNothingAfterAnError(t *testing.T) {
 	for _, x := range []struct {
 		name   string
 		want   error
-		change func(p *Prepare)
+		change func(p *PrepareArgs)
 	}{
-		{"mode", syscall.EINVAL, func(p *Prepare) { p.Mode = "teleport" }},
-		{"no bytes", syscall.EINVAL, func(p *Prepare) { p.Len = 0 }},
-		{"more bytes than buffer", syscall.EINVAL, func(p *Prepare) { p.Len = p.Bytes + 1 }},
-		{"no such GPU", syscall.ENODEV, func(p *Prepare) { p.GPU = 7 }},
-		{"GPU of A", syscall.ENODEV, func(p *Prepare) { p.GPU = 0 }},
-		{"negative GPU", syscall.EINVAL, func(p *Prepare) { p.GPU = -1 }},
-		{"offset", syscall.EINVAL, func(p *Prepare) { p.Off++ }},
-		{"size", syscall.EINVAL, func(p *Prepare) { p.Bytes++ }},
-		{"beyond the GPU", syscall.EINVAL, func(p *Prepare) { p.Off = 16 << 20 }},
-		{"around the end", syscall.EINVAL, func(p *Prepare) { p.Off = ^uint64(0) &^ 4095 }},
-		{"no address", syscall.EINVAL, func(p *Prepare) { p.Local = netip.AddrPort{} }},
-		{"two families", syscall.EINVAL, func(p *Prepare) { p.Remote = netip.AddrPortFrom(w.a.v6, 1) }},
-		{"stall", syscall.EINVAL, func(p *Prepare) { p.StallSeconds = -1 }},
-		{"no queue", syscall.EINVAL, func(p *Prepare) { p.Queues = nil }},
-		{"queue 0", syscall.ERANGE, func(p *Prepare) { p.Queues = []int{0} }},
-		{"no such queue", syscall.EINVAL, func(p *Prepare) { p.Queues = []int{1, 9} }},
-		{"negative queue", syscall.EINVAL, func(p *Prepare) { p.Queues = []int{-1} }},
-		{"queue bound", syscall.EEXIST, func(p *Prepare) { p.Queues = []int{1, 2} }},
-		{"pool beyond the GPU", syscall.EINVAL, func(p *Prepare) { p.PoolOff = 16 << 20 }},
-		{"pool in the data", syscall.EINVAL, func(p *Prepare) { p.PoolOff = p.Off }},
-		{"no pool", syscall.EINVAL, func(p *Prepare) { p.PoolBytes = 0 }},
-		{"pool too small", syscall.ENOSPC, func(p *Prepare) { p.PoolBytes = 4096 }},
-		{"pool of another binding", syscall.EBUSY, func(p *Prepare) { p.PoolOff = 4 << 20 }},
-		{"rules full", errAny, func(p *Prepare) {
+		{"mode", syscall.EINVAL, func(p *PrepareArgs) { p.Mode = "teleport" }},
+		{"no bytes", syscall.EINVAL, func(p *PrepareArgs) { p.Len = 0 }},
+		{"more bytes than buffer", syscall.EINVAL, func(p *PrepareArgs) { p.Len = p.Bytes + 1 }},
+		{"no such GPU", syscall.ENODEV, func(p *PrepareArgs) { p.GPU = 7 }},
+		{"GPU of A", syscall.ENODEV, func(p *PrepareArgs) { p.GPU = 0 }},
+		{"negative GPU", syscall.EINVAL, func(p *PrepareArgs) { p.GPU = -1 }},
+		{"offset", syscall.EINVAL, func(p *PrepareArgs) { p.Off++ }},
+		{"size", syscall.EINVAL, func(p *PrepareArgs) { p.Bytes++ }},
+		{"beyond the GPU", syscall.EINVAL, func(p *PrepareArgs) { p.Off = 16 << 20 }},
+		{"around the end", syscall.EINVAL, func(p *PrepareArgs) { p.Off = ^uint64(0) &^ 4095 }},
+		{"no address", syscall.EINVAL, func(p *PrepareArgs) { p.Local = netip.AddrPort{} }},
+		{"two families", syscall.EINVAL, func(p *PrepareArgs) { p.Remote = netip.AddrPortFrom(w.a.v6, 1) }},
+		{"stall", syscall.EINVAL, func(p *PrepareArgs) { p.StallSeconds = -1 }},
+		{"no queue", syscall.EINVAL, func(p *PrepareArgs) { p.Queues = nil }},
+		{"queue 0", syscall.ERANGE, func(p *PrepareArgs) { p.Queues = []int{0} }},
+		{"no such queue", syscall.EINVAL, func(p *PrepareArgs) { p.Queues = []int{1, 9} }},
+		{"negative queue", syscall.EINVAL, func(p *PrepareArgs) { p.Queues = []int{-1} }},
+		{"queue bound", syscall.EEXIST, func(p *PrepareArgs) { p.Queues = []int{1, 2} }},
+		{"pool beyond the GPU", syscall.EINVAL, func(p *PrepareArgs) { p.PoolOff = 16 << 20 }},
+		{"pool in the data", syscall.EINVAL, func(p *PrepareArgs) { p.PoolOff = p.Off }},
+		{"no pool", syscall.EINVAL, func(p *PrepareArgs) { p.PoolBytes = 0 }},
+		{"pool too small", syscall.ENOSPC, func(p *PrepareArgs) { p.PoolBytes = 4096 }},
+		{"pool of another binding", syscall.EBUSY, func(p *PrepareArgs) { p.PoolOff = 4 << 20 }},
+		{"rules full", errAny, func(p *PrepareArgs) {
 			for i := 0; ; i++ {
 				f := devmem.Flow{Dst: netip.AddrPortFrom(w.b.v4, uint16(10000+i)), Queue: 1}
 				id, err := w.b.node.dev.AddFlow(f)
@@ -269,7 +269,7 @@ func TestPrepareLeavesNothingAfterAnError(t *testing.T) {
 			p.Queues = []int{1}
 			x.change(&p)
 			before := w.b.holds()
-			if err := w.b.end.Prepare(t.Context(), p); err == nil || x.want != errAny && !errors.Is(err, x.want) {
+			if err := Prepare(t.Context(), w.b.end, p); err == nil || x.want != errAny && !errors.Is(err, x.want) {
 				t.Errorf("%v, want %v", err, x.want)
 			}
 			testkit.Equal(t, "left in the NIC", w.b.holds(), before)
@@ -283,16 +283,16 @@ func TestPrepareLeavesNothingAfterAnError(t *testing.T) {
 		before := w.b.holds()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		testkit.ErrorIs(t, w.b.end.Prepare(ctx, p), context.Canceled)
+		testkit.ErrorIs(t, Prepare(ctx, w.b.end, p), context.Canceled)
 		for range 20 { // in the middle, wherever that is
 			ctx, cancel := context.WithCancel(t.Context())
-			errs := start(ctx, func(ctx context.Context) error { return w.b.end.Prepare(ctx, p) })
+			errs := start(ctx, func(ctx context.Context) error { return Prepare(ctx, w.b.end, p) })
 			testkit.Eventually(t, "Prepare", func() bool { return w.b.busy() > 0 || len(errs) > 0 })
 			cancel()
 			if err := <-errs; err != nil && !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
-			testkit.OK(t, w.b.end.Finish(t.Context()))
+			testkit.OK(t, Finish(t.Context(), w.b.end))
 			if after := w.b.holds(); after != before {
 				t.Fatalf("left in the NIC: %s, before: %s", after, before)
 			}

@@ -113,7 +113,7 @@ func TestStallIsAnError(t *testing.T) {
 		testkit.ErrorSays(t, err, "no progress for", "ESTABLISHED", "snd{", "rcv{", " of 4194304 bytes")
 	}
 	for _, g := range []*guest{w.a, w.b} { // the State of a connection that has stalled is there until Finish
-		if s := g.end.State(t.Context()); !strings.Contains(s, "snd{") {
+		if s := State(t.Context(), g.end); !strings.Contains(s, "snd{") {
 			t.Errorf("state %q", s)
 		}
 	}

@@ -30,9 +30,3 @@ func complaints(log string) (lines []string) {
 	}
 	return lines
 }
-
-// Complaints is Node.Complaints.
-func (r Remote) Complaints(ctx context.Context) (lines []string, err error) {
-	err = r.call(ctx, OpComplaints, &lines)
-	return lines, err
-}

@@ -45,27 +45,15 @@ type guest struct {
 	drv  *driver.NIC
 	node *Node
 	new  string // what it holds when nothing is prepared
-	end  end    // node, or what stands for it
+	end  Guest  // node, or what stands for it
 	v4   netip.Addr
 	v6   netip.Addr
 }
 
-// end is a Node or a Remote.
-type end interface {
-	Prepare(ctx context.Context, p Prepare) error
-	Listen(ctx context.Context) error
-	Connect(ctx context.Context) error
-	Accept(ctx context.Context) error
-	Receive(ctx context.Context) (Result, error)
-	Send(ctx context.Context) (Result, error)
-	State(ctx context.Context) string
-	Finish(ctx context.Context) error
+// at is an operation of a Guest.
+func at(g Guest, op func(context.Context, Guest) error) func(context.Context) error {
+	return func(ctx context.Context) error { return op(ctx, g) }
 }
-
-var (
-	_ end = (*Node)(nil)
-	_ end = Remote{}
-)
 
 func newWorld(t testing.TB, o options) *world {
 	t.Helper()
@@ -123,7 +111,7 @@ type trial struct {
 const dataOff = 8 << 20 // of the data in each GPU; the pool lies below
 
 // prepares says what both ends prepare.
-func (w *world) prepares(x trial) (send, recv Prepare) {
+func (w *world) prepares(x trial) (send, recv PrepareArgs) {
 	port := uint16(w.ports.Add(1))
 	from, to := netip.AddrPortFrom(w.a.v4, port), netip.AddrPortFrom(w.b.v4, port)
 	if x.v6 {
@@ -132,28 +120,28 @@ func (w *world) prepares(x trial) (send, recv Prepare) {
 	x.pages = cmp.Or(x.pages, 1024)
 	x.queue = cmp.Or(x.queue, 1)
 	whole := (x.size + 4095) &^ 4095
-	send = Prepare{Mode: x.mode, Send: true, GPU: 0, Off: dataOff, Bytes: whole, Len: x.size, Seed: x.seed, Local: from,
+	send = PrepareArgs{Mode: x.mode, Send: true, GPU: 0, Off: dataOff, Bytes: whole, Len: x.size, Seed: x.seed, Local: from,
 		Remote:       to,
 		StallSeconds: x.stall}
-	recv = Prepare{Mode: x.mode, GPU: 1, Off: dataOff, Bytes: whole, Len: x.size, Seed: ^x.seed, Local: to, Remote: from,
+	recv = PrepareArgs{Mode: x.mode, GPU: 1, Off: dataOff, Bytes: whole, Len: x.size, Seed: ^x.seed, Local: to, Remote: from,
 		PoolBytes: x.pages << 12, Queues: []int{x.queue}, Hold: x.hold, StallSeconds: x.stall}
 	return send, recv
 }
 
 // connect prepares and connects both ends.
-func (w *world) connect(ctx context.Context, send, recv Prepare) error {
-	if err := both(ctx, func(ctx context.Context) error { return w.a.end.Prepare(ctx, send) },
-		func(ctx context.Context) error { return w.b.end.Prepare(ctx, recv) }); err != nil {
+func (w *world) connect(ctx context.Context, send, recv PrepareArgs) error {
+	if err := both(ctx, func(ctx context.Context) error { return Prepare(ctx, w.a.end, send) },
+		func(ctx context.Context) error { return Prepare(ctx, w.b.end, recv) }); err != nil {
 		return err
 	}
-	if err := w.b.end.Listen(ctx); err != nil {
+	if err := Listen(ctx, w.b.end); err != nil {
 		return err
 	}
-	return both(ctx, w.a.end.Connect, w.b.end.Accept)
+	return both(ctx, at(w.a.end, Connect), at(w.b.end, Accept))
 }
 
-func (g *guest) send(ctx context.Context) error    { return testkit.Err(g.end.Send(ctx)) }
-func (g *guest) receive(ctx context.Context) error { return testkit.Err(g.end.Receive(ctx)) }
+func (g *guest) send(ctx context.Context) error    { return testkit.Err(Send(ctx, g.end)) }
+func (g *guest) receive(ctx context.Context) error { return testkit.Err(Receive(ctx, g.end)) }
 
 // moves sends and receives what must arrive.
 func (w *world) moves() {
@@ -163,14 +151,14 @@ func (w *world) moves() {
 
 // move sends and receives.
 func (w *world) move(ctx context.Context) (ra, rb Result, err error) {
-	err = both(ctx, func(ctx context.Context) (err error) { ra, err = w.a.end.Send(ctx); return err },
-		func(ctx context.Context) (err error) { rb, err = w.b.end.Receive(ctx); return err })
+	err = both(ctx, func(ctx context.Context) (err error) { ra, err = Send(ctx, w.a.end); return err },
+		func(ctx context.Context) (err error) { rb, err = Receive(ctx, w.b.end); return err })
 	return ra, rb, err
 }
 
 func (w *world) finish() {
 	w.t.Helper()
-	testkit.OK(w.t, errors.Join(w.a.end.Finish(w.t.Context()), w.b.end.Finish(w.t.Context())))
+	testkit.OK(w.t, errors.Join(Finish(w.t.Context(), w.a.end), Finish(w.t.Context(), w.b.end)))
 }
 
 // end finishes both ends, of which nothing is left.
@@ -188,7 +176,7 @@ func (w *world) run(x trial) (ra, rb Result) {
 	testkit.OK(w.t, w.connect(w.t.Context(), send, recv))
 	ra, rb, err := w.move(w.t.Context())
 	if err != nil {
-		w.t.Fatalf("%v\n  A %s\n  B %s", err, w.a.end.State(w.t.Context()), w.b.end.State(w.t.Context()))
+		w.t.Fatalf("%v\n  A %s\n  B %s", err, State(w.t.Context(), w.a.end), State(w.t.Context(), w.b.end))
 	}
 	w.check(recv, send.Seed)
 	if ra.Bytes != x.size || rb.Bytes != x.size {
@@ -199,7 +187,7 @@ func (w *world) run(x trial) (ra, rb Result) {
 }
 
 // check compares the destination with the pattern, and what lies behind it with the poison.
-func (w *world) check(p Prepare, seed uint64) {
+func (w *world) check(p PrepareArgs, seed uint64) {
 	w.t.Helper()
 	got := w.b.ram[p.Off:][:p.Bytes]
 	want := make([]byte, p.Bytes)

@@ -117,9 +117,9 @@ func TestLinearFragments(t *testing.T) {
 			used := 0
 			for round := range uint64(3) {
 				const size = 3<<20 + 99
-				send := Prepare{Mode: Devmem, Send: true, Off: dataOff, Bytes: 4 << 20, Len: size, Seed: round, Local: from,
+				send := PrepareArgs{Mode: Devmem, Send: true, Off: dataOff, Bytes: 4 << 20, Len: size, Seed: round, Local: from,
 					Remote: to}
-				recv := Prepare{Mode: Devmem, Off: dataOff, Bytes: 4 << 20, Len: size, Seed: ^round, Local: to, Remote: from,
+				recv := PrepareArgs{Mode: Devmem, Off: dataOff, Bytes: 4 << 20, Len: size, Seed: ^round, Local: to, Remote: from,
 					PoolBytes: 4 << 20, Queues: []int{2}}
 				testkit.OK(t, w.connect(t.Context(), send, recv))
 				_, rb, err := w.move(t.Context())

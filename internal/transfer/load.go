@@ -31,6 +31,7 @@ type Source struct {
 	Timeout     time.Duration `json:"timeout"` // nanoseconds; 0: the loader's
 	Retry       time.Duration `json:"retry"`   // likewise
 	Copy        bool          `json:"copy,omitempty"`
+	Tensors     bool          `json:"tensors,omitempty"` // the file is one of safetensors, whose header is read
 }
 
 // HostAddr is where a host is.
@@ -49,8 +50,8 @@ type SourceInfo struct {
 	Data    uint64          `json:"data,omitempty"`    // of tensors: where in the file they begin
 }
 
-// Load is what is to be done with an open Source.
-type Load struct {
+// LoadArgs say what is to be done with an open Source.
+type LoadArgs struct {
 	// Records, if it is not 0, is the size of records, which a consumer takes in batches; else [Off, Off+Len) of the file
 	// is brought to Mem of the data, which is as large.
 	Records uint64        `json:"records,omitempty"`
@@ -82,8 +83,8 @@ type source struct {
 	tensors *loader.Safetensors
 }
 
-// OpenSource asks the server for the file. Tensors says that it is one of safetensors, whose header is read.
-func (n *Node) OpenSource(ctx context.Context, s Source, tensors bool) (info SourceInfo, err error) {
+// OpenSource asks the server for the file.
+func (n *Node) OpenSource(ctx context.Context, s Source) (info SourceInfo, err error) {
 	n.opening.Lock()
 	defer n.opening.Unlock()
 	if n.source != nil {
@@ -109,7 +110,7 @@ func (n *Node) OpenSource(ctx context.Context, s Source, tensors bool) (info Sou
 		return info, err
 	}
 	info = SourceInfo{URL: x.URL(), Size: x.Size(), ETag: x.ETag()}
-	if tensors {
+	if s.Tensors {
 		if x.tensors, err = x.Safetensors(ctx); err != nil {
 			return info, err
 		}
@@ -162,7 +163,7 @@ func (n *Node) resolver(s *Source) func(ctx context.Context, host string) ([]net
 }
 
 // Load brings a file, or a part of one, to the GPU's memory, and ends early when ctx does or CloseSource comes.
-func (n *Node) Load(ctx context.Context, l Load) (r LoadResult, err error) {
+func (n *Node) Load(ctx context.Context, l LoadArgs) (r LoadResult, err error) {
 	n.opening.Lock()
 	s := n.source
 	n.opening.Unlock()
@@ -192,7 +193,7 @@ func (n *Node) Load(ctx context.Context, l Load) (r LoadResult, err error) {
 }
 
 // consume takes batches as a training loop does, and needs a time for each.
-func (s *source) consume(ctx context.Context, l *Load, r *LoadResult) error {
+func (s *source) consume(ctx context.Context, l *LoadArgs, r *LoadResult) error {
 	batches, err := s.Records(ctx, loader.RecordsConfig{Buffer: s.data, Off: l.Mem, Skip: l.Skip, RecordSize: l.Records,
 		Batch: l.Batch, Depth: l.Depth})
 	if err != nil {

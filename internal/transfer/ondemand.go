@@ -378,26 +378,3 @@ func idleWake() time.Duration {
 	slices.Sort(late)
 	return late[sleeps*99/100]
 }
-
-// StartStorm is Node.StartStorm.
-func (r Remote) StartStorm(ctx context.Context, s Storm) error {
-	return r.Agent.Call(ctx, OpStartStorm, struct {
-		which
-		Storm
-	}{which{r.Node}, s}, nil)
-}
-
-// EndStorm is Node.EndStorm.
-func (r Remote) EndStorm(ctx context.Context) error { return r.call(ctx, OpEndStorm, nil) }
-
-// ODP is Node.ODP.
-func (r Remote) ODP(ctx context.Context) (s ODPStats, err error) {
-	err = r.call(ctx, OpODP, &s)
-	return s, err
-}
-
-// DigestODP is Node.DigestODP.
-func (r Remote) DigestODP(ctx context.Context) (d Digest, err error) {
-	err = r.call(ctx, OpDigestODP, &d)
-	return d, err
-}

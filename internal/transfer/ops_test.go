@@ -38,7 +38,7 @@ func init() {
 func (g *guest) remote(t *testing.T, name string) (Remote, *host) {
 	t.Helper()
 	node := g.node
-	h := &host{open: func(_ context.Context, s Setup) (*Node, SetupResult, error) {
+	h := &host{open: func(_ context.Context, s SetupArgs) (*Node, SetupResult, error) {
 		if len(s.Addrs) == 0 {
 			return nil, SetupResult{}, errors.New("no address")
 		}
@@ -78,22 +78,22 @@ func TestRemoteGuests(t *testing.T) {
 		ctx := t.Context()
 
 		send, _ := w.prepares(trial{mode: Devmem, size: 1 << 20})
-		testkit.ErrorSays(t, ra.Prepare(ctx, send), OpSetup)
-		testkit.ErrorSays(t, ra.Finish(ctx), OpSetup)
-		if s := ra.State(ctx); !strings.HasPrefix(s, "unknown: ") {
+		testkit.ErrorSays(t, Prepare(ctx, ra, send), opSetup)
+		testkit.ErrorSays(t, Finish(ctx, ra), opSetup)
+		if s := State(ctx, ra); !strings.HasPrefix(s, "unknown: ") {
 			t.Errorf("state %q", s)
 		}
-		testkit.ErrorSays(t, testkit.Err(ra.Setup(ctx, Setup{})), "no address")
+		testkit.ErrorSays(t, testkit.Err(ra.Setup(ctx, SetupArgs{})), "no address")
 		for _, x := range []struct {
 			r Remote
 			g *guest
 		}{{ra, w.a}, {rb, w.b}} {
-			res, err := x.r.Setup(ctx, Setup{Addrs: []netip.Prefix{netip.PrefixFrom(x.g.v4, 24)}, MTU: 1500, QueuePairs: 2,
+			res, err := x.r.Setup(ctx, SetupArgs{Addrs: []netip.Prefix{netip.PrefixFrom(x.g.v4, 24)}, MTU: 1500, QueuePairs: 2,
 				Loss: LinkLoss})
 			if err != nil || res.MAC != x.g.drv.MAC().String() || len(res.GPUs) != 1 || res.GPUs[0].Size != x.g.gpu.Size() {
 				t.Fatalf("%+v, %v", res, err)
 			}
-			_, err = x.r.Setup(ctx, Setup{Addrs: []netip.Prefix{netip.PrefixFrom(x.g.v4, 24)}})
+			_, err = x.r.Setup(ctx, SetupArgs{Addrs: []netip.Prefix{netip.PrefixFrom(x.g.v4, 24)}})
 			testkit.ErrorSays(t, err, "set up already")
 		}
 		for _, mode := range modes {
@@ -101,7 +101,7 @@ func TestRemoteGuests(t *testing.T) {
 				w.run(trial{mode: mode, size: size, v6: size > 1, seed: size})
 			}
 		}
-		testkit.ErrorSays(t, ra.Prepare(ctx, Prepare{Mode: "none"}), "neither")
+		testkit.ErrorSays(t, Prepare(ctx, ra, PrepareArgs{Mode: "none"}), "neither")
 
 		// A host that gives up: its calls return at once, the guests' go on for a moment, Finish waits for them.
 		for range 5 {
@@ -110,11 +110,11 @@ func TestRemoteGuests(t *testing.T) {
 			part, cancel := context.WithCancel(ctx)
 			done := start(part, func(ctx context.Context) error { return both(ctx, w.a.send, w.b.receive) })
 			testkit.Eventually(t, "operations", func() bool { return w.a.busy() > 0 && w.b.busy() > 0 })
-			if s := rb.State(ctx); !strings.Contains(s, "ESTABLISHED") {
+			if s := State(ctx, rb); !strings.Contains(s, "ESTABLISHED") {
 				t.Errorf("state %q", s)
 			}
 			testkit.Eventually(t, "all 128 pages are held by the one connection", func() bool {
-				list := testkit.Must(rb.Holders(ctx))(t)
+				list := testkit.Must(Holders(ctx, rb))(t)
 				return len(list) == 1 && list[0].Tokens == 128 && list[0].Local.Addr() == w.b.v4
 			})
 			cancel()
@@ -124,7 +124,7 @@ func TestRemoteGuests(t *testing.T) {
 		for range 5 { // and while it prepares
 			send, _ = w.prepares(trial{mode: Devmem, size: 4 << 20})
 			part, cancel := context.WithCancel(ctx)
-			done := start(part, func(ctx context.Context) error { return ra.Prepare(ctx, send) })
+			done := start(part, func(ctx context.Context) error { return Prepare(ctx, ra, send) })
 			testkit.Eventually(t, "Prepare", func() bool { return w.a.busy() > 0 || len(done) > 0 })
 			cancel()
 			<-done
@@ -141,13 +141,13 @@ func TestRemoteGuests(t *testing.T) {
 }
 
 func TestOpsWithoutNIC(t *testing.T) {
-	h := &host{open: func(context.Context, Setup) (*Node, SetupResult, error) {
+	h := &host{open: func(context.Context, SetupArgs) (*Node, SetupResult, error) {
 		return nil, SetupResult{}, errors.New("no NIC")
 	}}
-	testkit.ErrorSays(t, testkit.Err(h.opSetup(t.Context(), json.RawMessage(`{"addrs":["10.0.0.1/24"]}`))), "no NIC")
-	testkit.ErrorSays(t, testkit.Err(h.opSetup(t.Context(), json.RawMessage(`[`))), "unexpected end of JSON input")
-	testkit.ErrorSays(t, testkit.Err(h.ops()[OpPrepare](t.Context(), nil)), OpSetup)
-	testkit.Must(h.opClose(t.Context(), nil))(t)
+	testkit.ErrorSays(t, testkit.Err(h.setUp(t.Context(), json.RawMessage(`{"addrs":["10.0.0.1/24"]}`))), "no NIC")
+	testkit.ErrorSays(t, testkit.Err(h.setUp(t.Context(), json.RawMessage(`[`))), "unexpected end of JSON input")
+	testkit.ErrorSays(t, testkit.Err(h.ops()["transfer.prepare"](t.Context(), nil)), opSetup)
+	testkit.Must(h.closeNode(t.Context(), nil))(t)
 }
 
 // Nodes of one NIC transfer at the same time, each what it was told to; one is set up, and closed, without the other.
@@ -159,9 +159,9 @@ func TestNodesOfOneNIC(t *testing.T) {
 	a, b := [2]Remote{ra, {Agent: ra.Agent, Node: 7}}, [2]Remote{rb, {Agent: rb.Agent, Node: 7}}
 	for i := range a {
 		for g, r := range map[*guest]Remote{w.a: a[i], w.b: b[i]} {
-			res := testkit.Must(r.Setup(ctx, Setup{Interface: "nic", Addrs: []netip.Prefix{netip.PrefixFrom(g.v4, 24)}}))(t)
+			res := testkit.Must(r.Setup(ctx, SetupArgs{Interface: "nic", Addrs: []netip.Prefix{netip.PrefixFrom(g.v4, 24)}}))(t)
 			testkit.Equal(t, "MAC", res.MAC, g.drv.MAC().String())
-			testkit.ErrorSays(t, testkit.Err(r.Setup(ctx, Setup{})), "set up already")
+			testkit.ErrorSays(t, testkit.Err(r.Setup(ctx, SetupArgs{})), "set up already")
 		}
 	}
 	// The first goes on while the second comes and goes, there and back.
@@ -175,18 +175,18 @@ func TestNodesOfOneNIC(t *testing.T) {
 	back, there := w.prepares(trial{mode: Copy, size: 1 << 20, seed: 2})
 	back.GPU, back.Off, there.GPU, there.Off = there.GPU, 14<<20, back.GPU, 14<<20
 	back.Local, back.Remote, there.Local, there.Remote = there.Local, there.Remote, back.Local, back.Remote
-	testkit.OK(t, errors.Join(b[1].Prepare(ctx, back), a[1].Prepare(ctx, there), a[1].Listen(ctx)))
-	testkit.OK(t, both(ctx, b[1].Connect, a[1].Accept))
-	testkit.OK(t, both(ctx, func(ctx context.Context) error { return testkit.Err(b[1].Send(ctx)) },
-		func(ctx context.Context) error { return testkit.Err(a[1].Receive(ctx)) }))
-	testkit.OK(t, errors.Join(a[1].Finish(ctx), b[1].Finish(ctx)))
+	testkit.OK(t, errors.Join(Prepare(ctx, b[1], back), Prepare(ctx, a[1], there), Listen(ctx, a[1])))
+	testkit.OK(t, both(ctx, at(b[1], Connect), at(a[1], Accept)))
+	testkit.OK(t, both(ctx, func(ctx context.Context) error { return testkit.Err(Send(ctx, b[1])) },
+		func(ctx context.Context) error { return testkit.Err(Receive(ctx, a[1])) }))
+	testkit.OK(t, errors.Join(Finish(ctx, a[1]), Finish(ctx, b[1])))
 	testkit.Equal(t, "ends of the first", len(first), 0)
 	cancel()
 	testkit.ErrorIs(t, <-first, context.Canceled)
 	w.finish()
 
 	testkit.OK(t, errors.Join(a[1].Close(ctx), b[1].Close(ctx)))
-	testkit.ErrorSays(t, a[1].Listen(ctx), OpSetup)
+	testkit.ErrorSays(t, Listen(ctx, a[1]), opSetup)
 	testkit.Equal(t, "the first's NIC", w.a.drv.Err(), nil)
 	testkit.OK(t, errors.Join(a[0].Close(ctx), b[0].Close(ctx)))
 	testkit.Equal(t, "NICs that are open", len(hb.first)+len(hb.nodes), 0)

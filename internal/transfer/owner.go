@@ -218,26 +218,3 @@ func (n *Node) ReadODP(_ context.Context, b Bytes) (Bytes, error) {
 	b.Data = o.memory[b.Off : b.Off+b.Len]
 	return b, nil
 }
-
-// KillOwner is Node.KillOwner.
-func (r Remote) KillOwner(ctx context.Context) (k Killed, err error) {
-	err = r.call(ctx, OpKillOwner, &k)
-	return k, err
-}
-
-// BreakPage is Node.BreakPage.
-func (r Remote) BreakPage(ctx context.Context, p Page) error {
-	return r.Agent.Call(ctx, OpBreakPage, struct {
-		which
-		Page
-	}{which{r.Node}, p}, nil)
-}
-
-// ReadODP is Node.ReadODP.
-func (r Remote) ReadODP(ctx context.Context, b Bytes) (res Bytes, err error) {
-	err = r.Agent.Call(ctx, OpReadODP, struct {
-		which
-		Bytes
-	}{which{r.Node}, b}, &res)
-	return res, err
-}

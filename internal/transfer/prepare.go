@@ -12,7 +12,7 @@ import (
 )
 
 // Prepare registers, binds, fills and poisons what the transfer needs. After an error nothing of that is left.
-func (n *Node) Prepare(ctx context.Context, p Prepare) error {
+func (n *Node) Prepare(ctx context.Context, p PrepareArgs) error {
 	if err := errors.Join(ctx.Err(), p.check()); err != nil {
 		return fmt.Errorf("prepare: %w", err)
 	}

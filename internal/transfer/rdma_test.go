@@ -192,26 +192,26 @@ func TestRDMABehindAgents(t *testing.T) {
 	b, _ := w.b.remote(t, "rdma b")
 	ctx := t.Context()
 	for r, g := range map[*Remote]*guest{&a: w.a, &b: w.b} {
-		testkit.Must(r.Setup(ctx, Setup{Addrs: []netip.Prefix{netip.PrefixFrom(g.v4, 24)}}))(t)
+		testkit.Must(r.Setup(ctx, SetupArgs{Addrs: []netip.Prefix{netip.PrefixFrom(g.v4, 24)}}))(t)
 	}
 	const size = 1 << 20
 	asks, offers := w.rdmaEnds(RDMA{Memory: MemoryRAM, QPs: 2, Depth: 4, Data: Area{dataOff, size}})
-	testkit.Equal(t, "window", testkit.Must(b.OpenRDMA(ctx, offers))(t).Window, ramPieces*ramPiece)
-	testkit.OK(t, testkit.Err(a.OpenRDMA(ctx, asks)))
-	testkit.OK(t, both(ctx, func(ctx context.Context) error { return testkit.Err(a.ConnectRDMA(ctx)) },
-		func(ctx context.Context) error { return testkit.Err(b.ConnectRDMA(ctx)) }))
+	testkit.Equal(t, "window", testkit.Must(OpenRDMA(ctx, b, offers))(t).Window, ramPieces*ramPiece)
+	testkit.OK(t, testkit.Err(OpenRDMA(ctx, a, asks)))
+	testkit.OK(t, both(ctx, func(ctx context.Context) error { return testkit.Err(ConnectRDMA(ctx, a)) },
+		func(ctx context.Context) error { return testkit.Err(ConnectRDMA(ctx, b)) }))
 	gpumem.FillAt(w.a.ram[dataOff:][:size], 9, 0)
-	testkit.OK(t, a.StageRDMA(ctx, RDMAStage{Len: size}))
-	res := testkit.Must(a.MoveRDMA(ctx, RDMAMove{Len: size, Block: 4096}))(t)
+	testkit.OK(t, StageRDMA(ctx, a, RDMAStage{Len: size}))
+	res := testkit.Must(MoveRDMA(ctx, a, RDMAMove{Len: size, Block: 4096}))(t)
 	testkit.Equal(t, "bytes", res.Bytes, size)
-	testkit.OK(t, b.StageRDMA(ctx, RDMAStage{Len: size, Back: true}))
+	testkit.OK(t, StageRDMA(ctx, b, RDMAStage{Len: size, Back: true}))
 	if !bytes.Equal(w.a.ram[dataOff:][:size], w.b.ram[dataOff:][:size]) {
 		t.Error("what was moved is not what it was")
 	}
-	cpu := testkit.Must(b.CPUTime(ctx))(t)
+	cpu := testkit.Must(CPUTime(ctx, b))(t)
 	if cpu.User+cpu.System == 0 {
 		t.Errorf("%+v", cpu)
 	}
-	testkit.OK(t, a.CloseRDMA(ctx))
-	testkit.OK(t, b.CloseRDMA(ctx))
+	testkit.OK(t, CloseRDMA(ctx, a))
+	testkit.OK(t, CloseRDMA(ctx, b))
 }

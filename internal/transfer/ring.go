@@ -45,8 +45,8 @@ const (
 	Broadcast     = "broadcast"
 )
 
-// Collective is an operation of all ranks.
-type Collective struct {
+// CollectiveArgs are an operation of all ranks.
+type CollectiveArgs struct {
 	Op    string      `json:"op"`
 	Type  devmem.Type `json:"type"`
 	Off   uint64      `json:"off"` // in Rank.Data
@@ -159,7 +159,7 @@ func (m *member) close() error {
 }
 
 // Collective does an operation, which ends early when ctx does or Leave comes.
-func (n *Node) Collective(ctx context.Context, c Collective) (res CollectiveResult, err error) {
+func (n *Node) Collective(ctx context.Context, c CollectiveArgs) (res CollectiveResult, err error) {
 	n.mu.Lock()
 	m := n.member
 	n.mu.Unlock()
@@ -206,7 +206,7 @@ func (n *Node) Collective(ctx context.Context, c Collective) (res CollectiveResu
 	return res, err
 }
 
-func (m *member) operation(c Collective) (func(ctx context.Context) error, error) {
+func (m *member) operation(c CollectiveArgs) (func(ctx context.Context) error, error) {
 	if m.all != nil {
 		switch c.Op {
 		case AllReduce:

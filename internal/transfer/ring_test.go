@@ -45,15 +45,15 @@ func TestCollectives(t *testing.T) {
 	}
 	ctx := t.Context()
 	for i, r := range remotes {
-		testkit.Must(r.Setup(ctx, Setup{Addrs: []netip.Prefix{netip.PrefixFrom(guests[i].v4, 24)}}))(t)
+		testkit.Must(r.Setup(ctx, SetupArgs{Addrs: []netip.Prefix{netip.PrefixFrom(guests[i].v4, 24)}}))(t)
 	}
-	testkit.ErrorIs(t, testkit.Err(w.a.node.Collective(ctx, Collective{Op: AllReduce})), syscall.EINVAL)
+	testkit.ErrorIs(t, testkit.Err(w.a.node.Collective(ctx, CollectiveArgs{Op: AllReduce})), syscall.EINVAL)
 	var ranks [2]Rank
 	for range 2 { // Leave gives all back
 		ranks = w.ranks() // a connection's ports stay in use for a minute (TIME_WAIT)
-		both(func(i int, r Remote) error { return r.Join(ctx, ranks[i]) })
+		both(func(i int, r Remote) error { return Join(ctx, r, ranks[i]) })
 		testkit.ErrorIs(t, w.a.node.Join(ctx, ranks[0]), syscall.EALREADY)
-		testkit.ErrorIs(t, testkit.Err(w.a.node.Collective(ctx, Collective{Op: "scan"})), syscall.EINVAL)
+		testkit.ErrorIs(t, testkit.Err(w.a.node.Collective(ctx, CollectiveArgs{Op: "scan"})), syscall.EINVAL)
 		const count = 1000 // 0 to 999 at a, 10,000 times as many at b
 		for _, c := range []struct {
 			op   string
@@ -71,7 +71,7 @@ func TestCollectives(t *testing.T) {
 				}
 			}
 			both(func(_ int, r Remote) error {
-				res, err := r.Collective(ctx, Collective{Op: c.op, Type: devmem.Int32, Count: count, Root: 1})
+				res, err := Collective(ctx, r, CollectiveArgs{Op: c.op, Type: devmem.Int32, Count: count, Root: 1})
 				if err == nil && (res.Stats.Sent+res.Stats.Received == 0 || res.Stats.Linear > 0 || res.Seconds <= 0) {
 					t.Errorf("%s: %+v", c.op, res)
 				}
@@ -89,8 +89,8 @@ func TestCollectives(t *testing.T) {
 				}
 			}
 		}
-		both(func(_ int, r Remote) error { return r.Leave(ctx) })
-		both(func(_ int, r Remote) error { return r.Leave(ctx) })
+		both(func(_ int, r Remote) error { return Leave(ctx, r) })
+		both(func(_ int, r Remote) error { return Leave(ctx, r) })
 	}
 	bad := ranks[0]
 	bad.Scratch.Off++
@@ -115,7 +115,7 @@ func TestRingEnds(t *testing.T) {
 	testkit.OK(t, <-joined)
 	done := make(chan error, 1)
 	go func() {
-		_, err := w.a.node.Collective(t.Context(), Collective{Op: AllReduce, Type: devmem.Float32, Count: 1e6})
+		_, err := w.a.node.Collective(t.Context(), CollectiveArgs{Op: AllReduce, Type: devmem.Float32, Count: 1e6})
 		done <- err
 	}()
 	testkit.Eventually(t, "it sends", func() bool { return w.a.node.dev.Stats().TxDevmemBytes > 0 })

@@ -16,7 +16,7 @@ var errFinished = fmt.Errorf("the transfer was finished: %w", syscall.ECANCELED)
 
 // session is one transfer, from Prepare to the end of Finish.
 type session struct {
-	conf Prepare
+	conf PrepareArgs
 
 	// Set by Prepare; given back, and cleared, by release when no operation runs.
 	data, pool devmem.Buffer

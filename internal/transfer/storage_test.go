@@ -82,21 +82,21 @@ func TestStorageAndSourceThatAreNotThere(t *testing.T) {
 	w := newWorld(t, options{})
 	ra, _ := w.a.remote(t, "storage")
 	ctx := t.Context()
-	testkit.Must(ra.Setup(ctx, Setup{Addrs: []netip.Prefix{netip.PrefixFrom(w.a.v4, 24)}}))(t)
-	testkit.ErrorSays(t, testkit.Err(ra.DoIO(ctx, IO{Len: 1, Size: 1, Depth: 1})), "no storage is open")
-	testkit.ErrorSays(t, testkit.Err(ra.Load(ctx, Load{Len: 1})), "no source is open")
+	testkit.Must(ra.Setup(ctx, SetupArgs{Addrs: []netip.Prefix{netip.PrefixFrom(w.a.v4, 24)}}))(t)
+	testkit.ErrorSays(t, testkit.Err(DoIO(ctx, ra, IO{Len: 1, Size: 1, Depth: 1})), "no storage is open")
+	testkit.ErrorSays(t, testkit.Err(Load(ctx, ra, LoadArgs{Len: 1})), "no source is open")
 	s := Storage{Protocol: "iscsi", Data: Area{dataOff, 1 << 20}, Pool: Area{0, 1 << 20}, Queue: 1, Depth: 1}
 	for range 2 { // buffers are given back
-		testkit.ErrorSays(t, testkit.Err(ra.OpenStorage(ctx, s)), `"iscsi"`)
+		testkit.ErrorSays(t, testkit.Err(OpenStorage(ctx, ra, s)), `"iscsi"`)
 	}
 	s.Protocol, s.Pool.Off = NBD, 1
-	testkit.ErrorSays(t, testkit.Err(ra.OpenStorage(ctx, s)), "pool [0x1,")
+	testkit.ErrorSays(t, testkit.Err(OpenStorage(ctx, ra, s)), "pool [0x1,")
 	src := Source{URL: "https://localhost/", Data: Area{dataOff, 1 << 20}, Pool: Area{0, 1 << 20}, Queue: 1}
 	for range 2 {
-		testkit.ErrorSays(t, testkit.Err(ra.OpenSource(ctx, src, false)), "https")
+		testkit.ErrorSays(t, testkit.Err(OpenSource(ctx, ra, src)), "https")
 	}
-	testkit.OK(t, ra.CloseStorage(ctx))
-	testkit.OK(t, ra.CloseSource(ctx))
+	testkit.OK(t, CloseStorage(ctx, ra))
+	testkit.OK(t, CloseSource(ctx, ra))
 }
 
 // A list of tensors that a file has many of, or with long names, fits a message.

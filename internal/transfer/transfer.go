@@ -93,9 +93,9 @@ func (n *Node) Another() *Node {
 	return other
 }
 
-// Prepare says what is going to be transferred, and from or to where. Offsets are in the GPU's memory, or
+// PrepareArgs say what is going to be transferred, and from or to where. Offsets are in the GPU's memory, or
 // in what the guest has of it (GPU.Extents).
-type Prepare struct {
+type PrepareArgs struct {
 	Mode  string `json:"mode"`
 	Send  bool   `json:"send"`
 	GPU   int    `json:"gpu"`
@@ -119,7 +119,7 @@ type Prepare struct {
 	StallSeconds int `json:"stall_seconds,omitempty"`
 }
 
-func (p *Prepare) stall() time.Duration {
+func (p *PrepareArgs) stall() time.Duration {
 	if p.StallSeconds == 0 {
 		return limits.Stall.Here()
 	}
@@ -127,7 +127,7 @@ func (p *Prepare) stall() time.Duration {
 }
 
 // check finds what neither the device nor the engines would refuse, or would refuse too late.
-func (p *Prepare) check() error {
+func (p *PrepareArgs) check() error {
 	wrong := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), syscall.EINVAL)
 	}

@@ -104,7 +104,7 @@ func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
 		}()
 	}
 	if err := r.all(ctx, func(ctx context.Context, i int, g *guests.Guest) error {
-		return g.Join(ctx, ranks[i])
+		return transfer.Join(ctx, g.Node, ranks[i])
 	}); err != nil {
 		return fmt.Errorf("join: %w", err)
 	}
@@ -131,7 +131,7 @@ func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
 	if o.Progress != nil {
 		o.Progress(mode, uint64(len(o.Counts)), uint64(len(o.Counts)))
 	}
-	if err := r.all(ctx, func(ctx context.Context, _ int, g *guests.Guest) error { return g.Leave(ctx) }); err != nil {
+	if err := r.all(ctx, func(ctx context.Context, _ int, g *guests.Guest) error { return transfer.Leave(ctx, g.Node) }); err != nil {
 		return fmt.Errorf("leave: %w", err)
 	}
 	m.Ranks = r.sums
@@ -220,7 +220,7 @@ func (r *ring) row(ctx context.Context, count uint64, cpu *float64) (*Row, error
 
 // half times operations, and compares what another one makes of fresh elements.
 func (r *ring) half(ctx context.Context, x *expected, from *uint64, h *Half, cpu *float64) error {
-	c := transfer.Collective{Op: x.op, Type: x.t, Off: r.at.to, Count: x.count, Root: x.root, From: from,
+	c := transfer.CollectiveArgs{Op: x.op, Type: x.t, Off: r.at.to, Count: x.count, Root: x.root, From: from,
 		Times: r.opt.Iters, Warm: r.opt.Warmup}
 	if err := r.fill(ctx, x, from); err != nil {
 		return err
@@ -284,12 +284,12 @@ func (r *ring) fill(ctx context.Context, x *expected, from *uint64) error {
 
 // operate has all ranks do operations, and adds to their sums what their NICs counted. It gives the time of the
 // slowest.
-func (r *ring) operate(ctx context.Context, x *expected, c transfer.Collective, cpu *float64) (seconds float64,
+func (r *ring) operate(ctx context.Context, x *expected, c transfer.CollectiveArgs, cpu *float64) (seconds float64,
 	err error) {
 	before := r.read()
 	results := make([]transfer.CollectiveResult, len(r.set.Guests))
 	if err := r.all(ctx, func(ctx context.Context, i int, g *guests.Guest) (err error) {
-		results[i], err = g.Collective(ctx, c)
+		results[i], err = transfer.Collective(ctx, g.Node, c)
 		return err
 	}); err != nil {
 		return 0, err

@@ -178,7 +178,7 @@ func TestKilledRank(t *testing.T) {
 	o.Hook = func(s *guests.Set) { set = s }
 	o.Progress = func(_ string, done, _ uint64) {
 		if done == 1 {
-			testkit.OK(t, set.Guests[2].Leave(t.Context()))
+			testkit.OK(t, transfer.Leave(t.Context(), set.Guests[2].Node))
 		}
 	}
 	_, err := do(t, &o)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/driver"
@@ -87,7 +88,7 @@ func Setup(ctx context.Context, a *agent.Client, c NodeConfig) (r transfer.Remot
 	err error) {
 	r = transfer.Remote{Agent: a, Node: c.Number}
 	gpu := c.GPU.ID()
-	s := transfer.Setup{Interface: c.Device, Addrs: []netip.Prefix{c.Addr()}, Gateways: c.Gateways, MTU: c.Port.MTU,
+	s := transfer.SetupArgs{Interface: c.Device, Addrs: []netip.Prefix{c.Addr()}, Gateways: c.Gateways, MTU: c.Port.MTU,
 		QueuePairs: c.Pairs(), HostQueues: c.HostQueues(), Loss: c.Loss, GPU: &gpu}
 	want := c.GPU.Size()
 	if c.Port.Model.Kernel {
@@ -102,7 +103,7 @@ func Setup(ctx context.Context, a *agent.Client, c NodeConfig) (r transfer.Remot
 	if i < 0 {
 		return r, nil, fmt.Errorf("sees GPUs %+v, and not GPU %d of %d bytes", res.GPUs, gpu, want)
 	}
-	c.Port.SetHolders(r.Holders)
+	c.Port.SetHolders(func(ctx context.Context) ([]devmem.Holder, error) { return transfer.Holders(ctx, r) })
 	return r, res.GPUs[i].Extents, nil
 }
 

@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"vnic.dev/vnic/block"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/internal/guestnet"
@@ -23,39 +22,9 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// Node is a transfer.Node of a guest, here or behind the results channel.
-type Node interface {
-	Join(ctx context.Context, r transfer.Rank) error
-	Collective(ctx context.Context, c transfer.Collective) (transfer.CollectiveResult, error)
-	Leave(ctx context.Context) error
-
-	OpenStorage(ctx context.Context, s transfer.Storage) (block.Info, error)
-	DoIO(ctx context.Context, x transfer.IO) (transfer.IOResult, error)
-	CloseStorage(ctx context.Context) error
-
-	OpenSource(ctx context.Context, s transfer.Source, tensors bool) (transfer.SourceInfo, error)
-	Load(ctx context.Context, l transfer.Load) (transfer.LoadResult, error)
-	CloseSource(ctx context.Context) error
-
-	StartStorm(ctx context.Context, s transfer.Storm) error
-	EndStorm(ctx context.Context) error
-	ODP(ctx context.Context) (transfer.ODPStats, error)
-	DigestODP(ctx context.Context) (transfer.Digest, error)
-	ReadODP(ctx context.Context, b transfer.Bytes) (transfer.Bytes, error)
-	KillOwner(ctx context.Context) (transfer.Killed, error)
-	BreakPage(ctx context.Context, p transfer.Page) error
-	Complaints(ctx context.Context) ([]string, error)
-	OpenRDMA(ctx context.Context, r transfer.RDMA) (transfer.RDMAInfo, error)
-	ConnectRDMA(ctx context.Context) (transfer.RDMAPath, error)
-	MoveRDMA(ctx context.Context, m transfer.RDMAMove) (transfer.RDMAResult, error)
-	StageRDMA(ctx context.Context, s transfer.RDMAStage) error
-	CloseRDMA(ctx context.Context) error
-	CPUTime(ctx context.Context) (transfer.CPU, error)
-}
-
 // Guest is one of a Set's.
 type Guest struct {
-	Node
+	Node transfer.Guest
 	Memory
 
 	Name string

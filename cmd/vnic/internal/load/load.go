@@ -64,7 +64,7 @@ func (u *use) source(mode string) transfer.Source {
 	s := transfer.Source{URL: o.URL, Header: o.Header, Local: c.Addr().Addr(), GPU: u.guest.GPU.ID(),
 		Data: transfer.Area{Off: dataOff, Bytes: o.room}, Pool: transfer.Area{Bytes: pool}, Queue: c.Queues()[0],
 		Connections: o.Connections, RangeSize: o.Range, Timeout: limits.Silence.Unless(o.Timeout),
-		Retry: limits.ServerBack.Unless(o.Retry), Copy: mode == transfer.Copy}
+		Retry: limits.ServerBack.Unless(o.Retry), Copy: mode == transfer.Copy, Tensors: o.Format == Safetensors}
 	v4, v6 := lab.GatewayAddrs()
 	gateway := v4.Addr()
 	if o.Family == 6 {
@@ -86,7 +86,7 @@ func (u *use) mode(ctx context.Context, mode string) error {
 	if err := o.Begin(ctx, guests.Step{Stage: "connect", Mode: mode}); err != nil {
 		return err
 	}
-	info, err := u.guest.OpenSource(ctx, u.source(mode), o.Format == Safetensors)
+	info, err := transfer.OpenSource(ctx, u.guest.Node, u.source(mode))
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func (u *use) mode(ctx context.Context, mode string) error {
 		r.CPUPerGB = &cpu
 	}
 	u.rep.Runs = append(u.rep.Runs, r)
-	return u.guest.CloseSource(ctx)
+	return transfer.CloseSource(ctx, u.guest.Node)
 }
 
 // whole loads [from, to) of the file, in rounds that fit GPU memory.
@@ -135,7 +135,7 @@ func (u *use) whole(ctx context.Context, r *Run, from, to uint64, cpu *float64) 
 		if err := u.guest.Poison(ctx, dataOff, n, poison); err != nil {
 			return err
 		}
-		if err := u.load(ctx, r, transfer.Load{Off: at, Len: n}, cpu); err != nil {
+		if err := u.load(ctx, r, transfer.LoadArgs{Off: at, Len: n}, cpu); err != nil {
 			return err
 		}
 		d, err := u.guest.SHA256(ctx, dataOff, n)
@@ -181,7 +181,7 @@ func (u *use) records(ctx context.Context, r *Run, info *transfer.SourceInfo, cp
 	if o.Progress != nil {
 		o.Progress(r.Mode, 0, info.Size)
 	}
-	l := transfer.Load{Records: o.Record, Batch: o.Batch, Depth: o.Prefetch, Step: o.Step, Skip: o.Skip}
+	l := transfer.LoadArgs{Records: o.Record, Batch: o.Batch, Depth: o.Prefetch, Step: o.Step, Skip: o.Skip}
 	if err := u.load(ctx, r, l, cpu); err != nil {
 		return err
 	}
@@ -213,10 +213,10 @@ func (u *use) records(ctx context.Context, r *Run, info *transfer.SourceInfo, cp
 }
 
 // load has the guest load something, and adds what it cost.
-func (u *use) load(ctx context.Context, r *Run, l transfer.Load, cpu *float64) error {
+func (u *use) load(ctx context.Context, r *Run, l transfer.LoadArgs, cpu *float64) error {
 	var res transfer.LoadResult
 	moved, err := u.guest.Meter(ctx, func() (sent, received uint64, err error) {
-		res, err = u.guest.Load(ctx, l)
+		res, err = transfer.Load(ctx, u.guest.Node, l)
 		return 0, res.Bytes, err
 	})
 	if err != nil {

@@ -134,12 +134,12 @@ func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
 		return err
 	}
 	r.Requester, r.Responder = newEnd(u.requester), newEnd(u.responder)
-	before, err := u.responder.ODP(ctx)
+	before, err := transfer.ODP(ctx, u.responder.Node)
 	if err != nil {
 		return fmt.Errorf("guest %s: %w", u.responder.Name, err)
 	}
 	if o.Migrate > 0 || o.Compact {
-		if err := u.responder.StartStorm(ctx, transfer.Storm{Rate: o.Migrate, Seed: o.Seed, Compact: o.Compact}); err != nil {
+		if err := transfer.StartStorm(ctx, u.responder.Node, transfer.Storm{Rate: o.Migrate, Seed: o.Seed, Compact: o.Compact}); err != nil {
 			return fmt.Errorf("guest %s: %w", u.responder.Name, err)
 		}
 	}
@@ -156,14 +156,14 @@ func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
 	for _, e := range []*End{&r.Requester, &r.Responder} { // measure takes it that there are as many as was said
 		*e.CPUPerGB *= float64(o.Rounds) / float64(r.Rounds)
 	}
-	if err := u.responder.EndStorm(ctx); err != nil {
+	if err := transfer.EndStorm(ctx, u.responder.Node); err != nil {
 		return fmt.Errorf("guest %s: %w", u.responder.Name, err)
 	}
 	if err := u.pages(ctx, r, nic, &before); err != nil {
 		return fmt.Errorf("guest %s: %w", u.responder.Name, err)
 	}
 	return u.set.Each(ctx, limits.Connect.Here(), func(ctx context.Context, g *guests.Guest) error {
-		return g.CloseRDMA(ctx)
+		return transfer.CloseRDMA(ctx, g.Node)
 	})
 }
 
@@ -172,7 +172,7 @@ func (u *use) why(ctx context.Context, nic pager, err error) error {
 	if ctx.Err() != nil {
 		return err
 	}
-	s, e := u.responder.ODP(ctx)
+	s, e := transfer.ODP(ctx, u.responder.Node)
 	if e != nil {
 		return err
 	}
@@ -194,7 +194,7 @@ func (u *use) why(ctx context.Context, nic pager, err error) error {
 
 // pages asks all what became of the pages.
 func (u *use) pages(ctx context.Context, r *Run, nic pager, before *transfer.ODPStats) error {
-	now, err := u.responder.ODP(ctx)
+	now, err := transfer.ODP(ctx, u.responder.Node)
 	if err != nil {
 		return err
 	}
@@ -212,7 +212,7 @@ func (u *use) pages(ctx context.Context, r *Run, nic pager, before *transfer.ODP
 		AfterAck: now.Broken - before.Broken, Looked: now.Left - before.Left,
 		Quarantined: now.Quarantined || c.Quarantined != 0, Waits: now.Waits}
 	r.Pages = p
-	d, err := u.responder.DigestODP(ctx) // last: it touches all
+	d, err := transfer.DigestODP(ctx, u.responder.Node) // last: it touches all
 	if err != nil {
 		return err
 	}
@@ -291,7 +291,7 @@ func (u *use) roundOnDemand(ctx context.Context, r *Run) error {
 func (u *use) moveOnDemand(ctx context.Context, r *Run, measured bool, m transfer.RDMAMove) error {
 	m.Len, m.Block = u.opt.Size, uint32(u.opt.Block)
 	f := func() error {
-		res, err := u.requester.MoveRDMA(ctx, m)
+		res, err := transfer.MoveRDMA(ctx, u.requester.Node, m)
 		if err == nil && measured {
 			r.Bytes += res.Bytes
 			r.Requests += res.Requests

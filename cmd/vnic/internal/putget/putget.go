@@ -87,7 +87,7 @@ func (u *use) run(ctx context.Context, r *Run, port uint16) error {
 		r.Requester.CPUPerGB, r.Responder.CPUPerGB = nil, nil
 	}
 	return u.set.Each(ctx, limits.Connect.Here(), func(ctx context.Context, g *guests.Guest) error {
-		return g.CloseRDMA(ctx)
+		return transfer.CloseRDMA(ctx, g.Node)
 	})
 }
 
@@ -118,7 +118,7 @@ func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, 
 		if c.Offer {
 			c.Local = at
 		}
-		info, err := g.OpenRDMA(ctx, c)
+		info, err := transfer.OpenRDMA(ctx, g.Node, c)
 		if err != nil {
 			return 0, fmt.Errorf("guest %s: %w", g.Name, err)
 		}
@@ -127,7 +127,7 @@ func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, 
 		}
 	}
 	return window, u.set.Each(ctx, limits.Connect.Here(), func(ctx context.Context, g *guests.Guest) error {
-		path, err := g.ConnectRDMA(ctx)
+		path, err := transfer.ConnectRDMA(ctx, g.Node)
 		if err == nil && g == u.requester {
 			r.PathMTU = int(path.MTU)
 		}
@@ -197,17 +197,17 @@ func (u *use) move(ctx context.Context, r *Run, at, n uint64) error {
 	ctx, end := u.responder.Lives(ctx)
 	defer end()
 	src, dst := u.ends()
-	if err := src.StageRDMA(ctx, transfer.RDMAStage{Off: at, Len: n}); err != nil {
+	if err := transfer.StageRDMA(ctx, src.Node, transfer.RDMAStage{Off: at, Len: n}); err != nil {
 		return fmt.Errorf("guest %s: %w", src.Name, err)
 	}
-	res, err := u.requester.MoveRDMA(ctx, transfer.RDMAMove{Off: at, Len: n, Block: uint32(u.opt.Block)})
+	res, err := transfer.MoveRDMA(ctx, u.requester.Node, transfer.RDMAMove{Off: at, Len: n, Block: uint32(u.opt.Block)})
 	if err != nil {
 		return fmt.Errorf("guest %s: %s: %w", u.requester.Name, u.opt.Op, guests.OrCause(ctx, err))
 	}
 	r.Bytes += res.Bytes
 	r.Requests += res.Requests
 	r.Seconds += res.Seconds
-	if err := dst.StageRDMA(ctx, transfer.RDMAStage{Off: at, Len: n, Back: true}); err != nil {
+	if err := transfer.StageRDMA(ctx, dst.Node, transfer.RDMAStage{Off: at, Len: n, Back: true}); err != nil {
 		return fmt.Errorf("guest %s: %w", dst.Name, err)
 	}
 	return nil
@@ -231,7 +231,7 @@ func (u *use) snapshot(ctx context.Context) (snapshot, error) {
 	s, err := u.counts()
 	for i, g := range []*guests.Guest{u.requester, u.responder} {
 		if err == nil {
-			s.cpu[i], err = g.CPUTime(ctx)
+			s.cpu[i], err = transfer.CPUTime(ctx, g.Node)
 		}
 	}
 	return s, err

@@ -9,6 +9,7 @@ import (
 
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/transfer"
 )
 
 // ErrRemoved says that a NIC or a GPU was taken from its guest while a transfer used it (nic a.nic0 remove).
@@ -66,7 +67,7 @@ func lateTokens(ends ...*end) lab.GuestFaults {
 		var errs []error
 		for _, e := range ends {
 			if e.nic == e.hw.Ports[i] {
-				errs = append(errs, e.guest.LateTokens(ctx, by))
+				errs = append(errs, transfer.LateTokens(ctx, e.guest, by))
 			}
 		}
 		return errors.Join(errs...)

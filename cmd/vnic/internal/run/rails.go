@@ -747,7 +747,7 @@ func (s *stream) abandon(ctx context.Context) {
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, e := range s.here() {
-		wg.Go(func() { _ = e.guest.Finish(ctx) }) // what it cannot give back went with the device
+		wg.Go(func() { _ = transfer.Finish(ctx, e.guest) }) // what it cannot give back went with the device
 	}
 	wg.Wait()
 }
@@ -832,7 +832,7 @@ func (r *rails) close() error {
 	defer cancel()
 	for _, e := range r.ends() {
 		if e.guest != nil {
-			eg.Go(func() error { return e.guest.Finish(ctx) })
+			eg.Go(func() error { return transfer.Finish(ctx, e.guest) })
 		}
 	}
 	_ = eg.Wait() // what it cannot give back goes with the device

@@ -268,7 +268,7 @@ func TestRailsOfMachines(t *testing.T) {
 
 // stepper is a guest that says when one direction of its rail prepares or finishes while the other transfers.
 type stepper struct {
-	guest
+	transfer.Guest
 	t              *testing.T
 	moves, changes *atomic.Int32 // under way on the rail
 }
@@ -282,21 +282,15 @@ func (s *stepper) during(mine, others *atomic.Int32, f func() error) error {
 	return f()
 }
 
-func (s *stepper) Prepare(ctx context.Context, p transfer.Prepare) error {
-	return s.during(s.changes, s.moves, func() error { return s.guest.Prepare(ctx, p) })
-}
-
-func (s *stepper) Connect(ctx context.Context) error {
-	return s.during(s.moves, s.changes, func() error { return s.guest.Connect(ctx) })
-}
-
-func (s *stepper) Send(ctx context.Context) (r transfer.Result, err error) {
-	err = s.during(s.moves, s.changes, func() (err error) { r, err = s.guest.Send(ctx); return err })
-	return r, err
-}
-
-func (s *stepper) Finish(ctx context.Context) error {
-	return s.during(s.changes, s.moves, func() error { return s.guest.Finish(ctx) })
+func (s *stepper) Do(ctx context.Context, c transfer.Call) error {
+	do := func() error { return s.Guest.Do(ctx, c) }
+	switch c.Name {
+	case "transfer.prepare", "transfer.finish":
+		return s.during(s.changes, s.moves, do)
+	case "transfer.connect", "transfer.send":
+		return s.during(s.moves, s.changes, do)
+	}
+	return do()
 }
 
 // The directions of a rail are in step, however many rounds there are: gve's driver would hold back for good what one
@@ -321,13 +315,16 @@ func TestDirectionsAreInStep(t *testing.T) {
 
 // spoiler is a guest in whose GPU a byte changes when all has been received.
 type spoiler struct {
-	guest
+	transfer.Guest
 	spoil func() error
 }
 
-func (s *spoiler) Receive(ctx context.Context) (transfer.Result, error) {
-	r, err := s.guest.Receive(ctx)
-	return r, errors.Join(err, s.spoil())
+func (s *spoiler) Do(ctx context.Context, c transfer.Call) error {
+	err := s.Guest.Do(ctx, c)
+	if c.Name == "transfer.receive" {
+		err = errors.Join(err, s.spoil())
+	}
+	return err
 }
 
 // A byte that is wrong on one rail fails the run, and the message says which rail's.

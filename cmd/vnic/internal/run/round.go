@@ -21,7 +21,7 @@ type round struct {
 	mode       string
 	number, of int
 	n, seed    uint64
-	send, recv transfer.Prepare
+	send, recv transfer.PrepareArgs
 	from, to   netip.AddrPort
 	source     sum // the digest of what is sent, of kind pieces
 	flows      *flowCounters
@@ -40,13 +40,13 @@ func (l *runner) newRound(p plan, mode string, number int, n, seed uint64, port 
 			port)}
 	stall := int(l.opt.patience()/time.Second) + 3 // the host's own watch comes first: it knows both ends
 	if !a.away() {
-		t.send = transfer.Prepare{Mode: mode, Send: true, GPU: a.gpu.ID(), Off: a.base, Bytes: up(n), Len: n, Seed: seed,
+		t.send = transfer.PrepareArgs{Mode: mode, Send: true, GPU: a.gpu.ID(), Off: a.base, Bytes: up(n), Len: n, Seed: seed,
 			Local: t.from, Remote: t.to, StallSeconds: stall}
 	}
 	if b.away() {
 		return t
 	}
-	t.recv = transfer.Prepare{Mode: mode, GPU: b.gpu.ID(), Off: b.base + p.pool, Bytes: up(n), Len: n, Seed: ^seed,
+	t.recv = transfer.PrepareArgs{Mode: mode, GPU: b.gpu.ID(), Off: b.base + p.pool, Bytes: up(n), Len: n, Seed: ^seed,
 		Local: t.to, Remote: t.from, PoolOff: b.base, PoolBytes: p.pool, Queues: l.opt.bound(b.pairs()),
 		StallSeconds: stall}
 	if mode == transfer.Devmem && l.opt.HoldTokens > 0 {
@@ -66,7 +66,7 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	// An engine fills and poisons far faster than 64 MiB/s.
 	fill := l.opt.patience() + limits.Limit(time.Duration(t.n>>26)*time.Second).Here()
 	if err := l.onBoth(ctx, fill, func(ctx context.Context) error {
-		if err := a.guest.Prepare(ctx, t.send); err != nil {
+		if err := transfer.Prepare(ctx, a.guest, t.send); err != nil {
 			return err
 		}
 		if l.opt.InProc {
@@ -75,7 +75,7 @@ func (t *round) run(ctx context.Context, r *Run) error {
 		}
 		return t.digestSource(ctx, nil)
 	}, func(ctx context.Context) error {
-		if err := b.guest.Prepare(ctx, t.recv); err != nil {
+		if err := transfer.Prepare(ctx, b.guest, t.recv); err != nil {
 			return err
 		}
 		return l.poisoned(ctx, b, t.recv)
@@ -91,15 +91,15 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	if err := t.stage(ctx, "connect"); err != nil {
 		return err
 	}
-	listen := func(ctx context.Context) error { return b.guest.Listen(ctx) }
+	listen := func(ctx context.Context) error { return transfer.Listen(ctx, b.guest) }
 	if err := l.onBoth(ctx, l.opt.patience(), nil, listen); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
 	if _, err := t.step(ctx, "listen", ""); err != nil {
 		return err
 	}
-	if err := l.onBoth(ctx, l.opt.patience(), func(ctx context.Context) error { return a.guest.Connect(ctx) },
-		func(ctx context.Context) error { return b.guest.Accept(ctx) }); err != nil {
+	if err := l.onBoth(ctx, l.opt.patience(), func(ctx context.Context) error { return transfer.Connect(ctx, a.guest) },
+		func(ctx context.Context) error { return transfer.Accept(ctx, b.guest) }); err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
 
@@ -131,8 +131,8 @@ func (t *round) run(ctx context.Context, r *Run) error {
 		return err
 	}
 	// The next round, or the next mode, finds the guests as this one did.
-	if err := l.onBoth(ctx, l.opt.patience(), func(ctx context.Context) error { return a.guest.Finish(ctx) },
-		func(ctx context.Context) error { return b.guest.Finish(ctx) }); err != nil {
+	if err := l.onBoth(ctx, l.opt.patience(), func(ctx context.Context) error { return transfer.Finish(ctx, a.guest) },
+		func(ctx context.Context) error { return transfer.Finish(ctx, b.guest) }); err != nil {
 		return fmt.Errorf("finish: %w", err)
 	}
 	if l.rail {
@@ -241,7 +241,7 @@ func (t *round) move(ctx context.Context, base uint64) error {
 			t.sent.Bytes = t.n // its host says so if it has not
 			return nil
 		}
-		if t.sent, err = a.guest.Send(ctx); b.away() {
+		if t.sent, err = transfer.Send(ctx, a.guest); b.away() {
 			ended()
 		}
 		return err
@@ -250,7 +250,7 @@ func (t *round) move(ctx context.Context, base uint64) error {
 			t.got.Bytes = t.n
 			return nil
 		}
-		t.got, err = b.guest.Receive(ctx)
+		t.got, err = transfer.Receive(ctx, b.guest)
 		ended()
 		return err
 	})
@@ -323,7 +323,7 @@ func (l *runner) states(ctx context.Context) string {
 			s[i] = "on the other host"
 			continue
 		}
-		wg.Go(func() { s[i] = e.guest.State(ctx) })
+		wg.Go(func() { s[i] = transfer.State(ctx, e.guest) })
 	}
 	wg.Wait()
 	return fmt.Sprintf("\nsender A:   %s\nreceiver B: %s", s[0], s[1])

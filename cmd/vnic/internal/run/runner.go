@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/gpumem"
@@ -22,19 +21,6 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 	"vnic.dev/vnic/internal/wire"
 )
-
-// guest is one guest's end of a transfer: transfer.Node, here or behind the results channel.
-type guest interface {
-	Prepare(ctx context.Context, p transfer.Prepare) error
-	Listen(ctx context.Context) error
-	Connect(ctx context.Context) error
-	Accept(ctx context.Context) error
-	Receive(ctx context.Context) (transfer.Result, error)
-	Send(ctx context.Context) (transfer.Result, error)
-	State(ctx context.Context) string
-	LateTokens(ctx context.Context, by time.Duration) error
-	Finish(ctx context.Context) error
-}
 
 // end is one side of the lab.
 type end struct {
@@ -53,7 +39,7 @@ type end struct {
 	addrs  [2]netip.Prefix // IPv4 and IPv6
 	device string          // what the guest calls the NIC; "": it has no other
 	number int             // of the transfer.Node in the guest
-	guest  guest
+	guest  transfer.Guest
 	qemu   *machines.Guest // nil: an in-process guest
 	close  []func() error  // in reverse
 

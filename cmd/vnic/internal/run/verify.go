@@ -22,7 +22,7 @@ func (e *end) memory() *guests.Memory {
 
 // poisoned makes sure that destination and pool hold nothing of any payload before a round: the
 // digest cannot be that of an earlier one.
-func (l *runner) poisoned(ctx context.Context, e *end, p transfer.Prepare) error {
+func (l *runner) poisoned(ctx context.Context, e *end, p transfer.PrepareArgs) error {
 	want := bytes.Repeat([]byte{byte(p.Seed)}, 8<<10) // stays in the first cache
 	check := func(what string, off, n uint64) error {
 		return e.memory().Each(ctx, off, n, func(b []byte, _ uint64) error {

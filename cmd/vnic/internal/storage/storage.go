@@ -74,7 +74,7 @@ func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, numb
 	}
 	c := u.guest.Config()
 	t := &u.peer.target
-	info, err := u.guest.OpenStorage(ctx, transfer.Storage{Protocol: t.protocol, Server: server, Name: t.name,
+	info, err := transfer.OpenStorage(ctx, u.guest.Node, transfer.Storage{Protocol: t.protocol, Server: server, Name: t.name,
 		Namespace: t.namespace, Local: c.Addr().Addr(), GPU: u.guest.GPU.ID(),
 		Data: transfer.Area{Off: dataOff, Bytes: o.room}, Pool: transfer.Area{Bytes: pool}, Queue: c.Queues()[0],
 		Depth: o.Depth, ReadOnly: !o.Write, Timeout: limits.Silence.Unless(o.Timeout),
@@ -114,7 +114,7 @@ func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, numb
 		}
 		u.rep.Runs = append(u.rep.Runs, r)
 	}
-	return u.guest.CloseStorage(ctx)
+	return transfer.CloseStorage(ctx, u.guest.Node)
 }
 
 // fits says whether the device has what is asked for.
@@ -206,7 +206,7 @@ func (u *use) round(ctx context.Context, r *Run, done, n uint64, content func(b 
 	}
 	var res transfer.IOResult
 	moved, err := g.Meter(ctx, func() (sent, received uint64, err error) {
-		res, err = g.DoIO(ctx, x)
+		res, err = transfer.DoIO(ctx, g.Node, x)
 		if x.Write {
 			return res.Bytes, 0, err
 		}

@@ -1,0 +1,111 @@
+package transfer
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"sync"
+	"syscall"
+
+	"vnic.dev/vnic/internal/agent"
+)
+
+// host is what the operations share.
+type host struct {
+	open func(context.Context, SetupArgs) (*Node, SetupResult, error)
+
+	setup sync.Mutex       // one Setup or Close at a time
+	first map[string]first // under setup: by interface, those that are not the kernel's
+
+	mu    sync.Mutex
+	nodes map[int]*Node // under mu
+}
+
+// first is the Node that has opened a NIC.
+type first struct {
+	*Node
+	found SetupResult
+}
+
+func (h *host) get(number int) (*Node, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.nodes[number] == nil {
+		return nil, fmt.Errorf("no NIC: %s comes first: %w", opSetup, syscall.EINVAL)
+	}
+	return h.nodes[number], nil
+}
+
+// set puts a Node at a number; nil: takes it away.
+func (h *host) set(number int, n *Node) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.nodes == nil {
+		h.nodes = make(map[int]*Node)
+	}
+	if h.nodes[number] = n; n == nil {
+		delete(h.nodes, number)
+	}
+}
+
+// Ops registers the operations with the agent of this process, whose Nodes they share.
+func Ops() {
+	for name, op := range (&host{open: openNIC}).ops() {
+		agent.Register(name, op)
+	}
+}
+
+// ops are all operations by name.
+func (h *host) ops() map[string]agent.Op {
+	all := map[string]agent.Op{opSetup: h.setUp, opClose: h.closeNode}
+	for name, run := range served {
+		all[name] = func(ctx context.Context, raw json.RawMessage) (any, error) { return run(ctx, h, raw) }
+	}
+	return all
+}
+
+func (h *host) setUp(ctx context.Context, raw json.RawMessage) (any, error) {
+	q, err := decode[SetupArgs](raw)
+	if err != nil {
+		return nil, err
+	}
+	s := q.Args
+	h.setup.Lock()
+	defer h.setup.Unlock()
+	if n, _ := h.get(q.Node); n != nil {
+		return nil, fmt.Errorf("set up already: %w", syscall.EBUSY)
+	}
+	if f, found := h.first[s.Interface]; found && !s.Kernel {
+		h.set(q.Node, f.Another())
+		return f.found, nil
+	}
+	n, r, err := h.open(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	if !s.Kernel {
+		if h.first == nil {
+			h.first = make(map[string]first)
+		}
+		h.first[s.Interface] = first{n, r}
+	}
+	h.set(q.Node, n)
+	return r, nil
+}
+
+func (h *host) closeNode(_ context.Context, raw json.RawMessage) (any, error) {
+	q, err := decode[none](raw)
+	if err != nil {
+		return nil, err
+	}
+	h.setup.Lock()
+	defer h.setup.Unlock()
+	n, _ := h.get(q.Node)
+	if n == nil {
+		return nil, nil
+	}
+	h.set(q.Node, nil)
+	maps.DeleteFunc(h.first, func(_ string, f first) bool { return f.Node == n })
+	return nil, n.Close()
+}

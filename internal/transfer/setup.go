@@ -1,0 +1,99 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"syscall"
+
+	"vnic.dev/vnic/internal/driver"
+	"vnic.dev/vnic/internal/kernelnic"
+)
+
+// Modules are the kernel modules that a guest needs for its NIC, and HugePages the 2 MiB pages.
+var Modules = []string{"uio_pci_generic"}
+
+// HugePages is how many 2 MiB pages a guest reserves for rings, buffers, tables and staging.
+const HugePages = 24
+
+// SetupArgs are the arguments of Remote.Setup.
+type SetupArgs struct {
+	// the NIC, by the PCI address or, if it is the kernel's, by the interface's name; "": the only one. For one that
+	// another Node has already it makes a further Node, which is closed before.
+	Interface string `json:"interface,omitempty"`
+	// the NIC is the kernel's, and so is device memory TCP; else both are ours
+	Kernel     bool           `json:"kernel,omitempty"`
+	Addrs      []netip.Prefix `json:"addrs"`
+	Gateways   []netip.Addr   `json:"gateways,omitempty"` // default routes, one for each family
+	MTU        int            `json:"mtu"`
+	QueuePairs int            `json:"queue_pairs"`
+	// receive queues, from 0, for ordinary traffic; the others can be bound
+	HostQueues int    `json:"host_queues"`
+	Window     uint64 `json:"window,omitempty"` // Kernel: bytes to take of the GPU's node
+	GPU        *int   `json:"gpu,omitempty"`    // Kernel: of which; nil: of the first
+	Loss       Loss   `json:"loss,omitempty"`
+}
+
+// SetupResult is its result: what the guest found.
+type SetupResult struct {
+	MAC        string `json:"mac"`
+	QueuePairs int    `json:"queue_pairs"`
+	GPUs       []GPU  `json:"gpus"`
+}
+
+// GPU is a GPU as a guest sees it: all of its memory, as a PCI device, or a window of it, whose
+// parts are in GPU memory where Extents say.
+type GPU struct {
+	ID      int                `json:"id"`
+	Size    uint64             `json:"size"`
+	PCI     string             `json:"pci,omitempty"`
+	Extents []kernelnic.Extent `json:"extents,omitempty"`
+}
+
+func openNIC(ctx context.Context, s SetupArgs) (*Node, SetupResult, error) {
+	if s.Kernel {
+		return openKernel(ctx, s)
+	}
+	return openPCI(ctx, s)
+}
+
+// openKernel opens a NIC of the kernel's. It can be open several times, each with a window of its own.
+func openKernel(ctx context.Context, s SetupArgs) (*Node, SetupResult, error) {
+	n, err := kernelnic.Open(ctx, kernelnic.Options{Interface: s.Interface, Addrs: s.Addrs, Gateways: s.Gateways,
+		MTU: s.MTU, Window: s.Window, GPU: s.GPU, HostQueues: s.HostQueues, Lossless: s.Loss != LinkLoss})
+	if err != nil {
+		return nil, SetupResult{}, err
+	}
+	if n.Queues() < s.QueuePairs {
+		return nil, SetupResult{}, errors.Join(fmt.Errorf("%d queues of %d: %w", n.Queues(), s.QueuePairs, syscall.ENODEV),
+			n.Close())
+	}
+	w := n.Window()
+	r := SetupResult{MAC: n.MAC().String(), QueuePairs: n.Queues(),
+		GPUs: []GPU{{ID: int(n.GPU().ID), Size: w.Size(), Extents: w.Extents()}}}
+	node := NewNode(n.Device(), n.Engine(), n.Memory(), func() CPU {
+		c, _ := ProcStat() // times of 0 say that there was an error
+		return c
+	})
+	node.port = port{control: n.Control(), mac: [6]byte(n.MAC()), register: n.Register}
+	return node, r, nil
+}
+
+// openPCI opens a NIC with our driver.
+func openPCI(ctx context.Context, s SetupArgs) (*Node, SetupResult, error) {
+	n, err := driver.OpenPCI(driver.PCIOptions{Address: s.Interface, Options: driver.Options{QueuePairs: s.QueuePairs,
+		HostQueues: s.HostQueues}})
+	if err != nil {
+		return nil, SetupResult{}, err
+	}
+	if err := n.IdentifyGPUs(ctx); err != nil {
+		return nil, SetupResult{}, errors.Join(err, n.Close())
+	}
+	r := SetupResult{MAC: n.MAC().String(), QueuePairs: n.QueuePairs()}
+	for _, g := range n.GPUs() {
+		r.GPUs = append(r.GPUs, GPU{ID: g.ID, Size: g.Size, PCI: g.PCI})
+	}
+	node, err := Open(n, s.Addrs, s.Gateways, s.MTU, s.Loss, ProcStat)
+	return node, r, err
+}
