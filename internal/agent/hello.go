@@ -12,7 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hello is the result of the operation "hello": what the guest sees of itself.
+// SayHello asks a guest what it sees of itself.
+var SayHello = NewOperation[None, Hello]("hello")
+
+// Hello is what a guest sees of itself.
 type Hello struct {
 	Kernel    string   `json:"kernel"`  // uname -r
 	Cmdline   string   `json:"cmdline"` // of the kernel
@@ -59,7 +62,7 @@ func (h *Hello) Find(vendor, device uint16) []PCI {
 var started = uptime()
 
 func init() {
-	Register("hello", func(ctx context.Context, _ struct{}) (any, error) { return hello(ctx), nil })
+	SayHello.Serve(func(ctx context.Context, _ None) (Hello, error) { return *hello(ctx), nil })
 }
 
 func hello(ctx context.Context) *Hello {

@@ -9,13 +9,16 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Exec is the argument of the operation "exec": a program or applet of the guest.
+// Run runs a program or an applet of the guest, and waits for its end.
+var Run = NewOperation[Exec, ExecResult]("exec")
+
+// Exec names the program of Run.
 type Exec struct {
 	Args  []string `json:"args"`
 	Stdin string   `json:"stdin,omitempty"`
 }
 
-// ExecResult is its result. Output beyond execOutput is cut at its beginning.
+// ExecResult is what came of it. Output beyond execOutput is cut at its beginning.
 type ExecResult struct {
 	Status int    `json:"status"` // exit status; -1 = ended by a signal
 	Stdout string `json:"stdout"`
@@ -24,27 +27,27 @@ type ExecResult struct {
 
 const execOutput = 256 << 10
 
-// opSlow has the guest's limits follow the host's, which may have grown since the boot began.
-const opSlow = "slow"
+// stretch has the guest's limits follow the host's, which may have grown since the boot began.
+var stretch = NewOperation[float64, None]("slow")
 
 // TellSlow has a guest's limits follow this process's.
 func TellSlow(ctx context.Context, c *Client) error {
 	ctx, cancel := context.WithTimeout(ctx, limits.Ask.Here())
 	defer cancel()
-	return c.Call(ctx, opSlow, limits.Slow(), nil)
+	return stretch.Do(ctx, c, limits.Slow())
 }
 
 func init() {
-	Register("exec", opExec)
-	Register(opSlow, func(_ context.Context, n float64) (any, error) {
+	Run.Serve(runProgram)
+	stretch.Serve(func(_ context.Context, n float64) (None, error) {
 		limits.Stretch(n)
-		return nil, nil
+		return None{}, nil
 	})
 }
 
-func opExec(ctx context.Context, a Exec) (any, error) {
+func runProgram(ctx context.Context, a Exec) (r ExecResult, err error) {
 	if len(a.Args) == 0 {
-		return nil, errors.New("no program named")
+		return r, errors.New("no program named")
 	}
 	out, errs := Tail{Max: execOutput}, Tail{Max: execOutput}
 	cmd := exec.CommandContext(ctx, a.Args[0], a.Args[1:]...)
@@ -52,11 +55,11 @@ func opExec(ctx context.Context, a Exec) (any, error) {
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	// For output that its children may hold open; Serve waits longer.
 	cmd.WaitDelay = limits.AgentStop.Here() - limits.LastOutput.Here()
-	err := cmd.Run()
+	err = cmd.Run()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
-		return nil, err
+		return r, err
 	}
-	return &ExecResult{Status: cmd.ProcessState.ExitCode(), Stdout: string(out.Bytes()), Stderr: string(errs.Bytes())}, nil
+	return ExecResult{Status: cmd.ProcessState.ExitCode(), Stdout: string(out.Bytes()), Stderr: string(errs.Bytes())}, nil
 }
 
 // Tail is a writer that keeps the last Max bytes.

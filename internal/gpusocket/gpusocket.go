@@ -25,7 +25,7 @@ import (
 // Path is where the socket is in a guest.
 const Path = "/run/vnic-gpu"
 
-const opName = "gpu"
+var serveMemory = agent.NewOperation[args, agent.None]("gpu")
 
 type args struct {
 	Interface string `json:"interface"`
@@ -33,18 +33,18 @@ type args struct {
 
 // Start has a guest serve, from now on: the memory of the GPU that the NIC of one of its interfaces reaches.
 func Start(ctx context.Context, c *agent.Client, name string) error {
-	return c.Call(ctx, opName, args{name}, nil)
+	return serveMemory.Do(ctx, c, args{name})
 }
 
 // Ops registers the operation. What serves ends with the agent's process.
 func Ops() {
-	agent.Register(opName, func(_ context.Context, a args) (any, error) {
+	serveMemory.Serve(func(_ context.Context, a args) (none agent.None, err error) {
 		s, err := open(a.Interface)
 		if err != nil {
-			return nil, err
+			return none, err
 		}
 		go s.serve(context.Background())
-		return nil, nil
+		return none, nil
 	})
 }
 

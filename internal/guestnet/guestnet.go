@@ -55,21 +55,20 @@ type Found struct {
 	PCI  string `json:"pci"`  // "0000:00:02.0"; "" = no PCI device
 }
 
-const opName = "network"
+var configure = agent.NewOperation[Config, Result]("network")
 
 // Apply has a guest configure its network.
 func Apply(ctx context.Context, c *agent.Client, conf Config) (Result, error) {
-	var r Result
-	err := c.Call(ctx, opName, conf, &r)
+	r, err := configure.Call(ctx, c, conf)
 	if err == nil && len(r.Interfaces) != len(conf.Interfaces) {
-		err = fmt.Errorf("%s: the guest found %d interfaces of %d", opName, len(r.Interfaces), len(conf.Interfaces))
+		err = fmt.Errorf("network: the guest found %d interfaces of %d", len(r.Interfaces), len(conf.Interfaces))
 	}
 	return r, err
 }
 
 // Ops registers the operation.
 func Ops() {
-	agent.Register(opName, func(ctx context.Context, c Config) (any, error) { return c.apply(ctx, "/") })
+	configure.Serve(func(ctx context.Context, c Config) (Result, error) { return c.apply(ctx, "/") })
 }
 
 // apply configures this machine; its files lie below root.

@@ -46,14 +46,14 @@ var TargetModules = []string{"virtio_blk", "configfs", "nvmet", "nvmet_tcp"}
 // InitiatorModules are the kernel modules of an initiator.
 var InitiatorModules = []string{"nvme_fabrics", "nvme_tcp"}
 
-// Names of the operations.
-const (
-	opServe      = "nvmet.serve"
-	opStop       = "nvmet.stop"
-	opConnect    = "nvme.connect"
-	opDisconnect = "nvme.disconnect"
-	opRead       = "nvme.read"
-	opWrite      = "nvme.write"
+// The operations.
+var (
+	opServe      = agent.NewOperation[Target, agent.None]("nvmet.serve")
+	opStop       = agent.NewOperation[agent.None, agent.None]("nvmet.stop")
+	opConnect    = agent.NewOperation[Connection, Controller]("nvme.connect")
+	opDisconnect = agent.NewOperation[controller, agent.None]("nvme.disconnect")
+	opRead       = agent.NewOperation[transfer, readResult]("nvme.read")
+	opWrite      = agent.NewOperation[transfer, agent.None]("nvme.write")
 )
 
 // Target is a subsystem, and where it listens.
@@ -76,12 +76,12 @@ func Serve(ctx context.Context, c *agent.Client, t Target) error {
 	if err := t.check(); err != nil {
 		return err
 	}
-	return c.Call(ctx, opServe, t, nil)
+	return opServe.Do(ctx, c, t)
 }
 
 // Stop ends what Serve has begun, and closes its connections. A guest that serves nothing has no
 // error.
-func Stop(ctx context.Context, c *agent.Client) error { return c.Call(ctx, opStop, nil, nil) }
+func Stop(ctx context.Context, c *agent.Client) error { return opStop.Do(ctx, c, agent.None{}) }
 
 // Connection is what an initiator connects to.
 type Connection struct {
@@ -118,10 +118,9 @@ func Connect(ctx context.Context, c *agent.Client, conn Connection) (Controller,
 	if err := conn.check(); err != nil {
 		return Controller{}, err
 	}
-	var r Controller
-	err := c.Call(ctx, opConnect, conn, &r)
+	r, err := opConnect.Call(ctx, c, conn)
 	if err == nil && len(r.Namespaces) != len(conn.nsids()) {
-		err = fmt.Errorf("%s: the guest gave %d namespaces of %d", opConnect, len(r.Namespaces), len(conn.nsids()))
+		err = fmt.Errorf("nvme.connect: the guest gave %d namespaces of %d", len(r.Namespaces), len(conn.nsids()))
 	}
 	return r, err
 }
@@ -129,7 +128,7 @@ func Connect(ctx context.Context, c *agent.Client, conn Connection) (Controller,
 // Disconnect has the kernel delete a controller of Connect's, by its name. One that is gone is no
 // error.
 func Disconnect(ctx context.Context, c *agent.Client, name string) error {
-	return c.Call(ctx, opDisconnect, controller{name}, nil)
+	return opDisconnect.Do(ctx, c, controller{name})
 }
 
 type controller struct {
@@ -163,12 +162,12 @@ type readResult struct {
 
 // Digest reads a range and gives its SHA-256.
 func Digest(ctx context.Context, c *agent.Client, r Range) (sum [sha256.Size]byte, err error) {
-	var got readResult
-	if err := c.Call(ctx, opRead, transfer{Range: r}, &got); err != nil {
+	got, err := opRead.Call(ctx, c, transfer{Range: r})
+	if err != nil {
 		return sum, err
 	}
 	if len(got.SHA256) != len(sum) {
-		return sum, fmt.Errorf("%s: a digest of %d bytes", opRead, len(got.SHA256))
+		return sum, fmt.Errorf("nvme.read: a digest of %d bytes", len(got.SHA256))
 	}
 	return [sha256.Size]byte(got.SHA256), nil
 }
@@ -177,10 +176,9 @@ func Digest(ctx context.Context, c *agent.Client, r Range) (sum [sha256.Size]byt
 // first byte (Fill), and gives how many bytes are the same, from the range's start: Range.Len if
 // all are.
 func Compare(ctx context.Context, c *agent.Client, r Range, seed uint64) (same uint64, err error) {
-	var got readResult
-	err = c.Call(ctx, opRead, transfer{r, &seed}, &got)
+	got, err := opRead.Call(ctx, c, transfer{r, &seed})
 	if err == nil && got.Match > r.Len {
-		err = fmt.Errorf("%s: %d bytes the same, of %d", opRead, got.Match, r.Len)
+		err = fmt.Errorf("nvme.read: %d bytes the same, of %d", got.Match, r.Len)
 	}
 	return got.Match, err
 }
@@ -188,7 +186,7 @@ func Compare(ctx context.Context, c *agent.Client, r Range, seed uint64) (same u
 // Write writes the pattern of seed, which begins with the device's first byte (Fill), and has the
 // target flush it.
 func Write(ctx context.Context, c *agent.Client, r Range, seed uint64) error {
-	return c.Call(ctx, opWrite, transfer{r, &seed}, nil)
+	return opWrite.Do(ctx, c, transfer{r, &seed})
 }
 
 // maxNQN is the longest name (NVM Express Base Specification 2.0, 4.5).

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/limits"
 )
 
@@ -48,23 +49,23 @@ func hostID(nqn string) string {
 }
 
 // connect makes a controller and waits for its namespaces.
-func connect(ctx context.Context, c Connection) (any, error) {
+func connect(ctx context.Context, c Connection) (r Controller, err error) {
 	if err := c.check(); err != nil {
-		return nil, err
+		return Controller{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, limits.Disk.Here())
 	defer cancel()
 	name, err := within(ctx, func() (string, error) { return create(c.options()) },
 		func(name string) { _ = remove(name) })
 	if err != nil {
-		return nil, fmt.Errorf("connect to %s at %v: %w", c.NQN, c.Addr, err)
+		return Controller{}, fmt.Errorf("connect to %s at %v: %w", c.NQN, c.Addr, err)
 	}
-	r := Controller{Name: name}
+	r.Name = name
 	for _, id := range c.nsids() {
 		n := Namespace{NSID: id}
 		if err := poll(ctx, func() bool { return n.find(name) }); err != nil {
 			err = fmt.Errorf("%s at %v has no namespace %d that is ready: %w", c.NQN, c.Addr, id, err)
-			return nil, errors.Join(err, removeSoon(name))
+			return Controller{}, errors.Join(err, removeSoon(name))
 		}
 		r.Namespaces = append(r.Namespaces, n)
 	}
@@ -95,11 +96,11 @@ func create(options string) (name string, err error) {
 }
 
 // disconnect takes a controller away.
-func disconnect(ctx context.Context, c controller) (any, error) {
+func disconnect(ctx context.Context, c controller) (none agent.None, err error) {
 	if !plain.MatchString(c.Name) {
-		return nil, fmt.Errorf("controller %q: %w", c.Name, unix.EINVAL)
+		return none, fmt.Errorf("controller %q: %w", c.Name, unix.EINVAL)
 	}
-	return within(ctx, func() (any, error) { return nil, remove(c.Name) }, nil)
+	return within(ctx, func() (agent.None, error) { return none, remove(c.Name) }, nil)
 }
 
 // remove waits until the controller is gone.

@@ -16,15 +16,15 @@ import (
 // Ops registers the operations.
 func Ops() {
 	s := new(server)
-	agent.Register(opServe, s.serve)
-	agent.Register(opStop, s.stop)
-	agent.Register(opConnect, connect)
-	agent.Register(opDisconnect, disconnect)
-	agent.Register(opRead, func(ctx context.Context, t transfer) (any, error) {
-		return within(ctx, func() (any, error) { return t.read(ctx) }, nil)
+	opServe.Serve(s.serve)
+	opStop.Serve(s.stop)
+	opConnect.Serve(connect)
+	opDisconnect.Serve(disconnect)
+	opRead.Serve(func(ctx context.Context, t transfer) (readResult, error) {
+		return within(ctx, func() (readResult, error) { return t.read(ctx) }, nil)
 	})
-	agent.Register(opWrite, func(ctx context.Context, t transfer) (any, error) {
-		return within(ctx, func() (any, error) { return nil, t.write(ctx) }, nil)
+	opWrite.Serve(func(ctx context.Context, t transfer) (agent.None, error) {
+		return within(ctx, func() (agent.None, error) { return agent.None{}, t.write(ctx) }, nil)
 	})
 }
 

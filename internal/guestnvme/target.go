@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/limits"
 )
 
@@ -43,32 +44,32 @@ func (u undo) all() error {
 }
 
 // serve does all of it or nothing.
-func (s *server) serve(ctx context.Context, t Target) (any, error) {
+func (s *server) serve(ctx context.Context, t Target) (none agent.None, err error) {
 	if err := t.check(); err != nil {
-		return nil, err
+		return none, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.now != nil {
 		if reflect.DeepEqual(*s.now, t) {
-			return nil, nil
+			return none, nil
 		}
-		return nil, fmt.Errorf("%s is served: stop it first: %w", s.now.NQN, unix.EBUSY)
+		return none, fmt.Errorf("%s is served: stop it first: %w", s.now.NQN, unix.EBUSY)
 	}
 	u, err := t.configure(ctx)
 	if err != nil {
-		return nil, errors.Join(err, u.all())
+		return none, errors.Join(err, u.all())
 	}
 	s.now, s.undo = &t, u
-	return nil, nil
+	return none, nil
 }
 
-func (s *server) stop(context.Context, struct{}) (any, error) {
+func (s *server) stop(context.Context, agent.None) (none agent.None, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := s.undo.all()
+	err = s.undo.all()
 	s.now, s.undo = nil, nil
-	return nil, err
+	return none, err
 }
 
 // configure makes the subsystem and its ports, and gives what takes back as much of it as there is.

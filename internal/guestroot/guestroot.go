@@ -42,17 +42,19 @@ type Image struct {
 	At string `json:"at"`
 }
 
-const opName = "guestroot"
+var mountRoot = agent.NewOperation[[]Image, agent.None]("guestroot")
 
 // Ops registers the operation and the applet.
 func Ops() {
-	agent.Register(opName, func(ctx context.Context, images []Image) (any, error) { return nil, mountAll(ctx, images) })
+	mountRoot.Serve(func(ctx context.Context, images []Image) (none agent.None, err error) {
+		return none, mountAll(ctx, images)
+	})
 	agent.RegisterApplet(ModprobeName, modprobe)
 }
 
 // Mount has a guest mount images, and make them its root. It is called once.
 func Mount(ctx context.Context, c *agent.Client, images []Image) error {
-	return c.Call(ctx, opName, images, nil)
+	return mountRoot.Do(ctx, c, images)
 }
 
 func mountAll(ctx context.Context, images []Image) error {

@@ -75,16 +75,16 @@ type Program struct {
 	Path string `json:"path"` // below Root
 }
 
-const opName = "guesttools"
+var mountTools = agent.NewOperation[Config, agent.None]("guesttools")
 
 // Ops registers the operation and the applet.
 func Ops() {
-	agent.Register(opName, func(ctx context.Context, c Config) (any, error) { return nil, mount(ctx, c) })
+	mountTools.Serve(func(ctx context.Context, c Config) (none agent.None, err error) { return none, mount(ctx, c) })
 	agent.RegisterApplet(AppletName, applet)
 }
 
 // Mount has a guest mount images and make BinDir. It is called once, after the guest's network is there.
-func Mount(ctx context.Context, a *agent.Client, c Config) error { return a.Call(ctx, opName, c, nil) }
+func Mount(ctx context.Context, a *agent.Client, c Config) error { return mountTools.Do(ctx, a, c) }
 
 // MountAlone does as Mount, in a guest that has its configuration and the images in files; without, it does nothing.
 func MountAlone() error {

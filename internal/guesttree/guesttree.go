@@ -27,11 +27,11 @@ type seen struct {
 	Ends  []string    `json:"ends"`
 }
 
-const opName = "tree"
+var readTree = agent.NewOperation[agent.None, seen]("tree")
 
 // Ops registers the operation.
 func Ops() {
-	agent.Register(opName, func(context.Context, struct{}) (any, error) { return read("/proc", "/sys") })
+	readTree.Serve(func(context.Context, agent.None) (seen, error) { return read("/proc", "/sys") })
 }
 
 func read(proc, sys string) (s seen, err error) {
@@ -49,8 +49,8 @@ func read(proc, sys string) (s seen, err error) {
 
 // Read asks a guest.
 func Read(ctx context.Context, c *agent.Client) (*Tree, error) {
-	var s seen
-	if err := c.Call(ctx, opName, struct{}{}, &s); err != nil {
+	s, err := readTree.Call(ctx, c, agent.None{})
+	if err != nil {
 		return nil, err
 	}
 	return s.tree()
@@ -60,11 +60,11 @@ func Read(ctx context.Context, c *agent.Client) (*Tree, error) {
 func (s *seen) tree() (*Tree, error) {
 	t, err := pcie.New(s.Nodes)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", opName, err)
+		return nil, fmt.Errorf("%s: %w", "tree", err)
 	}
 	for _, name := range s.Ends {
 		if !slices.ContainsFunc(s.Nodes, func(n pcie.Node) bool { return n.Name == name && n.Kind == pcie.Endpoint }) {
-			return nil, fmt.Errorf("%s: %q is no endpoint of the guest's tree", opName, name)
+			return nil, fmt.Errorf("%s: %q is no endpoint of the guest's tree", "tree", name)
 		}
 	}
 	return &Tree{t, s.Ends}, nil

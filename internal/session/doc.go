@@ -13,6 +13,8 @@ package session
 import (
 	"errors"
 	"io"
+
+	"vnic.dev/vnic/internal/agent"
 )
 
 // Command is a program to be run.
@@ -62,12 +64,12 @@ const (
 	input  = 8 << 10   // of input, in one request
 )
 
-// Names of operations.
-const (
-	opRun    = "session"
-	opInput  = "session-input"
-	opCredit = "session-credit"
-	opSize   = "session-size"
+// The operations.
+var (
+	opRun    = agent.NewOperation[runArgs, Status]("session")
+	opInput  = agent.NewOperation[inputArgs, agent.None]("session-input")
+	opCredit = agent.NewOperation[creditArgs, agent.None]("session-credit")
+	opSize   = agent.NewOperation[sizeArgs, agent.None]("session-size")
 )
 
 // streams, by their numbers as file descriptors.

@@ -46,10 +46,10 @@ var sessions = struct {
 
 // Ops registers the operations.
 func Ops() {
-	agent.Register(opRun, opRunProgram)
-	agent.Register(opInput, opGiveInput)
-	agent.Register(opCredit, opGiveCredit)
-	agent.Register(opSize, opSetSize)
+	opRun.Serve(runProgram)
+	opInput.Serve(giveInput)
+	opCredit.Serve(giveCredit)
+	opSize.Serve(setTerminalSize)
 }
 
 func lookup(id uint64) (*running, error) {
@@ -62,14 +62,14 @@ func lookup(id uint64) (*running, error) {
 	return r, nil
 }
 
-// opRunProgram is the operation "session". It ends with the program and its output.
-func opRunProgram(ctx context.Context, a runArgs) (any, error) {
+// runProgram serves opRun. It ends with the program and its output.
+func runProgram(ctx context.Context, a runArgs) (status Status, err error) {
 	if len(a.Args) == 0 {
-		return nil, errors.New("no program named")
+		return status, errors.New("no program named")
 	}
 	path, err := Look(a.Path, a.Env)
 	if err != nil {
-		return nil, err
+		return status, err
 	}
 	dir := a.Dir
 	if dir == "" {
@@ -78,7 +78,7 @@ func opRunProgram(ctx context.Context, a runArgs) (any, error) {
 	cmd := &exec.Cmd{Path: path, Args: a.Args, Env: a.Env, Dir: dir}
 	r, theirs, err := connect(&a, cmd)
 	if err != nil {
-		return nil, err
+		return status, err
 	}
 	defer r.close()
 	err = cmd.Start()
@@ -86,11 +86,11 @@ func opRunProgram(ctx context.Context, a runArgs) (any, error) {
 		_ = f.Close()
 	}
 	if err != nil {
-		return nil, err
+		return status, err
 	}
 	if err := r.enter(); err != nil {
 		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
-		return nil, errors.Join(err, cmd.Wait())
+		return status, errors.Join(err, cmd.Wait())
 	}
 	defer r.leave()
 	_ = agent.Progress(ctx, report{})
@@ -108,7 +108,7 @@ func opRunProgram(ctx context.Context, a runArgs) (any, error) {
 	}
 	wg.Wait()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
-		return nil, err
+		return status, err
 	}
 	ws := cmd.ProcessState.Sys().(syscall.WaitStatus)
 	if ws.Signaled() {
@@ -230,16 +230,16 @@ func (r *running) pump(ctx context.Context, n int, s *stream) {
 	}
 }
 
-// opGiveInput is the operation "session-input". It is answered when the program's pipe or terminal has taken the bytes.
-func opGiveInput(ctx context.Context, a inputArgs) (any, error) {
+// giveInput serves opInput. It is answered when the program's pipe or terminal has taken the bytes.
+func giveInput(ctx context.Context, a inputArgs) (none agent.None, err error) {
 	r, err := lookup(a.ID)
 	if err != nil {
-		return nil, err
+		return none, err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = r.stdin.SetWriteDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if _, err := r.stdin.Write(a.Data); err != nil {
-		return nil, err
+		return none, err
 	}
 	switch {
 	case a.End && r.tty:
@@ -247,31 +247,31 @@ func opGiveInput(ctx context.Context, a inputArgs) (any, error) {
 	case a.End:
 		err = r.stdin.Close()
 	}
-	return nil, err
+	return none, err
 }
 
-// opGiveCredit is the operation "session-credit".
-func opGiveCredit(_ context.Context, a creditArgs) (any, error) {
+// giveCredit serves opCredit.
+func giveCredit(_ context.Context, a creditArgs) (none agent.None, err error) {
 	r, err := lookup(a.ID)
 	if err != nil {
-		return nil, err
+		return none, err
 	}
 	s := r.streams[a.Stream]
 	if s == nil || a.Bytes < 0 || a.Bytes > window {
-		return nil, fmt.Errorf("session %d: %d bytes of stream %d", a.ID, a.Bytes, a.Stream)
+		return none, fmt.Errorf("session %d: %d bytes of stream %d", a.ID, a.Bytes, a.Stream)
 	}
 	s.credit.give(a.Bytes)
-	return nil, nil
+	return none, nil
 }
 
-// opSetSize is the operation "session-size".
-func opSetSize(_ context.Context, a sizeArgs) (any, error) {
+// setTerminalSize serves opSize.
+func setTerminalSize(_ context.Context, a sizeArgs) (none agent.None, err error) {
 	r, err := lookup(a.ID)
 	if err != nil {
-		return nil, err
+		return none, err
 	}
 	if !r.tty {
-		return nil, fmt.Errorf("session %d has no terminal", a.ID)
+		return none, fmt.Errorf("session %d has no terminal", a.ID)
 	}
-	return nil, setSize(r.stdin, a.Size)
+	return none, setSize(r.stdin, a.Size)
 }

@@ -41,8 +41,7 @@ func Run(ctx context.Context, c *agent.Client, cmd Command) (Status, error) {
 	feeders.Go(func() { h.feed(feeding) })
 	feeders.Go(func() { h.resize(feeding) })
 	a := runArgs{ID: h.id, Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, TTY: cmd.TTY, Size: cmd.Size}
-	var status Status
-	err := c.CallProgress(ctx, opRun, a, &status, h.progress)
+	status, err := opRun.CallProgress(ctx, c, a, h.progress)
 	for _, s := range h.streams {
 		s.end()
 	}
@@ -100,7 +99,7 @@ func (h *host) write(ctx context.Context, n int, s *sink) {
 		}
 		if taken += len(b); taken >= window/4 {
 			s.makeRoom(taken)
-			err := h.client.Call(ctx, opCredit, creditArgs{ID: h.id, Stream: n, Bytes: taken}, nil)
+			err := opCredit.Do(ctx, h.client, creditArgs{ID: h.id, Stream: n, Bytes: taken})
 			if remote := (*agent.RemoteError)(nil); err != nil && !errors.As(err, &remote) { // a session that is over wants none
 				return
 			}
@@ -117,7 +116,7 @@ func (h *host) feed(ctx context.Context) {
 		return
 	}
 	if h.cmd.Stdin == nil {
-		_ = h.client.Call(ctx, opInput, inputArgs{ID: h.id, End: true}, nil)
+		_ = opInput.Do(ctx, h.client, inputArgs{ID: h.id, End: true})
 		return
 	}
 	buf := make([]byte, input)
@@ -130,7 +129,7 @@ func (h *host) feed(ctx context.Context) {
 			continue
 		}
 		a := inputArgs{ID: h.id, Data: buf[:n], End: err != nil}
-		if h.client.Call(ctx, opInput, a, nil) != nil || err != nil { // a program that reads no more has the rest dropped
+		if opInput.Do(ctx, h.client, a) != nil || err != nil { // a program that reads no more has the rest dropped
 			return
 		}
 	}
@@ -151,7 +150,7 @@ func (h *host) resize(ctx context.Context) {
 			if !ok {
 				return
 			}
-			_ = h.client.Call(ctx, opSize, sizeArgs{ID: h.id, Size: size}, nil)
+			_ = opSize.Do(ctx, h.client, sizeArgs{ID: h.id, Size: size})
 		}
 	}
 }

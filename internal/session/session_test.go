@@ -284,11 +284,13 @@ func TestGuestThatSendsTooMuchIsFoundOut(t *testing.T) {
 func TestBadRequestsAreRefused(t *testing.T) {
 	c := link(t)
 	var remote *agent.RemoteError
-	for op, args := range map[string]any{
-		opRun: runArgs{ID: 1, Path: "sh"}, opInput: inputArgs{ID: 77}, opCredit: creditArgs{ID: 77, Stream: 1, Bytes: 1},
-		opSize: sizeArgs{ID: 77},
+	ctx := t.Context()
+	for op, err := range map[string]error{"run": opRun.Do(ctx, c, runArgs{ID: 1, Path: "sh"}),
+		"input":  opInput.Do(ctx, c, inputArgs{ID: 77}),
+		"credit": opCredit.Do(ctx, c, creditArgs{ID: 77, Stream: 1, Bytes: 1}),
+		"size":   opSize.Do(ctx, c, sizeArgs{ID: 77}),
 	} {
-		if err := c.Call(t.Context(), op, args, nil); !errors.As(err, &remote) {
+		if !errors.As(err, &remote) {
 			t.Errorf("%s: %v", op, err)
 		}
 	}

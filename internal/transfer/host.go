@@ -95,7 +95,7 @@ func (h *host) setUp(ctx context.Context, raw json.RawMessage) (any, error) {
 }
 
 func (h *host) closeNode(_ context.Context, raw json.RawMessage) (any, error) {
-	q, err := decode[none](raw)
+	q, err := decode[agent.None](raw)
 	if err != nil {
 		return nil, err
 	}

@@ -98,7 +98,9 @@ func (r Remote) Setup(ctx context.Context, s SetupArgs) (res SetupResult, err er
 }
 
 // Close is Node.Close. The guest's NIC can be set up again after.
-func (r Remote) Close(ctx context.Context) error { return r.Do(ctx, Call{Name: opClose, args: none{}}) }
+func (r Remote) Close(ctx context.Context) error {
+	return r.Do(ctx, Call{Name: opClose, args: agent.None{}})
+}
 
 // State describes the TCP state of a Guest's connection, or says why that is not known.
 func State(ctx context.Context, g Guest) string {
@@ -108,9 +110,6 @@ func State(ctx context.Context, g Guest) string {
 	}
 	return s
 }
-
-// none are no arguments, or no result.
-type none struct{}
 
 // served are the operations of the table by name, as the agent decodes their arguments.
 var served = map[string]func(ctx context.Context, h *host, raw json.RawMessage) (any, error){}
@@ -138,13 +137,15 @@ func gives[A, R any](name string, run func(*Node, context.Context, A) (R, error)
 
 // gives0 is an operation with a result alone.
 func gives0[R any](name string, run func(*Node, context.Context) (R, error)) func(context.Context, Guest) (R, error) {
-	f := gives(name, func(n *Node, ctx context.Context, _ none) (R, error) { return run(n, ctx) })
-	return func(ctx context.Context, g Guest) (R, error) { return f(ctx, g, none{}) }
+	f := gives(name, func(n *Node, ctx context.Context, _ agent.None) (R, error) { return run(n, ctx) })
+	return func(ctx context.Context, g Guest) (R, error) { return f(ctx, g, agent.None{}) }
 }
 
 // does is an operation with arguments alone.
 func does[A any](name string, run func(*Node, context.Context, A) error) func(context.Context, Guest, A) error {
-	f := gives(name, func(n *Node, ctx context.Context, args A) (none, error) { return none{}, run(n, ctx, args) })
+	f := gives(name, func(n *Node, ctx context.Context, args A) (none agent.None, err error) {
+		return none, run(n, ctx, args)
+	})
 	return func(ctx context.Context, g Guest, args A) error {
 		_, err := f(ctx, g, args)
 		return err
@@ -153,8 +154,8 @@ func does[A any](name string, run func(*Node, context.Context, A) error) func(co
 
 // does0 is an operation without arguments and result.
 func does0(name string, run func(*Node, context.Context) error) func(context.Context, Guest) error {
-	f := does(name, func(n *Node, ctx context.Context, _ none) error { return run(n, ctx) })
-	return func(ctx context.Context, g Guest) error { return f(ctx, g, none{}) }
+	f := does(name, func(n *Node, ctx context.Context, _ agent.None) error { return run(n, ctx) })
+	return func(ctx context.Context, g Guest) error { return f(ctx, g, agent.None{}) }
 }
 
 // decode decodes a request; nothing is the zero request.

@@ -99,8 +99,7 @@ func TestGuestBootsAndListsItsDevices(t *testing.T) {
 	start := time.Now()
 	m := boot(t, c)
 	t.Logf("init after %v", time.Since(start))
-	var h agent.Hello
-	testkit.OK(t, m.Agent().Call(t.Context(), "hello", nil, &h))
+	h := testkit.Must(agent.SayHello.Call(t.Context(), m.Agent(), agent.None{}))(t)
 	t.Logf("hello after %v: %+v", time.Since(start), h)
 	if h.Kernel != c.Kernel.Version {
 		t.Errorf("guest runs kernel %q, not %q", h.Kernel, c.Kernel.Version)
@@ -112,8 +111,7 @@ func TestGuestBootsAndListsItsDevices(t *testing.T) {
 	if len(devices) != 1 || len(devices[0].BARs) != 2 || devices[0].BARs[1].Size != 16<<20 {
 		t.Errorf("GPU: %+v", devices)
 	}
-	var r agent.ExecResult
-	if err := m.Agent().Call(t.Context(), "exec", agent.Exec{Args: []string{"/init"}}, &r); err != nil {
+	if r, err := agent.Run.Call(t.Context(), m.Agent(), agent.Exec{Args: []string{"/init"}}); err != nil {
 		t.Error(err)
 	} else if r.Status != 2 || !strings.Contains(r.Stderr, "A tool is named by") {
 		t.Errorf("exec: %+v", r)
@@ -220,7 +218,7 @@ func TestCancelEndsQEMU(t *testing.T) {
 	if err := m.Wait(); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	testkit.ErrorIs(t, m.Agent().Call(t.Context(), "hello", nil, nil), agent.ErrClosed, "a call after the end")
+	testkit.ErrorIs(t, agent.SayHello.Do(t.Context(), m.Agent(), agent.None{}), agent.ErrClosed, "a call after the end")
 }
 
 // Invariant: qemu: Cancel, Close, or the death of the parent end QEMU.

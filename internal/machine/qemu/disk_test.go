@@ -12,8 +12,7 @@ func TestGuestHasADiskThatNoOtherHas(t *testing.T) {
 	c := guest(t)
 	c.Disks = []Disk{{File: sized(t, 1<<20), Serial: "x"}, {File: sized(t, 1<<20), ReadOnly: true}}
 	m := boot(t, c)
-	var h agent.Hello
-	testkit.OK(t, m.Agent().Call(t.Context(), "hello", nil, &h))
+	h := testkit.Must(agent.SayHello.Call(t.Context(), m.Agent(), agent.None{}))(t)
 	if got := h.Find(0x1af4, 0x1042); len(got) != 2 {
 		t.Errorf("disks: %+v", h.PCI)
 	}

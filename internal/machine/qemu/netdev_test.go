@@ -62,8 +62,7 @@ func TestGuestHasVhostUserNICAndItsMemoryIsOurs(t *testing.T) {
 			}()
 		}}}
 	m := boot(t, c)
-	var h agent.Hello
-	testkit.OK(t, m.Agent().Call(t.Context(), "hello", nil, &h))
+	h := testkit.Must(agent.SayHello.Call(t.Context(), m.Agent(), agent.None{}))(t)
 	if got := h.Find(0x1af4, 0x1041); len(got) != 1 {
 		t.Errorf("NIC: %+v", h.PCI)
 	}

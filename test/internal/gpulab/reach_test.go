@@ -36,11 +36,10 @@ func up(t *testing.T, m *machines.Guest, p *lab.Port) {
 }
 
 // call runs the driver's test.
-func call(t *testing.T, m *machines.Guest, args ...string) (r agent.ExecResult) {
+func call(t *testing.T, m *machines.Guest, args ...string) agent.ExecResult {
 	t.Helper()
 	x := agent.Exec{Args: append([]string{"/bin/gpudriver-test"}, args...)}
-	testkit.OK(t, m.Agent().Call(t.Context(), "exec", x, &r))
-	return r
+	return testkit.Must(agent.Run.Call(t.Context(), m.Agent(), x))(t)
 }
 
 // machine is a guest, and what its kernel does when GPU memory is to be bound.

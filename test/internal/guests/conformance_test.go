@@ -21,8 +21,7 @@ func (w *guestLab) conformance(ctx context.Context, t *testing.T) {
 	if s := os.Getenv(envCases); s != "" {
 		args = append(args, "-run", s)
 	}
-	var out agent.ExecResult
-	testkit.OK(t, w.gve.Agent().Call(ctx, "exec", agent.Exec{Args: args}, &out))
+	out := testkit.Must(agent.Run.Call(ctx, w.gve.Agent(), agent.Exec{Args: args}))(t)
 	t.Logf("status %d\n%s", out.Status, out.Stderr)
 	var res kerneltest.Result
 	if err := json.Unmarshal([]byte(out.Stdout), &res); err != nil {

@@ -168,8 +168,7 @@ func (w *guestLab) lives(t *testing.T) {
 // call runs a program in a guest, which is to succeed.
 func call(ctx context.Context, t *testing.T, g *machines.Guest, args ...string) agent.ExecResult {
 	t.Helper()
-	var r agent.ExecResult
-	testkit.OK(t, g.Agent().Call(ctx, "exec", agent.Exec{Args: args}, &r))
+	r := testkit.Must(agent.Run.Call(ctx, g.Agent(), agent.Exec{Args: args}))(t)
 	if r.Status != 0 {
 		t.Fatalf("guest %s: %q: status %d: %s%s", g.Name(), args, r.Status, agent.Plain(r.Stdout), agent.Plain(r.Stderr))
 	}

@@ -126,7 +126,7 @@ func start(ctx context.Context, g *machines.Guest, sides []*side, args func(*sid
 	x := &tools{all: sides, ends: make([]agent.ExecResult, len(sides))}
 	for i, s := range sides {
 		a := append([]string{"/bin/devmem"}, args(s)...)
-		x.eg.Go(func() error { return g.Agent().Call(ctx, "exec", agent.Exec{Args: a}, &x.ends[i]) })
+		x.eg.Go(func() (err error) { x.ends[i], err = agent.Run.Call(ctx, g.Agent(), agent.Exec{Args: a}); return err })
 	}
 	return x
 }

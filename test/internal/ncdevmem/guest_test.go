@@ -61,10 +61,9 @@ func programs(tools string, files map[string][]byte) (io.Reader, error) {
 }
 
 // sh runs a script in the guest. Its error is one of ours: the script's own end is in the result.
-func (l *bench) sh(ctx context.Context, script string) (r agent.ExecResult, err error) {
-	err = l.machine.Agent().Call(ctx, "exec", agent.Exec{Args: []string{"/bin/sh", "-c", "export PATH=/bin; " + script}},
-		&r)
-	return r, err
+func (l *bench) sh(ctx context.Context, script string) (agent.ExecResult, error) {
+	return agent.Run.Call(ctx, l.machine.Agent(),
+		agent.Exec{Args: []string{"/bin/sh", "-c", "export PATH=/bin; " + script}})
 }
 
 // do runs a script that is to succeed.

@@ -113,8 +113,9 @@ func words(file string) []byte {
 func comma(s string) string { return strings.ReplaceAll(s, ",", ",,") }
 
 // Run runs a program in the guest.
-func (g *Guest) Run(ctx context.Context, r *agent.ExecResult, args []string) error {
-	return g.Call(ctx, "exec", agent.Exec{Args: args}, r)
+func (g *Guest) Run(ctx context.Context, r *agent.ExecResult, args []string) (err error) {
+	*r, err = agent.Run.Call(ctx, g.Client, agent.Exec{Args: args})
+	return err
 }
 
 // Kill ends its QEMU.

@@ -22,10 +22,9 @@ type tools struct {
 func newTools(t *testing.T, x *pair, iface string) *tools { return &tools{t, x.runner, iface} }
 
 // run runs devmem in a guest.
-func (x *tools) run(ctx context.Context, e *end, args ...string) (r agent.ExecResult, err error) {
+func (x *tools) run(ctx context.Context, e *end, args ...string) (agent.ExecResult, error) {
 	args = append([]string{"/bin/devmem", args[0], "-f", x.iface}, args[1:]...)
-	err = e.qemu.Agent().Call(ctx, "exec", agent.Exec{Args: args}, &r)
-	return r, err
+	return agent.Run.Call(ctx, e.qemu.Agent(), agent.Exec{Args: args})
 }
 
 // receiver starts devmem recv in guest B.

@@ -1,0 +1,39 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+)
+
+// Operation is an operation of guests with arguments of type A and a result of type R. One value makes both ends: a
+// guest's program serves it, the host calls it.
+type Operation[A, R any] struct{ name string }
+
+// None are no arguments, or no result.
+type None struct{}
+
+// NewOperation gives an operation a name, which no other of the same guest has.
+func NewOperation[A, R any](name string) Operation[A, R] { return Operation[A, R]{name} }
+
+// Serve registers the operation, before the agent of this process serves.
+func (o Operation[A, R]) Serve(run func(ctx context.Context, args A) (R, error)) {
+	Register(o.name, func(ctx context.Context, args A) (any, error) { return run(ctx, args) })
+}
+
+// Call runs the operation in a guest, as Client.Call does.
+func (o Operation[A, R]) Call(ctx context.Context, c *Client, args A) (R, error) {
+	return o.CallProgress(ctx, c, args, nil)
+}
+
+// Do is Call without the result.
+func (o Operation[A, R]) Do(ctx context.Context, c *Client, args A) error {
+	_, err := o.Call(ctx, c, args)
+	return err
+}
+
+// CallProgress is Call with a function for what the operation reports on its way, as Client.CallProgress has it.
+func (o Operation[A, R]) CallProgress(ctx context.Context, c *Client, args A, progress func(json.RawMessage)) (r R,
+	err error) {
+	err = c.CallProgress(ctx, o.name, args, &r, progress)
+	return r, err
+}
