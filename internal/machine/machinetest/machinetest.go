@@ -28,7 +28,7 @@ import (
 // Images fetches what guests with NICs of these models boot from, and builds the initramfs with
 // modules, programs and files of o; with no modules those of the models. What it takes is released
 // when the test ends.
-func Images(t *testing.T, models []string, o guestimages.Options) *machines.Images {
+func Images(t *testing.T, models []string, o guestimages.Options) *machine.Images {
 	t.Helper()
 	boots(t)
 	step := ""
@@ -38,12 +38,12 @@ func Images(t *testing.T, models []string, o guestimages.Options) *machines.Imag
 			t.Log(now, p.Total)
 		}
 	}
-	im, err := machines.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true, Progress: progress}, models, t.Logf)
+	im, err := machine.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true, Progress: progress}, models, t.Logf)
 	testkit.OK(t, err)
 	t.Cleanup(func() { testkit.OK(t, im.Close()) })
 	if o.Modules == nil {
 		for _, m := range models {
-			o.Modules = append(o.Modules, machines.SoftwareFor(m).Modules...)
+			o.Modules = append(o.Modules, machine.SoftwareFor(m).Modules...)
 		}
 	}
 	testkit.OK(t, im.BuildImage(t.Context(), o))
@@ -83,7 +83,7 @@ func Lab(t *testing.T, d lab.Description, log *slog.Logger) *lab.Lab {
 }
 
 // Boot boots a guest, which is ended with the test. Its console is shown if the test has failed.
-func Boot(t *testing.T, im *machines.Images, hw *lab.Machine, c machines.Config) *machines.Guest {
+func Boot(t *testing.T, im *machine.Images, hw *lab.Machine, c machine.Config) *machine.Guest {
 	t.Helper()
 	return BootAll(t, im, Guest{hw, c})[0]
 }
@@ -91,7 +91,7 @@ func Boot(t *testing.T, im *machines.Images, hw *lab.Machine, c machines.Config)
 // Guest is what Boot boots.
 type Guest struct {
 	Machine *lab.Machine
-	Config  machines.Config
+	Config  machine.Config
 }
 
 var booted atomic.Int32
@@ -103,9 +103,9 @@ func Booted() int { return int(booted.Load()) }
 func Count(n int) { booted.Add(int32(n)) }
 
 // BootAll is Boot for several guests at the same time.
-func BootAll(t *testing.T, im *machines.Images, list ...Guest) []*machines.Guest {
+func BootAll(t *testing.T, im *machine.Images, list ...Guest) []*machine.Guest {
 	t.Helper()
-	guests, errs := make([]*machines.Guest, len(list)), make([]error, len(list))
+	guests, errs := make([]*machine.Guest, len(list)), make([]error, len(list))
 	Count(len(list))
 	var done sync.WaitGroup
 	for i, g := range list {
@@ -126,7 +126,7 @@ func BootAll(t *testing.T, im *machines.Images, list ...Guest) []*machines.Guest
 	return guests
 }
 
-func end(t *testing.T, g *machines.Guest) {
+func end(t *testing.T, g *machine.Guest) {
 	err := g.Close()
 	if t.Failed() {
 		console := g.Console()

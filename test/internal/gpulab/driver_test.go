@@ -26,7 +26,7 @@ const (
 
 // guest is a guest with a gVNIC and a GPU that has the driver.
 type guest struct {
-	*machines.Guest
+	*machine.Guest
 	gpu *lab.GPUMemory
 }
 
@@ -35,7 +35,7 @@ func boot(t *testing.T) *guest {
 	im := images(t)
 	l := machinetest.Lab(t, lab.Description{Guests: []lab.Guest{{Driver: lab.DriverVNICGPU,
 		NICs: []lab.NIC{{Model: lab.GVE}}, GPUs: []lab.GPU{{Memory: gpuMemory}}}}}, nil)
-	m := machinetest.Boot(t, im, l.Machine(0), machines.Config{RAMSize: 384 << 20, TimeLimit: 30 * time.Minute})
+	m := machinetest.Boot(t, im, l.Machine(0), machine.Config{RAMSize: 384 << 20, TimeLimit: 30 * time.Minute})
 	up(t, m, l.Port(0))
 	return &guest{m, l.Port(0).GPU()}
 }

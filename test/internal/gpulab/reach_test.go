@@ -20,15 +20,15 @@ import (
 )
 
 // images are guests' with the driver and its test.
-func images(t *testing.T) *machines.Images {
+func images(t *testing.T) *machine.Images {
 	t.Helper()
-	modules := append(slices.Clone(machines.SoftwareFor(lab.GVE).Modules), guestimages.GPUModule)
+	modules := append(slices.Clone(machine.SoftwareFor(lab.GVE).Modules), guestimages.GPUModule)
 	return machinetest.Images(t, []string{lab.GVE}, guestimages.Options{Modules: modules,
 		Files: map[string]string{"bin/gpudriver-test": machinetest.Program(t, program)}})
 }
 
 // up has a guest's interface be up.
-func up(t *testing.T, m *machines.Guest, p *lab.Port) {
+func up(t *testing.T, m *machine.Guest, p *lab.Port) {
 	t.Helper()
 	n := testkit.Must(guestnet.Apply(t.Context(), m.Agent(), guestnet.Config{Interfaces: []guestnet.Interface{{
 		MAC: net.HardwareAddr(p.MAC[:]).String(), MTU: p.MTU, Addrs: []netip.Prefix{p.Addr4}}}}))(t)
@@ -36,14 +36,14 @@ func up(t *testing.T, m *machines.Guest, p *lab.Port) {
 }
 
 // call runs the driver's test.
-func call(t *testing.T, m *machines.Guest, args ...string) agent.ExecResult {
+func call(t *testing.T, m *machine.Guest, args ...string) agent.ExecResult {
 	t.Helper()
 	x := agent.Exec{Args: append([]string{"/bin/gpudriver-test"}, args...)}
 	return testkit.Must(agent.Run.Call(t.Context(), m.Agent(), x))(t)
 }
 
-// machine is a guest, and what its kernel does when GPU memory is to be bound.
-type machine struct {
+// kernelCase is a guest, and what its kernel does when GPU memory is to be bound.
+type kernelCase struct {
 	name    string
 	routing pcie.Routing
 	below   string // what NIC and GPU are below: the switch x or the socket s
@@ -53,7 +53,7 @@ type machine struct {
 }
 
 // judge boots guests at the same time, and looks at what their kernels do.
-func judge(t *testing.T, list ...machine) {
+func judge(t *testing.T, list ...kernelCase) {
 	t.Helper()
 	im := images(t)
 	var d lab.Description
@@ -70,7 +70,7 @@ func judge(t *testing.T, list ...machine) {
 	l := machinetest.Lab(t, d, nil)
 	var guests []machinetest.Guest
 	for i, c := range list {
-		conf := machines.Config{Name: c.name, RAMSize: 384 << 20, TimeLimit: 5 * time.Minute}
+		conf := machine.Config{Name: c.name, RAMSize: 384 << 20, TimeLimit: 5 * time.Minute}
 		if c.iommu != "" {
 			conf.Args, conf.Append = []string{"-device", "intel-iommu,caching-mode=on"}, c.iommu
 		}
@@ -104,9 +104,9 @@ func judge(t *testing.T, list ...machine) {
 func TestTranslatingIOMMU(t *testing.T) {
 	testkit.Boots(t)
 	judge(t,
-		machine{name: "it translates", below: "x", iommu: "intel_iommu=on iommu.strict=1",
+		kernelCase{name: "it translates", below: "x", iommu: "intel_iommu=on iommu.strict=1",
 			domain: "Default domain type: Translated", log: "iommu=pt, or no switch"},
-		machine{name: "it does not", below: "x", iommu: "intel_iommu=on iommu=pt",
+		kernelCase{name: "it does not", below: "x", iommu: "intel_iommu=on iommu=pt",
 			domain: "Default domain type: Passthrough"})
 }
 
@@ -115,6 +115,6 @@ func TestTranslatingIOMMU(t *testing.T) {
 func TestLinuxDecides(t *testing.T) {
 	testkit.Boots(t)
 	judge(t,
-		machine{name: "p2p none", below: "s", routing: pcie.NoRouting, log: "cannot be used for peer-to-peer DMA"},
-		machine{name: "p2p any", below: "s", routing: pcie.AnyBridge})
+		kernelCase{name: "p2p none", below: "s", routing: pcie.NoRouting, log: "cannot be used for peer-to-peer DMA"},
+		kernelCase{name: "p2p any", below: "s", routing: pcie.AnyBridge})
 }

@@ -35,10 +35,10 @@ type guestLab struct {
 	lab   *lab.Lab
 	ports [5]*lab.Port // by the constants below
 
-	gve    *machines.Guest // its kernel has two gVNICs and a GPU, our driver a virtio NIC and another GPU
-	virtio *machines.Guest // its kernel has a virtio NIC
-	nic    *driver.NIC     // of the guest in this process
-	peer   *stack.Stack    // on it
+	gve    *machine.Guest // its kernel has two gVNICs and a GPU, our driver a virtio NIC and another GPU
+	virtio *machine.Guest // its kernel has a virtio NIC
+	nic    *driver.NIC    // of the guest in this process
+	peer   *stack.Stack   // on it
 
 	disks map[string]*os.File // by serial number
 	dead  error               // why a guest has ended; nil: both live
@@ -67,8 +67,8 @@ func newLab(t *testing.T) *guestLab {
 	t.Helper()
 	begin := time.Now()
 	nvme := slices.Concat(guestnvme.TargetModules, guestnvme.InitiatorModules)
-	gveModules := slices.Concat(machines.SoftwareFor(lab.GVE).Modules, machines.SoftwareFor(lab.Virtio).Modules, nvme)
-	virtioModules := append(slices.Clone(nvme), machines.SoftwareFor(lab.Virtio).Driver)
+	gveModules := slices.Concat(machine.SoftwareFor(lab.GVE).Modules, machine.SoftwareFor(lab.Virtio).Modules, nvme)
+	virtioModules := append(slices.Clone(nvme), machine.SoftwareFor(lab.Virtio).Driver)
 	im := machinetest.Images(t, []string{lab.GVE, lab.Virtio}, guestimages.Options{
 		Applets: []string{"devmem"},
 		Modules: unique(slices.Concat(gveModules, virtioModules)),
@@ -89,14 +89,14 @@ func newLab(t *testing.T) *guestLab {
 	w.startPeer(t)
 	booting := time.Now()
 	guests := machinetest.BootAll(t, im,
-		machinetest.Guest{Machine: w.lab.Machine(gveGuest), Config: machines.Config{Name: "gve", RAMSize: 512 << 20,
+		machinetest.Guest{Machine: w.lab.Machine(gveGuest), Config: machine.Config{Name: "gve", RAMSize: 512 << 20,
 			Accel: qemu.AccelTCG, TimeLimit: life, Agent: agent.Config{Hostname: "gve", Modules: unique(gveModules)},
 			Disks: w.disksOf(gveGuest)}},
-		machinetest.Guest{Machine: w.lab.Machine(virtioGuest), Config: machines.Config{Name: "virtio", RAMSize: 256 << 20,
+		machinetest.Guest{Machine: w.lab.Machine(virtioGuest), Config: machine.Config{Name: "virtio", RAMSize: 256 << 20,
 			Accel: qemu.AccelTCG, TimeLimit: life, Agent: agent.Config{Hostname: "virtio", Modules: virtioModules},
 			Disks: w.disksOf(virtioGuest)}})
 	w.gve, w.virtio = guests[0], guests[1]
-	for i, g := range map[int]*machines.Guest{gvePort: w.gve, virtioPort: w.virtio} {
+	for i, g := range map[int]*machine.Guest{gvePort: w.gve, virtioPort: w.virtio} {
 		p := w.ports[i]
 		r, err := guestnet.Apply(t.Context(), g.Agent(), guestnet.Config{Interfaces: []guestnet.Interface{{
 			MAC: net.HardwareAddr(p.MAC[:]).String(), MTU: p.MTU, Addrs: []netip.Prefix{p.Addr4, p.Addr6}}}})
@@ -155,7 +155,7 @@ func (w *guestLab) run(t *testing.T, name string, f func(ctx context.Context, t 
 // lives fails a test if a guest has ended. The end of its console is shown when the lab ends.
 func (w *guestLab) lives(t *testing.T) {
 	t.Helper()
-	for _, g := range []*machines.Guest{w.gve, w.virtio} {
+	for _, g := range []*machine.Guest{w.gve, w.virtio} {
 		if w.dead == nil {
 			w.dead = g.Gone("in the middle of the tests")
 		}
@@ -166,7 +166,7 @@ func (w *guestLab) lives(t *testing.T) {
 }
 
 // call runs a program in a guest, which is to succeed.
-func call(ctx context.Context, t *testing.T, g *machines.Guest, args ...string) agent.ExecResult {
+func call(ctx context.Context, t *testing.T, g *machine.Guest, args ...string) agent.ExecResult {
 	t.Helper()
 	r := testkit.Must(agent.Run.Call(ctx, g.Agent(), agent.Exec{Args: args}))(t)
 	if r.Status != 0 {

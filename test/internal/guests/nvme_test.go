@@ -82,7 +82,7 @@ type pair struct {
 	addr6             netip.Addr
 }
 
-func (w *guestLab) pair(target, initiator *machines.Guest, port int) *pair {
+func (w *guestLab) pair(target, initiator *machine.Guest, port int) *pair {
 	return &pair{w, target.Agent(), initiator.Agent(), w.at(port, guestnvme.Port), w.ports[port].Addr6.Addr()}
 }
 

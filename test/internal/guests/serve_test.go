@@ -76,14 +76,14 @@ func serveCommand(t *testing.T, vnic string) {
 }
 
 // bootServed boots the guests of a lab that is served, which end with the test.
-func bootServed(ctx context.Context, t *testing.T, dir string, im *machines.Images, rep *served) []stranger.End {
+func bootServed(ctx context.Context, t *testing.T, dir string, im *machine.Images, rep *served) []stranger.End {
 	t.Helper()
 	machinetest.Count(len(rep.Guests))
 	ends, errs := make([]stranger.End, len(rep.Guests)), make([]error, len(rep.Guests))
 	var booted sync.WaitGroup
 	for i, model := range []string{lab.GVE, lab.Virtio} {
 		g := rep.Guests[i]
-		soft := machines.SoftwareFor(model)
+		soft := machine.SoftwareFor(model)
 		c := stranger.Config{Dir: dir, Name: g.Name, Initrd: filepath.Join(dir, "initrd-"+g.Name), Append: rep.KernelArgs,
 			Args: g.QEMU}
 		testkit.OK(t, stranger.WriteInitrd(im, agent.Config{Modules: slices.Clone(soft.Modules), HugePages: soft.HugePages,

@@ -122,7 +122,7 @@ type tools struct {
 	ends []agent.ExecResult
 }
 
-func start(ctx context.Context, g *machines.Guest, sides []*side, args func(*side) []string) *tools {
+func start(ctx context.Context, g *machine.Guest, sides []*side, args func(*side) []string) *tools {
 	x := &tools{all: sides, ends: make([]agent.ExecResult, len(sides))}
 	for i, s := range sides {
 		a := append([]string{"/bin/devmem"}, args(s)...)

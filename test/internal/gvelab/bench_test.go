@@ -40,7 +40,7 @@ func describe() lab.Description {
 // bench is a guest that has booted, with its NICs.
 type bench struct {
 	*testing.T
-	*machines.Guest
+	*machine.Guest
 	lab   *lab.Lab
 	start time.Time
 	limit time.Duration // of the guest's whole life, and of each call
@@ -66,7 +66,7 @@ func newBenchWith(t *testing.T, d lab.Description, cpus int, limit time.Duration
 	im := machinetest.Images(t, []string{lab.GVE}, guestimages.Options{Modules: []string{module},
 		Program: machinetest.Program(t, "vnic.dev/vnic/test/internal/gvelab/guest")})
 	b := &bench{T: t, lab: machinetest.Lab(t, d, log), start: time.Now(), limit: limit}
-	b.Guest = machinetest.Boot(t, im, b.lab.Machine(0), machines.Config{Agent: agent.Config{Hostname: "churn"},
+	b.Guest = machinetest.Boot(t, im, b.lab.Machine(0), machine.Config{Agent: agent.Config{Hostname: "churn"},
 		CPUs: cpus, RAMSize: 512 << 20, Accel: qemu.AccelTCG, Append: "log_buf_len=8M", BootLimit: limit, TimeLimit: limit,
 		Log: log, Connected: connected})
 	b.ok("the guest has booted")

@@ -32,7 +32,7 @@ func TestKernelFindsTheTree(t *testing.T) {
 		t.Run(model, func(t *testing.T) {
 			im := machinetest.Images(t, []string{model}, guestimages.Options{
 				Program: machinetest.Program(t, "vnic.dev/vnic/test/internal/labtree/guest"),
-				Modules: []string{machines.SoftwareFor(model).Driver}})
+				Modules: []string{machine.SoftwareFor(model).Driver}})
 			d := testkit.Must(labfile.Load("a3-high", nil))(t)
 			d.Guests = d.Guests[:1]
 			for i := range d.Guests[0].NICs {
@@ -52,7 +52,7 @@ func TestKernelFindsTheTree(t *testing.T) {
 				}
 				testkit.OK(t, unix.Munmap(b))
 			}
-			g := machinetest.Boot(t, im, hw, machines.Config{RAMSize: 384 << 20, CPUs: 2, Agent: agent.Config{}})
+			g := machinetest.Boot(t, im, hw, machine.Config{RAMSize: 384 << 20, CPUs: 2, Agent: agent.Config{}})
 			var s Seen
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()

@@ -39,7 +39,7 @@ type bench struct {
 	driver  string // of the GPU: lab.DriverNode or lab.DriverVNICGPU
 	gpu     *lab.GPUMemory
 	port    *nic.Port // the guest's
-	machine *machines.Guest
+	machine *machine.Guest
 	peer    *stack.Stack
 	lines   []byte // of the guest's file /data
 	ports   uint16 // the last one of an ordinary connection
@@ -68,7 +68,7 @@ func (l *bench) onGPU() string {
 // newBench starts both sides; driver is that of the guest's GPU.
 func newBench(t *testing.T, driverOfGPU string) *bench {
 	t.Helper()
-	modules := machines.SoftwareFor(lab.GVE).Modules
+	modules := machine.SoftwareFor(lab.GVE).Modules
 	if driverOfGPU == lab.DriverVNICGPU {
 		modules = append(slices.Clone(modules), guestimages.GPUModule)
 	}
@@ -91,7 +91,7 @@ func newBench(t *testing.T, driverOfGPU string) *bench {
 	files := testkit.Must(programs(tools, map[string][]byte{"data": l.lines}))(t)
 	start := time.Now()
 	// Without duplicate address detection IPv6 addresses can be used at once.
-	l.machine = machinetest.Boot(t, im, w.Machine(0), machines.Config{RAMSize: guestRAM, BootLimit: 2 * time.Minute,
+	l.machine = machinetest.Boot(t, im, w.Machine(0), machine.Config{RAMSize: guestRAM, BootLimit: 2 * time.Minute,
 		TimeLimit: timeLimit, Files: files, Agent: agent.Config{Hostname: "ncdevmem",
 			Sysctl: map[string]string{"net.ipv6.conf.default.accept_dad": "0"}}})
 	t.Logf("guest: QEMU %s (%s), kernel %s, up after %.1f s", im.QEMU.Version, l.machine.Accel(),

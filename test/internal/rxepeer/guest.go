@@ -31,7 +31,7 @@ var modules = []string{"rdma_rxe", "ib_uverbs"}
 
 // Images fetches what guests boot from, a QEMU and the generic kernel, and builds the program and the initramfs. But
 // with VNIC_LONG, which `make test-all` sets, the test is skipped: the kernel is a download of 140 MB.
-func Images(t *testing.T) *machines.Images {
+func Images(t *testing.T) *machine.Images {
 	t.Helper()
 	testkit.Boots(t)
 	words := strings.Fields(tool(t, "kernel", append([]string{"--generic"}, suites...)...))
@@ -40,7 +40,7 @@ func Images(t *testing.T) *machines.Images {
 	}
 	program := filepath.Join(t.TempDir(), "rdma-peer")
 	tool(t, "rdma-peer", program)
-	im, err := machines.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true, Kernel: words[0], Modules: words[1]},
+	im, err := machine.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true, Kernel: words[0], Modules: words[1]},
 		[]string{lab.Virtio}, t.Logf)
 	testkit.OK(t, err)
 	t.Cleanup(func() { testkit.OK(t, im.Close()) })
@@ -64,11 +64,11 @@ func tool(t *testing.T, name string, args ...string) string {
 // Boot boots guests of a lab at the same time, each on a machine with one virtio NIC and no GPU, gives them the
 // addresses of their ports, and has the program run in each. They end with the test, which is to be in a folder beside
 // this package's, as the images' tools are found from there.
-func Boot(t *testing.T, im *machines.Images, list ...*lab.Machine) []*Peer {
+func Boot(t *testing.T, im *machine.Images, list ...*lab.Machine) []*Peer {
 	t.Helper()
 	var guests []machinetest.Guest
 	for _, hw := range list {
-		guests = append(guests, machinetest.Guest{Machine: hw, Config: machines.Config{Name: hw.Name, RAMSize: 512 << 20,
+		guests = append(guests, machinetest.Guest{Machine: hw, Config: machine.Config{Name: hw.Name, RAMSize: 512 << 20,
 			BootLimit: 3 * time.Minute, TimeLimit: 20 * time.Minute, Agent: agent.Config{Hostname: hw.Name,
 				// Without duplicate address detection IPv6 addresses can be used at once.
 				Sysctl: map[string]string{"net.ipv6.conf.default.accept_dad": "0"}}}})
@@ -85,7 +85,7 @@ func Boot(t *testing.T, im *machines.Images, list ...*lab.Machine) []*Peer {
 }
 
 // start runs the program in a guest. Its streams are a session's.
-func start(t *testing.T, g *machines.Guest, netdev string) *Peer {
+func start(t *testing.T, g *machine.Guest, netdev string) *Peer {
 	t.Helper()
 	ours, theirs := net.Pipe()
 	var said agent.Tail // read when the program has ended

@@ -46,7 +46,7 @@ type Peer struct {
 	Device  string           // rxe0
 	MAC     net.HardwareAddr // of the interface below
 	PortMTU int              // bytes of payload of a packet that the port can have
-	Guest   *machines.Guest  // of Boot; nil: New has made the Peer
+	Guest   *machine.Guest   // of Boot; nil: New has made the Peer
 
 	conn   net.Conn
 	in     *bufio.Reader

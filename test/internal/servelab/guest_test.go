@@ -20,14 +20,14 @@ import (
 // image is what guests boot from.
 type image struct {
 	*bench
-	*machines.Images
+	*machine.Images
 	initrd string // file
 }
 
 // prepare makes a guest of ours, or a stock one with these files.
 func (b *bench) prepare(files map[string]string) *image {
 	b.Helper()
-	soft := machines.SoftwareFor(b.nic)
+	soft := machine.SoftwareFor(b.nic)
 	conf := agent.Config{Modules: soft.Modules, HugePages: soft.HugePages, Node0: b.nic == lab.GVE}
 	what := guestimages.Options{Applets: []string{"devmem"}}
 	if b.stock {

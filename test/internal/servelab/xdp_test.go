@@ -50,7 +50,7 @@ type attacher struct {
 // xdpGuest boots a guest with these NICs, beside a gateway.
 func xdpGuest(t *testing.T, program string, nics ...lab.NIC) *attacher {
 	t.Helper()
-	modules := append(stockModules[:len(stockModules):len(stockModules)], machines.SoftwareFor(nics[0].Model).Modules...)
+	modules := append(stockModules[:len(stockModules):len(stockModules)], machine.SoftwareFor(nics[0].Model).Modules...)
 	slices.Sort(modules)
 	modules = slices.Compact(modules)
 	im := machinetest.Images(t, []string{nics[0].Model}, guestimages.Options{Modules: modules, Program: program})
@@ -62,7 +62,7 @@ func xdpGuest(t *testing.T, program string, nics ...lab.NIC) *attacher {
 	l := testkit.Must(lab.Open(d, lab.Options{Farewell: time.Duration(limits.GuestEnd), Services: []lab.Service{
 		lab.Gateway(gateway.Options{NAT: true, Policy: gateway.Policy{HostPorts: gateway.AllPorts}})}}))(t)
 	t.Cleanup(func() { testkit.OK(t, l.Close()) })
-	g := machinetest.Boot(t, im, l.Machine(0), machines.Config{Name: "xdp", RAMSize: 256 << 20,
+	g := machinetest.Boot(t, im, l.Machine(0), machine.Config{Name: "xdp", RAMSize: 256 << 20,
 		Agent: agent.Config{Modules: modules}})
 	gw, _ := lab.GatewayAddrs()
 	return &attacher{lab: l, to: net.JoinHostPort(gw.Addr().String(), port),

@@ -31,7 +31,7 @@ type Config struct {
 func (c *Config) Console() string { return filepath.Join(c.Dir, "console-"+c.Name) }
 
 // WriteInitrd writes the initramfs of guests with a configuration of their agent.
-func WriteInitrd(im *machines.Images, c agent.Config, file string) error {
+func WriteInitrd(im *machine.Images, c agent.Config, file string) error {
 	r, err := im.Initrd(c)
 	if err != nil {
 		return err
@@ -54,7 +54,7 @@ type Guest struct {
 }
 
 // Boot starts QEMU, which ends with ctx, and waits until the guest has booted. Without an error the caller kills it.
-func Boot(ctx context.Context, im *machines.Images, c Config) (*Guest, error) {
+func Boot(ctx context.Context, im *machine.Images, c Config) (*Guest, error) {
 	results := filepath.Join(c.Dir, "results-"+c.Name)
 	_ = os.Remove(results)
 	l, err := net.Listen("unix", results)

@@ -45,7 +45,7 @@ type runner struct {
 
 // images is what guests boot from.
 type images struct {
-	*machines.Images
+	*machine.Images
 	files *os.File // the user's
 	size  int64
 }
@@ -126,7 +126,7 @@ func (l *runner) find(ctx context.Context) error {
 	}
 	o := l.opt
 	o.stage("looking for QEMU and a kernel")
-	im, err := machines.Fetch(ctx, o.Fetch, o.models(), o.Note)
+	im, err := machine.Fetch(ctx, o.Fetch, o.models(), o.Note)
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (l *runner) fetch(ctx context.Context) error {
 func (o *Options) drivers(between string) string {
 	var list []string
 	for _, m := range o.models() {
-		list = append(list, machines.SoftwareFor(m).Driver)
+		list = append(list, machine.SoftwareFor(m).Driver)
 	}
 	return strings.Join(list, between)
 }
@@ -170,7 +170,7 @@ func (l *runner) initrd(ctx context.Context) error {
 		return im.BuildImage(ctx, guestimages.Options{Modules: modules, Userland: l.uroot,
 			Applets: []string{devmemtool.Name, guesttools.AppletName}})
 	}
-	all := machines.DriverModules(o.describe().Guests)
+	all := machine.DriverModules(o.describe().Guests)
 	fix := "give its own modules by --modules, with " + o.drivers(" and ") +
 		" among them; or no --kernel, and one is fetched"
 	if l.tools != nil {
@@ -185,7 +185,7 @@ func (l *runner) initrd(ctx context.Context) error {
 	}
 	need := len(all)
 	for _, model := range o.models() {
-		for _, m := range machines.SoftwareFor(model).Modules {
+		for _, m := range machine.SoftwareFor(model).Modules {
 			if !slices.Contains(all, m) {
 				all = append(all, m)
 			}
@@ -199,7 +199,7 @@ func (l *runner) initrd(ctx context.Context) error {
 			return nil
 		}
 	}
-	if machines.LacksModules(err) {
+	if machine.LacksModules(err) {
 		return &assets.Missing{What: "kernel " + im.Kernel.Version, Err: err, Fix: fix}
 	}
 	return err

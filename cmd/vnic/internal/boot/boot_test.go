@@ -77,7 +77,7 @@ func TestGuestsHaveNICsOfTheirOwn(t *testing.T) {
 		seen := map[string]bool{}
 		for _, p := range o.places(w) {
 			var c qemu.Config
-			machines.Attach(&c, p.hw)
+			machine.Attach(&c, p.hw)
 			n := o.network(p)
 			if len(c.Netdevs) != each || len(c.GPUs) != 1 || len(n.Interfaces) != each ||
 				n.Interfaces[each-1].Leave != (each == 2) || len(n.Gateways) != 2 {

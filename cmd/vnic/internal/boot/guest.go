@@ -24,7 +24,7 @@ import (
 type guest struct {
 	place
 	runner  *runner
-	machine *machines.Guest // nil: not booted
+	machine *machine.Guest // nil: not booted
 	network guestnet.Result
 	ran     bool // the program, to its end
 }
@@ -38,7 +38,7 @@ const forever = 365 * 24 * time.Hour // the program says when it is done
 // boot starts the guest, which lives as long as ctx, and its network. When ready ends first, the guest is ended.
 func (g *guest) boot(ctx, ready context.Context) (err error) {
 	o, im := g.runner.opt, g.runner.images
-	c := machines.Config{Name: g.name, Agent: agent.Config{Hostname: g.name, Port: true},
+	c := machine.Config{Name: g.name, Agent: agent.Config{Hostname: g.name, Port: true},
 		Files: io.NewSectionReader(im.files, 0, im.size), RAMSize: o.ram(g.index), CPUs: o.cpus(g.index),
 		Append: o.Append,
 		Args:   o.QEMUArgs, TimeLimit: forever, ResultsPort: true, Log: o.Log, Accel: o.Accel}

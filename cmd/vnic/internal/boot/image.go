@@ -53,7 +53,7 @@ func NewImage(ctx context.Context, o Options) (i *Image, err error) {
 	}
 	model, _ := lab.LookupModel(o.NIC)
 	model = model.With(o.GPUDriver)
-	software := machines.SoftwareFor(o.NIC)
+	software := machine.SoftwareFor(o.NIC)
 	if l.images.Kernel.Modules == "" {
 		o.Note("kernel %s came without modules: unless it has %s built in, its guest has no network: give them by --modules",
 			l.images.Kernel.Version, software.Driver)

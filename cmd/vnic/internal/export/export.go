@@ -70,9 +70,9 @@ func (o *Options) Check() error {
 }
 
 // modules are those that guests of these commands load, on NICs of any model: some of a kernel's may be built in.
-func modules(im *machines.Images, names []string) (list []string) {
+func modules(im *machine.Images, names []string) (list []string) {
 	for _, m := range []string{lab.Virtio, lab.GVE} {
-		list = append(list, machines.SoftwareFor(m).Modules...)
+		list = append(list, machine.SoftwareFor(m).Modules...)
 		list = append(list, im.Drivers(m)...)
 	}
 	for _, n := range names {
@@ -155,7 +155,7 @@ func open(ctx context.Context, o *Options) (*assets.Resolved, []string, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		im := &machines.Images{Resolved: r}
+		im := &machine.Images{Resolved: r}
 		paths, err := guestimages.ModuleFiles(r.Kernel.Modules, modules(im, o.For))
 		if err == nil {
 			return r, paths, nil

@@ -15,8 +15,8 @@ import (
 // to have the NICs first, to say which one is which. more are modules that some guests need besides. Without an error
 // the caller closes the Images; after one there are none.
 func Images(ctx context.Context, o assets.Options, models []string, interfaces bool,
-	note func(format string, args ...any), more ...string) (*machines.Images, error) {
-	im, err := machines.Fetch(ctx, o, models, note)
+	note func(format string, args ...any), more ...string) (*machine.Images, error) {
+	im, err := machine.Fetch(ctx, o, models, note)
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +33,7 @@ func Images(ctx context.Context, o assets.Options, models []string, interfaces b
 		note("untested: %s", strings.Join(im.Untested, "; "))
 	}
 	if err := im.Build(ctx, modules, "devmem"); err != nil {
-		if machines.LacksModules(err) {
+		if machine.LacksModules(err) {
 			err = &assets.Missing{What: "kernel " + im.Kernel.Version + " lacks what a guest needs", Err: err,
 				Fix: "use a kernel with " + strings.Join(modules, ", ") +
 					" as a module, with its modules by --modules, or none of --kernel"}
@@ -44,8 +44,8 @@ func Images(ctx context.Context, o assets.Options, models []string, interfaces b
 }
 
 // Modules are those that a guest needs to take NICs of a model; interfaces is as in Images.
-func Modules(im *machines.Images, model string, interfaces bool) []string {
-	modules := slices.Clone(machines.SoftwareFor(model).Modules)
+func Modules(im *machine.Images, model string, interfaces bool) []string {
+	modules := slices.Clone(machine.SoftwareFor(model).Modules)
 	if interfaces {
 		modules = append(modules, im.Drivers(model)...)
 	}

@@ -143,8 +143,8 @@ type BootConfig struct {
 }
 
 // Boot boots a guest, which lives as long as ctx, at most until it is closed.
-func Boot(ctx context.Context, im *machines.Images, hw *lab.Machine, b BootConfig) (*machines.Guest, error) {
-	c := machines.Config{Name: "guest " + hw.Name, Agent: agent.Config{Hostname: "vnic-" + strings.ToLower(hw.Name)},
+func Boot(ctx context.Context, im *machine.Images, hw *lab.Machine, b BootConfig) (*machine.Guest, error) {
+	c := machine.Config{Name: "guest " + hw.Name, Agent: agent.Config{Hostname: "vnic-" + strings.ToLower(hw.Name)},
 		RAMSize: b.Memory, CPUs: b.CPUs, Log: b.Log, Console: b.Console, TimeLimit: b.TimeLimit, Disks: b.Disks,
 		Accel: b.Accel}
 	c.Agent.Modules = b.Modules

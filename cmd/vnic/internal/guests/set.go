@@ -30,8 +30,8 @@ type Guest struct {
 	Name string
 	HW   *lab.Machine
 	Port *lab.Port
-	P2P  bool            // its NIC reaches its GPU's memory itself: by the flag, and in the lab's PCIe tree
-	QEMU *machines.Guest // nil: in this process
+	P2P  bool           // its NIC reaches its GPU's memory itself: by the flag, and in the lab's PCIe tree
+	QEMU *machine.Guest // nil: in this process
 	conf NodeConfig
 	near *transfer.Node // of one in this process
 }
@@ -65,7 +65,7 @@ func (g *Guest) Lives(ctx context.Context) (_ context.Context, end func()) {
 type Booted struct {
 	Name string
 	Port *lab.Port
-	QEMU *machines.Guest
+	QEMU *machine.Guest
 	Addr netip.Addr // of Options.Family
 }
 
@@ -103,7 +103,7 @@ type Set struct {
 	Info    Info
 
 	opt    *Options
-	im     *machines.Images
+	im     *machine.Images
 	gate   *broker.Gate
 	cancel context.CancelFunc // ends guests that are still about to boot
 	close  []func() error
@@ -133,7 +133,7 @@ func Open(ctx context.Context, o *Options) (s *Set, err error) {
 				models = append(models, n.Model)
 			}
 		}
-		modules := machines.DriverModules(d.Guests)
+		modules := machine.DriverModules(d.Guests)
 		for _, x := range o.Servers {
 			modules = append(modules, x.Modules...)
 		}
@@ -302,7 +302,7 @@ func (s *Set) boot(ctx context.Context) error {
 	mctx, cancel := context.WithCancel(ctx) // the machines live as long as the Set
 	s.cancel = cancel
 	var eg errgroup.Group
-	one := func(to **machines.Guest, hw *lab.Machine, c BootConfig) {
+	one := func(to **machine.Guest, hw *lab.Machine, c BootConfig) {
 		eg.Go(func() (err error) {
 			if *to, err = s.bootOne(mctx, hw, c); err != nil {
 				cancel()
@@ -329,7 +329,7 @@ func (s *Set) boot(ctx context.Context) error {
 }
 
 // bootOne boots a guest.
-func (s *Set) bootOne(ctx context.Context, hw *lab.Machine, c BootConfig) (*machines.Guest, error) {
+func (s *Set) bootOne(ctx context.Context, hw *lab.Machine, c BootConfig) (*machine.Guest, error) {
 	c.TimeLimit, c.Gate, c.Log, c.Accel = limits.GuestsRun.Here(), s.gate, s.opt.Log, s.opt.Accel
 	return Boot(ctx, s.im, hw, c)
 }
@@ -410,14 +410,14 @@ func (s *Set) Each(ctx context.Context, limit time.Duration, f func(context.Cont
 }
 
 // machines are the guests in QEMU that have booted.
-func (s *Set) machines() (list []*machines.Guest) {
+func (s *Set) machines() (list []*machine.Guest) {
 	for _, g := range s.Guests {
 		list = append(list, g.QEMU)
 	}
 	for _, b := range s.Servers {
 		list = append(list, b.QEMU)
 	}
-	return slices.DeleteFunc(list, func(q *machines.Guest) bool { return q == nil })
+	return slices.DeleteFunc(list, func(q *machine.Guest) bool { return q == nil })
 }
 
 // Blame finds what is behind an error: an interruption, or a guest that is gone, explains whatever came of it.

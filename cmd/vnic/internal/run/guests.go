@@ -17,7 +17,7 @@ import (
 )
 
 // prepareGuests finds or fetches what guests boot from, nil for in-process guests: stage fetch.
-func prepareGuests(ctx context.Context, o *Options) (*machines.Images, error) {
+func prepareGuests(ctx context.Context, o *Options) (*machine.Images, error) {
 	if err := o.stage(ctx, Step{Stage: "fetch"}); err != nil {
 		return nil, err
 	}
@@ -33,7 +33,7 @@ func prepareGuests(ctx context.Context, o *Options) (*machines.Images, error) {
 		return nil, err
 	}
 	// With rails the kernel says which NIC is which.
-	return guests.Images(ctx, o.Fetch, models, o.Rails > 0, o.note, machines.DriverModules(d.Guests)...)
+	return guests.Images(ctx, o.Fetch, models, o.Rails > 0, o.note, machine.DriverModules(d.Guests)...)
 }
 
 // description is the lab that the options ask for.
@@ -65,7 +65,7 @@ func (o *Options) guestModels() (list []string, err error) {
 }
 
 // boot starts both guests and their NICs.
-func (l *runner) boot(ctx context.Context, im *machines.Images) error {
+func (l *runner) boot(ctx context.Context, im *machine.Images) error {
 	if im == nil {
 		l.info = inProcInfo
 		if err := l.opt.stage(ctx, Step{Stage: "boot"}); err != nil {
@@ -89,7 +89,7 @@ func (l *runner) boot(ctx context.Context, im *machines.Images) error {
 }
 
 // setup has both guests take their NICs: stage setup.
-func (l *runner) setup(ctx context.Context, im *machines.Images) error {
+func (l *runner) setup(ctx context.Context, im *machine.Images) error {
 	if err := l.opt.stage(ctx, Step{Stage: "setup"}); err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (l *runner) setup(ctx context.Context, im *machines.Images) error {
 }
 
 // start starts both machines: stage boot.
-func (l *runner) start(ctx context.Context, im *machines.Images) error {
+func (l *runner) start(ctx context.Context, im *machine.Images) error {
 	if err := l.opt.stage(ctx, Step{Stage: "boot"}); err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func (e *end) open() (*transfer.Node, error) {
 func (e *end) title() string { return "guest " + e.hw.Name }
 
 // boot starts a guest under QEMU, which lives as long as ctx, at most until the end is closed.
-func (e *end) boot(ctx context.Context, im *machines.Images, gate *broker.Gate) error {
+func (e *end) boot(ctx context.Context, im *machine.Images, gate *broker.Gate) error {
 	c := guests.BootConfig{Memory: e.ram, CPUs: e.cpus, Gate: gate, Log: e.log, Accel: e.opt.Accel}
 	copies := time.Duration(e.opt.Size>>20*uint64(max(1, 2*e.opt.Rails))) * time.Second
 	c.TimeLimit = (limits.TransferGuest + limits.Limit(copies)).Here()

@@ -37,7 +37,7 @@ func (m withPairs) Run() int {
 // another.
 type pair struct {
 	*runner
-	im *machines.Images
+	im *machine.Images
 }
 
 var pairs = map[string]*pair{} // by name

@@ -220,7 +220,7 @@ func (o *Options) checkRAM(i int, g *lab.Guest) error {
 	pages, most, node := 0, 0, false // the least RAM has room for those of one NIC
 	for i := range g.NICs {
 		model := g.ModelOf(&g.NICs[i])
-		one := machines.SoftwareFor(model.Name).HugePages
+		one := machine.SoftwareFor(model.Name).HugePages
 		pages, most, node = pages+one, max(most, one), node || model.Node
 	}
 	least := lab.MinRAM + uint64(pages-most)*guests.HugePage
@@ -564,7 +564,7 @@ func (s *stream) share(d *lab.Description, used map[place]int) (room uint64, err
 }
 
 // open makes the guests: stages boot and setup.
-func (r *rails) open(ctx context.Context, im *machines.Images) error {
+func (r *rails) open(ctx context.Context, im *machine.Images) error {
 	if im == nil {
 		return r.inProc(ctx)
 	}
@@ -603,7 +603,7 @@ func (r *rails) inProc(ctx context.Context) error {
 
 // start boots either machine once, with all its NICs and GPUs: those of the first transfer's ends, which are all
 // others', too.
-func (r *rails) start(ctx context.Context, im *machines.Images) error {
+func (r *rails) start(ctx context.Context, im *machine.Images) error {
 	first := r.streams[0]
 	if err := first.start(ctx, im); err != nil {
 		return err
@@ -632,7 +632,7 @@ func (r *rails) endsOf(m *lab.Machine) []*end {
 }
 
 // setup has both guests take their NICs: stage setup.
-func (r *rails) setup(ctx context.Context, im *machines.Images) error {
+func (r *rails) setup(ctx context.Context, im *machine.Images) error {
 	if err := r.opt.stage(ctx, Step{Stage: "setup"}); err != nil {
 		return err
 	}

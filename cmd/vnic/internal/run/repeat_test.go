@@ -88,7 +88,7 @@ func TestRepeatedRunsLeaveNothing(t *testing.T) {
 // ownCache is a cache in which nobody else's run shows, with what the user's has.
 func ownCache(t *testing.T) string {
 	t.Helper()
-	im, err := machines.Fetch(context.Background(), pairOptions(NICVirtio, 1).Fetch, []string{NICVirtio}, t.Logf)
+	im, err := machine.Fetch(context.Background(), pairOptions(NICVirtio, 1).Fetch, []string{NICVirtio}, t.Logf)
 	testkit.OK(t, err)
 	defer im.Close()
 	dir := t.TempDir()

@@ -70,7 +70,7 @@ func doWithin(ctx context.Context, o *Options) (*Report, error) {
 }
 
 // run boots the guests and transfers in each mode.
-func (l *runner) run(ctx context.Context, p plan, im *machines.Images) (*Report, error) {
+func (l *runner) run(ctx context.Context, p plan, im *machine.Images) (*Report, error) {
 	o := l.opt
 	if o.hook != nil {
 		o.hook(l)

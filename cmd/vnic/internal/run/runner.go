@@ -40,8 +40,8 @@ type end struct {
 	device string          // what the guest calls the NIC; "": it has no other
 	number int             // of the transfer.Node in the guest
 	guest  transfer.Guest
-	qemu   *machines.Guest // nil: an in-process guest
-	close  []func() error  // in reverse
+	qemu   *machine.Guest // nil: an in-process guest
+	close  []func() error // in reverse
 
 	// digest digests memory that the guest has of its GPU: engineDigest.
 	digest func(ctx context.Context, off, n uint64, hurry <-chan struct{}) (sum, error)

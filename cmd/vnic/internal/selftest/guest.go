@@ -44,13 +44,13 @@ const (
 // bench is a lab with one guest, and what it is booted from.
 type bench struct {
 	opt    *Options
-	im     *machines.Images
+	im     *machine.Images
 	images *selftests.Images
 	disks  []qemu.Disk
 	mounts []guestroot.Image // of the disks
 	lab    *lab.Lab          // nil: none was wanted yet
 	maxMTU int               // of its NICs
-	guest  *machines.Guest   // nil: none is booted
+	guest  *machine.Guest    // nil: none is booted
 	end    context.CancelFunc
 	splats *console
 
@@ -127,7 +127,7 @@ func (b *bench) open() (err error) {
 func (b *bench) boot(ctx context.Context) error {
 	hw := b.lab.Machine(0)
 	b.splats = newConsole(b.consoleLog)
-	c := machines.Config{Name: "guest", RAMSize: guestRAM, CPUs: guestCPUs, Log: b.opt.Log, Console: b.splats,
+	c := machine.Config{Name: "guest", RAMSize: guestRAM, CPUs: guestCPUs, Log: b.opt.Log, Console: b.splats,
 		Agent: agent.Config{Hostname: "vnic", Port: true}, ResultsPort: true, TimeLimit: forever,
 		Append: "nokaslr", Accel: b.opt.Accel, Disks: b.disks, Args: b.opt.ownNICs()}
 	if b.opt.GDB != 0 {

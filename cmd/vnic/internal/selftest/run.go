@@ -132,7 +132,7 @@ func (b *bench) fetch(ctx context.Context) (err error) {
 	}
 	fetch := o.Fetch
 	fetch.Whole = true // images have all of the kernel's modules
-	if b.im, err = machines.Fetch(ctx, fetch, models, o.Note); err != nil {
+	if b.im, err = machine.Fetch(ctx, fetch, models, o.Note); err != nil {
 		return err
 	}
 	want := selftests.Options{Options: o.Fetch, Kernel: b.im.Kernel, Source: o.Source, Tests: o.Tests, Patched: o.Patched}

@@ -87,7 +87,7 @@ func (r *Report) addGuests(l *lab.Lab, file *labfile.Lab, client bool) error {
 	models, ports := []string{}, r.Ports
 	for i, hw := range l.Machines() {
 		c := qemu.Config{RAMSize: file.Machines[i].RAM, CPUs: file.Machines[i].CPUs}
-		machines.Attach(&c, hw)
+		machine.Attach(&c, hw)
 		g := GuestReport{Name: hw.Name, GPUs: []GPUReport{}}
 		for j, p := range hw.Ports {
 			n := &c.Netdevs[j]
@@ -115,8 +115,8 @@ func (r *Report) addGuests(l *lab.Lab, file *labfile.Lab, client bool) error {
 	r.NIC = strings.Join(models, ",")
 	if slices.Contains(models, lab.GVE) {
 		r.OldestQEMU = assets.MinVFIOUser
-		if !strings.Contains(r.KernelArgs, machines.SoftwareFor(lab.GVE).KernelArgs) {
-			r.KernelArgs = strings.TrimSpace(r.KernelArgs + " " + machines.SoftwareFor(lab.GVE).KernelArgs)
+		if !strings.Contains(r.KernelArgs, machine.SoftwareFor(lab.GVE).KernelArgs) {
+			r.KernelArgs = strings.TrimSpace(r.KernelArgs + " " + machine.SoftwareFor(lab.GVE).KernelArgs)
 		}
 	}
 	return nil
@@ -141,7 +141,7 @@ func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
 	first := l.Port(0)
 	m := first.Model
 	r := &Report{Schema: 1, NIC: m.Name, PID: os.Getpid(), OldestQEMU: assets.MinQEMU, Client: client,
-		KernelArgs: machines.SoftwareFor(m.Name).KernelArgs, mtu: l.MTU(), maxMTU: first.MaxMTU, program: program()}
+		KernelArgs: machine.SoftwareFor(m.Name).KernelArgs, mtu: l.MTU(), maxMTU: first.MaxMTU, program: program()}
 	if m.VFIOUser {
 		r.OldestQEMU = assets.MinVFIOUser
 	}
@@ -172,7 +172,7 @@ func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
 		if i > 0 { // those of several ports may be given to one QEMU
 			ram = id(ram, i)
 		}
-		e.QEMU = append(machine(m, ram, own), nicArgs(id("net", i), p, &e, client)...)
+		e.QEMU = append(machineArgs(m, ram, own), nicArgs(id("net", i), p, &e, client)...)
 		r.Ports = append(r.Ports, e)
 	}
 	r.qemu = []string{qemuName}
@@ -181,7 +181,7 @@ func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
 	}
 	named := !slices.ContainsFunc(r.Ports, func(p PortReport) bool { return p.Socket == "" })
 	if n := len(r.Ports); named && n > 1 && n <= maxAllPorts {
-		r.AllPorts = machine(m, "ram", all)
+		r.AllPorts = machineArgs(m, "ram", all)
 		for i, p := range l.Ports() {
 			r.AllPorts = append(r.AllPorts, nicArgs(id("net", i), p, &r.Ports[i], client)...)
 		}
@@ -203,8 +203,8 @@ type gpu struct {
 	path  string // as QEMU has it
 }
 
-// machine is memory that a backend can reach, and the GPUs'.
-func machine(m lab.Model, ramID string, gpus []gpu) []string {
+// machineArgs are QEMU's arguments for memory that a backend can reach, and the GPUs'.
+func machineArgs(m lab.Model, ramID string, gpus []gpu) []string {
 	total, smp := uint64(guestRAM), strconv.Itoa(guestCPUs)
 	ram := []string{"-object", fmt.Sprintf("memory-backend-memfd,id=%s,size=%dM,share=on", ramID, guestRAM>>20)}
 	if !m.Node || len(gpus) == 0 {

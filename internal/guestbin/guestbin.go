@@ -1,0 +1,16 @@
+// Package guestbin embeds in a program the files that the Makefile puts into this directory for guests: the guest
+// program, and in a release, by an overlay, the userland. Programs, and tests that boot guests, import it for this
+// effect. It is apart from package guestimages so that nothing but these has to wait for the guest program when it is
+// compiled.
+package guestbin
+
+import (
+	"embed"
+
+	guestimages "vnic.dev/vnic/guest-images"
+)
+
+//go:embed *
+var files embed.FS
+
+func init() { guestimages.Carry(files) }
