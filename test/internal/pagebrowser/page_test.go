@@ -3,6 +3,7 @@
 package pagebrowser
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,11 +19,25 @@ import (
 // The flow of a devmem run is clicked: its way leads from GPU to GPU by the queue that its rule says, and the memory's
 // map has what is posted. When vnic is interrupted, the page says that it has ended; another one at its place is shown.
 func TestDevmemRun(t *testing.T) {
-	v := start(t, "run", "--guest", "inproc", "--lab", "pair", "--mode", "devmem", "--size", "128M", "--pause-at",
-		"verify")
-	v.waits("stage: verify")
+	// Links of 200 Mbit: what is drawn over time is seen while it goes on, for five seconds.
+	pair, err := exec.Command(os.Getenv("VNIC"), "lab", "show", "pair").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow := filepath.Join(t.TempDir(), "pair.yaml")
+	pair = bytes.ReplaceAll(pair, []byte("        mtu:"), []byte("        rate: 200Mbit\n        mtu:"))
+	if err := os.WriteFile(slow, pair, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	v := start(t, "run", "--guest", "inproc", "--lab", slow, "--mode", "devmem", "--size", "128M", "--pause-at", "verify")
+	v.waits("stage: transfer")
 	b := open(t, v.url, 1280, 900)
 	b.waits("[role=status]", "Live.")
+	b.selects("10.118.110.2")
+	b.waits("#way", "MiB of payload came to GPU memory (b.gpu0)")
+	b.waits(".chart figcaption", "Payload a second", "TCP: sent, and not acknowledged", "The links that carried most")
+	b.shoots("page-devmem.png", 1280)
+	v.waits("stage: verify")
 	b.waits("svg", "a.nic0", "a.gpu0", "b.nic0", "b.gpu0", "host memory", "sw0", "switch")
 	b.selects("10.118.110.2")
 	b.waits("#drawn .note", "queue 1, rule 2", "payload 128 MiB", "headers ")
@@ -38,7 +53,6 @@ func TestDevmemRun(t *testing.T) {
 	b.waits(".map table", "a.nic0, bound for transmit", "b.nic0 queue 1", "(binding 1)", "free")
 	b.waits(".events", "rule 2:", "binding")
 	b.waits(".chart figcaption", "Payload a second", "TCP: sent, and not acknowledged", "The links that carried most")
-	b.shoots("page-devmem.png", 1280)
 	v.end(syscall.SIGINT)
 	b.waits("[role=status]", "vnic has ended")
 	b.waits("#way", "Flow rule 2") // all is still there

@@ -6,8 +6,12 @@ const height = 170;
 const busiest = 6;
 const dashes = [[], [8, 4], [2, 3], [10, 3, 2, 3], [4, 4], [14, 4]];
 
-// Chart draws lines, {name, values}, over times; show gives a value's text.
-function Chart({ title, times, lines, show }) {
+// Chart draws lines, {name, values}, over times, once one of them has two points; show gives a value's text.
+function Chart(props) {
+  return props.lines.some((l) => l.values.filter((v) => v !== null).length > 1) ? html`<${Plot} ...${props} />` : null;
+}
+
+function Plot({ title, times, lines, show }) {
   const box = useRef(null);
   const plot = useRef(null);
   const [width, setWidth] = useState(0);
