@@ -103,10 +103,10 @@ func flags(o *Options) string {
 	return s
 }
 
-// again is how much of so many bytes in-process guests may send again though nothing is lost: they share the processors
-// with all else that runs, and a receiver that waits for its turn may be short of pages, or a timer of its sender fire,
-// which then sends again what is under way, 1 MiB at most. An emulated guest may be later than any such number.
-func again(bytes uint64) uint64 { return 1<<20 + bytes/64 }
+// again is how much in-process guests may send again though nothing is lost: they share the processors with all else
+// that runs, and a receiver that waits for its turn may be short of pages, or a timer of its sender fire. An emulated
+// guest may be later than any such number.
+const again = 64 << 10
 
 // unproved says which conditions of a run's proof do not hold: those of the report's own check, and
 // what follows from the options. Where nothing is lost all that is sent twice is what the sender's NIC saw sent again.
@@ -130,7 +130,7 @@ func unproved(rep *Report, o *Options) (wrong []string) {
 		if o.Lossy() || o.HoldTokens > 1 {
 			all = func(n uint64) bool { return n >= r.Bytes }
 		} else if o.InProc {
-			is(r.DroppedPackets == 0 && r.RetransmittedBytes <= again(r.Bytes),
+			is(r.DroppedPackets == 0 && r.RetransmittedBytes <= again,
 				"mode %s: %d bytes sent again, %d packets dropped", r.Mode, r.RetransmittedBytes, r.DroppedPackets)
 		}
 		is(r.Mode != transfer.Devmem || !o.P2P || all(r.TX.Device) && all(r.RX.Device),
