@@ -35,8 +35,8 @@ var carried fs.FS = embed.FS{}
 // Carry sets the files that this program carries for guests. Only package internal/guestbin calls it, in its init.
 func Carry(files fs.FS) { carried = files }
 
-// CarriesProgram reports whether this program carries the guest program. It does if it imports package internal/guestbin
-// and make has built it.
+// CarriesProgram reports whether this program carries the guest program. It does if it imports package
+// internal/guestbin and make has built it.
 func CarriesProgram() bool {
 	_, err := fs.Stat(carried, programFile)
 	return err == nil

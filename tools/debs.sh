@@ -75,7 +75,8 @@ quiet() {
 fetch_from() (
   suite=$1 from=$2 dir=$3; shift 3
   exec {lock}< "${dir%/*}"
-  flock "$lock" # until the end: of two at once the second has what the first fetches
+  # Until the end: of two at once the second has what the first fetches.
+  flock -n "$lock" || { say "waiting for another script, which fetches into ${dir%/*}"; flock "$lock"; }
   [ ! -e "$dir/.complete" ] || exit 0
   umask 022
   s=$(mktemp -d "${VNIC_TOOLS_TMP:-$cache}/.apt-XXXXXX")

@@ -12,7 +12,7 @@ type Operation[A, R any] struct{ name string }
 // None are no arguments, or no result.
 type None struct{}
 
-// NewOperation gives an operation a name, which no other of the same guest has.
+// NewOperation makes an operation. No two operations of a guest have the same name.
 func NewOperation[A, R any](name string) Operation[A, R] { return Operation[A, R]{name} }
 
 // Serve registers the operation, before the agent of this process serves.

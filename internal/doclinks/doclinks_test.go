@@ -1,4 +1,4 @@
-// Package doclinks holds Markdown to the files that it names.
+// Package doclinks tests that the files which Markdown names exist.
 package doclinks
 
 import (
@@ -19,7 +19,7 @@ var (
 	file   = regexp.MustCompile("`((?:[a-z][\\w.-]*/)+[\\w.-]+\\.(?:go|c|h|sh|md|yaml|json|py|js|txt))`")
 )
 
-// foreign are files of other projects, and of what a page has its reader make.
+// foreign are files of other projects, and files that a page tells its reader to make.
 var foreign = []string{"net/vhost-user.c", "tools/net/ynl/pyynl/ynl_gen_c.py", "drivers/net/gve.c", "c/forty.c",
 	"share/qemu/vhost-user/50-vnic.json", "examples/devmem.c"}
 
@@ -52,7 +52,8 @@ func TestFilesThatPagesNameAreThere(t *testing.T) {
 			}
 		}
 		for _, m := range file.FindAllStringSubmatch(string(text), -1) {
-			if names++; !there(m[1]) && !there("internal", m[1]) && !there(dir, m[1]) && !slices.Contains(foreign, m[1]) {
+			names++
+			if !there(m[1]) && !there("internal", m[1]) && !there(dir, m[1]) && !slices.Contains(foreign, m[1]) {
 				t.Errorf("%s: there is no %s", page, m[1])
 			}
 		}

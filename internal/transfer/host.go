@@ -32,7 +32,7 @@ func (h *host) get(number int) (*Node, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.nodes[number] == nil {
-		return nil, fmt.Errorf("no NIC: %s comes first: %w", opSetup, syscall.EINVAL)
+		return nil, fmt.Errorf("no NIC: %s comes first: %w", setupName, syscall.EINVAL)
 	}
 	return h.nodes[number], nil
 }
@@ -58,7 +58,7 @@ func Ops() {
 
 // ops are all operations by name.
 func (h *host) ops() map[string]agent.Op {
-	all := map[string]agent.Op{opSetup: h.setUp, opClose: h.closeNode}
+	all := map[string]agent.Op{setupName: h.setUp, closeName: h.closeNode}
 	for name, run := range served {
 		all[name] = func(ctx context.Context, raw json.RawMessage) (any, error) { return run(ctx, h, raw) }
 	}

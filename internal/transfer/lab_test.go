@@ -120,10 +120,12 @@ func (w *world) prepares(x trial) (send, recv PrepareArgs) {
 	x.pages = cmp.Or(x.pages, 1024)
 	x.queue = cmp.Or(x.queue, 1)
 	whole := (x.size + 4095) &^ 4095
-	send = PrepareArgs{Mode: x.mode, Send: true, GPU: 0, Off: dataOff, Bytes: whole, Len: x.size, Seed: x.seed, Local: from,
+	send = PrepareArgs{Mode: x.mode, Send: true, GPU: 0, Off: dataOff, Bytes: whole, Len: x.size, Seed: x.seed,
+		Local:        from,
 		Remote:       to,
 		StallSeconds: x.stall}
-	recv = PrepareArgs{Mode: x.mode, GPU: 1, Off: dataOff, Bytes: whole, Len: x.size, Seed: ^x.seed, Local: to, Remote: from,
+	recv = PrepareArgs{Mode: x.mode, GPU: 1, Off: dataOff, Bytes: whole, Len: x.size, Seed: ^x.seed, Local: to,
+		Remote:    from,
 		PoolBytes: x.pages << 12, Queues: []int{x.queue}, Hold: x.hold, StallSeconds: x.stall}
 	return send, recv
 }

@@ -119,7 +119,8 @@ func TestLinearFragments(t *testing.T) {
 				const size = 3<<20 + 99
 				send := PrepareArgs{Mode: Devmem, Send: true, Off: dataOff, Bytes: 4 << 20, Len: size, Seed: round, Local: from,
 					Remote: to}
-				recv := PrepareArgs{Mode: Devmem, Off: dataOff, Bytes: 4 << 20, Len: size, Seed: ^round, Local: to, Remote: from,
+				recv := PrepareArgs{Mode: Devmem, Off: dataOff, Bytes: 4 << 20, Len: size, Seed: ^round, Local: to,
+					Remote:    from,
 					PoolBytes: 4 << 20, Queues: []int{2}}
 				testkit.OK(t, w.connect(t.Context(), send, recv))
 				_, rb, err := w.move(t.Context())

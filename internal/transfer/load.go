@@ -50,7 +50,7 @@ type SourceInfo struct {
 	Data    uint64          `json:"data,omitempty"`    // of tensors: where in the file they begin
 }
 
-// LoadArgs say what is to be done with an open Source.
+// LoadArgs say which part of an open Source to read, how, and to where.
 type LoadArgs struct {
 	// Records, if it is not 0, is the size of records, which a consumer takes in batches; else [Off, Off+Len) of the file
 	// is brought to Mem of the data, which is as large.

@@ -10,50 +10,50 @@ import (
 // The table of operations. Each row is both ends of one: Ops serves it in a guest under its name, and a call of the
 // variable asks a Guest for it. Remote.Setup comes before them, and Remote.Close after.
 var (
-	Prepare    = does("prepare", (*Node).Prepare)
-	Listen     = does0("listen", (*Node).Listen)
-	Connect    = does0("connect", (*Node).Connect)
-	Accept     = does0("accept", (*Node).Accept)
-	Receive    = gives0("receive", (*Node).Receive)
-	Send       = gives0("send", (*Node).Send)
-	state      = gives0("state", func(n *Node, ctx context.Context) (string, error) { return n.State(ctx), nil })
-	Holders    = gives0("holders", (*Node).Holders)
-	LateTokens = does("late", (*Node).LateTokens)
-	Finish     = does0("finish", (*Node).Finish)
-	CPUTime    = gives0("cpu-time", (*Node).CPUTime)
+	Prepare    = opNoResult("prepare", (*Node).Prepare)
+	Listen     = opPlain("listen", (*Node).Listen)
+	Connect    = opPlain("connect", (*Node).Connect)
+	Accept     = opPlain("accept", (*Node).Accept)
+	Receive    = opNoArgs("receive", (*Node).Receive)
+	Send       = opNoArgs("send", (*Node).Send)
+	state      = opNoArgs("state", func(n *Node, ctx context.Context) (string, error) { return n.State(ctx), nil })
+	Holders    = opNoArgs("holders", (*Node).Holders)
+	LateTokens = opNoResult("late", (*Node).LateTokens)
+	Finish     = opPlain("finish", (*Node).Finish)
+	CPUTime    = opNoArgs("cpu-time", (*Node).CPUTime)
 
-	Join       = does("join", (*Node).Join)
-	Collective = gives("collective", (*Node).Collective)
-	Leave      = does0("leave", (*Node).Leave)
+	Join       = opNoResult("join", (*Node).Join)
+	Collective = op("collective", (*Node).Collective)
+	Leave      = opPlain("leave", (*Node).Leave)
 
-	OpenStorage  = gives("open-storage", (*Node).OpenStorage)
-	DoIO         = gives("io", (*Node).DoIO)
-	CloseStorage = does0("close-storage", (*Node).CloseStorage)
+	OpenStorage  = op("open-storage", (*Node).OpenStorage)
+	DoIO         = op("io", (*Node).DoIO)
+	CloseStorage = opPlain("close-storage", (*Node).CloseStorage)
 
-	OpenSource  = gives("open-source", (*Node).OpenSource)
-	Load        = gives("load", (*Node).Load)
-	CloseSource = does0("close-source", (*Node).CloseSource)
+	OpenSource  = op("open-source", (*Node).OpenSource)
+	Load        = op("load", (*Node).Load)
+	CloseSource = opPlain("close-source", (*Node).CloseSource)
 
-	OpenRDMA    = gives("open-rdma", (*Node).OpenRDMA)
-	ConnectRDMA = gives0("connect-rdma", (*Node).ConnectRDMA)
-	MoveRDMA    = gives("move-rdma", (*Node).MoveRDMA)
-	StageRDMA   = does("stage-rdma", (*Node).StageRDMA)
-	CloseRDMA   = does0("close-rdma", (*Node).CloseRDMA)
+	OpenRDMA    = op("open-rdma", (*Node).OpenRDMA)
+	ConnectRDMA = opNoArgs("connect-rdma", (*Node).ConnectRDMA)
+	MoveRDMA    = op("move-rdma", (*Node).MoveRDMA)
+	StageRDMA   = opNoResult("stage-rdma", (*Node).StageRDMA)
+	CloseRDMA   = opPlain("close-rdma", (*Node).CloseRDMA)
 
-	StartStorm = does("start-storm", (*Node).StartStorm)
-	EndStorm   = does0("end-storm", (*Node).EndStorm)
-	ODP        = gives0("odp", (*Node).ODP)
-	DigestODP  = gives0("digest-odp", (*Node).DigestODP)
-	ReadODP    = gives("read-odp", (*Node).ReadODP)
-	KillOwner  = gives0("kill-owner", (*Node).KillOwner)
-	BreakPage  = does("break-page", (*Node).BreakPage)
-	Complaints = gives0("complaints", (*Node).Complaints)
+	StartStorm = opNoResult("start-storm", (*Node).StartStorm)
+	EndStorm   = opPlain("end-storm", (*Node).EndStorm)
+	ODP        = opNoArgs("odp", (*Node).ODP)
+	DigestODP  = opNoArgs("digest-odp", (*Node).DigestODP)
+	ReadODP    = op("read-odp", (*Node).ReadODP)
+	KillOwner  = opNoArgs("kill-owner", (*Node).KillOwner)
+	BreakPage  = opNoResult("break-page", (*Node).BreakPage)
+	Complaints = opNoArgs("complaints", (*Node).Complaints)
 )
 
 const (
-	prefix  = "transfer."
-	opSetup = prefix + "setup"
-	opClose = prefix + "close"
+	prefix    = "transfer."
+	setupName = prefix + "setup"
+	closeName = prefix + "close"
 )
 
 // Guest is where a Node is: the Node itself, in this process, or a Remote, behind a guest's agent.
@@ -93,13 +93,13 @@ func (r Remote) Do(ctx context.Context, c Call) error {
 
 // Setup sets a NIC of the guest's and its stack up.
 func (r Remote) Setup(ctx context.Context, s SetupArgs) (res SetupResult, err error) {
-	err = r.Do(ctx, Call{Name: opSetup, args: s, result: &res})
+	err = r.Do(ctx, Call{Name: setupName, args: s, result: &res})
 	return res, err
 }
 
 // Close is Node.Close. The guest's NIC can be set up again after.
 func (r Remote) Close(ctx context.Context) error {
-	return r.Do(ctx, Call{Name: opClose, args: agent.None{}})
+	return r.Do(ctx, Call{Name: closeName, args: agent.None{}})
 }
 
 // State describes the TCP state of a Guest's connection, or says why that is not known.
@@ -114,8 +114,8 @@ func State(ctx context.Context, g Guest) string {
 // served are the operations of the table by name, as the agent decodes their arguments.
 var served = map[string]func(ctx context.Context, h *host, raw json.RawMessage) (any, error){}
 
-// gives is an operation with arguments and a result.
-func gives[A, R any](name string, run func(*Node, context.Context, A) (R, error)) func(context.Context, Guest, A) (R,
+// op makes the row of an operation with arguments and a result.
+func op[A, R any](name string, run func(*Node, context.Context, A) (R, error)) func(context.Context, Guest, A) (R,
 	error) {
 	name = prefix + name
 	served[name] = func(ctx context.Context, h *host, raw json.RawMessage) (any, error) {
@@ -135,15 +135,15 @@ func gives[A, R any](name string, run func(*Node, context.Context, A) (R, error)
 	}
 }
 
-// gives0 is an operation with a result alone.
-func gives0[R any](name string, run func(*Node, context.Context) (R, error)) func(context.Context, Guest) (R, error) {
-	f := gives(name, func(n *Node, ctx context.Context, _ agent.None) (R, error) { return run(n, ctx) })
+// opNoArgs makes the row of an operation with a result alone.
+func opNoArgs[R any](name string, run func(*Node, context.Context) (R, error)) func(context.Context, Guest) (R, error) {
+	f := op(name, func(n *Node, ctx context.Context, _ agent.None) (R, error) { return run(n, ctx) })
 	return func(ctx context.Context, g Guest) (R, error) { return f(ctx, g, agent.None{}) }
 }
 
-// does is an operation with arguments alone.
-func does[A any](name string, run func(*Node, context.Context, A) error) func(context.Context, Guest, A) error {
-	f := gives(name, func(n *Node, ctx context.Context, args A) (none agent.None, err error) {
+// opNoResult makes the row of an operation with arguments alone.
+func opNoResult[A any](name string, run func(*Node, context.Context, A) error) func(context.Context, Guest, A) error {
+	f := op(name, func(n *Node, ctx context.Context, args A) (none agent.None, err error) {
 		return none, run(n, ctx, args)
 	})
 	return func(ctx context.Context, g Guest, args A) error {
@@ -152,9 +152,9 @@ func does[A any](name string, run func(*Node, context.Context, A) error) func(co
 	}
 }
 
-// does0 is an operation without arguments and result.
-func does0(name string, run func(*Node, context.Context) error) func(context.Context, Guest) error {
-	f := does(name, func(n *Node, ctx context.Context, _ agent.None) error { return run(n, ctx) })
+// opPlain makes the row of an operation without arguments and result.
+func opPlain(name string, run func(*Node, context.Context) error) func(context.Context, Guest) error {
+	f := opNoResult(name, func(n *Node, ctx context.Context, _ agent.None) error { return run(n, ctx) })
 	return func(ctx context.Context, g Guest) error { return f(ctx, g, agent.None{}) }
 }
 

@@ -78,8 +78,8 @@ func TestRemoteGuests(t *testing.T) {
 		ctx := t.Context()
 
 		send, _ := w.prepares(trial{mode: Devmem, size: 1 << 20})
-		testkit.ErrorSays(t, Prepare(ctx, ra, send), opSetup)
-		testkit.ErrorSays(t, Finish(ctx, ra), opSetup)
+		testkit.ErrorSays(t, Prepare(ctx, ra, send), setupName)
+		testkit.ErrorSays(t, Finish(ctx, ra), setupName)
 		if s := State(ctx, ra); !strings.HasPrefix(s, "unknown: ") {
 			t.Errorf("state %q", s)
 		}
@@ -88,8 +88,9 @@ func TestRemoteGuests(t *testing.T) {
 			r Remote
 			g *guest
 		}{{ra, w.a}, {rb, w.b}} {
-			res, err := x.r.Setup(ctx, SetupArgs{Addrs: []netip.Prefix{netip.PrefixFrom(x.g.v4, 24)}, MTU: 1500, QueuePairs: 2,
-				Loss: LinkLoss})
+			res, err := x.r.Setup(ctx, SetupArgs{Addrs: []netip.Prefix{netip.PrefixFrom(x.g.v4, 24)}, MTU: 1500,
+				QueuePairs: 2,
+				Loss:       LinkLoss})
 			if err != nil || res.MAC != x.g.drv.MAC().String() || len(res.GPUs) != 1 || res.GPUs[0].Size != x.g.gpu.Size() {
 				t.Fatalf("%+v, %v", res, err)
 			}
@@ -146,7 +147,7 @@ func TestOpsWithoutNIC(t *testing.T) {
 	}}
 	testkit.ErrorSays(t, testkit.Err(h.setUp(t.Context(), json.RawMessage(`{"addrs":["10.0.0.1/24"]}`))), "no NIC")
 	testkit.ErrorSays(t, testkit.Err(h.setUp(t.Context(), json.RawMessage(`[`))), "unexpected end of JSON input")
-	testkit.ErrorSays(t, testkit.Err(h.ops()["transfer.prepare"](t.Context(), nil)), opSetup)
+	testkit.ErrorSays(t, testkit.Err(h.ops()["transfer.prepare"](t.Context(), nil)), setupName)
 	testkit.Must(h.closeNode(t.Context(), nil))(t)
 }
 
@@ -159,7 +160,8 @@ func TestNodesOfOneNIC(t *testing.T) {
 	a, b := [2]Remote{ra, {Agent: ra.Agent, Node: 7}}, [2]Remote{rb, {Agent: rb.Agent, Node: 7}}
 	for i := range a {
 		for g, r := range map[*guest]Remote{w.a: a[i], w.b: b[i]} {
-			res := testkit.Must(r.Setup(ctx, SetupArgs{Interface: "nic", Addrs: []netip.Prefix{netip.PrefixFrom(g.v4, 24)}}))(t)
+			args := SetupArgs{Interface: "nic", Addrs: []netip.Prefix{netip.PrefixFrom(g.v4, 24)}}
+			res := testkit.Must(r.Setup(ctx, args))(t)
 			testkit.Equal(t, "MAC", res.MAC, g.drv.MAC().String())
 			testkit.ErrorSays(t, testkit.Err(r.Setup(ctx, SetupArgs{})), "set up already")
 		}
@@ -186,7 +188,7 @@ func TestNodesOfOneNIC(t *testing.T) {
 	w.finish()
 
 	testkit.OK(t, errors.Join(a[1].Close(ctx), b[1].Close(ctx)))
-	testkit.ErrorSays(t, Listen(ctx, a[1]), opSetup)
+	testkit.ErrorSays(t, Listen(ctx, a[1]), setupName)
 	testkit.Equal(t, "the first's NIC", w.a.drv.Err(), nil)
 	testkit.OK(t, errors.Join(a[0].Close(ctx), b[0].Close(ctx)))
 	testkit.Equal(t, "NICs that are open", len(hb.first)+len(hb.nodes), 0)

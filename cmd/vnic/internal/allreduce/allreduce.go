@@ -131,7 +131,8 @@ func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
 	if o.Progress != nil {
 		o.Progress(mode, uint64(len(o.Counts)), uint64(len(o.Counts)))
 	}
-	if err := r.all(ctx, func(ctx context.Context, _ int, g *guests.Guest) error { return transfer.Leave(ctx, g.Node) }); err != nil {
+	leave := func(ctx context.Context, _ int, g *guests.Guest) error { return transfer.Leave(ctx, g.Node) }
+	if err := r.all(ctx, leave); err != nil {
 		return fmt.Errorf("leave: %w", err)
 	}
 	m.Ranks = r.sums

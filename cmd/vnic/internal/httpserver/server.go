@@ -138,8 +138,8 @@ func (s *Server) connState(c net.Conn, state http.ConnState) {
 	}
 }
 
-// guard refuses what a page of another name asks for (DNS rebinding). A request of HTTP/1.0 may have no Host, as those of
-// health checks; a browser's has one (RFC 9112, 3.2).
+// guard refuses what a page of another name asks for (DNS rebinding). It answers a request of HTTP/1.0 without a Host
+// header, as health checks send it: a browser always sends that header (RFC 9112, 3.2).
 func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()

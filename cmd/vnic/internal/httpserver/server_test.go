@@ -83,7 +83,7 @@ func TestNamesOfAServer(t *testing.T) {
 	testkit.Equal(t, "a server without a name", (&Server{}).knows(""), false)
 }
 
-// A request of HTTP/1.0 may have no Host, as those of health checks; one of HTTP/1.1 has one.
+// Health checks send requests of HTTP/1.0 without a Host header: they are answered. HTTP/1.1 requires that header.
 func TestRequestsWithoutHost(t *testing.T) {
 	testkit.LeavesNothing(t)
 	s := serving(t, "127.0.0.1:0")

@@ -271,7 +271,8 @@ func (u *use) afterRemoval(ctx context.Context, r *Run) (now, before uint64, err
 	seed := u.opt.Seed + uint64(r.Rounds) - 1
 	a, b := make([]byte, r.PathMTU), make([]byte, r.PathMTU)
 	for at := uint64(0); at < u.opt.Size; {
-		part, err := transfer.ReadODP(ctx, u.responder.Node, transfer.Bytes{Off: at, Len: min(transfer.MaxRead, u.opt.Size-at)})
+		part, err := transfer.ReadODP(ctx, u.responder.Node,
+			transfer.Bytes{Off: at, Len: min(transfer.MaxRead, u.opt.Size-at)})
 		if err != nil {
 			return now, before, err
 		}

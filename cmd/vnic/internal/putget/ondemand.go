@@ -139,7 +139,8 @@ func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
 		return fmt.Errorf("guest %s: %w", u.responder.Name, err)
 	}
 	if o.Migrate > 0 || o.Compact {
-		if err := transfer.StartStorm(ctx, u.responder.Node, transfer.Storm{Rate: o.Migrate, Seed: o.Seed, Compact: o.Compact}); err != nil {
+		storm := transfer.Storm{Rate: o.Migrate, Seed: o.Seed, Compact: o.Compact}
+		if err := transfer.StartStorm(ctx, u.responder.Node, storm); err != nil {
 			return fmt.Errorf("guest %s: %w", u.responder.Name, err)
 		}
 	}

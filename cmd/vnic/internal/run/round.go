@@ -40,7 +40,8 @@ func (l *runner) newRound(p plan, mode string, number int, n, seed uint64, port 
 			port)}
 	stall := int(l.opt.patience()/time.Second) + 3 // the host's own watch comes first: it knows both ends
 	if !a.away() {
-		t.send = transfer.PrepareArgs{Mode: mode, Send: true, GPU: a.gpu.ID(), Off: a.base, Bytes: up(n), Len: n, Seed: seed,
+		t.send = transfer.PrepareArgs{Mode: mode, Send: true, GPU: a.gpu.ID(), Off: a.base, Bytes: up(n), Len: n,
+			Seed:  seed,
 			Local: t.from, Remote: t.to, StallSeconds: stall}
 	}
 	if b.away() {

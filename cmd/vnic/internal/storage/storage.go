@@ -74,7 +74,8 @@ func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, numb
 	}
 	c := u.guest.Config()
 	t := &u.peer.target
-	info, err := transfer.OpenStorage(ctx, u.guest.Node, transfer.Storage{Protocol: t.protocol, Server: server, Name: t.name,
+	info, err := transfer.OpenStorage(ctx, u.guest.Node, transfer.Storage{Protocol: t.protocol, Server: server,
+		Name:      t.name,
 		Namespace: t.namespace, Local: c.Addr().Addr(), GPU: u.guest.GPU.ID(),
 		Data: transfer.Area{Off: dataOff, Bytes: o.room}, Pool: transfer.Area{Bytes: pool}, Queue: c.Queues()[0],
 		Depth: o.Depth, ReadOnly: !o.Write, Timeout: limits.Silence.Unless(o.Timeout),
