@@ -28,12 +28,12 @@ const basePort = 5301
 func Do(ctx context.Context, o *Options) (*Report, error) {
 	var rep *Report
 	err := guests.Run(ctx, &o.Options, func(s *guests.Set) error {
-		rep = &Report{Schema: 1, Info: s.Info, Op: o.Op, Type: o.Type.String(), Ranks: len(s.Guests), Channels: o.Channels,
+		rep = &Report{Schema: 1, Info: s.Info, Op: o.Op, Type: o.Type.String(), Ranks: len(s.Nodes), Channels: o.Channels,
 			Iters: o.Iters, Warmup: o.Warmup, Root: -1, Timeout: o.silence().Seconds(), Loss: o.Loss, Seed: o.Seed}
 		if o.Op == transfer.Broadcast {
 			rep.Root = o.Root
 		}
-		r := &ring{opt: o, set: s, at: o.layout(len(s.Guests)), rep: rep}
+		r := &ring{opt: o, set: s, at: o.layout(len(s.Nodes)), rep: rep}
 		for i, mode := range o.Modes {
 			if err := r.mode(ctx, mode, uint16(basePort+100*i)); err != nil {
 				return guests.InMode(o.Modes, mode, err)
@@ -66,18 +66,18 @@ const hello = 16
 
 // mode has the guests join a ring, and does all rows.
 func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
-	o, n := r.opt, len(r.set.Guests)
+	o, n := r.opt, len(r.set.Nodes)
 	if err := o.Begin(ctx, guests.Step{Stage: "connect", Mode: mode}); err != nil {
 		return err
 	}
 	addr := func(i int, port uint16) netip.AddrPort {
-		c := r.set.Guests[(i+n)%n].Config()
+		c := r.set.Nodes[(i+n)%n].Config
 		return netip.AddrPortFrom(c.Addr().Addr(), port)
 	}
 	r.meters, r.sums = make([]meter, n), make([]Rank, n)
 	ranks := make([]transfer.Rank, n)
-	for i, g := range r.set.Guests {
-		c := g.Config()
+	for i, g := range r.set.Nodes {
+		c := g.Config
 		ranks[i] = transfer.Rank{Rank: i, Ranks: n, GPU: g.GPU.ID(), Data: r.at.data, Pool: r.at.pool, Scratch: r.at.scratch,
 			Queues: c.Queues(), Listen: addr(i, port), From: addr(i, port+1), Next: addr(i+1, port), Timeout: o.silence(),
 			Copy: mode == transfer.Copy}
@@ -103,8 +103,8 @@ func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
 			}
 		}()
 	}
-	if err := r.all(ctx, func(ctx context.Context, i int, g *guests.Guest) error {
-		return transfer.Join(ctx, g.Node, ranks[i])
+	if err := r.all(ctx, func(ctx context.Context, i int, g *guests.Node) error {
+		return transfer.Join(ctx, g.Ops, ranks[i])
 	}); err != nil {
 		return fmt.Errorf("join: %w", err)
 	}
@@ -131,7 +131,7 @@ func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
 	if o.Progress != nil {
 		o.Progress(mode, uint64(len(o.Counts)), uint64(len(o.Counts)))
 	}
-	leave := func(ctx context.Context, _ int, g *guests.Guest) error { return transfer.Leave(ctx, g.Node) }
+	leave := func(ctx context.Context, _ int, g *guests.Node) error { return transfer.Leave(ctx, g.Ops) }
 	if err := r.all(ctx, leave); err != nil {
 		return fmt.Errorf("leave: %w", err)
 	}
@@ -159,15 +159,15 @@ func (m *Mode) sum(cpu *float64, inProc bool) {
 
 // all has all ranks do something at the same time. One that fails does not cancel the others, who learn of it by
 // themselves and say so; but they have to say so soon.
-func (r *ring) all(ctx context.Context, f func(ctx context.Context, i int, g *guests.Guest) error) error {
+func (r *ring) all(ctx context.Context, f func(ctx context.Context, i int, g *guests.Node) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	errs := make([]error, len(r.set.Guests))
+	errs := make([]error, len(r.set.Nodes))
 	var work sync.WaitGroup
 	var once sync.Once
 	var timer *time.Timer
 	late := 2*r.opt.silence() + limits.Ask.Here() // a guest that is emulated may be slow to answer
-	for i, g := range r.set.Guests {
+	for i, g := range r.set.Nodes {
 		work.Go(func() {
 			if errs[i] = f(ctx, i, g); errs[i] != nil {
 				once.Do(func() {
@@ -185,7 +185,7 @@ func (r *ring) all(ctx context.Context, f func(ctx context.Context, i int, g *gu
 	var list []error
 	for i, err := range errs {
 		if err != nil {
-			list = append(list, fmt.Errorf("rank %d (%s): %w", i, r.set.Guests[i].Name, err))
+			list = append(list, fmt.Errorf("rank %d (%s): %w", i, r.set.Nodes[i].Name, err))
 		}
 	}
 	slices.SortStableFunc(list, func(a, b error) int { return blame(a) - blame(b) })
@@ -207,7 +207,7 @@ func (r *ring) row(ctx context.Context, count uint64, cpu *float64) (*Row, error
 		to   *Half
 		from *uint64
 	}{{&row.OutOfPlace, &r.at.from}, {&row.InPlace, nil}} {
-		x := &expected{op: r.opt.Op, t: r.opt.Type, ranks: len(r.set.Guests), root: r.opt.Root, count: count,
+		x := &expected{op: r.opt.Op, t: r.opt.Type, ranks: len(r.set.Nodes), root: r.opt.Root, count: count,
 			parts: r.opt.Channels, seed: mix(r.opt.Seed ^ count)}
 		if h.from != nil {
 			x.seed = mix(x.seed)
@@ -256,8 +256,8 @@ func (r *ring) half(ctx context.Context, x *expected, from *uint64, h *Half, cpu
 
 // fill has the host write every rank's elements; where an operation is out of place, what it will write over is 0xff.
 func (r *ring) fill(ctx context.Context, x *expected, from *uint64) error {
-	return r.set.Each(ctx, 0, func(ctx context.Context, g *guests.Guest) error {
-		rank := slices.Index(r.set.Guests, g)
+	return r.set.Each(ctx, 0, func(ctx context.Context, g *guests.Node) error {
+		rank := slices.Index(r.set.Nodes, g)
 		size := x.t.Size()
 		b := make([]byte, 1<<20)
 		poison := slices.Repeat([]byte{0xff}, len(b))
@@ -288,9 +288,9 @@ func (r *ring) fill(ctx context.Context, x *expected, from *uint64) error {
 func (r *ring) operate(ctx context.Context, x *expected, c transfer.CollectiveArgs, cpu *float64) (seconds float64,
 	err error) {
 	before := r.read()
-	results := make([]transfer.CollectiveResult, len(r.set.Guests))
-	if err := r.all(ctx, func(ctx context.Context, i int, g *guests.Guest) (err error) {
-		results[i], err = transfer.Collective(ctx, g.Node, c)
+	results := make([]transfer.CollectiveResult, len(r.set.Nodes))
+	if err := r.all(ctx, func(ctx context.Context, i int, g *guests.Node) (err error) {
+		results[i], err = transfer.Collective(ctx, g.Ops, c)
 		return err
 	}); err != nil {
 		return 0, err
@@ -320,8 +320,8 @@ func (r *ring) operate(ctx context.Context, x *expected, c transfer.CollectiveAr
 type counts struct{ out, in control.DirCounters }
 
 func (r *ring) read() []counts {
-	list := make([]counts, len(r.set.Guests))
-	for i, g := range r.set.Guests {
+	list := make([]counts, len(r.set.Nodes))
+	for i, g := range r.set.Nodes {
 		if len(list) == 1 {
 			break
 		}
@@ -358,8 +358,8 @@ func (r *ring) settle(ctx context.Context, before []counts, payload func(i int) 
 // compare counts elements of all ranks that are not what the reference says.
 func (r *ring) compare(ctx context.Context, x *expected) (wrong uint64, err error) {
 	var mu sync.Mutex
-	err = r.set.Each(ctx, 0, func(ctx context.Context, g *guests.Guest) error {
-		first, n := x.mine(slices.Index(r.set.Guests, g))
+	err = r.set.Each(ctx, 0, func(ctx context.Context, g *guests.Node) error {
+		first, n := x.mine(slices.Index(r.set.Nodes, g))
 		size := x.t.Size()
 		return g.Each(ctx, r.at.data.Off+r.at.to+first*size, n*size, func(b []byte, at uint64) error {
 			k := x.wrong(b, first+at/size)

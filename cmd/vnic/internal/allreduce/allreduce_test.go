@@ -150,7 +150,7 @@ func TestWrongElementIsFound(t *testing.T) {
 	testkit.OK(t, o.Complete())
 	at := o.layout(2)
 	o.tamper = func(s *guests.Set) {
-		g := s.Guests[1]
+		g := s.Nodes[1]
 		where := at.data.Off + at.to + 4*500
 		var old []byte
 		testkit.OK(t, g.View(t.Context(), where, 4, func(b []byte) error {
@@ -178,7 +178,7 @@ func TestKilledRank(t *testing.T) {
 	o.Hook = func(s *guests.Set) { set = s }
 	o.Progress = func(_ string, done, _ uint64) {
 		if done == 1 {
-			testkit.OK(t, transfer.Leave(t.Context(), set.Guests[2].Node))
+			testkit.OK(t, transfer.Leave(t.Context(), set.Nodes[2].Ops))
 		}
 	}
 	_, err := do(t, &o)

@@ -26,7 +26,7 @@ func TestRingOfMachines(t *testing.T) {
 	var ranks []Rank
 	o.Progress = func(_ string, done, total uint64) {
 		if done == total-1 { // the last row is not to be done
-			testkit.OK(t, syscall.Kill(set.Guests[1].QEMU.PID(), syscall.SIGKILL))
+			testkit.OK(t, syscall.Kill(set.Nodes[1].QEMU.PID(), syscall.SIGKILL))
 		}
 	}
 	o.done = func(r []Rank, row *Row) {

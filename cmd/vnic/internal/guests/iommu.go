@@ -7,9 +7,9 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// CheckTranslation sees whether the kernel of a guest with an IOMMU translates what a NIC addresses. The guest has
-// taken the NIC.
-func CheckTranslation(hw *lab.Machine, nic *lab.Port) error {
+// checkTranslation returns an error if a guest has an IOMMU and its kernel does not translate the addresses of
+// a NIC that the guest has taken.
+func checkTranslation(hw *lab.Machine, nic *lab.Port) error {
 	if !hw.IOMMU || nic.Translated() {
 		return nil
 	}

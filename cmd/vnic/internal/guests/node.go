@@ -3,15 +3,11 @@ package guests
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
-	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/agent"
@@ -19,8 +15,6 @@ import (
 	"vnic.dev/vnic/internal/guestnet"
 	"vnic.dev/vnic/internal/kernelnic"
 	"vnic.dev/vnic/internal/lab"
-	"vnic.dev/vnic/internal/machine"
-	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/transfer"
 )
 
@@ -69,9 +63,51 @@ func (c *NodeConfig) Queues() (list []int) {
 	return list
 }
 
-// InProcess makes a guest of a driver and a stack in this process, over the same vhost-user socket as QEMU's. The Node
+// Node is a NIC and a GPU that a guest uses together, with its stack on the NIC.
+type Node struct {
+	*Guest
+	Memory // what the guest has of the GPU's
+	Config NodeConfig
+	Port   *lab.Port
+	Ops    transfer.Guest // what the guest does with them; nil: it has not taken the NIC
+	Name   string         // for messages
+	P2P    bool           // the NIC reaches the GPU's memory itself
+
+	near *transfer.Node // of a guest in this process
+}
+
+// Take makes the guest take the NIC and start its stack. A guest in this process does so over the same vhost-user
+// socket as QEMU's; another Node of its NIC, if there is one, is first.
+func (n *Node) Take(ctx context.Context, first *Node) (err error) {
+	switch {
+	case n.QEMU != nil:
+		var r transfer.Remote
+		if r, n.Window, err = setup(ctx, n.QEMU.Agent(), &n.Config); err != nil {
+			return err
+		}
+		n.Ops = r
+		return checkTranslation(n.HW, n.Port)
+	case first != nil:
+		n.Ops = first.near.Another()
+		return nil
+	}
+	if n.near, err = inProcess(&n.Config); err == nil {
+		n.Ops = n.near
+	}
+	return err
+}
+
+// Close ends what a guest in this process has on the NIC.
+func (n *Node) Close() error {
+	if n.near == nil {
+		return nil
+	}
+	return n.near.Close()
+}
+
+// inProcess makes a guest of a driver and a stack in this process, over the same vhost-user socket as QEMU's. The Node
 // is the caller's to close.
-func InProcess(c NodeConfig) (*transfer.Node, error) {
+func inProcess(c *NodeConfig) (*transfer.Node, error) {
 	n, err := c.Port.InProcess(driver.Options{QueuePairs: c.Pairs(), HostQueues: c.HostQueues(), Log: c.Log})
 	if err != nil {
 		return nil, err
@@ -83,8 +119,8 @@ func InProcess(c NodeConfig) (*transfer.Node, error) {
 	return node, err
 }
 
-// Setup has a guest in QEMU take a NIC and start its stack. window is where the memory is that it has of a node.
-func Setup(ctx context.Context, a *agent.Client, c NodeConfig) (r transfer.Remote, window []kernelnic.Extent,
+// setup makes a guest in QEMU take a NIC and start its stack. window is where the memory is that it has of a node.
+func setup(ctx context.Context, a *agent.Client, c *NodeConfig) (r transfer.Remote, window []kernelnic.Extent,
 	err error) {
 	r = transfer.Remote{Agent: a, Node: c.Number}
 	gpu := c.GPU.ID()
@@ -127,29 +163,4 @@ func Locate(ctx context.Context, a *agent.Client, ports []*lab.Port) (devices []
 		devices = append(devices, name)
 	}
 	return devices, nil
-}
-
-// BootConfig says how a guest is booted.
-type BootConfig struct {
-	Memory    uint64 // RAM, in bytes
-	CPUs      int    // 0: 1
-	TimeLimit time.Duration
-	Console   io.Writer    // gets the console; may be nil
-	Gate      *broker.Gate // where it waits until all are there; nil: none
-	Modules   []string     // of the Images', those that it loads; nil: all
-	Disks     []qemu.Disk
-	Accel     qemu.Accel
-	Log       *slog.Logger
-}
-
-// Boot boots a guest, which lives as long as ctx, at most until it is closed.
-func Boot(ctx context.Context, im *machine.Images, hw *lab.Machine, b BootConfig) (*machine.Guest, error) {
-	c := machine.Config{Name: "guest " + hw.Name, Agent: agent.Config{Hostname: "vnic-" + strings.ToLower(hw.Name)},
-		RAMSize: b.Memory, CPUs: b.CPUs, Log: b.Log, Console: b.Console, TimeLimit: b.TimeLimit, Disks: b.Disks,
-		Accel: b.Accel}
-	c.Agent.Modules = b.Modules
-	if b.Gate != nil {
-		c.Started = b.Gate.Pass
-	}
-	return im.Boot(ctx, hw, c)
 }

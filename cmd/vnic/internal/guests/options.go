@@ -1,17 +1,14 @@
 package guests
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"strings"
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
-	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/memavail"
 	"vnic.dev/vnic/internal/transfer"
@@ -20,12 +17,12 @@ import (
 
 // Options are what commands have in common that ask every guest the same.
 type Options struct {
+	Common
 	lab.Impairment
 
 	Guests    int          // 1 to MaxGuests; of a Lab: 0 means all
 	NIC       []string     // models of the guests' NICs, the last one of all further guests too
 	Lab       *labfile.Lab // has the guests; nil: guests with a NIC and a GPU each
-	InProc    bool
 	MTU       int
 	Family    int    // 4 or 6
 	Hotplug   bool   // GPUs can be removed while guests run; of a Lab its file says so
@@ -39,20 +36,6 @@ type Options struct {
 
 	Servers []Server          // further guests
 	Gateway *lab.GatewayFlags // nil: there is none
-
-	Accel qemu.Accel // how QEMU runs guests
-	Fetch assets.Options
-	Log   *slog.Logger
-
-	Stage func(Step)
-	Note  func(format string, args ...any) // what a user should know
-
-	Services []lab.Service
-
-	// Confine takes rights from this process when all guests are there, and none has been let in; Broker then does for it
-	// what it may not any more. Both or neither may be nil.
-	Confine func() error
-	Broker  *broker.Client
 
 	Hook func(*Set) // tests: the Set, before its guests boot
 }
@@ -77,13 +60,6 @@ func Defaults() Options {
 	return Options{Guests: 2, NIC: []string{lab.Virtio}, MTU: 1500, Family: 4, Memory: 512 << 20, GPUMemory: 256 << 20}
 }
 
-// Step is a stage as it begins.
-type Step struct {
-	Stage         string
-	Mode          string // "" before the first transfer
-	Round, Rounds int    // from 1
-}
-
 // BrokerConfig is what a broker is to do for a command: to end QEMUs, and to dial for the gateway.
 func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 	c := broker.Config{Mode: mode, Monitor: qemu.Commands}
@@ -98,10 +74,10 @@ func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 // noPorts are the ports of this machine that guests reach unless a command or its user says otherwise.
 const noPorts = "none"
 
-// services are the lab's: the gateway comes first.
+// services are the lab's that the options ask for: the gateway.
 func (o *Options) services() ([]lab.Service, error) {
 	if o.Gateway == nil || o.Gateway.Off() {
-		return o.Services, nil
+		return nil, nil
 	}
 	g, err := o.Gateway.Options(lab.GuestName, o.Guests, noPorts)
 	if err != nil {
@@ -118,7 +94,7 @@ func (o *Options) services() ([]lab.Service, error) {
 		n := &x.NICs[0]
 		g.Hosts = append(g.Hosts, gateway.Host{Name: x.Name, MAC: n.MAC, Addr4: n.Addr4.Addr(), Addr6: n.Addr6.Addr()})
 	}
-	return append([]lab.Service{lab.Gateway(g)}, o.Services...), nil
+	return []lab.Service{lab.Gateway(g)}, nil
 }
 
 // gateways are a guest's default routes.
@@ -131,20 +107,6 @@ func (o *Options) gateways() []netip.Addr {
 		return []netip.Addr{v6.Addr()}
 	}
 	return []netip.Addr{v4.Addr()}
-}
-
-// Begin begins a stage. It returns an error when the command has been interrupted.
-func (o *Options) Begin(ctx context.Context, s Step) error {
-	if o.Stage != nil {
-		o.Stage(s)
-	}
-	return context.Cause(ctx)
-}
-
-func (o *Options) note(format string, args ...any) {
-	if o.Note != nil {
-		o.Note(format, args...)
-	}
 }
 
 // loss says where segments are lost.

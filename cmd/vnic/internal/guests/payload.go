@@ -57,15 +57,15 @@ type Traffic struct {
 
 // Meter counts the payload of all connections of a guest's NIC while f runs, which says how many bytes at the least it
 // has sent and received.
-func (g *Guest) Meter(ctx context.Context, f func() (sent, received uint64, err error)) (t Traffic, err error) {
-	before, _ := g.Port.NIC().PortCounters()
+func (n *Node) Meter(ctx context.Context, f func() (sent, received uint64, err error)) (t Traffic, err error) {
+	before, _ := n.Port.NIC().PortCounters()
 	sent, received, err := f()
 	if err != nil {
 		return t, err
 	}
 	var now control.PortCounters
 	Settle(ctx, func() bool {
-		now, _ = g.Port.NIC().PortCounters()
+		now, _ = n.Port.NIC().PortCounters()
 		return Payload(now.Tx)-Payload(before.Tx) >= sent && Payload(now.Rx)-Payload(before.Rx) >= received
 	})
 	t.TX.Add(now.Tx, before.Tx)

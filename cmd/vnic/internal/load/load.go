@@ -23,8 +23,8 @@ var ErrProof = errors.New("what was loaded does not prove what it should")
 func Do(ctx context.Context, o *Options, s *Server) (*Report, error) {
 	var rep *Report
 	err := guests.Run(ctx, &o.Options, func(set *guests.Set) error {
-		u := &use{opt: o, set: set, guest: set.Guests[0], rep: &Report{Schema: 1, Info: set.Info,
-			NIC: set.Guests[0].Port.Model.Name, P2P: set.Guests[0].P2P, Format: o.Format, Connections: o.Connections,
+		u := &use{opt: o, set: set, guest: set.Nodes[0], rep: &Report{Schema: 1, Info: set.Info,
+			NIC: set.Nodes[0].Port.Model.Name, P2P: set.Nodes[0].P2P, Format: o.Format, Connections: o.Connections,
 			Range: o.Range, Seed: o.Seed}}
 		if s != nil {
 			u.file = s.file
@@ -47,7 +47,7 @@ func Do(ctx context.Context, o *Options, s *Server) (*Report, error) {
 type use struct {
 	opt   *Options
 	set   *guests.Set
-	guest *guests.Guest
+	guest *guests.Node
 	file  *file // nil: nobody knows what it has
 	rep   *Report
 }
@@ -60,7 +60,7 @@ const poison = 0x5a
 
 // source is the file for the guest.
 func (u *use) source(mode string) transfer.Source {
-	o, c := u.opt, u.guest.Config()
+	o, c := u.opt, u.guest.Config
 	s := transfer.Source{URL: o.URL, Header: o.Header, Local: c.Addr().Addr(), GPU: u.guest.GPU.ID(),
 		Data: transfer.Area{Off: dataOff, Bytes: o.room}, Pool: transfer.Area{Bytes: pool}, Queue: c.Queues()[0],
 		Connections: o.Connections, RangeSize: o.Range, Timeout: limits.Silence.Unless(o.Timeout),
@@ -86,7 +86,7 @@ func (u *use) mode(ctx context.Context, mode string) error {
 	if err := o.Begin(ctx, guests.Step{Stage: "connect", Mode: mode}); err != nil {
 		return err
 	}
-	info, err := transfer.OpenSource(ctx, u.guest.Node, u.source(mode))
+	info, err := transfer.OpenSource(ctx, u.guest.Ops, u.source(mode))
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func (u *use) mode(ctx context.Context, mode string) error {
 		r.CPUPerGB = &cpu
 	}
 	u.rep.Runs = append(u.rep.Runs, r)
-	return transfer.CloseSource(ctx, u.guest.Node)
+	return transfer.CloseSource(ctx, u.guest.Ops)
 }
 
 // whole loads [from, to) of the file, in rounds that fit GPU memory.
@@ -216,7 +216,7 @@ func (u *use) records(ctx context.Context, r *Run, info *transfer.SourceInfo, cp
 func (u *use) load(ctx context.Context, r *Run, l transfer.LoadArgs, cpu *float64) error {
 	var res transfer.LoadResult
 	moved, err := u.guest.Meter(ctx, func() (sent, received uint64, err error) {
-		res, err = transfer.Load(ctx, u.guest.Node, l)
+		res, err = transfer.Load(ctx, u.guest.Ops, l)
 		return 0, res.Bytes, err
 	})
 	if err != nil {

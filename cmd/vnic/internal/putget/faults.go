@@ -122,7 +122,7 @@ func (u *use) disturbed(ctx context.Context, r *Run, nic pager, f faults) error 
 	done := make(chan struct{})
 	switch {
 	case f.bad >= 0:
-		did = transfer.BreakPage(ctx, g.Node, transfer.Page{Page: f.bad})
+		did = transfer.BreakPage(ctx, g.Ops, transfer.Page{Page: f.bad})
 		close(done)
 	default:
 		go func() {
@@ -135,7 +135,7 @@ func (u *use) disturbed(ctx context.Context, r *Run, nic pager, f faults) error 
 				return
 			}
 			if f.kill > 0 {
-				killed, did = transfer.KillOwner(ctx, g.Node)
+				killed, did = transfer.KillOwner(ctx, g.Ops)
 			} else {
 				did = u.remove()
 			}
@@ -240,7 +240,7 @@ func (u *use) goesOn(ctx context.Context, r *Run, off, n uint64) error {
 	}
 	for _, there := range []bool{true, false} {
 		m.Back = there == (o.Op == Get)
-		if _, err := transfer.MoveRDMA(ctx, g.Node, m); err != nil {
+		if _, err := transfer.MoveRDMA(ctx, g.Ops, m); err != nil {
 			return fmt.Errorf("the other queue pair: %w", err)
 		}
 		if !there {
@@ -271,7 +271,7 @@ func (u *use) afterRemoval(ctx context.Context, r *Run) (now, before uint64, err
 	seed := u.opt.Seed + uint64(r.Rounds) - 1
 	a, b := make([]byte, r.PathMTU), make([]byte, r.PathMTU)
 	for at := uint64(0); at < u.opt.Size; {
-		part, err := transfer.ReadODP(ctx, u.responder.Node,
+		part, err := transfer.ReadODP(ctx, u.responder.Ops,
 			transfer.Bytes{Off: at, Len: min(transfer.MaxRead, u.opt.Size-at)})
 		if err != nil {
 			return now, before, err
@@ -295,8 +295,8 @@ func (u *use) afterRemoval(ctx context.Context, r *Run) (now, before uint64, err
 }
 
 // quiet says whether a guest's kernel has had anything to complain about.
-func (u *use) quiet(ctx context.Context, g *guests.Guest) error {
-	lines, err := transfer.Complaints(ctx, g.Node)
+func (u *use) quiet(ctx context.Context, g *guests.Node) error {
+	lines, err := transfer.Complaints(ctx, g.Ops)
 	if err == nil && len(lines) > 0 {
 		err = fmt.Errorf("guest %s's kernel says: %s", g.Name, strings.Join(lines, "\n"))
 	}

@@ -34,7 +34,7 @@ func TestMachines(t *testing.T) {
 				}
 			}
 			if !judged {
-				testkit.OK(t, syscall.Kill(s.Guests[1].QEMU.PID(), syscall.SIGKILL))
+				testkit.OK(t, syscall.Kill(s.Nodes[1].QEMU.PID(), syscall.SIGKILL))
 			}
 			judged = true
 		}

@@ -134,13 +134,13 @@ func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
 		return err
 	}
 	r.Requester, r.Responder = newEnd(u.requester), newEnd(u.responder)
-	before, err := transfer.ODP(ctx, u.responder.Node)
+	before, err := transfer.ODP(ctx, u.responder.Ops)
 	if err != nil {
 		return fmt.Errorf("guest %s: %w", u.responder.Name, err)
 	}
 	if o.Migrate > 0 || o.Compact {
 		storm := transfer.Storm{Rate: o.Migrate, Seed: o.Seed, Compact: o.Compact}
-		if err := transfer.StartStorm(ctx, u.responder.Node, storm); err != nil {
+		if err := transfer.StartStorm(ctx, u.responder.Ops, storm); err != nil {
 			return fmt.Errorf("guest %s: %w", u.responder.Name, err)
 		}
 	}
@@ -157,14 +157,14 @@ func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
 	for _, e := range []*End{&r.Requester, &r.Responder} { // measure takes it that there are as many as was said
 		*e.CPUPerGB *= float64(o.Rounds) / float64(r.Rounds)
 	}
-	if err := transfer.EndStorm(ctx, u.responder.Node); err != nil {
+	if err := transfer.EndStorm(ctx, u.responder.Ops); err != nil {
 		return fmt.Errorf("guest %s: %w", u.responder.Name, err)
 	}
 	if err := u.pages(ctx, r, nic, &before); err != nil {
 		return fmt.Errorf("guest %s: %w", u.responder.Name, err)
 	}
-	return u.set.Each(ctx, limits.Connect.Here(), func(ctx context.Context, g *guests.Guest) error {
-		return transfer.CloseRDMA(ctx, g.Node)
+	return u.set.Each(ctx, limits.Connect.Here(), func(ctx context.Context, g *guests.Node) error {
+		return transfer.CloseRDMA(ctx, g.Ops)
 	})
 }
 
@@ -173,7 +173,7 @@ func (u *use) why(ctx context.Context, nic pager, err error) error {
 	if ctx.Err() != nil {
 		return err
 	}
-	s, e := transfer.ODP(ctx, u.responder.Node)
+	s, e := transfer.ODP(ctx, u.responder.Ops)
 	if e != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func (u *use) why(ctx context.Context, nic pager, err error) error {
 
 // pages asks all what became of the pages.
 func (u *use) pages(ctx context.Context, r *Run, nic pager, before *transfer.ODPStats) error {
-	now, err := transfer.ODP(ctx, u.responder.Node)
+	now, err := transfer.ODP(ctx, u.responder.Ops)
 	if err != nil {
 		return err
 	}
@@ -213,7 +213,7 @@ func (u *use) pages(ctx context.Context, r *Run, nic pager, before *transfer.ODP
 		AfterAck: now.Broken - before.Broken, Looked: now.Left - before.Left,
 		Quarantined: now.Quarantined || c.Quarantined != 0, Waits: now.Waits}
 	r.Pages = p
-	d, err := transfer.DigestODP(ctx, u.responder.Node) // last: it touches all
+	d, err := transfer.DigestODP(ctx, u.responder.Ops) // last: it touches all
 	if err != nil {
 		return err
 	}
@@ -292,7 +292,7 @@ func (u *use) roundOnDemand(ctx context.Context, r *Run) error {
 func (u *use) moveOnDemand(ctx context.Context, r *Run, measured bool, m transfer.RDMAMove) error {
 	m.Len, m.Block = u.opt.Size, uint32(u.opt.Block)
 	f := func() error {
-		res, err := transfer.MoveRDMA(ctx, u.requester.Node, m)
+		res, err := transfer.MoveRDMA(ctx, u.requester.Ops, m)
 		if err == nil && measured {
 			r.Bytes += res.Bytes
 			r.Requests += res.Requests

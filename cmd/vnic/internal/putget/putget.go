@@ -30,7 +30,7 @@ func Do(ctx context.Context, o *Options) (*Report, error) {
 	err := guests.Run(ctx, &o.Options, func(s *guests.Set) error {
 		rep = &Report{Schema: 1, Info: s.Info, Op: o.Op, Size: o.Size, Block: o.Block, Depth: o.Depth, QPs: o.QPs,
 			Rounds: o.Rounds, Loss: o.Loss, Seed: o.Seed}
-		u := &use{opt: o, set: s, requester: s.Guests[0], responder: s.Guests[1]}
+		u := &use{opt: o, set: s, requester: s.Nodes[0], responder: s.Nodes[1]}
 		for i, kind := range o.MRs {
 			r, do := Run{Memory: kind, Rounds: o.Rounds}, u.run
 			if kind == OnDemand {
@@ -53,13 +53,13 @@ func Do(ctx context.Context, o *Options) (*Report, error) {
 type use struct {
 	opt       *Options
 	set       *guests.Set
-	requester *guests.Guest // whose NIC reads or writes
-	responder *guests.Guest // whose memory that is
-	begin     time.Time     // of the rounds, where time says how many
+	requester *guests.Node // whose NIC reads or writes
+	responder *guests.Node // whose memory that is
+	begin     time.Time    // of the rounds, where time says how many
 }
 
 // ends are the guests' source and destination.
-func (u *use) ends() (src, dst *guests.Guest) {
+func (u *use) ends() (src, dst *guests.Node) {
 	if u.opt.Op == Get {
 		return u.responder, u.requester
 	}
@@ -86,8 +86,8 @@ func (u *use) run(ctx context.Context, r *Run, port uint16) error {
 	if o.InProc {
 		r.Requester.CPUPerGB, r.Responder.CPUPerGB = nil, nil
 	}
-	return u.set.Each(ctx, limits.Connect.Here(), func(ctx context.Context, g *guests.Guest) error {
-		return transfer.CloseRDMA(ctx, g.Node)
+	return u.set.Each(ctx, limits.Connect.Here(), func(ctx context.Context, g *guests.Node) error {
+		return transfer.CloseRDMA(ctx, g.Ops)
 	})
 }
 
@@ -95,7 +95,7 @@ func (u *use) run(ctx context.Context, r *Run, port uint16) error {
 // the regions hold at one time.
 func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, err error) {
 	o := u.opt
-	conf := func(g *guests.Guest) transfer.RDMA {
+	conf := func(g *guests.Node) transfer.RDMA {
 		c := transfer.RDMA{Offer: g == u.responder, Read: o.Op == Get, Memory: r.Memory, GPU: g.GPU.ID(),
 			Data: transfer.Area{Bytes: (o.Size + devmem.PageSize - 1) &^ (devmem.PageSize - 1)},
 			QPs:  o.QPs, Depth: o.Depth, PathMTU: uint16(o.PathMTU)}
@@ -107,18 +107,18 @@ func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, 
 		}
 		return c
 	}
-	addr := func(g *guests.Guest) netip.Addr {
-		c := g.Config()
+	addr := func(g *guests.Node) netip.Addr {
+		c := g.Config
 		return c.Addr().Addr()
 	}
 	at := netip.AddrPortFrom(addr(u.responder), port)
-	for _, g := range []*guests.Guest{u.responder, u.requester} { // who listens comes first
+	for _, g := range []*guests.Node{u.responder, u.requester} { // who listens comes first
 		c := conf(g)
 		c.Local, c.Remote = netip.AddrPortFrom(addr(g), 0), at
 		if c.Offer {
 			c.Local = at
 		}
-		info, err := transfer.OpenRDMA(ctx, g.Node, c)
+		info, err := transfer.OpenRDMA(ctx, g.Ops, c)
 		if err != nil {
 			return 0, fmt.Errorf("guest %s: %w", g.Name, err)
 		}
@@ -126,8 +126,8 @@ func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, 
 			window = info.Window
 		}
 	}
-	return window, u.set.Each(ctx, limits.Connect.Here(), func(ctx context.Context, g *guests.Guest) error {
-		path, err := transfer.ConnectRDMA(ctx, g.Node)
+	return window, u.set.Each(ctx, limits.Connect.Here(), func(ctx context.Context, g *guests.Node) error {
+		path, err := transfer.ConnectRDMA(ctx, g.Ops)
 		if err == nil && g == u.requester {
 			r.PathMTU = int(path.MTU)
 		}
@@ -197,17 +197,17 @@ func (u *use) move(ctx context.Context, r *Run, at, n uint64) error {
 	ctx, end := u.responder.Lives(ctx)
 	defer end()
 	src, dst := u.ends()
-	if err := transfer.StageRDMA(ctx, src.Node, transfer.RDMAStage{Off: at, Len: n}); err != nil {
+	if err := transfer.StageRDMA(ctx, src.Ops, transfer.RDMAStage{Off: at, Len: n}); err != nil {
 		return fmt.Errorf("guest %s: %w", src.Name, err)
 	}
-	res, err := transfer.MoveRDMA(ctx, u.requester.Node, transfer.RDMAMove{Off: at, Len: n, Block: uint32(u.opt.Block)})
+	res, err := transfer.MoveRDMA(ctx, u.requester.Ops, transfer.RDMAMove{Off: at, Len: n, Block: uint32(u.opt.Block)})
 	if err != nil {
 		return fmt.Errorf("guest %s: %s: %w", u.requester.Name, u.opt.Op, guests.OrCause(ctx, err))
 	}
 	r.Bytes += res.Bytes
 	r.Requests += res.Requests
 	r.Seconds += res.Seconds
-	if err := transfer.StageRDMA(ctx, dst.Node, transfer.RDMAStage{Off: at, Len: n, Back: true}); err != nil {
+	if err := transfer.StageRDMA(ctx, dst.Ops, transfer.RDMAStage{Off: at, Len: n, Back: true}); err != nil {
 		return fmt.Errorf("guest %s: %w", dst.Name, err)
 	}
 	return nil
@@ -229,9 +229,9 @@ func (u *use) counts() (s snapshot, err error) {
 // snapshot has the guests' CPU time, too.
 func (u *use) snapshot(ctx context.Context) (snapshot, error) {
 	s, err := u.counts()
-	for i, g := range []*guests.Guest{u.requester, u.responder} {
+	for i, g := range []*guests.Node{u.requester, u.responder} {
 		if err == nil {
-			s.cpu[i], err = transfer.CPUTime(ctx, g.Node)
+			s.cpu[i], err = transfer.CPUTime(ctx, g.Ops)
 		}
 	}
 	return s, err

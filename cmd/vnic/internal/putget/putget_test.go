@@ -130,7 +130,7 @@ func TestChangedByteIsFound(t *testing.T) {
 			if round != 1 {
 				return
 			}
-			testkit.OK(t, s.Guests[c.guest].Fill(t.Context(), 1234567, 1, func(b []byte, _ uint64) { b[0] ^= 0x80 }))
+			testkit.OK(t, s.Nodes[c.guest].Fill(t.Context(), 1234567, 1, func(b []byte, _ uint64) { b[0] ^= 0x80 }))
 		}
 		rep, err := do(t, &o)
 		testkit.ErrorIs(t, err, ErrProof)

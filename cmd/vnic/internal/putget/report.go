@@ -72,7 +72,7 @@ type End struct {
 	CPUPerGB *float64 `json:"guest_cpu_seconds_per_gb"`
 }
 
-func newEnd(g *guests.Guest) End {
+func newEnd(g *guests.Node) End {
 	return End{Guest: g.Name, NIC: g.Port.Model.Name, P2P: g.P2P, CPUPerGB: new(float64)}
 }
 

@@ -3,6 +3,7 @@ package run
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"vnic.dev/vnic/internal/transfer"
 )
@@ -10,21 +11,50 @@ import (
 // ErrProof says that a transfer ended, but not as it must.
 var ErrProof = errors.New("the transfer does not prove what it should")
 
-// check holds the report against what each mode must prove.
-func (rep *Report) check(o *Options) error {
+// check holds each transfer against what its mode must prove, and makes sure that all NICs have been given back what
+// they had.
+func (r *runner) check(rep *Report) error {
 	var errs []error
-	if len(rep.Runs) != len(o.Modes) {
-		errs = append(errs, fmt.Errorf("%d of %d modes ran", len(rep.Runs), len(o.Modes)))
+	for _, s := range r.streams {
+		errs = append(errs, s.wrong...)
+		s.wrong = nil
 	}
-	for i := range rep.Runs {
-		r := &rep.Runs[i]
-		all := [2]bool{true, true}
-		for _, wrong := range append(r.wrong(o, all), r.wrongAudit(all)...) {
-			errs = append(errs, fmt.Errorf("mode %s: %s", r.Mode, wrong))
+	if r.lost() == nil { // else a device was removed, and nothing was given back
+		for _, e := range r.ends() {
+			errs = append(errs, e.empty())
 		}
 	}
-	if len(errs) > 0 {
-		return fmt.Errorf("%w:\n%w", ErrProof, errors.Join(errs...))
+	return rep.check(r.opt, r.streams, errors.Join(errs...))
+}
+
+// check holds the report against what each mode must prove. streams are those of its rails; without rails there may be
+// none. more is what else is wrong.
+func (rep *Report) check(o *Options, streams []*stream, more error) error {
+	var errs []error
+	judge := func(of string, r *Run, o *Options, here [2]bool) {
+		for _, wrong := range append(r.wrong(o, here), r.wrongAudit(here)...) {
+			errs = append(errs, fmt.Errorf("mode %s%s: %s", r.Mode, of, wrong))
+		}
+	}
+	if o.Rails == 0 {
+		if len(rep.Runs) != len(o.Modes) {
+			errs = append(errs, fmt.Errorf("%d of %d modes ran", len(rep.Runs), len(o.Modes)))
+		}
+		for i := range rep.Runs {
+			judge("", &rep.Runs[i], o, [2]bool{true, true})
+		}
+	}
+	for i := range rep.Rails {
+		x := &rep.Rails[i]
+		s := streams[slices.IndexFunc(streams, func(s *stream) bool { return s.is.From == x.From && s.is.To == x.To })]
+		of := fmt.Sprintf(", %s to %s", x.From, x.To)
+		if o.MustShare && (x.Share == nil || x.Share.OfRate == nil) {
+			errs = append(errs, fmt.Errorf("mode %s%s: no share: %s", x.Mode, of, x.Share.why()))
+		}
+		judge(of, &x.Run, &s.opt, [2]bool{!s.ends[0].away(), !s.ends[1].away()})
+	}
+	if err := errors.Join(append(errs, more)...); err != nil {
+		return fmt.Errorf("%w:\n%w", ErrProof, err)
 	}
 	return nil
 }

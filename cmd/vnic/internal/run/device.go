@@ -37,7 +37,7 @@ func (o *Options) models() (m [2]lab.Model, err error) {
 // queuePairs of a NIC: the last are to be bound, and the first, at least one, carry ordinary traffic.
 func (o *Options) queuePairs(m lab.Model) int { return max(m.QueuePairs, o.BindQueues+1) }
 
-func (e *end) pairs() int { return guests.UsedPairs(e.nic.Model.Name, e.nic.QueuePairs) }
+func (e *end) pairs() int { return guests.UsedPairs(e.Port.Model.Name, e.Port.QueuePairs) }
 
 // hostQueues is how many of a NIC's queue pairs carry ordinary traffic.
 func (o *Options) hostQueues(pairs int) int { return pairs - o.BindQueues }

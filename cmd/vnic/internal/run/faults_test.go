@@ -106,7 +106,7 @@ func faulty(t *testing.T, inProc bool, lab string, n int, size uint64) (rep *Rep
 		defer mu.Unlock()
 		said = append(said, fmt.Sprintf(format, args...))
 	}
-	o.railHook = func(r *rails) { nics = r.ports() }
+	o.opened = func(r *runner) { nics = r.ports() }
 	testkit.OK(t, o.Check())
 	rep, err = Do(t.Context(), o)
 	if rep != nil {
@@ -236,7 +236,7 @@ func TestDropsByNumberHitTheSameBytes(t *testing.T) {
 			"links: [{of: a.n, drop: [3, 100, 101, 500]}]"))
 		o.Modes = []string{transfer.Devmem}
 		var link *wire.Link
-		o.railHook = func(r *rails) { link = r.lab.Ports()[0].NIC().Link() }
+		o.opened = func(r *runner) { link = r.Lab.Ports()[0].NIC().Link() }
 		rep := testkit.Must(Do(t.Context(), o))(t)
 		testkit.Equal(t, "segments lost", link.Counters().Drops[wire.DropLinkLoss], 4)
 		if r := &rep.Rails[0]; !r.SHA256Match || r.RetransmittedBytes == 0 {

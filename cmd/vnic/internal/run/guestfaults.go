@@ -29,16 +29,16 @@ func (o *Options) labOptions() lab.Options {
 
 // removed lists the NICs and GPUs of the transfer that were taken away, or are about to be. Where there are none, these
 // are other GPUs that its NICs reach: a NIC stops when one goes that it has used for another transfer.
-func (l *runner) removed() (own []string) {
+func (s *stream) removed() (own []string) {
 	var others []string
-	for _, e := range l.here() {
-		if e.nic.Removed() {
-			own = append(own, e.nic.Name)
+	for _, e := range s.here() {
+		if e.Port.Removed() {
+			own = append(own, e.Port.Name)
 		}
-		for _, g := range e.nic.GPUs {
+		for _, g := range e.Port.GPUs {
 			switch {
 			case !g.Removed():
-			case g.GPU == e.gpu:
+			case g.GPU == e.GPU:
 				own = append(own, g.Name)
 			default:
 				others = append(others, g.Name)
@@ -52,8 +52,8 @@ func (l *runner) removed() (own []string) {
 }
 
 // blameRemoval names what has been taken away, if that is behind an error.
-func (l *runner) blameRemoval(err error) error {
-	if list := l.removed(); len(list) > 0 && !errors.Is(err, ErrRemoved) {
+func (s *stream) blameRemoval(err error) error {
+	if list := s.removed(); len(list) > 0 && !errors.Is(err, ErrRemoved) {
 		return fmt.Errorf("%s: %w: %w", strings.Join(list, ", "), ErrRemoved, err)
 	}
 	return err
@@ -66,8 +66,8 @@ func lateTokens(ends ...*end) lab.GuestFaults {
 		defer cancel()
 		var errs []error
 		for _, e := range ends {
-			if e.nic == e.hw.Ports[i] {
-				errs = append(errs, transfer.LateTokens(ctx, e.guest, by))
+			if e.Port == e.HW.Ports[i] {
+				errs = append(errs, transfer.LateTokens(ctx, e.Ops, by))
 			}
 		}
 		return errors.Join(errs...)

@@ -153,11 +153,11 @@ func (o *Options) halve(d lab.Description) lab.Description {
 }
 
 // own has the script do what is done to NICs and GPUs that are here.
-func (r *rails) own(script []lab.Event) (list []lab.Event) {
+func (r *runner) own(script []lab.Event) (list []lab.Event) {
 	for _, e := range script {
-		for _, m := range r.machines() {
-			if slices.ContainsFunc(m.Ports, func(p *lab.Port) bool { return p.Name == e.Change.Of }) ||
-				slices.ContainsFunc(m.GPUs, func(g *lab.GPUMemory) bool { return g.Name == e.Change.Of }) {
+		for _, m := range r.Guests {
+			if slices.ContainsFunc(m.HW.Ports, func(p *lab.Port) bool { return p.Name == e.Change.Of }) ||
+				slices.ContainsFunc(m.HW.GPUs, func(g *lab.GPUMemory) bool { return g.Name == e.Change.Of }) {
 				list = append(list, e)
 			}
 		}
@@ -166,7 +166,7 @@ func (r *rails) own(script []lab.Event) (list []lab.Event) {
 }
 
 // uplinks are services for those of a half. The end of one is that of the run.
-func (r *rails) uplinks(fail func(error)) (list []lab.Service) {
+func (r *runner) uplinks(fail func(error)) (list []lab.Service) {
 	_, other := r.opt.here()
 	for _, c := range r.opt.Uplinks {
 		list = append(list, lab.Uplink(uplink.Options{Config: c, Keep: r.opt.Keeper, Failed: func(err error) {
@@ -184,14 +184,14 @@ func (r *rails) uplinks(fail func(error)) (list []lab.Service) {
 }
 
 // twice is an error that frames of ours explain that came back.
-func (r *rails) twice(err error) error {
+func (r *runner) twice(err error) error {
 	own, _ := r.opt.here()
 	return fmt.Errorf("the other host runs guest %s, too, or the uplink leads back here: %w", r.desc.Guests[own].Name, err)
 }
 
 // looped reports whether a frame of ours has come back by an uplink.
-func (r *rails) looped() bool {
-	for _, l := range r.lab.Switch().Links() {
+func (r *runner) looped() bool {
+	for _, l := range r.Lab.Switch().Links() {
 		if u, ok := l.Port().(interface{ UplinkStats() map[string]uint64 }); ok && u.UplinkStats()[uplink.Loop] > 0 {
 			return true
 		}
@@ -271,19 +271,19 @@ func (h *host) accept(ctx context.Context) (halfCloser, error) {
 func (o *Options) silence() time.Duration { return o.patience() / 3 }
 
 // meetPeer finds the other host, and agrees with it on what to do.
-func (r *rails) meetPeer(ctx context.Context, fail func(error)) error {
+func (r *runner) meetPeer(ctx context.Context, fail func(error)) error {
 	o := r.opt
 	own, other := o.here()
 	ours, err := o.hello()
 	if err != nil {
 		return err
 	}
-	if r.host, err = newHost(r.lab.Machine(1).Ports[0], hostAddr(other).Addr(), o); err != nil {
+	if r.host, err = newHost(r.Lab.Machine(1).Ports[0], hostAddr(other).Addr(), o); err != nil {
 		return fmt.Errorf("a port of our own: %w", err)
 	}
 	limit := limits.Host.Unless(time.Duration(o.PeerSecs) * time.Second)
 	guest := r.desc.Guests[other].Name
-	o.note("waiting for the host that runs guest %s, for %v at most", guest, limit)
+	o.Tell("waiting for the host that runs guest %s, for %v at most", guest, limit)
 	wait, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no vnic that runs guest %s came in %v: start it on "+
 		"the other host with --guest %s, the same lab file and the same --seed; the uplinks have to lead to each other",
 		guest, limit, guest))
@@ -319,10 +319,7 @@ func (r *rails) meetPeer(ctx context.Context, fail func(error)) error {
 		}
 		p.watch(fail)
 		r.peer = p
-		for _, s := range r.streams {
-			s.peer = p
-		}
-		o.note("met the host that runs guest %s", guest)
+		o.Tell("met the host that runs guest %s", guest)
 		return nil
 	}
 }
@@ -330,22 +327,22 @@ func (r *rails) meetPeer(ctx context.Context, fail func(error)) error {
 // step has both hosts go on together, and exchanges what there is to say of a transfer. Where both ends are here there
 // is nobody to wait for.
 func (t *round) step(ctx context.Context, what, ours string) (theirs string, err error) {
-	p := t.l.peer
+	p := t.s.r.peer
 	if p == nil {
 		return "", nil
 	}
-	from, to := t.l.ends[0].name, t.l.ends[1].name
+	from, to := t.s.ends[0].Name, t.s.ends[1].Name
 	return p.meet(ctx, fmt.Sprintf("%s %s to %s, round %d, %s", t.mode, from, to, t.number, what), ours)
 }
 
 // moved has both hosts have moved all bytes. The one that receives learns the digest of what was sent.
 func (t *round) moved(ctx context.Context) error {
 	ours := ""
-	if !t.l.ends[0].away() {
+	if !t.s.ends[0].away() {
 		ours = hex.EncodeToString(t.source[:])
 	}
 	theirs, err := t.step(ctx, "moved", ours)
-	if err != nil || !t.l.ends[0].away() {
+	if err != nil || !t.s.ends[0].away() {
 		return err
 	}
 	b, err := hex.DecodeString(theirs)
@@ -357,7 +354,7 @@ func (t *round) moved(ctx context.Context) error {
 }
 
 // conclude exchanges verdicts with the other host, and says what is wrong on either.
-func (r *rails) conclude(ctx context.Context, rep *Report, err error) error {
+func (r *runner) conclude(ctx context.Context, rep *Report, err error) error {
 	if r.peer == nil || err != nil && !errors.Is(err, ErrProof) {
 		return err
 	}
@@ -377,7 +374,7 @@ func (r *rails) conclude(ctx context.Context, rep *Report, err error) error {
 }
 
 // leave ends what is said to the other host; err is why, if it is before the end.
-func (r *rails) leave(err error) error {
+func (r *runner) leave(err error) error {
 	if r.peer != nil {
 		if errors.Is(err, ErrProof) {
 			err = nil // it knows

@@ -15,7 +15,7 @@ func TestProofBehindAnIOMMU(t *testing.T) {
 	o := pairOptions(NICGVE, 8<<20)
 	o.IOMMU = true
 	var ports []*lab.Port
-	o.hook = func(r *runner) { ports = r.lab.Ports() }
+	o.hook = func(r *runner) { ports = r.Lab.Ports() }
 	rep := do(t, o)
 	for _, wrong := range unproved(rep, &o) {
 		t.Error(wrong)

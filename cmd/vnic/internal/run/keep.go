@@ -11,8 +11,11 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// keep makes a file that outlives the run, in a directory that a user can tell apart from other runs'.
+// keep makes a file that outlives the run, in a directory that a user can tell apart from other runs'; nil without Keep.
 func (o *Options) keep(name string) (*os.File, error) {
+	if !o.Keep {
+		return nil, nil
+	}
 	dir := o.KeepDir
 	if dir == "" {
 		dir = fmt.Sprintf("vnic-run-%d", o.Seed)
@@ -24,13 +27,13 @@ func (o *Options) keep(name string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--keep: %w", err)
 	}
-	o.note("keeping %s", f.Name())
+	o.Tell("keeping %s", f.Name())
 	return f, nil
 }
 
-// keepCounters writes all counters of both NICs as they are now.
-func (l *runner) keepCounters() error {
-	if l.kept == nil {
+// keepCounters writes all counters of the NICs as they are now.
+func (r *runner) keepCounters() error {
+	if r.kept == nil {
 		return nil
 	}
 	type nic struct {
@@ -39,17 +42,17 @@ func (l *runner) keepCounters() error {
 		Drops map[string]uint64 // Link.Drops by name
 	}
 	all := map[string]nic{}
-	for _, e := range l.ends {
-		n := nic{Link: e.port.Link().Counters(), Drops: map[string]uint64{}}
-		n.Port, _ = e.port.PortCounters()
+	for _, p := range r.ports() {
+		n := nic{Link: p.Link().Counters(), Drops: map[string]uint64{}}
+		n.Port, _ = p.PortCounters()
 		for r, count := range n.Link.Drops {
 			if count > 0 {
 				n.Drops[wire.DropReason(r).String()] = count
 			}
 		}
-		all[e.name] = n
+		all[p.Name()] = n
 	}
-	enc := json.NewEncoder(l.kept)
+	enc := json.NewEncoder(r.kept)
 	enc.SetIndent("", "  ")
-	return errors.Join(enc.Encode(all), l.kept.Close())
+	return errors.Join(enc.Encode(all), r.kept.Close())
 }

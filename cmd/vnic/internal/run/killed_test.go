@@ -17,21 +17,21 @@ import (
 // Invariant: guest-images: A receiver that is killed leaves nothing with kernel and NIC.
 func TestKilledReceiverLeavesNothing(t *testing.T) {
 	x := newTools(t, unused(t, NICGVE), "eth0")
-	b := x.ends[1]
+	b := x.s.ends[1]
 	ctx, kill := context.WithCancel(x.Context())
 	defer kill()
 	got := x.receiver(ctx, "-H")
 	sent := make(chan agent.ExecResult, 1)
 	go func() { sent <- x.send(x.Context(), "128M") }()
-	received := func() bool { c, _ := b.port.PortCounters(); return c.Rx.DeviceBytes > 0 }
+	received := func() bool { c, _ := b.nic().PortCounters(); return c.Rx.DeviceBytes > 0 }
 	if !x.until(received) {
 		t.Fatal("nothing was received")
 	}
-	before := x.counters().drops
-	if !x.until(func() bool { return x.counters().drops > before }) {
+	before := x.s.counters().drops
+	if !x.until(func() bool { return x.s.counters().drops > before }) {
 		t.Fatal("nothing was dropped")
 	}
-	if list, err := b.port.Buffers(); err != nil || len(list) == 0 {
+	if list, err := b.nic().Buffers(); err != nil || len(list) == 0 {
 		t.Errorf("buffers of a receiver that is alive: %v, %v", list, err)
 	}
 	kill()
@@ -40,7 +40,7 @@ func TestKilledReceiverLeavesNothing(t *testing.T) {
 		!strings.Contains(r.Stderr, "broken pipe") {
 		t.Errorf("send to a receiver that was killed: %+v", r)
 	}
-	if !x.until(func() bool { return x.ends[0].empty() == nil && b.empty() == nil }) {
+	if !x.until(func() bool { return x.s.ends[0].empty() == nil && b.empty() == nil }) {
 		t.Error(b.empty())
 	}
 	x.transfer(little)

@@ -83,18 +83,18 @@ func (s *stream) perByte(mode string) map[*lab.Edge]float64 {
 		}
 		way := lab.ByHost
 		if mode == transfer.Devmem {
-			g := gpuOf(e.hw, s.gpus[i])
-			way = lab.Way{GPU: g, Bounced: s.noP2P || !e.hw.Tree.Path(e.nic.Place, s.gpus[i].Place).P2P()}
+			g := gpuOf(e.HW, s.gpus[i])
+			way = lab.Way{GPU: g, Bounced: s.r.desc.NoP2P || !e.HW.Tree.Path(e.Port.Place, s.gpus[i].Place).P2P()}
 		}
 		c := &s.links.flows[i]
 		tx, rx := way, lab.ByHost // payload, and acknowledgments
 		if i == 1 {
 			tx, rx = lab.ByHost, way
 		}
-		e.nic.CarryFlow(bytes, &c.Tx, tx, true)
-		e.nic.CarryFlow(bytes, &c.Rx, rx, false)
+		e.Port.CarryFlow(bytes, &c.Tx, tx, true)
+		e.Port.CarryFlow(bytes, &c.Rx, rx, false)
 		if mode == transfer.Copy {
-			for _, x := range e.nic.EngineLoads(gpuOf(e.hw, s.gpus[i]), 0, i == 0) {
+			for _, x := range e.Port.EngineLoads(gpuOf(e.HW, s.gpus[i]), 0, i == 0) {
 				bytes[x.Edge] += x.Payload * float64(s.links.moved)
 			}
 		}
@@ -107,7 +107,7 @@ func (s *stream) perByte(mode string) map[*lab.Edge]float64 {
 
 // lineRate is what the slower of a transfer's NICs sends, in bytes a second at scale 1; 0: neither has a rate.
 func (s *stream) lineRate() float64 {
-	a, b := s.ends[0].nic.Rate(), s.ends[1].nic.Rate()
+	a, b := s.ends[0].Port.Rate(), s.ends[1].Port.Rate()
 	if a == 0 || b != 0 && b < a {
 		return b
 	}
@@ -130,7 +130,7 @@ func (s *stream) possible() float64 {
 }
 
 // model predicts what all transfers get, as the last ones went.
-func (r *rails) model() (rates []float64, limits []*lab.Edge) {
+func (r *runner) model() (rates []float64, limits []*lab.Edge) {
 	var all []map[*lab.Edge]float64
 	for _, s := range r.streams {
 		all = append(all, s.loads)
@@ -234,7 +234,7 @@ func (s *stream) measure(run *Run, scale, probe, model float64, limit *lab.Edge)
 
 // linksSince says what each edge has carried since, the most loaded one first. full has how much of it all transfers
 // would take at the rates of their NICs.
-func (r *rails) linksSince(before map[*lab.Edge]lab.Carried) (list []Link) {
+func (r *runner) linksSince(before map[*lab.Edge]lab.Carried) (list []Link) {
 	full := make(map[*lab.Edge]float64)
 	for _, s := range r.streams {
 		possible := s.possible()
@@ -259,10 +259,10 @@ func (r *rails) linksSince(before map[*lab.Edge]lab.Carried) (list []Link) {
 }
 
 // carried is what all edges have carried so far.
-func (r *rails) carried() map[*lab.Edge]lab.Carried {
+func (r *runner) carried() map[*lab.Edge]lab.Carried {
 	m := make(map[*lab.Edge]lab.Carried)
-	for _, of := range r.machines() {
-		for _, p := range of.Ports {
+	for _, of := range r.Guests {
+		for _, p := range of.HW.Ports {
 			p.Carry(m)
 		}
 	}
@@ -278,19 +278,19 @@ func (x *Share) why() string {
 }
 
 // probe transfers a fourth of the bytes without links' rates, if shares are measured, and sets the scale.
-func (r *rails) probe(ctx context.Context) error {
-	o, clock := r.opt, r.lab.Clock()
+func (r *runner) probe(ctx context.Context) error {
+	o, clock := r.opt, r.Lab.Clock()
 	scale := clock.Scale()
 	if o.Scale != "" && o.Scale != scaleAuto {
 		scale, _ = lab.ParseScale(o.Scale) // Check has
-		if err := r.lab.SetScale(scale); err != nil {
+		if err := r.Lab.SetScale(scale); err != nil {
 			return err
 		}
 	}
 	if !o.shares() {
 		return nil
 	}
-	o.note("probe: a fourth of the bytes without links' rates")
+	o.Tell("probe: a fourth of the bytes without links' rates")
 	stage, progress, plans := o.Stage, o.Progress, make([]plan, len(r.streams))
 	o.Stage, o.Progress = nil, nil
 	for i, s := range r.streams {
@@ -304,13 +304,13 @@ func (r *rails) probe(ctx context.Context) error {
 			s.plan, s.opt.Pause = plans[i], o.Pause
 		}
 	}()
-	if err := r.lab.SetScale(0); err != nil {
+	if err := r.Lab.SetScale(0); err != nil {
 		return err
 	}
 	least := 1.
 	for i, mode := range o.Modes {
 		var rep Report
-		if err := r.run(ctx, &rep, mode, uint64(len(o.Modes)+i)); err != nil {
+		if err := r.runMode(ctx, &rep, mode, uint64(len(o.Modes)+i)); err != nil {
 			return fmt.Errorf("probe in mode %s: %w", mode, err)
 		}
 		if err := r.lost(); err != nil {
@@ -331,12 +331,12 @@ func (r *rails) probe(ctx context.Context) error {
 	if o.Scale == scaleAuto {
 		scale = least
 	}
-	return r.lab.SetScale(scale)
+	return r.Lab.SetScale(scale)
 }
 
 // playScript has the lab file's script play from when the first transfers begin, until the function that it gives is
 // called.
-func (r *rails) playScript(ctx context.Context) (end func()) {
+func (r *runner) playScript(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var once sync.Once
 	var wg sync.WaitGroup
@@ -346,9 +346,9 @@ func (r *rails) playScript(ctx context.Context) (end func()) {
 				return
 			}
 			wg.Go(func() {
-				r.lab.Play(ctx, r.own(r.opt.Lab.Script), func(e lab.Event, err error) {
+				r.Lab.Play(ctx, r.own(r.opt.Lab.Script), func(e lab.Event, err error) {
 					r.opt.Recorder.Mark(e.Change.String())
-					r.opt.note("%s", e.Told(err))
+					r.opt.Tell("%s", e.Told(err))
 				})
 			})
 		})

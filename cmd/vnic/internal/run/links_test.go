@@ -111,12 +111,10 @@ func TestCopiesOfStacksAreSaidApart(t *testing.T) {
 
 // Each guest has the figure of its own stack, for what it sends and what it receives.
 func TestCopiesOfStacksGoByTheModel(t *testing.T) {
-	testkit.LeavesNothing(t)
 	o := Defaults()
 	o.NIC, o.Rails = "gve,virtio", 2
 	testkit.OK(t, o.Check())
-	r := testkit.Must(newRails(&o, nil))(t)
-	defer func() { testkit.OK(t, r.lab.Close()) }()
+	r := testkit.Must(planned(&o))(t)
 	runs := []*Run{{Bytes: 10}, {Bytes: 1}}
 	testkit.Equal(t, "copies", fmt.Sprint(r.stackCopies(transfer.Copy, runs)), "[{a linux 2 22} {b vnic 4 44}]")
 	if list := r.stackCopies(transfer.Devmem, runs); list != nil {

@@ -17,9 +17,9 @@ type flowCounters struct {
 	id   [2]uint32
 }
 
-func (l *runner) addFlowCounters(from, to netip.AddrPort) (m *flowCounters, err error) {
+func (s *stream) addFlowCounters(from, to netip.AddrPort) (m *flowCounters, err error) {
 	m = &flowCounters{}
-	for i, e := range l.ends {
+	for i, e := range s.ends {
 		if e.away() {
 			continue
 		}
@@ -27,7 +27,7 @@ func (l *runner) addFlowCounters(from, to netip.AddrPort) (m *flowCounters, err 
 		if i == 1 {
 			c.Local, c.Remote = to, from
 		}
-		if m.id[i], err = e.port.AddFlowCounter(c); err != nil {
+		if m.id[i], err = e.nic().AddFlowCounter(c); err != nil {
 			m.remove()
 			return nil, err
 		}
@@ -39,10 +39,10 @@ func (l *runner) addFlowCounters(from, to netip.AddrPort) (m *flowCounters, err 
 // read gives zeros for an end that is not here.
 func (m *flowCounters) read() (tx, rx control.DirCounters, a, b control.FlowCounts) {
 	if e := m.ends[0]; e != nil {
-		a, _ = e.port.ReadFlowCounter(m.id[0])
+		a, _ = e.nic().ReadFlowCounter(m.id[0])
 	}
 	if e := m.ends[1]; e != nil {
-		b, _ = e.port.ReadFlowCounter(m.id[1])
+		b, _ = e.nic().ReadFlowCounter(m.id[1])
 	}
 	return a.Tx, b.Rx, a, b
 }
@@ -59,7 +59,7 @@ func (m *flowCounters) moved() control.DirCounters {
 func (m *flowCounters) remove() {
 	for i, e := range m.ends {
 		if e != nil {
-			_ = e.port.DelFlowCounter(m.id[i])
+			_ = e.nic().DelFlowCounter(m.id[i])
 		}
 	}
 }
@@ -81,17 +81,17 @@ func payload(d control.DirCounters) uint64 { return d.DeviceBytes + d.GPUFileByt
 type totals struct{ engine, drops uint64 }
 
 // noBuffer is how often frames found no buffer at the receiving NIC, if it is here.
-func (l *runner) noBuffer() uint64 {
-	if l.ends[1].away() {
+func (s *stream) noBuffer() uint64 {
+	if s.ends[1].away() {
 		return 0
 	}
-	return l.ends[1].port.Link().Counters().Busy
+	return s.ends[1].nic().Link().Counters().Busy
 }
 
-func (l *runner) counters() (t totals) {
+func (s *stream) counters() (t totals) {
 	var ports []*nic.Port
-	for _, e := range l.here() {
-		ports = append(ports, e.port)
+	for _, e := range s.here() {
+		ports = append(ports, e.nic())
 	}
 	return countersOf(ports...)
 }
@@ -116,9 +116,9 @@ func countersOf(ports ...*nic.Port) (t totals) {
 // account adds what the transfer cost.
 func (t *round) account(r *Run) {
 	tx, rx, a, b := t.flows.read()
-	t.l.links.add(t.n, a, b)
+	t.s.links.add(t.n, a, b)
 	t.samples.end(t.start.Add(t.took), payload(t.flows.moved()))
-	now := t.l.counters()
+	now := t.s.counters()
 	r.Bytes += t.n
 	r.Seconds += t.took.Seconds()
 	r.TX.Device += tx.DeviceBytes
@@ -127,7 +127,7 @@ func (t *round) account(r *Run) {
 	r.RX.Host += rx.HostBytes + rx.GPUFileBytes
 	r.PayloadBytesDevice, r.PayloadBytesHost = r.RX.Device, r.RX.Host
 	seen := a
-	if t.l.ends[0].away() {
+	if t.s.ends[0].away() {
 		seen = b
 	}
 	r.HeaderBytes += seen.Tx.HeaderBytes + seen.Rx.HeaderBytes
@@ -148,7 +148,7 @@ func (t *round) account(r *Run) {
 			r.LateTokens = &LateTokens{}
 		}
 		r.LateTokens.Tokens = max(r.LateTokens.Tokens, t.got.Late)
-		r.LateTokens.NoBuffer += t.l.noBuffer() - t.noBuffer
+		r.LateTokens.NoBuffer += t.s.noBuffer() - t.noBuffer
 	}
 	if r.GuestCPU != nil {
 		c := t.sent.CPU.Add(t.got.CPU)

@@ -1,10 +1,9 @@
 package run
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/transfer"
 	"vnic.dev/vnic/internal/wire/uplink"
@@ -23,6 +21,7 @@ import (
 
 // Options are the flags of `vnic run`.
 type Options struct {
+	guests.Common
 	lab.Impairment // of the link, in each direction; its Seed is the payload's, too
 
 	NIC        string // NICVirtio or NICGVE; or the sender's and the receiver's, with a comma between
@@ -59,34 +58,18 @@ type Options struct {
 	MustShare bool
 	Digest    string // DigestPieces or DigestSHA256
 	Sabotage  string // a fault that NICs are made with, for sabotage.Parse; "": none
-	InProc    bool
 	Keep      bool   // keep the guests' consoles and the NICs' counters
 	KeepDir   string // where; "" = a directory named for the seed, here
-	Pause     string // stop for ever at this stage (tests)
 	StallSecs int    // without progress, until a transfer fails
 
-	Accel qemu.Accel // how QEMU runs guests
-	Fetch assets.Options
-	Log   *slog.Logger
-
-	Stage    func(Step)                            // a stage begins
 	Progress func(mode string, done, total uint64) // during a transfer; from one goroutine at a time
-	Note     func(format string, args ...any)      // what a user should know
-
-	Services []lab.Service // what else is to see the lab: counters, a capture
 
 	Recorder *Recorder // for a picture; nil: none
 
-	// Confine takes rights from this process when all guests are there, and none has been let in; Broker
-	// then does for it what it may not any more. Both or neither may be nil.
-	Confine func() error
-	Broker  *broker.Client
-
 	Timeout time.Duration // ends all, with a *limit.Error; 0: never
-	alive   *limit.Guests // what the guests do
 
-	hook     func(*runner) // tests: the runner, before its guests boot
-	railHook func(*rails)
+	hook   func(*runner) // tests: before the guests boot
+	opened func(*runner) // and when they have taken their NICs
 }
 
 // BrokerConfig is what a broker is to do for this command: to end QEMUs; there is no gateway.
@@ -119,55 +102,6 @@ const (
 	maxHold   = 1 << 32
 	holdTime  = 3 // seconds without data until tokens that are held are given back
 )
-
-// plan is how a size is cut into rounds.
-type plan struct {
-	pool   uint64 // bytes of the receiver's GPU memory, from 0, that its pages come from
-	rounds []uint64
-}
-
-func (o *Options) plan() (p plan, err error) {
-	if o.Size == 0 {
-		return p, errors.New("--size 0: nothing to transfer")
-	}
-	models, err := o.models()
-	if err != nil {
-		return p, err
-	}
-	send, recv := guests.Usable(models[0], o.GPUMemory), guests.Usable(models[1], o.GPUMemory)
-	if recv < leastRoom {
-		least := uint64(leastRoom)
-		if models[1].Node { // a power of two
-			least *= 2
-		}
-		return p, fmt.Errorf("--gpu-memory %s is too small: %d MiB at least", lab.FormatBytes(o.GPUMemory), least>>20)
-	}
-	return o.cut(send, recv)
-}
-
-// cut plans with so much GPU memory of sender and receiver.
-func (o *Options) cut(send, recv uint64) (p plan, err error) {
-	p.pool = min(recv/poolShare, maxPool) / page * page
-	room := min(send, recv-p.pool) / page * page
-	if o.Size/room >= maxRounds {
-		return p, fmt.Errorf("--size: more than %d rounds of what fits GPU memory: a larger --gpu-memory makes fewer",
-			maxRounds)
-	}
-	for left := o.Size; left > 0; {
-		n := min(left, room)
-		p.rounds = append(p.rounds, n)
-		left -= n
-	}
-	return p, nil
-}
-
-// window is what a guest takes of a node: as much as the largest round needs.
-func (p *plan) window() uint64 {
-	return (p.pool + up(slices.Max(p.rounds)) + guests.HugePage - 1) &^ (guests.HugePage - 1)
-}
-
-// maxRounds keeps the plan small; it is a TiB with the smallest GPU.
-const maxRounds = 1 << 15
 
 // Check says what is wrong with the options.
 func (o *Options) Check() error {
@@ -229,35 +163,7 @@ func (o *Options) Check() error {
 	case o.Pause != "" && !slices.Contains(Stages, o.Pause):
 		return fmt.Errorf("--pause-at %s: none of %s", o.Pause, strings.Join(Stages, ", "))
 	}
-	if err := o.checkIOMMU(); err != nil {
-		return err
-	}
-	if err := errors.Join(o.checkHalf(), o.checkScale()); err != nil {
-		return err
-	}
-	if err := o.checkRails(); err != nil || o.Rails > 0 {
-		return err
-	}
-	for _, m := range models {
-		if pairs := guests.UsedPairs(m.Name, o.queuePairs(m)); pairs <= o.BindQueues {
-			return fmt.Errorf("--bind-queues %d: guests use %d pairs of queues of a NIC of model %s, and ordinary traffic "+
-				"wants one: %d at most", o.BindQueues, pairs, m.Name, pairs-1)
-		}
-	}
-	_, err = o.plan()
-	return err
-}
-
-// checkIOMMU sees whether the guests can have IOMMUs; of a Lab its own check says so.
-func (o *Options) checkIOMMU() error {
-	if !o.IOMMU || o.Lab != nil {
-		return nil
-	}
-	d, err := o.description()
-	if err != nil {
-		return err
-	}
-	return d.Check()
+	return cmp.Or(errors.Join(o.checkHalf(), o.checkScale()), o.checkLab())
 }
 
 // loss says where segments are lost. What is between hosts may do so.
@@ -274,24 +180,6 @@ func (o *Options) loss() transfer.Loss {
 // patience is how long anything may take that shows no progress.
 func (o *Options) patience() time.Duration {
 	return limits.Stall.Unless(time.Duration(o.StallSecs) * time.Second)
-}
-
-func (o *Options) note(format string, args ...any) {
-	if o.Note != nil {
-		o.Note(format, args...)
-	}
-}
-
-// stage begins a stage. It returns an error when the run has been interrupted.
-func (o *Options) stage(ctx context.Context, s Step) error {
-	o.alive.Stage(s.Stage)
-	if o.Stage != nil {
-		o.Stage(s)
-	}
-	if o.Pause == s.Stage {
-		<-ctx.Done()
-	}
-	return context.Cause(ctx)
 }
 
 func up(n uint64) uint64 { return (n + page - 1) / page * page }

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 
 	_ "vnic.dev/vnic/internal/guestbin" // tests' guests run the program that make has built
 	"vnic.dev/vnic/internal/lab"
-	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/transfer"
 	"vnic.dev/vnic/internal/wire"
@@ -24,7 +22,7 @@ type withPairs struct{ *testing.M }
 func (m withPairs) Run() int {
 	code := m.M.Run()
 	for _, x := range pairs {
-		if err := x.end(); err != nil {
+		if err := x.Close(); err != nil {
 			_, _ = os.Stderr.WriteString(err.Error() + "\n")
 			code = 1
 		}
@@ -37,7 +35,7 @@ func (m withPairs) Run() int {
 // another.
 type pair struct {
 	*runner
-	im *machine.Images
+	s *stream
 }
 
 var pairs = map[string]*pair{} // by name
@@ -57,7 +55,7 @@ func booted(t *testing.T, name string) *pair {
 	t.Cleanup(func() {
 		if t.Failed() {
 			delete(pairs, name)
-			testkit.OK(t, x.end())
+			testkit.OK(t, x.Close())
 		}
 	})
 	return x
@@ -69,7 +67,7 @@ func unused(t *testing.T, name string) *pair {
 	t.Helper()
 	if x := pairs[name]; x != nil {
 		delete(pairs, name)
-		testkit.OK(t, x.end())
+		testkit.OK(t, x.Close())
 	}
 	return booted(t, name)
 }
@@ -86,51 +84,45 @@ func boot(t *testing.T, name string) *pair {
 	nic, off := strings.CutSuffix(name, noP2P)
 	o := pairOptions(nic, 1)
 	o.P2P = !off
-	p := testkit.Must(o.plan())(t)
-	x := &pair{im: testkit.Must(prepareGuests(t.Context(), &o))(t)}
-	var err error
-	if x.runner, err = newRunner(&o, p); err != nil {
-		t.Fatal(errors.Join(err, x.im.Close()))
-	}
-	if err := x.start(context.Background(), x.im); err != nil {
-		t.Fatal(errors.Join(err, x.end()))
+	r := testkit.Must(newRunner(t.Context(), &o, func(error) {}))(t)
+	x := &pair{runner: r, s: r.streams[0]}
+	if err := x.Boot(context.Background()); err != nil {
+		t.Fatal(errors.Join(err, x.Close()))
 	}
 	return x
 }
 
-func (x *pair) end() error { return errors.Join(x.Close(), x.im.Close()) }
-
-// run transfers as Do does, but for the boot: with other options, but for those of the lab's
-// hardware.
+// run transfers as Do does, but for the boot: with other options, but for those of the lab's hardware.
 func (x *pair) run(t *testing.T, o Options) *Report {
 	t.Helper()
 	testkit.OK(t, o.Check())
-	p := testkit.Must(o.plan())(t)
-	if models, _ := o.models(); models[0].Name != x.ends[0].nic.Model.Name {
-		slices.Reverse(x.ends[:])
+	port := x.s.port + 2000 // two modes of at most 1,000 ports each
+	x.opt, x.streams, x.ways = &o, nil, [][2]int{{0, 1}}
+	if models, _ := o.models(); models[0].Name != x.desc.Guests[0].NICs[0].Model {
+		x.ways = [][2]int{{1, 0}}
 	}
-	x.opt = &o
-	x.port += 2000 // two modes of at most 1,000 ports each
-	for i, e := range x.ends {
-		e.opt, e.size = &o, p.window()
+	testkit.OK(t, x.plan())
+	x.attach()
+	x.s = x.streams[0]
+	x.s.port = port
+	for i, e := range x.s.ends {
 		x.relink(t, e, o.link(i))
 	}
 	rep, err := func() (*Report, error) {
-		if err := x.setup(t.Context(), x.im); err != nil {
+		if err := x.setup(t.Context()); err != nil {
 			return nil, err
 		}
-		return x.transfer(t.Context(), p)
+		return x.transfer(t.Context())
 	}()
 	if err != nil {
 		t.Fatal(x.blame(t.Context(), err))
 	}
-	for _, e := range x.ends {
-		if err := e.guest.(transfer.Remote).Close(t.Context()); err != nil {
-			t.Fatalf("guest %s: %v", e.name, err)
+	for _, e := range x.s.ends {
+		if err := e.Ops.(transfer.Remote).Close(t.Context()); err != nil {
+			t.Fatalf("guest %s: %v", e.Name, err)
 		}
 		x.relink(t, e, wire.LinkOptions{})
 	}
-	testkit.OK(t, rep.check(&o))
 	validReport(t, rep)
 	return rep
 }
@@ -138,7 +130,7 @@ func (x *pair) run(t *testing.T, o Options) *Report {
 // relink puts a NIC on another link. Nothing is under way.
 func (x *pair) relink(t *testing.T, e *end, o wire.LinkOptions) {
 	t.Helper()
-	testkit.OK(t, errors.Join(x.sw.Detach(e.port.Link()), e.port.Attach(x.sw, o)))
+	testkit.OK(t, errors.Join(x.Lab.Switch().Detach(e.nic().Link()), e.nic().Attach(x.Lab.Switch(), o)))
 }
 
 // link is the link of end i.

@@ -66,7 +66,7 @@ func capturedRun(t *testing.T, o Options, payload int) (*Report, []captured) {
 func doCaptured(t *testing.T, o Options, what pcap.Options) *Report {
 	t.Helper()
 	testkit.LeavesNothing(t)
-	p := testkit.Must(pcap.Start(what, o.note))(t)
+	p := testkit.Must(pcap.Start(what, o.Tell))(t)
 	o.Services = append(o.Services, p.Service)
 	rep := testkit.Must(Do(t.Context(), o))(t)
 	rep.Pcap = p.Report()

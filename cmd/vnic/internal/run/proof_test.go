@@ -116,7 +116,7 @@ func unproved(rep *Report, o *Options) (wrong []string) {
 			wrong = append(wrong, fmt.Sprintf(format, args...))
 		}
 	}
-	if err := rep.check(o); err != nil {
+	if err := rep.check(o, nil, nil); err != nil {
 		wrong = append(wrong, err.Error())
 	}
 	guest := map[bool]string{true: "inproc", false: "qemu"}[o.InProc]
@@ -151,10 +151,12 @@ func unproved(rep *Report, o *Options) (wrong []string) {
 // wronglyHeld says what is wrong with a receiver that kept its pages: it drops and stalls once its
 // page pool is dry, and goes on when it gives them back; one that keeps a single page does neither.
 func wronglyHeld(r *Run, o *Options) (wrong []string) {
-	p, err := o.plan()
+	x, err := planned(o)
+	if err != nil || r.Hold == nil {
+		return append(wrong, fmt.Sprintf("nothing of what was held: %v", err))
+	}
+	p := x.streams[0].plan
 	switch most := p.pool / page * 4 / 7; {
-	case err != nil || r.Hold == nil:
-		wrong = append(wrong, fmt.Sprintf("nothing of what was held: %v", err))
 	case o.HoldTokens > 1 && (r.Hold.Stalls < 1 || r.Hold.Tokens < most || r.DroppedPackets == 0):
 		wrong = append(wrong, fmt.Sprintf("held %+v of a pool of %d pages, %d packets dropped", *r.Hold,
 			p.pool/page, r.DroppedPackets))

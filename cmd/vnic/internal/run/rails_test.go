@@ -113,13 +113,13 @@ func TestRailsOfManyQueues(t *testing.T) {
 	testkit.OK(t, o.Check())
 	testkit.Equal(t, "rails", len(testkit.Must(Do(t.Context(), o))(t).Rails), 2)
 	o.BindQueues = 5
-	testkit.ErrorSays(t, o.Check(), "--bind-queues 5: a.n has 5 pairs of queues")
+	testkit.ErrorSays(t, o.Check(), "--bind-queues 5: guests use 5 pairs of queues of NIC a.n")
 
 	o = railsOptions(t, 1, file(t, "nics: [{name: n, queues: 12}], gpus: [{name: g}]", "")) // more than our driver uses
 	o.Modes, o.BindQueues = []string{"devmem"}, 7
 	testkit.OK(t, testkit.Err(Do(t.Context(), o)))
 	o.BindQueues = 8
-	testkit.ErrorSays(t, o.Check(), "--bind-queues 8: a.n has 8 pairs of queues")
+	testkit.ErrorSays(t, o.Check(), "--bind-queues 8: guests use 8 pairs of queues of NIC a.n")
 }
 
 // A link of the file that loses segments is said to, and what it lost was sent again.
@@ -299,11 +299,11 @@ func TestDirectionsAreInStep(t *testing.T) {
 	testkit.LeavesNothing(t)
 	o := railsOptions(t, 2, "")
 	o.Bidir, o.Size, o.Modes = true, 100<<20, []string{"devmem"}
-	o.railHook = func(r *rails) {
+	o.opened = func(r *runner) {
 		moves, changes := [2]atomic.Int32{}, [2]atomic.Int32{}
 		for _, s := range r.streams {
 			for _, e := range s.ends {
-				e.guest = &stepper{e.guest, t, &moves[s.is.Rail], &changes[s.is.Rail]}
+				e.Ops = &stepper{e.Ops, t, &moves[s.is.Rail], &changes[s.is.Rail]}
 			}
 		}
 	}
@@ -332,10 +332,10 @@ func TestWrongByteOfARailIsFound(t *testing.T) {
 	testkit.LeavesNothing(t)
 	o := railsOptions(t, 2, "")
 	o.Modes = []string{"devmem"}
-	o.railHook = func(r *rails) {
+	o.opened = func(r *runner) {
 		s := r.streams[1]
 		e := s.ends[1]
-		e.guest = &spoiler{e.guest, func() error {
+		e.Ops = &spoiler{e.Ops, func() error {
 			b, at := []byte{0}, int64(e.base+s.plan.pool+12345)
 			_, err := s.gpus[1].File.ReadAt(b, at)
 			b[0] ^= 1
@@ -392,7 +392,6 @@ func TestRailsThatCannotBe(t *testing.T) {
 			o.Family, o.Lab = 6, parse("guests: {a: {nics: [{name: n}], gpus: [{name: g}]}, b: {nics: [{name: n, "+
 				"ipv6: fd00::1/64}], gpus: [{name: g}]}}")
 		},
-		"--keep: not with --rails":  func(o *Options) { o.Keep = true },
 		"of the lab file has 4 NIC": func(o *Options) { o.Rails, o.Lab = 5, testkit.Must(labfile.Load("a3-high", nil))(t) },
 		"1 guests: vnic run has two": func(o *Options) {
 			o.Lab = parse("guests: {a: {nics: [{name: n}]}}")

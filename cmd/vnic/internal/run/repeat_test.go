@@ -79,9 +79,8 @@ func TestRepeatedRunsLeaveNothing(t *testing.T) {
 		o := pairOptions(NICVirtio, 16<<20)
 		// A probe of KVM leaves an image and its result in the cache; when it is due does not depend on these runs.
 		o.Fetch.CacheDir, o.Accel = ownCache(t), qemu.AccelTCG
-		im, err := prepareGuests(t.Context(), &o) // puts its image there
-		testkit.OK(t, err)
-		testkit.OK(t, im.Close())
+		r := testkit.Must(newRunner(t.Context(), &o, nil))(t) // puts its image there
+		testkit.OK(t, r.close())
 		t.Setenv("TMPDIR", t.TempDir())
 		repeat(t, 8, o)
 	})

@@ -40,6 +40,19 @@ type Report struct {
 	Pcap *pcap.Report `json:"pcap,omitempty"` // set by the caller, which captured
 }
 
+// Rail is what a transfer of one direction of a rail has done.
+type Rail struct {
+	Rail    int    `json:"rail"` // from 0
+	From    string `json:"from"` // NIC, as a.nic0
+	FromGPU string `json:"from_gpu"`
+	To      string `json:"to"`
+	ToGPU   string `json:"to_gpu"`
+	Path    string `json:"path"`            // the worse of both ends' between NIC and GPU: PIX, PXB, PHB, NODE, SYS
+	P2P     bool   `json:"p2p"`             // both ends' NICs reach their GPU's memory themselves
+	Share   *Share `json:"share,omitempty"` // of its links, where these have rates
+	Run
+}
+
 // Run is one mode's transfer, all rounds together.
 type Run struct {
 	Mode        string  `json:"mode"`
@@ -111,4 +124,44 @@ func (r *Run) Rate() float64 {
 		return 0
 	}
 	return float64(r.Bytes) / r.Seconds
+}
+
+// add adds what another transfer at the same time has done, but for what is counted of whole NICs.
+func (r *Run) add(x *Run) {
+	r.Seconds, r.Rounds, r.SHA256Match = max(r.Seconds, x.Seconds), max(r.Rounds, x.Rounds), r.SHA256Match && x.SHA256Match
+	if r.SHA256 != "" {
+		r.SHA256 += ","
+	}
+	r.SHA256 += x.SHA256
+	if x.Audit != nil && r.Audit == nil {
+		r.Audit = &AuditCount{}
+	}
+	of := func(r *Run) []*uint64 {
+		return []*uint64{&r.Bytes, &r.PayloadBytesDevice, &r.PayloadBytesHost, &r.LinearBytes, &r.HeaderBytes,
+			&r.RetransmittedBytes, &r.Fragments, &r.BouncedBytes, &r.TX.Device, &r.TX.Host, &r.RX.Device, &r.RX.Host}
+	}
+	more := of(x)
+	for i, n := range of(r) {
+		*n += *more[i]
+	}
+	if x.Audit != nil {
+		r.Audit.HitsSender += x.Audit.HitsSender
+		r.Audit.HitsReceiver += x.Audit.HitsReceiver
+		r.Audit.BytesFound += x.Audit.BytesFound
+		r.Audit.BytesScanned += x.Audit.BytesScanned
+	}
+}
+
+// Fairness is Jain's index of the rates of a mode's rails: 1 where all are the same, down to 1/n.
+func (rep *Report) Fairness(mode string) float64 {
+	var sum, squares, n float64
+	for i := range rep.Rails {
+		if x := rep.Rails[i].Rate(); rep.Rails[i].Mode == mode {
+			sum, squares, n = sum+x, squares+x*x, n+1
+		}
+	}
+	if squares == 0 {
+		return 0
+	}
+	return sum * sum / (n * squares)
 }

@@ -43,7 +43,7 @@ func (f failing) Write([]byte) (int, error) { return 0, f.err }
 func TestCheckRefusesWhatIsNoProof(t *testing.T) {
 	o := options(268435456)
 	o.Audit = true
-	testkit.OK(t, sample().check(&o)) // a good report
+	testkit.OK(t, sample().check(&o, nil, nil)) // a good report
 	const size = 268435456
 	tests := map[string]struct {
 		change func(devmem, copied *Run)
@@ -71,7 +71,7 @@ func TestCheckRefusesWhatIsNoProof(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rep := sample()
 			tt.change(&rep.Runs[0], &rep.Runs[1])
-			err := rep.check(&o)
+			err := rep.check(&o, nil, nil)
 			testkit.ErrorIs(t, err, ErrProof)
 			testkit.ErrorSays(t, err, tt.want)
 		})
@@ -79,11 +79,11 @@ func TestCheckRefusesWhatIsNoProof(t *testing.T) {
 	t.Run("a mode that did not run", func(t *testing.T) {
 		rep := sample()
 		rep.Runs = rep.Runs[:1]
-		testkit.ErrorIs(t, rep.check(&o), ErrProof)
+		testkit.ErrorIs(t, rep.check(&o, nil, nil), ErrProof)
 	})
 	t.Run("p2p off, and payload in device memory all the same", func(t *testing.T) {
 		o.P2P = false
-		err := sample().check(&o)
+		err := sample().check(&o, nil, nil)
 		testkit.ErrorIs(t, err, ErrProof)
 		testkit.ErrorSays(t, err, "mode devmem: host memory saw 0")
 	})
@@ -103,17 +103,18 @@ func TestPlan(t *testing.T) {
 		{1 << 30, 4 << 30, 64 << 20, []uint64{1 << 30}, ""},
 		{0, 512 << 20, 0, nil, "nothing to transfer"},
 		{1, 16 << 20, 0, nil, "too small: 32 MiB"},
-		{1, 0, 0, nil, "too small"},
+		{1, 0, 0, nil, "not a power of two"},
 		{1 << 62, 32 << 20, 0, nil, "rounds"},
 	}
 	for _, tt := range tests {
-		o := Options{NIC: NICVirtio, Size: tt.size, GPUMemory: tt.gpu}
-		p, err := o.plan()
+		o := Defaults()
+		o.Size, o.GPUMemory = tt.size, tt.gpu
+		err := o.Check()
 		if tt.err != "" {
 			testkit.ErrorSays(t, err, tt.err)
 			continue
 		}
-		if err != nil || p.pool != tt.pool || !cmp.Equal(p.rounds, tt.rounds) {
+		if p := planOf(t, o); err != nil || p.pool != tt.pool || !cmp.Equal(p.rounds, tt.rounds) {
 			t.Errorf("%d of %d: got %+v, %v", tt.size, tt.gpu, p, err)
 		}
 	}
@@ -127,15 +128,23 @@ func TestPlanOfANode(t *testing.T) {
 		{256 << 20, 512 << 20, 312 << 20},
 		{1 << 30, 512 << 20, 448 << 20},
 	} {
-		o := Options{NIC: NICGVE, Size: tt.size, GPUMemory: tt.gpu}
-		p := testkit.Must(o.plan())(t)
+		o := Defaults()
+		o.NIC, o.Size, o.GPUMemory = NICGVE, tt.size, tt.gpu
+		p := planOf(t, o)
 		m, _ := lab.LookupModel(NICGVE)
 		if w := p.window(); w != tt.window || w > guests.Usable(m, o.GPUMemory) || p.pool+p.rounds[0] > w {
 			t.Errorf("%d of %d: window of %d of %d MiB, plan %+v", tt.size, tt.gpu, w>>20, guests.Usable(m, o.GPUMemory)>>20, p)
 		}
 	}
-	_, err := (&Options{NIC: NICGVE, Size: 1, GPUMemory: 32 << 20}).plan()
-	testkit.ErrorSays(t, err, "64 MiB at least")
+	o := Defaults()
+	o.NIC, o.Size, o.GPUMemory = NICGVE, 1, 32<<20
+	testkit.ErrorSays(t, o.Check(), "64 MiB at least")
+}
+
+// planOf is the plan of a run's first stream.
+func planOf(t *testing.T, o Options) plan {
+	t.Helper()
+	return testkit.Must(planned(&o))(t).streams[0].plan
 }
 
 func TestQueuesToBind(t *testing.T) {
@@ -165,11 +174,11 @@ func TestCheckOfOptions(t *testing.T) {
 		"--hold-tokens":    func(o *Options) { o.HoldTokens = 1 << 40 },
 		"--bind-queues 0":  func(o *Options) { o.BindQueues = 0 },
 		"--bind-queues 16": func(o *Options) { o.BindQueues = 16 },
-		"--bind-queues 8: guests use 8 pairs of queues of a NIC of model virtio, and ordinary traffic wants one: 7 at most": func(
+		"--bind-queues 8: guests use 8 pairs of queues of NIC A, of model virtio, and ordinary traffic wants one: 7 at most": func(
 			o *Options) {
 			o.BindQueues = 8
 		},
-		"--bind-queues 15: guests use 8 pairs of queues of a NIC of model virtio": func(o *Options) {
+		"--bind-queues 15: guests use 8 pairs of queues of NIC B, of model virtio": func(o *Options) {
 			o.NIC, o.BindQueues, o.InProc = NICGVE+","+NICVirtio, 15, false
 		},
 		"--mtu 9199":               func(o *Options) { o.NIC, o.InProc, o.MTU = NICGVE, false, 9199 },

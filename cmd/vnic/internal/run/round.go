@@ -17,7 +17,7 @@ import (
 
 // round is one transfer of n bytes, counted and verified.
 type round struct {
-	l          *runner
+	s          *stream
 	mode       string
 	number, of int
 	n, seed    uint64
@@ -29,62 +29,62 @@ type round struct {
 	start      time.Time
 	took       time.Duration
 	before     totals
-	noBuffer   uint64 // runner.noBuffer before
+	noBuffer   uint64 // stream.noBuffer before
 	samples    *sampler
 }
 
-func (l *runner) newRound(p plan, mode string, number int, n, seed uint64, port uint16) *round {
-	a, b := l.ends[0], l.ends[1]
-	t := &round{l: l, mode: mode, number: number, of: len(p.rounds), n: n, seed: seed,
-		from: netip.AddrPortFrom(a.addr(l.opt.Family).Addr(), port), to: netip.AddrPortFrom(b.addr(l.opt.Family).Addr(),
+func (s *stream) newRound(mode string, number int, n, seed uint64, port uint16) *round {
+	a, b, p := s.ends[0], s.ends[1], &s.plan
+	t := &round{s: s, mode: mode, number: number, of: len(p.rounds), n: n, seed: seed,
+		from: netip.AddrPortFrom(a.addr(s.opt.Family).Addr(), port), to: netip.AddrPortFrom(b.addr(s.opt.Family).Addr(),
 			port)}
-	stall := int(l.opt.patience()/time.Second) + 3 // the host's own watch comes first: it knows both ends
+	stall := int(s.opt.patience()/time.Second) + 3 // the host's own watch comes first: it knows both ends
 	if !a.away() {
-		t.send = transfer.PrepareArgs{Mode: mode, Send: true, GPU: a.gpu.ID(), Off: a.base, Bytes: up(n), Len: n,
+		t.send = transfer.PrepareArgs{Mode: mode, Send: true, GPU: a.GPU.ID(), Off: a.base, Bytes: up(n), Len: n,
 			Seed:  seed,
 			Local: t.from, Remote: t.to, StallSeconds: stall}
 	}
 	if b.away() {
 		return t
 	}
-	t.recv = transfer.PrepareArgs{Mode: mode, GPU: b.gpu.ID(), Off: b.base + p.pool, Bytes: up(n), Len: n, Seed: ^seed,
-		Local: t.to, Remote: t.from, PoolOff: b.base, PoolBytes: p.pool, Queues: l.opt.bound(b.pairs()),
+	t.recv = transfer.PrepareArgs{Mode: mode, GPU: b.GPU.ID(), Off: b.base + p.pool, Bytes: up(n), Len: n, Seed: ^seed,
+		Local: t.to, Remote: t.from, PoolOff: b.base, PoolBytes: p.pool, Queues: s.opt.bound(b.pairs()),
 		StallSeconds: stall}
-	if mode == transfer.Devmem && l.opt.HoldTokens > 0 {
-		t.recv.Hold, t.recv.HoldSeconds = l.opt.HoldTokens*page, holdTime
+	if mode == transfer.Devmem && s.opt.HoldTokens > 0 {
+		t.recv.Hold, t.recv.HoldSeconds = s.opt.HoldTokens*page, holdTime
 	}
 	return t
 }
 
 // run adds the transfer to r. After an error the guests are as they are: the lab is closed next.
 func (t *round) run(ctx context.Context, r *Run) error {
-	l, a, b := t.l, t.l.ends[0], t.l.ends[1]
+	s, a, b := t.s, t.s.ends[0], t.s.ends[1]
 	if err := t.stage(ctx, "prepare"); err != nil {
 		return err
 	}
 	early := t.newIdleDigest(ctx)
 	defer early.stop()
 	// An engine fills and poisons far faster than 64 MiB/s.
-	fill := l.opt.patience() + limits.Limit(time.Duration(t.n>>26)*time.Second).Here()
-	if err := l.onBoth(ctx, fill, func(ctx context.Context) error {
-		if err := transfer.Prepare(ctx, a.guest, t.send); err != nil {
+	fill := s.opt.patience() + limits.Limit(time.Duration(t.n>>26)*time.Second).Here()
+	if err := s.onBoth(ctx, fill, func(ctx context.Context) error {
+		if err := transfer.Prepare(ctx, a.Ops, t.send); err != nil {
 			return err
 		}
-		if l.opt.InProc {
+		if s.opt.InProc {
 			early.start()
 			return nil
 		}
 		return t.digestSource(ctx, nil)
 	}, func(ctx context.Context) error {
-		if err := transfer.Prepare(ctx, b.guest, t.recv); err != nil {
+		if err := transfer.Prepare(ctx, b.Ops, t.recv); err != nil {
 			return err
 		}
-		return l.poisoned(ctx, b, t.recv)
+		return s.poisoned(ctx, b, t.recv)
 	}); err != nil {
 		return fmt.Errorf("prepare: %w", err)
 	}
 	var err error
-	if t.flows, err = l.addFlowCounters(t.from, t.to); err != nil {
+	if t.flows, err = s.addFlowCounters(t.from, t.to); err != nil {
 		return err
 	}
 	defer t.flows.remove()
@@ -92,15 +92,15 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	if err := t.stage(ctx, "connect"); err != nil {
 		return err
 	}
-	listen := func(ctx context.Context) error { return transfer.Listen(ctx, b.guest) }
-	if err := l.onBoth(ctx, l.opt.patience(), nil, listen); err != nil {
+	listen := func(ctx context.Context) error { return transfer.Listen(ctx, b.Ops) }
+	if err := s.onBoth(ctx, s.opt.patience(), nil, listen); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
 	if _, err := t.step(ctx, "listen", ""); err != nil {
 		return err
 	}
-	if err := l.onBoth(ctx, l.opt.patience(), func(ctx context.Context) error { return transfer.Connect(ctx, a.guest) },
-		func(ctx context.Context) error { return transfer.Accept(ctx, b.guest) }); err != nil {
+	if err := s.onBoth(ctx, s.opt.patience(), func(ctx context.Context) error { return transfer.Connect(ctx, a.Ops) },
+		func(ctx context.Context) error { return transfer.Accept(ctx, b.Ops) }); err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
 
@@ -128,54 +128,28 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	if err := t.verify(ctx, r); err != nil {
 		return err
 	}
-	if err := l.audit(ctx, r, gpumem.Stream{Seed: t.seed, Bytes: t.n}); err != nil {
+	if err := s.audit(ctx, r, gpumem.Stream{Seed: t.seed, Bytes: t.n}); err != nil {
 		return err
 	}
 	// The next round, or the next mode, finds the guests as this one did.
-	if err := l.onBoth(ctx, l.opt.patience(), func(ctx context.Context) error { return transfer.Finish(ctx, a.guest) },
-		func(ctx context.Context) error { return transfer.Finish(ctx, b.guest) }); err != nil {
+	if err := s.onBoth(ctx, s.opt.patience(), func(ctx context.Context) error { return transfer.Finish(ctx, a.Ops) },
+		func(ctx context.Context) error { return transfer.Finish(ctx, b.Ops) }); err != nil {
 		return fmt.Errorf("finish: %w", err)
 	}
-	if l.rail {
-		return nil // its owner looks, when all transfers have ended
-	}
-	return errors.Join(a.empty(), b.empty())
+	return nil
 }
 
 // empty makes sure that a guest has given back what it registered with its NIC.
 func (e *end) empty() error {
-	list, err := e.port.Buffers()
+	list, err := e.nic().Buffers()
 	if err == nil && len(list) > 0 {
-		err = fmt.Errorf("guest %s left %d buffers registered: %+v", e.name, len(list), list)
+		err = fmt.Errorf("guest %s left %d buffers registered: %+v", e.Name, len(list), list)
 	}
 	return err
 }
 
 func (t *round) stage(ctx context.Context, name string) error {
-	return t.l.opt.stage(ctx, Step{Stage: name, Mode: t.mode, Round: t.number, Rounds: t.of})
-}
-
-// onBoth has sender and receiver do something at the same time, within a limit. Either may have nothing to do, as one
-// that is away has.
-func (l *runner) onBoth(ctx context.Context, limit time.Duration, sender, receiver func(context.Context) error) error {
-	octx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	do := func(e *end, f func(context.Context) error) func(context.Context) error {
-		return func(ctx context.Context) error {
-			if f == nil || e.away() {
-				return nil
-			}
-			err := f(ctx)
-			if errors.Is(err, context.DeadlineExceeded) {
-				err = fmt.Errorf("not done after %v: %w", limit, err)
-			}
-			if err != nil {
-				return fmt.Errorf("guest %s: %w", e.name, err)
-			}
-			return nil
-		}
-	}
-	return both(octx, do(l.ends[0], sender), do(l.ends[1], receiver))
+	return t.s.opt.Begin(ctx, Step{Stage: name, Mode: t.mode, Round: t.number, Rounds: t.of})
 }
 
 // idleDigest is the digest of the source of in-process guests. What they leave idle of the processors from when the
@@ -221,28 +195,28 @@ func (d *idleDigest) stop() {
 
 // move transfers, watched. base is how much earlier rounds have moved.
 func (t *round) move(ctx context.Context, base uint64) error {
-	a, b := t.l.ends[0], t.l.ends[1]
+	a, b := t.s.ends[0], t.s.ends[1]
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	done := make(chan struct{})
 	var watching sync.WaitGroup
-	t.before, t.noBuffer = t.l.counters(), t.l.noBuffer()
-	t.l.links.begin()
+	t.before, t.noBuffer = t.s.counters(), t.s.noBuffer()
+	t.s.links.begin()
 	t.start = time.Now()
 	watching.Go(func() { t.watch(ctx, done, cancel, base) })
-	if t.samples = t.l.opt.Recorder.sample(t, t.start); t.samples != nil {
+	if t.samples = t.s.opt.Recorder.sample(t, t.start); t.samples != nil {
 		watching.Go(func() { t.samples.follow(done) })
 	}
 	ended := func() {
 		t.took = time.Since(t.start)
-		t.l.links.end()
+		t.s.links.end()
 	}
 	err := both(ctx, func(ctx context.Context) (err error) {
 		if a.away() {
 			t.sent.Bytes = t.n // its host says so if it has not
 			return nil
 		}
-		if t.sent, err = transfer.Send(ctx, a.guest); b.away() {
+		if t.sent, err = transfer.Send(ctx, a.Ops); b.away() {
 			ended()
 		}
 		return err
@@ -251,7 +225,7 @@ func (t *round) move(ctx context.Context, base uint64) error {
 			t.got.Bytes = t.n
 			return nil
 		}
-		t.got, err = transfer.Receive(ctx, b.guest)
+		t.got, err = transfer.Receive(ctx, b.Ops)
 		ended()
 		return err
 	})
@@ -267,10 +241,10 @@ func (t *round) move(ctx context.Context, base uint64) error {
 	switch {
 	case errors.As(context.Cause(ctx), &stalled):
 		return stalled
-	case t.l.gone(): // which says more than the TCP state of the other
+	case t.s.gone(): // which says more than the TCP state of the other
 		return err
 	}
-	return fmt.Errorf("%w%s", err, t.l.states(ctx))
+	return fmt.Errorf("%w%s", err, t.s.states(ctx))
 }
 
 // stallError is a transfer that does not move any more.
@@ -288,20 +262,20 @@ func (e *stallError) Error() string {
 // watch reports progress by what the receiving NIC has written, or the sending one has read if the other is away. It
 // ends a transfer in which nothing new is written and no engine goes on, also when a guest does not answer any more.
 func (t *round) watch(ctx context.Context, done <-chan struct{}, fail context.CancelCauseFunc, base uint64) {
-	limit := t.l.opt.patience()
+	limit := t.s.opt.patience()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	var last uint64
 	for since := time.Now(); ; {
 		at := t.flows.moved()
 		have := min(t.n, payload(at))
-		if t.l.opt.Progress != nil {
-			t.l.opt.Progress(t.mode, base+have, t.l.opt.Size)
+		if t.s.opt.Progress != nil {
+			t.s.opt.Progress(t.mode, base+have, t.s.opt.Size)
 		}
-		if moved := payload(at) - at.RetransBytes + t.l.counters().engine; moved != last {
+		if moved := payload(at) - at.RetransBytes + t.s.counters().engine; moved != last {
 			last, since = moved, time.Now()
 		} else if time.Since(since) >= limit {
-			fail(&stallError{limit: limit, done: have, total: t.n, states: t.l.states(ctx)})
+			fail(&stallError{limit: limit, done: have, total: t.n, states: t.s.states(ctx)})
 			return
 		}
 		select {
@@ -314,18 +288,18 @@ func (t *round) watch(ctx context.Context, done <-chan struct{}, fail context.Ca
 
 // states describes the TCP state of both ends, as lines to be added to an error. A guest that does
 // not answer says nothing.
-func (l *runner) states(ctx context.Context) string {
+func (s *stream) states(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limits.AskState.Here())
 	defer cancel()
-	var s [2]string
+	var states [2]string
 	var wg sync.WaitGroup
-	for i, e := range l.ends {
+	for i, e := range s.ends {
 		if e.away() {
-			s[i] = "on the other host"
+			states[i] = "on the other host"
 			continue
 		}
-		wg.Go(func() { s[i] = transfer.State(ctx, e.guest) })
+		wg.Go(func() { states[i] = transfer.State(ctx, e.Ops) })
 	}
 	wg.Wait()
-	return fmt.Sprintf("\nsender A:   %s\nreceiver B: %s", s[0], s[1])
+	return fmt.Sprintf("\nsender A:   %s\nreceiver B: %s", states[0], states[1])
 }

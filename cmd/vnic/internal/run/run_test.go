@@ -189,8 +189,8 @@ func TestStallShowsBothTCPStates(t *testing.T) {
 		o.hook = func(x *runner) { l = x }
 		o.Stage = func(s Step) {
 			if s.Stage == "transfer" {
-				l.opt.StallSecs = 1 // from here on: all before it comes to an end
-				testkit.NoError(t, l.sw.Detach(l.ends[1].port.Link()))
+				l.streams[0].opt.StallSecs = 1 // from here on: all before it comes to an end
+				testkit.NoError(t, l.Lab.Switch().Detach(l.streams[0].ends[1].nic().Link()))
 			}
 		}
 		_, err := Do(t.Context(), o)
@@ -211,8 +211,8 @@ func TestConnectionThatCannotBeMade(t *testing.T) {
 	o.hook = func(x *runner) { l = x }
 	o.Stage = func(s Step) {
 		if s.Stage == "connect" {
-			l.opt.StallSecs = 1 // from here on
-			_ = l.sw.Detach(l.ends[1].port.Link())
+			l.streams[0].opt.StallSecs = 1 // from here on
+			_ = l.Lab.Switch().Detach(l.streams[0].ends[1].nic().Link())
 		}
 	}
 	_, err := Do(t.Context(), o)

@@ -3,113 +3,215 @@ package run
 import (
 	"context"
 	"errors"
-	"fmt"
-	"log/slog"
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
-	"sync"
+	"sync/atomic"
+	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/broker"
-	"vnic.dev/vnic/gpumem"
-	"vnic.dev/vnic/internal/kernelnic"
+	"golang.org/x/sync/errgroup"
+
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"
-	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/nic"
 	"vnic.dev/vnic/internal/transfer"
-	"vnic.dev/vnic/internal/wire"
 )
 
-// end is one side of the lab.
-type end struct {
-	name   string
-	opt    *Options
-	log    *slog.Logger
-	hw     *lab.Machine
-	nic    *lab.Port
-	gpu    *gpumem.GPU
-	base   uint64             // where in the GPU's memory the transfer's part of it begins
-	size   uint64             // of the window that a guest takes of a node
-	window []kernelnic.Extent // where in the GPU's memory that is what the guest has of it
-	port   *nic.Port
-	ram    uint64 // of the guest's machine, if it is one of QEMU's
-	cpus   int
-	addrs  [2]netip.Prefix // IPv4 and IPv6
-	device string          // what the guest calls the NIC; "": it has no other
-	number int             // of the transfer.Node in the guest
-	guest  transfer.Guest
-	qemu   *machine.Guest // nil: an in-process guest
-	close  []func() error // in reverse
-
-	// digest digests memory that the guest has of its GPU: engineDigest.
-	digest func(ctx context.Context, off, n uint64, hurry <-chan struct{}) (sum, error)
-}
-
-// runner is the lab, and its guests.
+// runner is a run: a Session, and the transfers between its guests. There are several at the same time, each between
+// NICs of the same number of two guests: a rail, in one direction or in both. Each is a stream, with its seed, its
+// memory, its connection and its proof. They begin to transfer together.
 type runner struct {
-	opt   *Options
-	lab   *lab.Lab
-	sw    *wire.Switch
-	ends  [2]*end            // sender, receiver
-	info  Report             // what is known of the guests
-	wrong []error            // destinations that are not what was sent, the first byte of each round
-	port  uint16             // the first that rounds use: Linux keeps those of a connection busy for a minute (TIME_WAIT)
-	gate  *broker.Gate       // that QEMUs wait at; nil: none
-	kept  *os.File           // Options.Keep's counters; nil: none
-	rail  bool               // other transfers go on at the same NICs
-	links tally              // what of links the mode has used
-	stop  context.CancelFunc // ends guests that are still about to boot
-	peer  *peer              // on the host that has the other end; nil: both are here
+	*guests.Session
+	opt     *Options
+	desc    lab.Description
+	ways    [][2]int // the directions of each rail, as numbers of the sending and the receiving guest
+	streams []*stream
+	begun   func()      // called when transfers begin
+	kept    *os.File    // Options.Keep's counters; nil: nobody wants them
+	host    *host       // of a half: our own end on the network
+	peer    *peer       // of a half, when it has been met
+	over    atomic.Bool // it has said and heard all
 }
 
-// describe is the lab of a run: two guests, sender and receiver, each with a NIC and a GPU.
-func (o *Options) describe() (d lab.Description, err error) {
-	models, err := o.models()
-	if err != nil {
-		return d, err
+// planned is a runner without a Session, which knows its streams.
+func planned(o *Options) (*runner, error) {
+	r := &runner{opt: o, ways: [][2]int{{0, 1}}, begun: func() {}}
+	if o.Bidir {
+		r.ways = append(r.ways, [2]int{1, 0})
 	}
-	d.NoP2P = !o.P2P
-	for i, name := range [2]string{"A", "B"} {
-		d.Guests = append(d.Guests, lab.Guest{Name: name, Driver: o.GPUDriver, IOMMU: o.IOMMU,
-			GPUs: []lab.GPU{{Memory: o.GPUMemory}},
-			NICs: []lab.NIC{{Name: name, Model: models[i].Name, MTU: o.MTU, MaxMTU: o.MaxMTU, XDP: o.XDP, RSCUsecs: o.RSCUsecs,
-				QueuePairs: o.queuePairs(models[i])}}})
-	}
-	d.Impair(o.Impairment)
-	return d, o.sabotage(&d)
-}
-
-// newRunner makes GPUs, NICs and the switch; guests come after.
-func newRunner(o *Options, p plan) (*runner, error) {
 	d, err := o.describe()
 	if err != nil {
 		return nil, err
 	}
-	l, err := lab.Open(d, o.labOptions())
+	r.desc = d.Complete()
+	return r, r.plan()
+}
+
+// newRunner makes the lab: the stages fetch and gpu-memory. fail is called with what ends the run meanwhile.
+func newRunner(ctx context.Context, o *Options, fail func(error)) (*runner, error) {
+	r, err := planned(o)
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{opt: o, lab: l, sw: l.Switch(), port: basePort, stop: func() {}}
-	if o.Confine != nil {
-		r.gate = broker.NewGate(o.Broker, len(r.ends), o.Confine)
-	}
-	if o.Keep {
-		if r.kept, err = o.keep("counters.json"); err != nil {
-			return nil, errors.Join(err, l.Close())
+	w := guests.World{Lab: r.desc, Models: o.guestModels(&r.desc), Modules: machine.DriverModules(r.desc.Guests),
+		Interfaces: o.Rails > 0, Keep: o.keep}
+	for i := range r.desc.Guests {
+		if !o.away(i) {
+			ram, cpus := o.machine(i)
+			copies := limits.Limit(time.Duration(o.Size>>20*uint64(max(1, 2*o.Rails))) * time.Second)
+			w.Guests = append(w.Guests, guests.BootConfig{Memory: ram, CPUs: cpus,
+				TimeLimit: (limits.TransferGuest + copies).Here()})
 		}
 	}
-	for i, hw := range l.Machines() {
-		port := hw.Ports[0]
-		r.ends[i] = &end{name: hw.Name, opt: o, log: o.Log, hw: hw, nic: port, gpu: port.GPU().GPU, size: p.window(),
-			ram: o.Memory, port: port.NIC(), addrs: [2]netip.Prefix{port.Addr4, port.Addr6}}
-		r.ends[i].digest = r.ends[i].engineDigest
+	if o.Half != "" {
+		w.Lab, w.Services = o.halve(r.desc), r.uplinks(fail)
+	}
+	if r.Session, err = guests.Open(ctx, &o.Common, w); err != nil {
+		return nil, err
+	}
+	r.attach()
+	if r.kept, err = o.keep("counters.json"); err != nil {
+		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
 }
 
-func (e *end) onClose(f func() error) { e.close = append(e.close, f) }
+// attach gives the streams' ends what they have of the lab.
+func (r *runner) attach() {
+	nodes := [2]int{} // so far, of each guest
+	for _, s := range r.streams {
+		s.r = r
+		s.links.edges = r.Lab.Edges()
+		for i, e := range s.ends {
+			at := s.at[i]
+			if e.Guest = r.guest(at.guest); e.Guest == nil {
+				continue
+			}
+			e.Port, s.gpus[i] = e.HW.Ports[at.nic], e.HW.GPUs[at.gpu]
+			e.Memory = guests.Memory{Name: e.Name, GPU: s.gpus[i].GPU}
+			e.Config = guests.NodeConfig{Port: e.Port, GPU: e.GPU, Family: r.opt.Family, Bind: r.opt.BindQueues,
+				Loss: r.opt.loss(), Window: s.plan.window(), Number: nodes[at.guest], Log: r.opt.Log}
+			e.digest = e.engineDigest
+			nodes[at.guest]++
+		}
+	}
+}
+
+// guest is guest i of the description; nil: it is on another host.
+func (r *runner) guest(i int) *guests.Guest {
+	switch {
+	case r.opt.Half == "":
+		return r.Guests[i]
+	case r.opt.away(i):
+		return nil
+	}
+	return r.Guests[0]
+}
+
+// open boots the guests and makes them take their NICs: the stages boot and setup.
+func (r *runner) open(ctx context.Context) error {
+	if err := r.Boot(ctx); err != nil {
+		return err
+	}
+	return r.setup(ctx)
+}
+
+// setup makes the guests take their NICs, with a Node for each end: stage setup.
+func (r *runner) setup(ctx context.Context) error { return r.Setup(ctx, 0, r.take) }
+
+// take makes a guest take its NICs. Its kernel knows their MACs, and says where they are.
+func (r *runner) take(ctx context.Context, g *guests.Guest) error {
+	var devices []string
+	if g.QEMU != nil && r.opt.Rails > 0 {
+		if err := guests.Within(ctx, r.opt.patience(), func(ctx context.Context) (err error) {
+			devices, err = guests.Locate(ctx, g.QEMU.Agent(), g.HW.Ports[:r.opt.Rails])
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	first := make(map[*lab.Port]*guests.Node)
+	for _, e := range r.endsOf(g) {
+		if devices != nil {
+			e.Config.Device = devices[slices.Index(g.HW.Ports, e.Port)]
+		}
+		if err := guests.Within(ctx, r.opt.patience(), func(ctx context.Context) error {
+			return e.Take(ctx, first[e.Port])
+		}); err != nil {
+			return err
+		}
+		if first[e.Port] == nil {
+			first[e.Port] = &e.Node
+			r.OnClose(e.Node.Close)
+		}
+	}
+	return nil
+}
+
+// ends are those of all streams that are here.
+func (r *runner) ends() (list []*end) {
+	for _, s := range r.streams {
+		list = append(list, s.here()...)
+	}
+	return list
+}
+
+// endsOf are those in a guest.
+func (r *runner) endsOf(g *guests.Guest) []*end {
+	return slices.DeleteFunc(r.ends(), func(e *end) bool { return e.Guest != g })
+}
+
+// ports are those of all rails that are here.
+func (r *runner) ports() (list []*nic.Port) {
+	for _, g := range r.Guests {
+		for _, p := range g.HW.Ports[:r.opt.rails()] {
+			list = append(list, p.NIC())
+		}
+	}
+	return list
+}
+
+// blame finds what is behind an error. Where one guest is on another host, whose end may have broken the connection,
+// that host has a moment to say why.
+func (r *runner) blame(ctx context.Context, err error) error {
+	if r.peer != nil && !r.Gone() {
+		select {
+		case <-ctx.Done():
+		case <-time.After(limits.OtherHost.Here()):
+		}
+	}
+	return r.Blame(ctx, r.streams[0].blameRemoval(err))
+}
+
+// close ends the guests, then the lab. Where a NIC of a guest in this process has two Nodes, what is under way of the
+// second ends before the first closes both.
+func (r *runner) close() error {
+	if r.opt.InProc && r.opt.Bidir {
+		var eg errgroup.Group
+		ctx, cancel := context.WithTimeout(context.Background(), r.opt.patience())
+		defer cancel()
+		for _, e := range r.ends() {
+			if e.Ops != nil {
+				eg.Go(func() error { return transfer.Finish(ctx, e.Ops) })
+			}
+		}
+		_ = eg.Wait() // what it cannot give back goes with the device
+	}
+	return r.Close()
+}
+
+// end is one side of a stream: a Node, of which nothing but name and addresses is here if it is on another host.
+type end struct {
+	guests.Node
+	opt   *Options
+	base  uint64          // where in the GPU's memory the stream's part of it begins
+	addrs [2]netip.Prefix // IPv4 and IPv6
+
+	// digest digests memory that the guest has of its GPU: engineDigest.
+	digest func(ctx context.Context, off, n uint64, hurry <-chan struct{}) (sum, error)
+}
 
 func (e *end) addr(family int) netip.Prefix {
 	if family == 6 {
@@ -118,65 +220,8 @@ func (e *end) addr(family int) netip.Prefix {
 	return e.addrs[0]
 }
 
-// away says whether the end is on another host. Nothing of it is here but its name and addresses.
-func (e *end) away() bool { return e.hw == nil }
+// away reports whether the end is on another host.
+func (e *end) away() bool { return e.Guest == nil }
 
-// here are the ends that are not away.
-func (l *runner) here() []*end {
-	return slices.DeleteFunc(slices.Clone(l.ends[:]), (*end).away)
-}
-
-// blame finds what is behind an error: an interruption, or a guest that is gone, explains whatever came of it.
-func (l *runner) blame(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	err = l.blameRemoval(err)
-	for _, e := range l.ends {
-		if e.qemu == nil {
-			continue
-		}
-		if gone := e.qemu.Gone("in the middle of the run"); gone != nil {
-			return fmt.Errorf("%w\nwhat it ended: %w\n%s", gone, err, advice(gone))
-		}
-	}
-	return err
-}
-
-// advice says what can be done about a guest that ended.
-func advice(err error) string {
-	var e *qemu.RunError
-	if errors.As(err, &e) && errors.Is(e, qemu.ErrExited) && strings.Contains(e.Detail, "signal: killed") {
-		return "if nobody killed it, the machine ran out of memory: free some, or name less (--memory, --gpu-memory)"
-	}
-	return "--keep keeps all that its console says"
-}
-
-// gone says whether a guest has ended.
-func (l *runner) gone() bool {
-	return slices.ContainsFunc(l.ends[:], func(e *end) bool { return e.qemu != nil && e.qemu.Ended() })
-}
-
-// Close ends the guests, both at the same time, and then takes the lab down.
-func (l *runner) Close() error {
-	var errs [len(l.ends)]error
-	var wg sync.WaitGroup
-	for i, e := range l.ends {
-		wg.Go(func() { errs[i] = e.Close() })
-	}
-	wg.Wait()
-	l.stop()
-	return errors.Join(errs[0], errs[1], l.lab.Close())
-}
-
-// Close calls the functions of onClose, the last first.
-func (e *end) Close() error {
-	var errs []error
-	for _, f := range slices.Backward(e.close) {
-		if err := f(); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	e.close = nil
-	return errors.Join(errs...)
-}
+// nic is the end's NIC.
+func (e *end) nic() *nic.Port { return e.Port.NIC() }

@@ -38,7 +38,7 @@ func (o *Options) checkSabotage(models []lab.Model) error {
 // noteSabotage says what a run is that has a fault.
 func (o *Options) noteSabotage() {
 	if f, err := sabotage.Parse(o.Sabotage); err == nil {
-		o.note("sabotage: %s, once in %d: %s", f.Name, f.Every, f.What)
+		o.Tell("sabotage: %s, once in %d: %s", f.Name, f.Every, f.What)
 	}
 }
 

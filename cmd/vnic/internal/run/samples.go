@@ -95,7 +95,7 @@ func (r *Recorder) sample(t *round, now time.Time) *sampler {
 	if m.begin.IsZero() {
 		m.begin = now
 	}
-	a, b := t.l.ends[0].name, t.l.ends[1].name
+	a, b := t.s.ends[0].Name, t.s.ends[1].Name
 	i := slices.IndexFunc(m.flows, func(f *flow) bool { return f.from == a && f.to == b })
 	if i < 0 {
 		i = len(m.flows)
@@ -109,10 +109,10 @@ func (r *Recorder) sample(t *round, now time.Time) *sampler {
 // lost is how many packets have been dropped so far. What the other end sends is counted with the transfer that it is,
 // if it is one.
 func (t *round) lost() uint64 {
-	if a := t.l.ends[0]; t.l.opt.Bidir && !a.away() {
-		return countersOf(a.port).drops
+	if a := t.s.ends[0]; t.s.opt.Bidir && !a.away() {
+		return countersOf(a.nic()).drops
 	}
-	return t.l.counters().drops
+	return t.s.counters().drops
 }
 
 // follow samples until the end of the round.

@@ -34,7 +34,7 @@ const (
 )
 
 // stackCopies are those of the guests' stacks in a mode, by guest. A guest with NICs of both models has two.
-func (r *rails) stackCopies(mode string, runs []*Run) (list []StackCopies) {
+func (r *runner) stackCopies(mode string, runs []*Run) (list []StackCopies) {
 	if mode != transfer.Copy {
 		return nil
 	}
@@ -42,8 +42,8 @@ func (r *rails) stackCopies(mode string, runs []*Run) (list []StackCopies) {
 		if runs[i] == nil { // it has ended early
 			continue
 		}
-		for j, at := range s.at {
-			if s.ends[j].away() {
+		for _, at := range s.at {
+			if r.opt.away(at.guest) {
 				continue
 			}
 			g := &r.desc.Guests[at.guest]

@@ -15,24 +15,24 @@ import (
 // tools is two guests in which nothing runs but what a test starts: the tool devmem.
 type tools struct {
 	*testing.T
-	*runner
+	*pair
 	iface string
 }
 
-func newTools(t *testing.T, x *pair, iface string) *tools { return &tools{t, x.runner, iface} }
+func newTools(t *testing.T, x *pair, iface string) *tools { return &tools{t, x, iface} }
 
 // run runs devmem in a guest.
 func (x *tools) run(ctx context.Context, e *end, args ...string) (agent.ExecResult, error) {
 	args = append([]string{"/bin/devmem", args[0], "-f", x.iface}, args[1:]...)
-	return agent.Run.Call(ctx, e.qemu.Agent(), agent.Exec{Args: args})
+	return agent.Run.Call(ctx, e.QEMU.Agent(), agent.Exec{Args: args})
 }
 
 // receiver starts devmem recv in guest B.
 func (x *tools) receiver(ctx context.Context, args ...string) <-chan agent.ExecResult {
 	done := make(chan agent.ExecResult, 1)
-	addr := x.ends[1].addr(4).Addr().String()
+	addr := x.s.ends[1].addr(4).Addr().String()
 	go func() {
-		r, err := x.run(ctx, x.ends[1], append([]string{"recv", "-s", addr, "-p", "5201", "-v", "7"}, args...)...)
+		r, err := x.run(ctx, x.s.ends[1], append([]string{"recv", "-s", addr, "-p", "5201", "-v", "7"}, args...)...)
 		if err != nil && ctx.Err() == nil {
 			x.Error(err)
 		}
@@ -44,9 +44,9 @@ func (x *tools) receiver(ctx context.Context, args ...string) <-chan agent.ExecR
 // send has guest A send: the tool tries again until the receiver listens.
 func (x *tools) send(ctx context.Context, size string) agent.ExecResult {
 	x.Helper()
-	args := []string{"send", "-s", x.ends[1].addr(4).Addr().String(), "-c", x.ends[0].addr(4).Addr().String(), "-p",
+	args := []string{"send", "-s", x.s.ends[1].addr(4).Addr().String(), "-c", x.s.ends[0].addr(4).Addr().String(), "-p",
 		"5201", "-v", "7", "-b", size}
-	r, err := x.run(ctx, x.ends[0], args...)
+	r, err := x.run(ctx, x.s.ends[0], args...)
 	if err != nil && ctx.Err() == nil {
 		x.Error(err)
 	}
@@ -80,7 +80,7 @@ func (x *tools) transfer(size int) {
 		!strings.Contains(r.Stderr, "linear_received=0\n") {
 		x.Fatalf("recv: %+v", r)
 	}
-	for _, e := range x.ends {
+	for _, e := range x.s.ends {
 		testkit.OK(x, e.empty())
 	}
 }

@@ -15,21 +15,16 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// memory is what the end's guest has of its GPU.
-func (e *end) memory() *guests.Memory {
-	return &guests.Memory{Name: e.name, GPU: e.gpu, Window: e.window}
-}
-
 // poisoned makes sure that destination and pool hold nothing of any payload before a round: the
 // digest cannot be that of an earlier one.
-func (l *runner) poisoned(ctx context.Context, e *end, p transfer.PrepareArgs) error {
+func (s *stream) poisoned(ctx context.Context, e *end, p transfer.PrepareArgs) error {
 	want := bytes.Repeat([]byte{byte(p.Seed)}, 8<<10) // stays in the first cache
 	check := func(what string, off, n uint64) error {
-		return e.memory().Each(ctx, off, n, func(b []byte, _ uint64) error {
+		return e.Each(ctx, off, n, func(b []byte, _ uint64) error {
 			for len(b) > 0 {
 				k := min(len(b), len(want))
 				if !bytes.Equal(b[:k], want[:k]) {
-					return fmt.Errorf("%s of guest %s is not poisoned as ordered", what, e.name)
+					return fmt.Errorf("%s of guest %s is not poisoned as ordered", what, e.Name)
 				}
 				b = b[k:]
 			}
@@ -60,12 +55,12 @@ type sum = [sha256.Size]byte
 // engineDigest has a GPU's engine digest [off, off+n) of what its guest has of the memory; until hurry is closed, where
 // nothing else wants to run. nil is closed.
 func (e *end) engineDigest(ctx context.Context, off, n uint64, hurry <-chan struct{}) (d sum, err error) {
-	extents, err := e.memory().Extents(off, n)
+	extents, err := e.Extents(off, n)
 	if err != nil {
 		return d, err
 	}
-	if d, err = e.port.Digest(ctx, e.gpu.ID(), extents, hurry); err != nil {
-		err = fmt.Errorf("guest %s: %w", e.name, err)
+	if d, err = e.nic().Digest(ctx, e.GPU.ID(), extents, hurry); err != nil {
+		err = fmt.Errorf("guest %s: %w", e.Name, err)
 	}
 	return d, err
 }
@@ -73,8 +68,8 @@ func (e *end) engineDigest(ctx context.Context, off, n uint64, hurry <-chan stru
 // digestSource digests what is sent, with the sender's engine; hurry as engineDigest has it. Of kind sha256 nothing is
 // digested before the transfer has ended.
 func (t *round) digestSource(ctx context.Context, hurry <-chan struct{}) (err error) {
-	if t.l.opt.Digest == DigestPieces {
-		t.source, err = t.l.ends[0].digest(ctx, t.send.Off, t.n, hurry)
+	if t.s.opt.Digest == DigestPieces {
+		t.source, err = t.s.ends[0].digest(ctx, t.send.Off, t.n, hurry)
 	}
 	return err
 }
@@ -84,16 +79,16 @@ func (t *round) digestSource(ctx context.Context, hurry <-chan struct{}) (err er
 // The comparison is the host's own and asks nobody. Of kind pieces each digest is an engine's; of kind sha256 both are
 // the host's, and the source's is the pattern's.
 func (t *round) verify(ctx context.Context, r *Run) error {
-	e, off, what := t.l.ends[1], t.recv.Off, "destination"
+	e, off, what := t.s.ends[1], t.recv.Off, "destination"
 	if e.away() {
-		e, off, what = t.l.ends[0], t.send.Off, "source"
+		e, off, what = t.s.ends[0], t.send.Off, "source"
 	}
 	source, destination := t.source, sum{}
 	var first atomic.Uint64 // byte that is wrong
 	first.Store(t.n)
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error {
-		return e.memory().Each(ctx, off, t.n, func(b []byte, at uint64) error {
+		return e.Each(ctx, off, t.n, func(b []byte, at uint64) error {
 			if k := gpumem.MatchAt(b, t.seed, at); k < len(b) {
 				at += uint64(k)
 				for was := first.Load(); at < was && !first.CompareAndSwap(was, at); was = first.Load() {
@@ -102,12 +97,12 @@ func (t *round) verify(ctx context.Context, r *Run) error {
 			return nil
 		})
 	})
-	if t.l.opt.Digest == DigestPieces {
+	if t.s.opt.Digest == DigestPieces {
 		eg.Go(func() (err error) { destination, err = e.digest(ctx, off, t.n, nil); return err })
 	} else {
 		eg.Go(func() (err error) {
 			h := sha256.New()
-			err = e.memory().View(ctx, off, t.n, func(b []byte) error { _, err := h.Write(b); return err })
+			err = e.View(ctx, off, t.n, func(b []byte) error { _, err := h.Write(b); return err })
 			h.Sum(destination[:0])
 			return err
 		})
@@ -116,8 +111,8 @@ func (t *round) verify(ctx context.Context, r *Run) error {
 	if err := eg.Wait(); err != nil {
 		return fmt.Errorf("digest of the %s: %w", what, err)
 	}
-	if at := first.Load(); at < t.n && len(t.l.wrong) < maxWrong {
-		t.l.wrong = append(t.l.wrong,
+	if at := first.Load(); at < t.n && len(t.s.wrong) < maxWrong {
+		t.s.wrong = append(t.s.wrong,
 			fmt.Errorf("mode %s, round %d: byte %d of the %s is not what the seed says", t.mode, t.number, at, what))
 	}
 	r.SHA256Match = r.SHA256Match && first.Load() == t.n && source == destination
@@ -146,20 +141,20 @@ func pattern(ctx context.Context, seed, n uint64) (d sum, err error) {
 }
 
 // audit scans the RAM of both guests for what was sent.
-func (l *runner) audit(ctx context.Context, r *Run, s gpumem.Stream) error {
+func (s *stream) audit(ctx context.Context, r *Run, sent gpumem.Stream) error {
 	if r.Audit == nil {
 		return nil
 	}
 	var hits [2][]gpumem.Hit
 	var scanned [2]uint64
 	var eg errgroup.Group
-	for i, e := range l.ends {
+	for i, e := range s.ends {
 		if e.away() {
 			continue
 		}
 		eg.Go(func() (err error) {
-			if hits[i], scanned[i], err = e.audit(ctx, s); err != nil {
-				return fmt.Errorf("audit of guest %s: %w", e.name, err)
+			if hits[i], scanned[i], err = e.audit(ctx, sent); err != nil {
+				return fmt.Errorf("audit of guest %s: %w", e.Name, err)
 			}
 			return nil
 		})
@@ -179,8 +174,8 @@ func (l *runner) audit(ctx context.Context, r *Run, s gpumem.Stream) error {
 // audit scans a guest's RAM: all that QEMU gave it, or all that an in-process guest shares with its NIC but the GPU.
 func (e *end) audit(ctx context.Context, s gpumem.Stream) (hits []gpumem.Hit, scanned uint64, err error) {
 	streams := []gpumem.Stream{s}
-	if e.qemu != nil {
-		for _, ram := range e.qemu.RAM() {
+	if e.QEMU != nil {
+		for _, ram := range e.QEMU.RAM() {
 			st, err := ram.Stat()
 			if err != nil {
 				return nil, 0, err
@@ -193,7 +188,7 @@ func (e *end) audit(ctx context.Context, s gpumem.Stream) (hits []gpumem.Hit, sc
 		}
 		return hits, scanned, nil
 	}
-	for _, r := range e.nic.Space().Regions() {
+	for _, r := range e.Port.Space().Regions() {
 		if r.NoAccess || r.File.GPU() >= 0 {
 			continue
 		}

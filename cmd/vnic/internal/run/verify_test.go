@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/kernelnic"
@@ -21,7 +22,7 @@ import (
 func tampered(t *testing.T, o Options, change func(b []byte), hook func(*runner)) (*Report, error) {
 	t.Helper()
 	testkit.LeavesNothing(t)
-	p := testkit.Must(o.plan())(t)
+	p := planOf(t, o)
 	var l *runner
 	o.hook = func(r *runner) {
 		l = r
@@ -33,7 +34,7 @@ func tampered(t *testing.T, o Options, change func(b []byte), hook func(*runner)
 		if s.Stage != "verify" || s.Round != 1 || change == nil {
 			return
 		}
-		seg := l.ends[1].gpu.Region().Segment(p.pool, uint32(p.rounds[0]))
+		seg := l.streams[0].ends[1].GPU.Region().Segment(p.pool, uint32(p.rounds[0]))
 		testkit.OK(t, dma.NewCopier().View(seg, int(p.rounds[0]), func(b []byte) error { change(b); return nil }))
 	}
 	rep, err := Do(t.Context(), o)
@@ -63,7 +64,7 @@ func TestWrongDestinationIsFound(t *testing.T) {
 		"two bits":          {func(b []byte) { b[4<<20] ^= 1; b[100] ^= 1 }, 100},
 	}
 	blind := func(l *runner) { // the digests always agree
-		for _, e := range l.ends {
+		for _, e := range l.streams[0].ends {
 			e.digest = func(context.Context, uint64, uint64, <-chan struct{}) (sum, error) { return sum{}, nil }
 		}
 	}
@@ -102,10 +103,10 @@ func TestWrongDigestIsFound(t *testing.T) {
 	for who, name := range []string{"of the source", "of the destination", "of none"} {
 		t.Run(name, func(t *testing.T) {
 			rep, err := tampered(t, options(2<<20+1), nil, func(l *runner) {
-				if who == len(l.ends) {
+				if who == len(l.streams[0].ends) {
 					return
 				}
-				e := l.ends[who]
+				e := l.streams[0].ends[who]
 				e.digest = func(ctx context.Context, off, n uint64, hurry <-chan struct{}) (sum, error) {
 					d, err := e.engineDigest(ctx, off, n, hurry)
 					d[31] ^= 1
@@ -138,7 +139,7 @@ func TestDigestKinds(t *testing.T) {
 			for i, r := range rep.Runs {
 				var want []string
 				seeds := rand.New(rand.NewPCG(o.Seed, uint64(i)))
-				for _, n := range testkit.Must(o.plan())(t).rounds {
+				for _, n := range planOf(t, o).rounds {
 					b := make([]byte, n)
 					gpumem.FillAt(b, seeds.Uint64(), 0)
 					var list []byte
@@ -164,7 +165,7 @@ func TestDigestKinds(t *testing.T) {
 
 // What a guest has of its GPU may lie in several places: the digest, as the comparison, is of these in their order.
 func TestExtentsOfAWindow(t *testing.T) {
-	e := &end{name: "B", window: []kernelnic.Extent{{Off: 0, GPUOff: 0x800000, Size: 0x200000},
+	e := &guests.Memory{Name: "B", Window: []kernelnic.Extent{{Off: 0, GPUOff: 0x800000, Size: 0x200000},
 		{Off: 0x200000, GPUOff: 0x200000, Size: 0x400000}}}
 	for _, c := range []struct {
 		off, n uint64
@@ -175,11 +176,11 @@ func TestExtentsOfAWindow(t *testing.T) {
 		{0x200000, 0x400000, []gpumem.Extent{{Off: 0x200000, Size: 0x400000}}},
 		{0x5fffff, 1, []gpumem.Extent{{Off: 0x5fffff, Size: 1}}},
 	} {
-		got, err := e.memory().Extents(c.off, c.n)
+		got, err := e.Extents(c.off, c.n)
 		testkit.OK(t, err)
 		testkit.Equal(t, fmt.Sprintf("[%#x, +%#x)", c.off, c.n), fmt.Sprint(got), fmt.Sprint(c.want))
 	}
 	for _, c := range [][2]uint64{{0x600000, 1}, {0x5fffff, 2}, {1 << 63, 1}} {
-		testkit.ErrorSays(t, testkit.Err(e.memory().Extents(c[0], c[1])), "outside its window")
+		testkit.ErrorSays(t, testkit.Err(e.Extents(c[0], c[1])), "outside its window")
 	}
 }

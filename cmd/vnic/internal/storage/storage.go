@@ -27,9 +27,9 @@ func Do(ctx context.Context, o *Options, p *Peer) (*Report, error) {
 	}
 	var rep *Report
 	err := guests.Run(ctx, &o.Options, func(s *guests.Set) error {
-		rep = &Report{Schema: 1, Info: s.Info, NIC: s.Guests[0].Port.Model.Name, P2P: s.Guests[0].P2P, Block: o.Block,
+		rep = &Report{Schema: 1, Info: s.Info, NIC: s.Nodes[0].Port.Model.Name, P2P: s.Nodes[0].P2P, Block: o.Block,
 			Depth: o.Depth, Random: o.Random, Seed: o.Seed}
-		return (&use{opt: o, set: s, guest: s.Guests[0], peer: p, rep: rep}).run(ctx)
+		return (&use{opt: o, set: s, guest: s.Nodes[0], peer: p, rep: rep}).run(ctx)
 	})
 	if err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func Do(ctx context.Context, o *Options, p *Peer) (*Report, error) {
 type use struct {
 	opt   *Options
 	set   *guests.Set
-	guest *guests.Guest
+	guest *guests.Node
 	peer  *Peer
 	rep   *Report
 }
@@ -72,9 +72,9 @@ func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, numb
 	if err := o.Begin(ctx, guests.Step{Stage: "connect", Mode: mode}); err != nil {
 		return err
 	}
-	c := u.guest.Config()
+	c := u.guest.Config
 	t := &u.peer.target
-	info, err := transfer.OpenStorage(ctx, u.guest.Node, transfer.Storage{Protocol: t.protocol, Server: server,
+	info, err := transfer.OpenStorage(ctx, u.guest.Ops, transfer.Storage{Protocol: t.protocol, Server: server,
 		Name:      t.name,
 		Namespace: t.namespace, Local: c.Addr().Addr(), GPU: u.guest.GPU.ID(),
 		Data: transfer.Area{Off: dataOff, Bytes: o.room}, Pool: transfer.Area{Bytes: pool}, Queue: c.Queues()[0],
@@ -115,7 +115,7 @@ func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, numb
 		}
 		u.rep.Runs = append(u.rep.Runs, r)
 	}
-	return transfer.CloseStorage(ctx, u.guest.Node)
+	return transfer.CloseStorage(ctx, u.guest.Ops)
 }
 
 // fits says whether the device has what is asked for.
@@ -207,7 +207,7 @@ func (u *use) round(ctx context.Context, r *Run, done, n uint64, content func(b 
 	}
 	var res transfer.IOResult
 	moved, err := g.Meter(ctx, func() (sent, received uint64, err error) {
-		res, err = transfer.DoIO(ctx, g.Node, x)
+		res, err = transfer.DoIO(ctx, g.Ops, x)
 		if x.Write {
 			return res.Bytes, 0, err
 		}

@@ -1,0 +1,386 @@
+package guests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/cmd/vnic/internal/limit"
+	"vnic.dev/vnic/internal/agent"
+	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/machine"
+	"vnic.dev/vnic/internal/machine/assets"
+	"vnic.dev/vnic/internal/machine/qemu"
+)
+
+// Common are the options of every command that starts guests.
+type Common struct {
+	InProc   bool       // guests in this process; else in QEMU
+	Accel    qemu.Accel // how QEMU runs guests
+	Fetch    assets.Options
+	Log      *slog.Logger
+	Services []lab.Service // what else sees the lab: counters, a capture
+
+	Stage func(Step)                       // a stage begins
+	Note  func(format string, args ...any) // what a user should know
+	Pause string                           // the stage at which to stop for ever (tests)
+	Alive *limit.Guests                    // what the guests do, for --timeout; may be nil
+
+	// Confine takes rights from this process when all guests are there, and none has been let in; Broker then does for it
+	// what it may not any more. Both or neither may be nil.
+	Confine func() error
+	Broker  *broker.Client
+}
+
+// Step is a stage as it begins.
+type Step struct {
+	Stage         string
+	Mode          string // "" before the first transfer
+	Round, Rounds int    // from 1
+}
+
+// Begin begins a stage. It returns an error when the command has been interrupted.
+func (o *Common) Begin(ctx context.Context, s Step) error {
+	o.Alive.Stage(s.Stage)
+	if o.Stage != nil {
+		o.Stage(s)
+	}
+	if o.Pause == s.Stage {
+		<-ctx.Done()
+	}
+	return context.Cause(ctx)
+}
+
+// Tell notes what a user should know.
+func (o *Common) Tell(format string, args ...any) {
+	if o.Note != nil {
+		o.Note(format, args...)
+	}
+}
+
+// World is what a Session opens.
+type World struct {
+	Lab    lab.Description
+	Guests []BootConfig // of the lab's first machines; all others are ports of this process
+	// Models are those of the NICs that guests in QEMU take, Modules what their kernels need besides. With Interfaces the
+	// kernels have the NICs first, and say which one is which.
+	Models     []string
+	Modules    []string
+	Interfaces bool
+	Services   []lab.Service // those that see the lab before Common.Services
+	Enough     func() error  // is there memory for all; nil: nobody looks
+	// Keep makes a file of this name that outlives the run; a nil file: nobody wants it. nil: the command keeps nothing.
+	Keep func(name string) (*os.File, error)
+}
+
+// BootConfig says how a guest in QEMU boots.
+type BootConfig struct {
+	Memory    uint64 // RAM, in bytes
+	CPUs      int    // 0: 1
+	TimeLimit time.Duration
+	Disks     []qemu.Disk
+	Load      func(*machine.Images) []string // modules of the Images' that the kernel loads; nil: all
+}
+
+// Session is a lab and its guests, from the fetch of what they boot from to their end.
+type Session struct {
+	Lab    *lab.Lab
+	Guests []*Guest
+	Info   Info
+
+	opt    *Common
+	keep   func(name string) (*os.File, error)
+	im     *machine.Images // nil: guests are in this process
+	gate   *broker.Gate
+	stop   context.CancelFunc // ends guests that are still about to boot
+	ends   []func() error     // called with the guests' end, all at the same time
+	closes []func() error     // after it, the last first
+}
+
+// Guest is one of a Session's.
+type Guest struct {
+	Name string
+	HW   *lab.Machine
+	QEMU *machine.Guest // nil: in this process, or not booted
+
+	boot    BootConfig
+	console *os.File // nil: it is not kept
+}
+
+// Info is what is known of a Session's guests.
+type Info struct {
+	Guest       string   `json:"guest"` // "qemu" or "inproc"
+	QEMU        string   `json:"qemu"`
+	Kernel      string   `json:"kernel"`
+	Accel       string   `json:"accel"`
+	BootSeconds float64  `json:"boot_seconds,omitempty"`
+	Untested    []string `json:"untested,omitempty"`
+}
+
+// String is a line about them.
+func (i *Info) String() string {
+	if i.Guest != "qemu" {
+		return i.Guest
+	}
+	return fmt.Sprintf("%s %s (%s), kernel %s, booted in %.1f s", i.Guest, i.QEMU, i.Accel, i.Kernel, i.BootSeconds)
+}
+
+// Open fetches what guests boot from and makes the lab: the stages fetch and gpu-memory. Without an error the caller
+// closes the Session; after one nothing of it is left.
+func Open(ctx context.Context, o *Common, w World) (s *Session, err error) {
+	s = &Session{opt: o, keep: w.Keep, stop: func() {}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+			s = nil
+		}
+	}()
+	if err := o.Begin(ctx, Step{Stage: "fetch"}); err != nil {
+		return s, err
+	}
+	if !o.InProc {
+		models := slices.Clone(w.Models)
+		slices.Sort(models)
+		if s.im, err = Images(ctx, o.Fetch, slices.Compact(models), w.Interfaces, o.Tell, w.Modules...); err != nil {
+			return s, err
+		}
+		s.closes = append(s.closes, s.im.Close)
+	}
+	if err := o.Begin(ctx, Step{Stage: "gpu-memory"}); err != nil {
+		return s, err
+	}
+	if w.Enough != nil {
+		if err := w.Enough(); err != nil {
+			return s, err
+		}
+	}
+	conf := lab.Options{Log: o.Log, Services: append(w.Services, o.Services...), Flows: lab.DefaultFlows,
+		Sharing: o.Broker.Sharing}
+	if !o.InProc {
+		conf.Farewell = time.Duration(limits.GuestEnd)
+	}
+	if o.Note != nil {
+		conf.Note = func(name, text string) { o.Note("%s: %s", name, text) }
+	}
+	if s.Lab, err = lab.Open(w.Lab, conf); err != nil {
+		return s, err
+	}
+	s.closes = append(s.closes, s.Lab.Close)
+	for i, b := range w.Guests {
+		hw := s.Lab.Machine(i)
+		s.Guests = append(s.Guests, &Guest{Name: hw.Name, HW: hw, boot: b})
+	}
+	if o.Confine != nil && !o.InProc {
+		s.gate = broker.NewGate(o.Broker, len(s.Guests), o.Confine)
+	}
+	return s, nil
+}
+
+// title names the guest for users.
+func (g *Guest) title() string { return "guest " + g.Name }
+
+// Boot boots all guests at the same time; one that fails ends the others: stage boot.
+func (s *Session) Boot(ctx context.Context) (err error) {
+	if err := s.opt.Begin(ctx, Step{Stage: "boot"}); err != nil {
+		return err
+	}
+	s.Info = Info{Guest: "inproc", QEMU: "none", Kernel: "none", Accel: "none"}
+	if s.im == nil {
+		for _, g := range s.Guests {
+			s.opt.Alive.Set(g.title(), limit.Runs)
+		}
+		return nil
+	}
+	s.Info = Info{Guest: "qemu", QEMU: s.im.QEMU.Version, Kernel: s.im.Kernel.Version, Untested: s.im.Untested}
+	begin := time.Now()
+	mctx, cancel := context.WithCancel(ctx) // the machines live as long as the Session
+	s.stop = cancel
+	var eg errgroup.Group
+	for _, g := range s.Guests {
+		if g.console, err = s.console(g); err != nil {
+			return err
+		}
+		s.opt.Alive.Set(g.title(), limit.Boots)
+	}
+	for _, g := range s.Guests {
+		eg.Go(func() error {
+			err := s.boot(mctx, g)
+			if err != nil {
+				cancel()
+			}
+			return err
+		})
+	}
+	if err := eg.Wait(); err != nil {
+		return err
+	}
+	s.Info.Accel = string(s.Guests[0].QEMU.Accel())
+	s.Info.BootSeconds = time.Since(begin).Seconds()
+	return nil
+}
+
+// console is the file that keeps what a guest's console says; nil: nobody wants it.
+func (s *Session) console(g *Guest) (*os.File, error) {
+	if s.keep == nil {
+		return nil, nil
+	}
+	f, err := s.keep("console-" + g.Name + ".log")
+	if f != nil {
+		s.closes = append(s.closes, f.Close)
+	}
+	return f, err
+}
+
+// boot boots a guest, which lives as long as ctx, at most until the Session is closed.
+func (s *Session) boot(ctx context.Context, g *Guest) (err error) {
+	c := machine.Config{Name: g.title(), RAMSize: g.boot.Memory, CPUs: g.boot.CPUs, Disks: g.boot.Disks,
+		TimeLimit: g.boot.TimeLimit, Log: s.opt.Log, Accel: s.opt.Accel,
+		Agent: agent.Config{Hostname: "vnic-" + strings.ToLower(g.Name)}}
+	if g.boot.Load != nil {
+		c.Agent.Modules = g.boot.Load(s.im)
+	}
+	if g.console != nil {
+		c.Console = g.console
+	}
+	if s.gate != nil {
+		c.Started = s.gate.Pass
+	}
+	if g.QEMU, err = s.im.Boot(ctx, g.HW, c); err == nil {
+		s.opt.Alive.Set(g.title(), limit.Runs)
+	}
+	return err
+}
+
+// Setup makes each guest take its NICs, by f, within a limit: stage setup. Then this process gives up its rights, if it
+// has not with the guests' start.
+func (s *Session) Setup(ctx context.Context, limit time.Duration, f func(context.Context, *Guest) error) error {
+	if err := s.opt.Begin(ctx, Step{Stage: "setup"}); err != nil {
+		return err
+	}
+	err := Each(ctx, limit, s.Guests, (*Guest).title, f)
+	switch {
+	case err != nil && s.im != nil:
+		return s.im.BlameKernel(fmt.Errorf("set up its NIC: %w", err), qemu.NewerKernel)
+	case err == nil && s.im == nil && s.opt.Confine != nil:
+		return s.opt.Confine()
+	}
+	return err
+}
+
+// Each calls f for all of list at the same time, within a limit; 0: without one. The first error cancels the others;
+// all errors are returned, each with the title of the element that it came from.
+func Each[T any](ctx context.Context, limit time.Duration, list []T, title func(T) string,
+	f func(context.Context, T) error) error {
+	outer := ctx
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make([]error, len(list))
+	var work sync.WaitGroup
+	for i, x := range list {
+		work.Go(func() {
+			err := Within(ctx, limit, func(ctx context.Context) error { return f(ctx, x) })
+			if err == nil {
+				return
+			}
+			if !errors.Is(err, context.Canceled) || ctx.Err() == nil {
+				errs[i] = fmt.Errorf("%s: %w", title(x), err)
+			}
+			cancel()
+		})
+	}
+	work.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return context.Cause(outer)
+}
+
+// Within calls f with a context that ends after the limit; 0: there is none.
+func Within(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
+	if limit == 0 {
+		return f(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := f(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("not done after %v: %w", limit, err)
+	}
+	return err
+}
+
+// OnClose adds what is called at the guests' end.
+func (s *Session) OnClose(f func() error) { s.ends = append(s.ends, f) }
+
+// Gone reports whether a guest has ended.
+func (s *Session) Gone() bool {
+	return slices.ContainsFunc(s.Guests, func(g *Guest) bool { return g.QEMU != nil && g.QEMU.Ended() })
+}
+
+// Blame finds what is behind an error: an interruption, or a guest that is gone, explains whatever came of it.
+func (s *Session) Blame(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	for _, g := range s.Guests {
+		if g.QEMU == nil {
+			continue
+		}
+		if gone := g.QEMU.Gone("in the middle of the run"); gone != nil {
+			return fmt.Errorf("%w\nwhat it ended: %w%s", gone, err, s.advice(gone))
+		}
+	}
+	return err
+}
+
+// advice says what can be done about a guest that ended.
+func (s *Session) advice(err error) string {
+	var e *qemu.RunError
+	switch {
+	case errors.As(err, &e) && errors.Is(e, qemu.ErrExited) && strings.Contains(e.Detail, "signal: killed"):
+		return "\nif nobody killed it, the machine ran out of memory: free some, or name less (--memory, --gpu-memory)"
+	case s.keep != nil:
+		return "\n--keep keeps all that its console says"
+	}
+	return ""
+}
+
+// Close ends the guests, all at the same time, and then takes the lab down.
+func (s *Session) Close() error {
+	ends := s.ends
+	for _, g := range s.Guests {
+		if g.QEMU != nil {
+			ends = append(ends, g.QEMU.Close)
+		}
+	}
+	errs := make([]error, len(ends))
+	var work sync.WaitGroup
+	for i, end := range ends {
+		work.Go(func() { errs[i] = end() })
+	}
+	work.Wait()
+	s.stop()
+	for _, f := range slices.Backward(s.closes) {
+		errs = append(errs, f())
+	}
+	s.ends, s.closes = nil, nil
+	return errors.Join(errs...)
+}
+
+// OrCause puts the end of ctx before what came of it.
+func OrCause(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}

@@ -1,0 +1,244 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/labfile"
+	"vnic.dev/vnic/internal/machine"
+)
+
+// MaxRails is how many rails there can be: the NICs of a guest, each with a GPU.
+const MaxRails = 32
+
+// rails is how many NICs of each guest transfer.
+func (o *Options) rails() int { return max(1, o.Rails) }
+
+// describe is the lab of a run: the file's, or two guests with a NIC and a GPU for each rail.
+func (o *Options) describe() (d lab.Description, err error) {
+	if o.Lab == nil {
+		d, err = o.bare()
+	} else {
+		d, err = o.fromFile()
+	}
+	if err != nil {
+		return d, err
+	}
+	d.NoP2P = d.NoP2P || !o.P2P
+	return d, o.sabotage(&d)
+}
+
+// fromFile is the lab of the lab file, which must have two guests with as many NICs as transfer.
+func (o *Options) fromFile() (lab.Description, error) {
+	d := o.Lab.Complete()
+	if len(d.Guests) != 2 {
+		return d, fmt.Errorf("--lab: %d guests: vnic run has two, from the first to the second", len(d.Guests))
+	}
+	for _, g := range d.Guests {
+		if len(g.NICs) < o.Rails {
+			return d, fmt.Errorf("--rails %d: guest %s of the lab file has %d NIC%s", o.Rails, g.Name,
+				len(g.NICs), map[bool]string{true: "s"}[len(g.NICs) != 1])
+		}
+	}
+	return d, nil
+}
+
+// bare is the lab of a run without a lab file.
+func (o *Options) bare() (d lab.Description, err error) {
+	models, err := o.models()
+	if err != nil {
+		return d, err
+	}
+	for i, name := range [2]string{"a", "b"} {
+		g := lab.Guest{Name: name, Driver: o.GPUDriver, IOMMU: o.IOMMU}
+		for rail := range o.rails() {
+			n := lab.NIC{Name: fmt.Sprintf("%s.nic%d", name, rail), Model: models[i].Name, MTU: o.MTU, MaxMTU: o.MaxMTU,
+				XDP: o.XDP, RSCUsecs: o.RSCUsecs, QueuePairs: o.queuePairs(models[i]), GPUs: []int{rail}}
+			n.Addr4, n.Addr6 = labfile.Addrs(rail, i)
+			g.NICs = append(g.NICs, n)
+			g.GPUs = append(g.GPUs, lab.GPU{Name: fmt.Sprintf("%s.gpu%d", name, rail), Memory: o.GPUMemory})
+		}
+		if o.Rails == 0 { // guests A and B, whose only NICs need no other name
+			g.Name = [2]string{"A", "B"}[i]
+			g.NICs[0].Name, g.GPUs[0].Name = g.Name, ""
+			g.NICs[0].Addr4, g.NICs[0].Addr6 = netip.Prefix{}, netip.Prefix{}
+		}
+		d.Guests = append(d.Guests, g)
+	}
+	d.Impair(o.Impairment)
+	return d, nil
+}
+
+// guestModels are the models of the NICs that guests here transfer by.
+func (o *Options) guestModels(d *lab.Description) (list []string) {
+	for i := range d.Guests {
+		if !o.away(i) {
+			list = append(list, o.modelsOf(&d.Guests[i])...)
+		}
+	}
+	return list
+}
+
+// checkLab says what is wrong with the lab that the options describe, and whether the transfers fit it.
+func (o *Options) checkLab() error {
+	switch {
+	case o.Rails < 0 || o.Rails > MaxRails:
+		return fmt.Errorf("--rails %d: 1 to %d", o.Rails, MaxRails)
+	case o.Rails == 0 && o.Bidir:
+		return errors.New("--bidir is of rails: --rails 1 --bidir")
+	case o.Size == 0:
+		return errors.New("--size 0: nothing to transfer")
+	case !o.InProc && o.Lab == nil && o.Rails > maxBare:
+		return fmt.Errorf("--rails %d: QEMU has room for %d NICs with GPUs, or more in a lab file with sockets", o.Rails,
+			maxBare)
+	}
+	d, err := o.describe()
+	if err == nil {
+		err = d.Check()
+	}
+	if err != nil {
+		return err
+	}
+	d = d.Complete()
+	for i, g := range d.Guests {
+		for _, n := range g.NICs[:o.rails()] {
+			switch {
+			case o.InProc && n.Model != NICVirtio && !o.away(i):
+				return fmt.Errorf("--rails: %s is of model %s, and guests in this process have virtio only", n.Name, n.Model)
+			case n.GPUs != nil && len(n.GPUs) == 0 || len(g.GPUs) == 0:
+				return fmt.Errorf("--rails: %s reaches no GPU", n.Name)
+			}
+			if pairs := guests.UsedPairs(n.Model, n.QueuePairs); pairs <= o.BindQueues {
+				return fmt.Errorf("--bind-queues %d: guests use %d pairs of queues of NIC %s, of model %s, and ordinary traffic "+
+					"wants one: %d at most", o.BindQueues, pairs, n.Name, n.Model, pairs-1)
+			}
+		}
+		if err := o.checkRAM(i, &g); err != nil {
+			return err
+		}
+	}
+	if err := o.checkSubnets(&d); err != nil {
+		return err
+	}
+	_, err = planned(o)
+	return err
+}
+
+// checkSubnets sees whether both ends of each rail are in one subnet: a lab file may say others.
+func (o *Options) checkSubnets(d *lab.Description) error {
+	for rail := range o.rails() {
+		a, b := &d.Guests[0].NICs[rail], &d.Guests[1].NICs[rail]
+		from, to := a.Addr4, b.Addr4
+		if o.Family == 6 {
+			from, to = a.Addr6, b.Addr6
+		}
+		if from.Masked() != to.Masked() {
+			return fmt.Errorf("--lab: %s has %v, and %s %v: the ends of a rail are in one subnet: name others, or leave them out",
+				a.Name, from, b.Name, to)
+		}
+	}
+	return nil
+}
+
+// modelsOf are the models of a guest's NICs that are used, each once.
+func (o *Options) modelsOf(g *lab.Guest) (list []string) {
+	for _, n := range g.NICs[:o.rails()] {
+		list = append(list, n.Model)
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// checkRAM sees whether guest i has RAM for all its NICs, of which each wants huge pages. Where GPUs are NUMA nodes,
+// all that runs in the guest keeps to the first socket's.
+func (o *Options) checkRAM(i int, g *lab.Guest) error {
+	if o.InProc || o.away(i) {
+		return nil
+	}
+	ram, _ := o.machine(i)
+	pages, most, node := 0, 0, false // the least RAM has room for those of one NIC
+	for i := range g.NICs {
+		model := g.ModelOf(&g.NICs[i])
+		one := machine.SoftwareFor(model.Name).HugePages
+		pages, most, node = pages+one, max(most, one), node || model.Node
+	}
+	least := lab.MinRAM + uint64(pages-most)*guests.HugePage
+	which := ""
+	if n := len(g.Sockets); n > 1 && node {
+		least *= uint64(n)
+		which = fmt.Sprintf(", and uses that of the first of %d sockets", n)
+	}
+	if ram >= least {
+		return nil
+	}
+	return fmt.Errorf("--rails: guest %s has %s of RAM for %d NICs%s: %s at least", g.Name, lab.FormatBytes(ram),
+		len(g.NICs), which, lab.FormatBytes(least))
+}
+
+// maxBare is how many NICs and as many GPUs there is room for in a QEMU that is told of no PCIe tree: 24 slots.
+const maxBare = 12
+
+// machine says what guest i has besides NICs and GPUs.
+func (o *Options) machine(i int) (ram uint64, cpus int) {
+	if o.Lab != nil {
+		return o.Lab.Machines[i].RAM, o.Lab.Machines[i].CPUs
+	}
+	return o.Memory, 1
+}
+
+// Take has the guests be those of a lab file, and n of their NICs transfer; 0: all that both have.
+func (o *Options) Take(l *labfile.Lab, n int) {
+	o.Lab, o.Rails = l, n
+	least := MaxRails
+	for _, g := range l.Guests {
+		least = min(least, len(g.NICs))
+		for _, n := range g.NICs { // what is lost on the way is said of the worst link
+			o.Loss, o.Reorder = max(o.Loss, n.Link.Up.Loss), max(o.Reorder, n.Link.Up.Reorder)
+		}
+	}
+	if n == 0 {
+		o.Rails = least
+	}
+}
+
+// nodeMemory is what a GPU should have that is a NUMA node.
+const nodeMemory = 128 << 20
+
+// Remodel has all NICs of a lab file be of NIC's models, the first guest's and the other's. GPUs whose memory is then a
+// NUMA node grow to what those should have; what cannot be hotplug any more is not.
+func (o *Options) Remodel(l *labfile.Lab) error {
+	models, err := o.models()
+	for i := range l.Guests {
+		g, m := &l.Guests[i], models[min(i, 1)]
+		for j := range g.NICs {
+			g.NICs[j].Model = m.Name
+			g.NICs[j].Hotplug = g.NICs[j].Hotplug && !m.VFIOUser
+		}
+		for j := range g.GPUs {
+			if m.With(g.Driver).Node {
+				g.GPUs[j].Memory, g.GPUs[j].Hotplug = max(g.GPUs[j].Memory, nodeMemory), false
+			}
+		}
+	}
+	l.HotplugFor(l.Script)
+	return err
+}
+
+// noteLinux notes where a guest's kernel decides by itself which NIC reaches which GPU: what it refuses, and what it
+// allows that the lab's tree does not. The tree's paths are counted.
+func (o *Options) noteLinux(d *lab.Description) {
+	for i, g := range d.Guests {
+		if g.Driver != lab.DriverVNICGPU || o.away(i) {
+			continue
+		}
+		tree, _, _ := d.Tree(i)
+		linux := lab.SeenByLinux(tree, g.Driver)
+		for _, p := range append(d.Refused(i, linux.Path), d.Differences(i, linux.Path)...) {
+			o.Tell("%s: %s: %s", g.Name, p.Some(), p.Text)
+		}
+	}
+}

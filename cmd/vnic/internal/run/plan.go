@@ -1,0 +1,173 @@
+package run
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
+	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/lab/pcie"
+)
+
+// plan is how a size is cut into rounds.
+type plan struct {
+	pool   uint64 // bytes of the receiver's GPU memory, from 0, that its pages come from
+	rounds []uint64
+}
+
+// cut plans with so much GPU memory of sender and receiver.
+func (o *Options) cut(send, recv uint64) (p plan, err error) {
+	p.pool = min(recv/poolShare, maxPool) / page * page
+	room := min(send, recv-p.pool) / page * page
+	if o.Size/room >= maxRounds {
+		return p, fmt.Errorf("--size: more than %d rounds of what fits GPU memory: a larger --gpu-memory makes fewer",
+			maxRounds)
+	}
+	for left := o.Size; left > 0; {
+		n := min(left, room)
+		p.rounds = append(p.rounds, n)
+		left -= n
+	}
+	return p, nil
+}
+
+// window is what a guest takes of a node: as much as the largest round needs.
+func (p *plan) window() uint64 {
+	return (p.pool + up(slices.Max(p.rounds)) + guests.HugePage - 1) &^ (guests.HugePage - 1)
+}
+
+// maxRounds keeps the plan small; it is a TiB with the smallest GPU.
+const maxRounds = 1 << 15
+
+// place is where an end is in the description: the numbers of a guest and of its NIC and GPU.
+type place struct{ guest, nic, gpu int }
+
+// ofGPU is the GPU alone.
+func (p place) ofGPU() place { return place{guest: p.guest, gpu: p.gpu} }
+
+// plan says what goes from where to where, and how. The description is complete.
+func (r *runner) plan() error {
+	var trees [2]*tree
+	for i := range trees {
+		t, nics, gpus := r.desc.Tree(i)
+		trees[i] = &tree{t, nics, gpus}
+	}
+	used := make(map[place]int) // of GPUs
+	for rail := range r.opt.rails() {
+		for _, way := range r.ways {
+			r.add(rail, way, trees, used)
+		}
+	}
+	for i := 0; i < len(r.streams); i += len(r.ways) {
+		rail := r.streams[i : i+len(r.ways)]
+		room := [2]uint64{math.MaxUint64, math.MaxUint64} // of sender and receiver
+		for _, s := range rail {
+			if err := s.share(&r.desc, used, &room); err != nil {
+				return r.ofRail(s, err)
+			}
+		}
+		for j, s := range rail {
+			var err error
+			if s.plan, err = s.opt.cut(room[0], room[1]); err != nil {
+				return r.ofRail(s, err)
+			}
+			s.port = basePort + uint16(4*1000*j)
+		}
+	}
+	return nil
+}
+
+// ofRail is an error in the plan of a stream, which names the rail if there are several or a lab file names them.
+func (r *runner) ofRail(s *stream, err error) error {
+	if r.opt.Lab == nil {
+		return err
+	}
+	return fmt.Errorf("rail %d: %w", s.is.Rail, err)
+}
+
+// tree is that of a guest, in which its NICs and GPUs have names.
+type tree struct {
+	*pcie.Tree
+	nics, gpus []string
+}
+
+// add adds one direction of a rail. Either end takes the GPU that is nearest to its NIC, and of several as near the one
+// that the fewest have taken.
+func (r *runner) add(rail int, way [2]int, trees [2]*tree, used map[place]int) {
+	s := &stream{opt: *r.opt, is: Rail{Rail: rail}}
+	s.opt.P2P = true
+	if r.opt.Rails > 0 {
+		s.opt.Seed ^= uint64(len(r.streams)+1) << 32
+	}
+	worst := pcie.Same
+	for i, guest := range way {
+		g, t := &r.desc.Guests[guest], trees[guest]
+		n := &g.NICs[rail]
+		at := place{guest: guest, nic: rail, gpu: -1}
+		var path pcie.Path
+		for j := range g.GPUs {
+			if !n.Reaches(j) {
+				continue
+			}
+			other := place{guest: guest, nic: rail, gpu: j}
+			to := t.Path(t.nics[rail], t.gpus[j])
+			if at.gpu < 0 || cmp.Or(cmp.Compare(to.Distance, path.Distance),
+				cmp.Compare(used[other.ofGPU()], used[at.ofGPU()])) < 0 {
+				at, path = other, to
+			}
+		}
+		if worst = max(worst, path.Distance); !r.opt.away(guest) { // a host judges its own side
+			s.opt.P2P = s.opt.P2P && path.P2P() && !r.desc.NoP2P
+		}
+		s.ends[i] = &end{Node: guests.Node{Name: n.Name}, opt: &s.opt, base: uint64(used[at.ofGPU()]),
+			addrs: [2]netip.Prefix{n.Addr4, n.Addr6}}
+		used[at.ofGPU()]++
+		s.at[i] = at
+	}
+	name := func(i int) string { return r.desc.Guests[way[i]].Name + "." + trees[way[i]].gpus[s.at[i].gpu] }
+	s.is.From, s.is.FromGPU = s.ends[0].Name, name(0)
+	s.is.To, s.is.ToGPU = s.ends[1].Name, name(1)
+	s.is.Path, s.is.P2P = worst.String(), s.opt.P2P
+	r.streams = append(r.streams, s)
+}
+
+// share divides the memory of each GPU equally among the ends that use it, sets where in it each part begins (base was
+// the end's number among them), and lowers room to the parts of sender and receiver. Of a node's memory each end takes
+// what the kernel gives it.
+func (s *stream) share(d *lab.Description, used map[place]int, room *[2]uint64) error {
+	for i, e := range s.ends {
+		at := s.at[i]
+		g, n := &d.Guests[at.guest], uint64(used[at.ofGPU()])
+		model := g.ModelOf(&g.NICs[at.nic])
+		memory := g.GPUs[at.gpu].Memory
+		part := guests.Usable(model, memory) / n &^ (guests.HugePage - 1)
+		if part < leastRoom {
+			return s.tooSmall(i, model, memory, n)
+		}
+		if e.base *= part; model.Node {
+			e.base = 0
+		}
+		room[i] = min(room[i], part)
+	}
+	return nil
+}
+
+// tooSmall is the error for the GPU of end i, of which n streams need a part.
+func (s *stream) tooSmall(i int, model lab.Model, memory, n uint64) error {
+	least, power := n*leastRoom, s.opt.Lab == nil || !model.Node // a power of two
+	for guests.Usable(model, least)/n&^(guests.HugePage-1) < leastRoom || power && least&(least-1) != 0 {
+		least += guests.HugePage
+	}
+	if s.opt.Lab == nil {
+		return fmt.Errorf("--gpu-memory %s is too small: %d MiB at least", lab.FormatBytes(memory), least>>20)
+	}
+	transfers := "a transfer"
+	if n > 1 {
+		transfers = fmt.Sprint(n, " transfers")
+	}
+	return fmt.Errorf("%s has %s of memory, too small for %s at a NIC of model %s: %s at least",
+		[]string{s.is.FromGPU, s.is.ToGPU}[i], lab.FormatBytes(memory), transfers, model.Name, lab.FormatBytes(least))
+}
