@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,13 +13,10 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
-	"vnic.dev/vnic/cmd/vnic/internal/pcap"
-	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/assets/toolimage"
 	"vnic.dev/vnic/internal/machine/qemu"
-	"vnic.dev/vnic/internal/wire/uplink"
 )
 
 // exitStatus is the status of a program that ran in a guest: the command's own, and nothing to complain of.
@@ -29,13 +27,9 @@ func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)
 func bootCommand() *cobra.Command {
 	var (
 		verbose bool
-		sandbox = broker.On
 		labName string
 		account string
-		dump    pcap.Options
-		pg      pageOptions
-		show    = stat.Options{Command: "boot"}
-		ups     []uplink.Config
+		l       = newLive("boot")
 		o       = boot.Options{Memory: 512 << 20, GPUMemory: 256 << 20}
 	)
 	c := &cobra.Command{
@@ -78,34 +72,31 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
   vnic boot --copy data:/data -- ls -l /data  with files
   vnic boot --guests 2 --end first-failure --timeout 10m -- ./test   for CI`,
 		Args: programArgs,
-		RunE: func(c *cobra.Command, args []string) (err error) {
+		RunE: func(c *cobra.Command, args []string) error {
 			o.Command = args
 			if o.End == "" {
 				o.End = "''" // no value either
 			}
 			if labName != "" {
-				l, err := loadLab(c, labName, withRAM, "nic", "guests", "cpus", "memory", "gpu-memory", "mtu", "max-mtu", "xdp",
-					"rsc-usecs", "seed", "uplink")
+				file, err := loadLab(c, labName, withRAM, "nic", "guests", "cpus", "memory", "gpu-memory", "mtu", "max-mtu",
+					"xdp", "rsc-usecs", "seed", "uplink")
 				if err != nil {
 					return err
 				}
-				setGPUDriver(l, o.GPUDriver)
-				setIOMMU(l, o.IOMMU)
-				ups = l.UplinksOf("")
-				if err := gatewayOnce(c, l); err != nil {
+				setGPUDriver(file, o.GPUDriver)
+				setIOMMU(file, o.IOMMU)
+				l.uplinks = file.UplinksOf("")
+				if err := gatewayOnce(c, file); err != nil {
 					return err
 				}
-				if err := o.Take(l); err != nil {
+				if err := o.Take(file); err != nil {
 					return misuse(c, err)
 				}
 			}
-			if err := broker.CheckMode(sandbox); err != nil {
-				return misuse(c, err)
-			}
-			if dump.File == "-" {
+			if l.dump.File == "-" {
 				return usagef(c, "--pcap -: stdout is the program's: name a file")
 			}
-			if err := errors.Join(o.Check(), dump.Check(false), show.Check(), pg.check(), checkFlows(o.Flows)); err != nil {
+			if err := errors.Join(l.check(), o.Check(), l.dump.Check(false), checkFlows(o.Flows)); err != nil {
 				return misuse(c, err)
 			}
 			ui := newUI(c.ErrOrStderr(), false)
@@ -113,50 +104,28 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 			defer ui.done()
 			o.Log = logTo(ui, slog.LevelError, verbose)
 			o.Fetch.Log, o.Fetch.Progress = o.Log, ui.fetch
-			o.Note, o.Stage = ui.note, ui.doingNow
+			o.Note, o.Doing = ui.note, ui.doingNow
 			o.Stdin, o.Stdout, o.Stderr = os.Stdin, c.OutOrStdout(), c.ErrOrStderr()
 			if o.Lab != nil {
 				seedLab(o.Lab, ui.note)
 			} else {
 				seeded(c.Flags(), &o.Impair, ui.note)
 			}
-			if o.Broker, o.Confine, err = confined(o.BrokerConfig, sandbox, c.Flags().Changed("sandbox"), ui.note,
-				broker.Terminal); err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, o.Broker.Close()) }()
-			showSandbox(&show, o.Broker)
-			file, err := newDraft("json", account, o.Broker)
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, file.close()) }()
-			look, err := observe(show, dump, o.Log, ui.note)
-			if err != nil {
-				return err
-			}
-			defer look.close()
-			shown, err := pg.show(look.counters, o.Broker, o.Log, ui.note)
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, shown.close()) }()
-			o.Services = append(uplinks(ups, o.Broker), look.services...)
-			ctx, cancel := o.Broker.Guard(c.Context())
-			defer cancel()
-			var accel qemu.Accel
-			o.Booted = func(a qemu.Accel) { accel = a }
-			status, err := boot.Do(ctx, o)
-			err = unlessLost(ctx, err)
-			if r := look.capture.Report(); r != nil && (r.Missed > 0 || verbose) {
-				ui.note("%v", r)
-			}
-			noteRefused(o.Broker, ui.note)
-			err = errors.Join(err, tellFlows(c.ErrOrStderr(), look.counters.Last(), accel, file))
-			if err == nil && status != 0 {
-				return exitStatus(status)
-			}
-			return ofProgram(c, err)
+			file := l.file("json", account)
+			l.more = broker.Terminal
+			return l.run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {
+				var accel qemu.Accel
+				o.Booted = func(a qemu.Accel) { accel = a }
+				status, err := boot.Do(ctx, o)
+				if r := l.capture.Report(); r != nil && (r.Missed > 0 || verbose) {
+					ui.note("%v", r)
+				}
+				err = errors.Join(err, tellFlows(c.ErrOrStderr(), l.counters.Last(), accel, file))
+				if err == nil && status != 0 {
+					return exitStatus(status)
+				}
+				return ofProgram(c, err)
+			})
 		},
 	}
 	f := c.Flags()
@@ -185,10 +154,10 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	f.StringArrayVar(&o.Forwards, "forward", nil, "[tcp:|udp:]HOSTPORT:[guestN:]GUESTPORT, from 127.0.0.1 here to a guest")
 	gatewayFlags(f, &o.GatewayFlags, boot.HostPorts)
 	f.BoolVar(&o.NoGateway, "no-gateway", false, "nothing on the switch but the guests: as --gateway off")
-	uplinkFlag(f, &ups)
+	uplinkFlag(f, &l.uplinks)
 	allowMACFlag(f, &o.AllowMAC, "only the NIC's own")
 	stormFlag(f, &o.Storm)
-	sandboxFlag(f, &sandbox)
+	sandboxFlag(f, &l.sandbox)
 	f.StringVar(&o.End, "end", boot.EndAll, "of several guests: "+boot.EndAll+", when all programs have ended; or "+
 		boot.EndFirstFailure+", when one has failed: its status is vnic's")
 	machineFlags(f, &o.Accel)
@@ -196,9 +165,9 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	f.StringVar(&o.Append, "append", "", "words for the kernel's command line")
 	f.StringArrayVar(&o.QEMUArgs, "qemu-arg", nil, "an argument for QEMU; once for each")
 	f.IntVar(&o.GDB, "gdb", 0, "port at 127.0.0.1 for gdb, the second guest's is the next (--qemu-arg -S waits for it)")
-	dump.Flags(f)
-	metricsFlag(f, &show)
-	pg.flags(f)
+	l.dump.Flags(f)
+	metricsFlag(f, &l.show)
+	l.page.flags(f)
 	f.StringVar(&o.LogDir, "log-dir", "", "directory for the guests' consoles, with their kernels' logs: "+
 		"console-guest0.log, ... (--append loglevel=4: its errors alone, which is sooner)")
 	sourceFlags(f, &o.Fetch)

@@ -10,28 +10,24 @@ import (
 
 // draft is a file that a flag names and that gets its name when it is whole. A nil draft is none.
 type draft struct {
-	flag string
-	*outfile.Draft
+	flag, name     string
+	*outfile.Draft // nil: not open
 }
 
-// newDraft makes it while this process may make files; b, if there is one, gives it its name later. Without an error
+// open makes the file while this process may make files; b, if there is one, gives it its name later. Without an error
 // the caller closes it.
-func newDraft(flag, file string, b *broker.Client) (*draft, error) {
-	if file == "" {
-		return nil, nil
-	}
-	d, err := outfile.NewDraft(file)
+func (d *draft) open(b *broker.Client) error {
+	f, err := outfile.NewDraft(d.name)
 	if err != nil {
-		return nil, fmt.Errorf("--%s %w", flag, err)
+		return fmt.Errorf("--%s %w", d.flag, err)
 	}
 	if b != nil {
-		rename, remove, err := b.Draft(d.File(), d.Temp, d.Name)
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("--%s %w", flag, err), d.Discard())
+		if f.Rename, f.Remove, err = b.Draft(f.File(), f.Temp, f.Name); err != nil {
+			return errors.Join(fmt.Errorf("--%s %w", d.flag, err), f.Discard())
 		}
-		d.Rename, d.Remove = rename, remove
 	}
-	return &draft{flag, d}, nil
+	d.Draft = f
+	return nil
 }
 
 // commit writes the file.

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 
 	"github.com/spf13/pflag"
 
-	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/page"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
 )
@@ -32,24 +30,21 @@ type pages struct {
 	report   *draft
 }
 
-// show begins to record and to serve, while this process may listen and make files. Without an error the caller closes
-// it, before counters and b.
-func (o *pageOptions) show(counters *stat.Server, b *broker.Client, log *slog.Logger,
+// show begins to record and to serve, while this process may listen. Without an error the caller closes it, before
+// counters and the report.
+func (o *pageOptions) show(counters *stat.Server, report *draft, log *slog.Logger,
 	note func(format string, args ...any)) (*pages, error) {
 	if o.addr == "" && o.report == "" {
 		return nil, nil
 	}
-	file, err := newDraft("report", o.report, b)
-	if err != nil {
-		return nil, err
-	}
-	p := &pages{recorder: page.Record(counters.Page), report: file}
+	p := &pages{recorder: page.Record(counters.Page), report: report}
 	if o.addr == "" {
 		return p, nil
 	}
+	var err error
 	if p.server, err = page.Serve(o.addr, p.recorder, log); err != nil {
 		p.recorder.Close()
-		return nil, errors.Join(err, file.close())
+		return nil, err
 	}
 	note("page at %s", p.server.URL())
 	return p, nil
@@ -65,11 +60,11 @@ func (p *pages) close() error {
 		p.server.Close()
 	}
 	if p.report == nil || !p.recorder.Seen() {
-		return p.report.close()
+		return nil
 	}
 	b, err := p.recorder.Report()
 	if err != nil {
-		return errors.Join(fmt.Errorf("--report %s: %w", p.report.Name, err), p.report.close())
+		return fmt.Errorf("--report %s: %w", p.report.name, err)
 	}
-	return errors.Join(p.report.commit(b), p.report.close())
+	return p.report.commit(b)
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/plot"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
 )
@@ -31,20 +30,13 @@ func checkPlot(c *cobra.Command, file string) error {
 	return nil
 }
 
-// newPicture makes the file's draft while this process may make files; b, if there is one, gives it its name later.
-// Without an error the caller closes it.
-func newPicture(file, lab string, b *broker.Client) (p *picture, err error) {
+// newPicture is the picture in a file, whose draft l makes; "": there is none.
+func newPicture(l *live, file, lab string) *picture {
 	if file == "" {
-		return nil, nil
+		return nil
 	}
-	p = &picture{recorder: &run.Recorder{Name: lab}}
-	if p.format, err = plot.Format(file); err != nil {
-		return nil, fmt.Errorf("--plot %w", err)
-	}
-	if p.draft, err = newDraft("plot", file, b); err != nil {
-		return nil, err
-	}
-	return p, nil
+	format, _ := plot.Format(file) // checkPlot has
+	return &picture{recorder: &run.Recorder{Name: lab}, format: format, draft: l.file("plot", file)}
 }
 
 // labTitle is a lab's name in the title: of a file, without directory and extension.
@@ -73,12 +65,4 @@ func (p *picture) write(rep *run.Report) error {
 		return fmt.Errorf("--plot %w", err)
 	}
 	return p.draft.commit(b.Bytes())
-}
-
-// close leaves nothing of a picture that has not been written.
-func (p *picture) close() error {
-	if p == nil {
-		return nil
-	}
-	return p.draft.close()
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -8,32 +9,24 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime/pprof"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
-	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
-	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/nic/sabotage"
-	"vnic.dev/vnic/internal/wire/uplink"
 )
 
 func runCommand() *cobra.Command {
 	var (
 		mode, p2p               = "both", "on"
 		guests                  = []string{"qemu"}
-		ups                     []uplink.Config
 		asJSON, verbose, schema bool
 		profile, labName, plot  string
-		sandbox                 = broker.On
-		dump                    pcap.Options
-		pg                      pageOptions
-		show                    = stat.Options{Command: "run"}
+		l                       = newLive("run")
 		o                       = run.Defaults()
 	)
 	c := &cobra.Command{
@@ -56,7 +49,7 @@ Memory TCP.`,
   vnic run --plot run.svg           a picture: rates over time; with --lab, loads of links
   vnic run --json                   one JSON object on stdout`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) (err error) {
+		RunE: func(c *cobra.Command, _ []string) error {
 			if schema {
 				_, err := fmt.Fprint(c.OutOrStdout(), run.Schema)
 				return err
@@ -67,9 +60,6 @@ Memory TCP.`,
 			if o.Sabotage == "list" {
 				_, err := fmt.Fprint(c.OutOrStdout(), sabotage.Table())
 				return err
-			}
-			if err := broker.CheckMode(sandbox); err != nil {
-				return misuse(c, err)
 			}
 			if !c.Flags().Changed("seed") {
 				o.Seed = uint64(rand.Uint32())
@@ -86,82 +76,54 @@ Memory TCP.`,
 			if err := driverNeedsKernel(c, o.GPUDriver, o.InProc); err != nil {
 				return err
 			}
-			o.Uplinks = ups
+			o.Uplinks = l.uplinks
 			if labName != "" {
 				if err := takeLab(c, &o, labName); err != nil {
 					return err
 				}
 			}
-			if err := errors.Join(o.Check(), show.Check(), pg.check(), checkPlot(c, plot)); err != nil {
+			if err := errors.Join(l.check(), o.Check(), checkPlot(c, plot)); err != nil {
 				return misuse(c, err)
 			}
-			out, err := results(c, &dump, asJSON)
+			out, err := results(c, &l.dump, asJSON)
 			if err != nil {
 				return err
 			}
 			ui := newUI(c.ErrOrStderr(), asJSON && !verbose)
+			defer ui.done()
 			o.Log = logTo(ui, slog.LevelError, verbose)
 			o.Fetch.Log, o.Fetch.Progress = o.Log, ui.fetch
 			o.Stage, o.Progress, o.Note = ui.stage, ui.progress, ui.note
-			asked := c.Flags().Changed("sandbox")
-			if profile != "" && !asked {
-				sandbox = broker.Off // the profiler makes timers for new threads
+			if profile != "" && !c.Flags().Changed("sandbox") {
+				l.sandbox = broker.Off // the profiler makes timers for new threads
 			}
-			more := broker.Terminal
-			if o.InProc {
-				more = slices.Concat(more, broker.InProcess)
-			}
-			if o.Broker, o.Confine, err = confined(o.BrokerConfig, sandbox, asked, ui.note, more); err != nil {
-				ui.done()
-				return err
-			}
-			defer func() { err = errors.Join(err, o.Broker.Close()) }()
-			showSandbox(&show, o.Broker)
-			drawn, err := newPicture(plot, labTitle(labName), o.Broker)
-			if err != nil {
-				ui.done()
-				return err
-			}
-			defer func() { err = errors.Join(err, drawn.close()) }()
+			l.more = callsOf(o.InProc)
+			drawn := newPicture(&l, plot, labTitle(labName))
 			drawn.record(&o)
-			look, err := observe(show, dump, o.Log, ui.note)
-			if err != nil {
-				ui.done()
-				return err
-			}
-			defer look.close()
-			shown, err := pg.show(look.counters, o.Broker, o.Log, ui.note)
-			if err != nil {
-				ui.done()
-				return err
-			}
-			defer func() { err = errors.Join(err, shown.close()) }()
-			o.Services = look.services
+			l.uplinks = nil
 			if o.Half == "" {
-				o.Services = append(uplinks(o.Uplinks, o.Broker), o.Services...)
-			} else if o.Broker != nil {
-				o.Keeper = o.Broker.Keep
+				l.uplinks = o.Uplinks
 			}
-			stop, err := startProfile(profile)
-			if err != nil {
+			return l.run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {
+				if o.Half != "" && o.Broker != nil {
+					o.Keeper = o.Broker.Keep
+				}
+				stop, err := startProfile(profile)
+				if err != nil {
+					return err
+				}
+				rep, err := run.Do(ctx, o)
+				stop()
 				ui.done()
-				return err
-			}
-			ctx, cancel := o.Broker.Guard(c.Context())
-			defer cancel()
-			rep, err := run.Do(ctx, o)
-			err = unlessLost(ctx, err)
-			stop()
-			noteRefused(o.Broker, ui.note)
-			ui.done()
-			if rep != nil {
-				rep.Pcap = look.capture.Report()
+				if rep == nil {
+					return err
+				}
+				rep.Pcap = l.capture.Report()
 				if perr := printReport(out, rep, asJSON); perr != nil {
 					return errors.Join(err, perr)
 				}
-				err = errors.Join(err, drawn.write(rep))
-			}
-			return err
+				return errors.Join(err, drawn.write(rep))
+			})
 		},
 	}
 	f := c.Flags()
@@ -175,7 +137,7 @@ Memory TCP.`,
 		"socket; and with --lab the name of one of its guests: that alone runs here, and the other one on another host "+
 		"(docs/uplinks.md), as --guest a or --guest a,inproc")
 	labFlag(f, &labName)
-	uplinkFlag(f, &ups)
+	uplinkFlag(f, &l.uplinks)
 	f.IntVar(&o.PeerSecs, "peer-wait", o.PeerSecs, "with a guest's name: seconds that the other host has to come")
 	f.IntVar(&o.Rails, "rails", 0,
 		"NICs of each guest, each with a GPU, that transfer at the same time (default with --lab: all)")
@@ -192,7 +154,7 @@ Memory TCP.`,
 	f.IntVar(&o.BindQueues, "bind-queues", o.BindQueues, "receive queues that are bound to GPU memory")
 	f.Uint64Var(&o.HoldTokens, "hold-tokens", 0,
 		"tokens that the receiver keeps until nothing comes any more (exhaustion test)")
-	sandboxFlag(f, &sandbox)
+	sandboxFlag(f, &l.sandbox)
 	f.StringVar(&p2p, "p2p", p2p, "on, or off: the NICs cannot reach the GPUs, payload goes through host memory")
 	f.BoolVar(&o.Audit, "audit", false, "scan each guest's RAM for 64-byte pieces of the payload")
 	f.StringVar(&o.Sabotage, "sabotage", "",
@@ -209,11 +171,11 @@ Memory TCP.`,
 	sourceFlags(f, &o.Fetch)
 	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
 	f.BoolVar(&o.Keep, "keep", false, "keep the guests' consoles and the NICs' counters, in ./vnic-run-SEED")
-	dump.Flags(f)
+	l.dump.Flags(f)
 	f.StringVar(&plot, "plot", "", "draw rates over time, and what links carried, to this file, .svg or .png")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object (schema: vnic run --json-schema)")
-	metricsFlag(f, &show)
-	pg.flags(f)
+	metricsFlag(f, &l.show)
+	l.page.flags(f)
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	f.StringVar(&o.Pause, "pause-at", "", "stop at a stage until interrupted (for tests): "+strings.Join(run.Stages, ", "))
 	f.IntVar(&o.StallSecs, "stall", o.StallSecs, "seconds without progress after which a transfer fails")

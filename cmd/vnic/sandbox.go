@@ -1,14 +1,12 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/pflag"
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
-	"vnic.dev/vnic/cmd/vnic/internal/stat"
 )
 
 // sandboxFlag is --sandbox, whose default is what mode is.
@@ -53,36 +51,10 @@ func confined(of func(mode string) (broker.Config, error), mode string, asked bo
 	}, nil
 }
 
-// unlessLost is err, or else says that the process outside of the sandbox has ended, and a context of
-// broker.Client.Guard for that.
-func unlessLost(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); errors.Is(cause, broker.ErrGone) {
-		return fmt.Errorf("sandbox: %w: start this vnic again, or give --sandbox off", cause)
+// callsOf are the system calls that a sandbox leaves a process whose guests are in it, or in QEMU.
+func callsOf(inProc bool) broker.Calls {
+	if inProc {
+		return slices.Concat(broker.Terminal, broker.InProcess)
 	}
-	return err
-}
-
-// showSandbox has a process's counters tell of its sandbox, and its broker remove their socket.
-func showSandbox(o *stat.Options, b *broker.Client) {
-	if b == nil {
-		return
-	}
-	o.Keep = b.Keep
-	o.Sandbox = func() *stat.Sandbox {
-		mode, refused := b.State()
-		if mode == "" {
-			return nil
-		}
-		return &stat.Sandbox{Mode: mode, Refused: refused}
-	}
-}
-
-// noteRefused says at the end whether something was refused.
-func noteRefused(b *broker.Client, note func(string, ...any)) {
-	if b == nil {
-		return
-	}
-	if n := b.Refused(); n > 0 {
-		note("sandbox: %d system calls that vnic is not known to need", n)
-	}
+	return broker.Terminal
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,16 +14,12 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
 	"vnic.dev/vnic/cmd/vnic/internal/image"
-	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/serve"
-	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/qemu"
-	"vnic.dev/vnic/internal/wire/uplink"
 )
 
 const capabilitiesFlag = "--print-capabilities"
@@ -52,12 +49,7 @@ func serveCommand() *cobra.Command {
 		asJSON, verbose bool
 		capabilities    bool
 		guestRAM        uint64
-		sandbox         = broker.On
-		accel           qemu.Accel
-		dump            pcap.Options
-		pg              pageOptions
-		show            = stat.Options{Command: "serve"}
-		ups             []uplink.Config
+		live            = newLive("serve")
 		o               = serve.Options{GPUMemory: 256 << 20}
 	)
 	c := &cobra.Command{
@@ -86,9 +78,6 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 			if capabilities {
 				return serve.PrintCapabilities(c.OutOrStdout())
 			}
-			if err := broker.CheckMode(sandbox); err != nil {
-				return misuse(c, err)
-			}
 			if labName != "" {
 				l, err := loadLab(c, labName, withoutRAM, "ports", "nic", "gpu-memory", "queues", "mtu", "max-mtu", "xdp",
 					"rsc-usecs", "seed", "p2p", "uplink")
@@ -96,7 +85,7 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 					err = gatewayOnce(c, l)
 				}
 				if err == nil {
-					ups = l.UplinksOf("")
+					live.uplinks = l.UplinksOf("")
 					o.NIC.Model = ""
 					if err = o.Take(l, paths); err != nil {
 						err = misuse(c, err)
@@ -114,7 +103,7 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 			if o.NoP2P = p2p == "off"; !o.NoP2P && p2p != "on" {
 				return usagef(c, "--p2p %s: on or off", p2p)
 			}
-			if err := cmp.Or(errors.Join(o.Check(), show.Check(), pg.check(), checkFlows(o.Flows)),
+			if err := cmp.Or(errors.Join(live.check(), o.Check(), checkFlows(o.Flows)),
 				serve.CheckInherited(o.FDs)); err != nil {
 				return misuse(c, err)
 			}
@@ -129,23 +118,23 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 			if err != nil {
 				return err
 			}
-			out, err := results(c, &dump, asJSON)
+			out, err := results(c, &live.dump, asJSON)
 			if err != nil {
 				return err
 			}
 			stderr := &lines{w: c.ErrOrStderr()}
 			o.Log = logTo(stderr, slog.LevelWarn, verbose)
 			note := func(format string, args ...any) { fmt.Fprintln(stderr, plainly(format, args...)) }
-			o.Accel = accel
+			o.Note = note
 			if boots != nil {
-				o.Boot = boots.Args(accel == qemu.AccelKVM)
+				o.Boot = boots.Args(o.Accel == qemu.AccelKVM)
 				by := "TCG; with KVM: -accel kvm -cpu host"
-				if accel == qemu.AccelKVM {
+				if o.Accel == qemu.AccelKVM {
 					by = "KVM"
 				}
 				note("QEMU is to boot %s (--image none: nothing), by %s", filepath.Dir(boots.Kernel), by)
 			}
-			o.Note = func(port, format string, args ...any) {
+			o.Event = func(port, format string, args ...any) {
 				note(timeOfDay()+" "+port+": "+format, args...)
 			}
 			o.Ready = func(r *serve.Report) error {
@@ -159,34 +148,16 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 			} else {
 				seeded(c.Flags(), &o.Impair, note)
 			}
-			asked := c.Flags().Changed("sandbox")
-			for _, fd := range o.FDs { // the other process is not to have them
+			for _, fd := range o.FDs { // the other process shall not have them
 				unix.CloseOnExec(fd)
 			}
-			if o.Broker, o.Confine, err = confined(o.BrokerConfig, sandbox, asked, note, nil); err != nil {
+			return live.run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {
+				err := serve.Do(ctx, o)
+				if r := live.capture.Report(); r != nil {
+					note("%v", r)
+				}
 				return err
-			}
-			defer func() { err = errors.Join(err, o.Broker.Close()) }()
-			showSandbox(&show, o.Broker)
-			look, err := observe(show, dump, o.Log, note)
-			if err != nil {
-				return err
-			}
-			defer look.close()
-			shown, err := pg.show(look.counters, o.Broker, o.Log, note)
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, shown.close()) }()
-			o.Services = append(uplinks(ups, o.Broker), look.services...)
-			ctx, cancel := o.Broker.Guard(c.Context())
-			defer cancel()
-			err = unlessLost(ctx, serve.Do(ctx, o))
-			if r := look.capture.Report(); r != nil {
-				note("%v", r)
-			}
-			noteRefused(o.Broker, note)
-			return err
+			})
 		},
 	}
 	f := c.Flags()
@@ -232,15 +203,15 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 		"nothing on the switch but the NICs: no DHCP, no DNS, no way to this machine's network; as --gateway off")
 	f.StringArrayVar(&o.Forwards, "forward", nil,
 		"lead a port of this machine's loopback to a guest: [tcp:|udp:]HOSTPORT:[portN:]GUESTPORT, with --lab [guestN:]")
-	uplinkFlag(f, &ups)
+	uplinkFlag(f, &live.uplinks)
 	allowMACFlag(f, &o.AllowMAC, "only that of the first frame after QEMU connects")
 	stormFlag(f, &o.Storm)
-	accelerated(f, &accel)
-	sandboxFlag(f, &sandbox)
-	dump.Flags(f)
+	accelerated(f, &o.Accel)
+	sandboxFlag(f, &live.sandbox)
+	live.dump.Flags(f)
 	f.BoolVar(&asJSON, "json", false, "print one JSON object")
-	metricsFlag(f, &show)
-	pg.flags(f)
+	metricsFlag(f, &live.show)
+	live.page.flags(f)
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	return c
 }

@@ -10,10 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
-	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/machine/assets"
 )
@@ -27,14 +25,12 @@ type use struct {
 	mode, how, lab  string
 	unused          []string // of the lab file
 	asJSON, verbose bool
-	sandbox         string
-	dump            pcap.Options
-	show            stat.Options
+	live            live
 }
 
 // newUse makes a use; how guests run unless a flag says otherwise. Without modes there is no flag for them.
 func newUse(command string, o *guests.Options, modes *[]string, seed *uint64) *use {
-	u := &use{opt: o, modes: modes, seed: seed, how: "qemu", sandbox: broker.On, show: stat.Options{Command: command}}
+	u := &use{opt: o, modes: modes, seed: seed, how: "qemu", live: newLive(command)}
 	if modes != nil {
 		u.mode = strings.Join(*modes, ",")
 	}
@@ -61,18 +57,18 @@ func (u *use) flags(c *cobra.Command) {
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each GPU, a power of two")
 	gpuDriverFlag(f, &o.Driver, &o.Fetch)
 	machineFlags(f, &o.Accel)
-	sandboxFlag(f, &u.sandbox)
+	sandboxFlag(f, &u.live.sandbox)
 	sourceFlags(f, &o.Fetch)
 	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
-	u.dump.Flags(f)
+	u.live.dump.Flags(f)
 	f.BoolVar(&u.asJSON, "json", false, "print one JSON object")
-	metricsFlag(f, &u.show)
+	metricsFlag(f, &u.live.show)
 	f.BoolVarP(&u.verbose, "verbose", "v", false, "log what happens")
 }
 
 // complete reads the flags that are not options as they stand.
 func (u *use) complete(c *cobra.Command) error {
-	if err := broker.CheckMode(u.sandbox); err != nil {
+	if err := u.live.check(); err != nil {
 		return misuse(c, err)
 	}
 	if !c.Flags().Changed("seed") {
@@ -137,10 +133,7 @@ func runUse[R any, P interface {
 	*R
 	report
 }](u *use, c *cobra.Command, do func(ctx context.Context, ui *ui) (P, error)) (err error) {
-	if err := u.show.Check(); err != nil {
-		return misuse(c, err)
-	}
-	out, err := results(c, &u.dump, u.asJSON)
+	out, err := results(c, &u.live.dump, u.asJSON)
 	if err != nil {
 		return err
 	}
@@ -153,34 +146,17 @@ func runUse[R any, P interface {
 	if len(u.unused) > 0 {
 		ui.note("--lab %s: this command does nothing with its %s", u.lab, strings.Join(u.unused, ", "))
 	}
-	more := broker.Terminal
-	if o.InProc {
-		more = append(append(broker.Calls{}, more...), broker.InProcess...)
-	}
-	o.Broker, o.Confine, err = confined(o.BrokerConfig, u.sandbox, c.Flags().Changed("sandbox"), ui.note, more)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, o.Broker.Close()) }()
-	showSandbox(&u.show, o.Broker)
-	look, err := observe(u.show, u.dump, o.Log, ui.note)
-	if err != nil {
-		return err
-	}
-	defer look.close()
-	o.Services = append(o.Services, look.services...)
-	ctx, cancel := o.Broker.Guard(c.Context())
-	defer cancel()
-	rep, err := do(ctx, ui)
-	err = unlessLost(ctx, err)
-	noteRefused(o.Broker, ui.note)
-	ui.clearLine()
-	if rep == nil {
-		return err
-	}
-	rep.SetCapture(look.capture.Report())
-	if u.asJSON {
-		return errors.Join(err, printJSON(out, rep))
-	}
-	return errors.Join(err, printText(out, rep.Table))
+	u.live.more = callsOf(o.InProc)
+	return u.live.run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {
+		rep, err := do(ctx, ui)
+		ui.clearLine()
+		if rep == nil {
+			return err
+		}
+		rep.SetCapture(u.live.capture.Report())
+		if u.asJSON {
+			return errors.Join(err, printJSON(out, rep))
+		}
+		return errors.Join(err, printText(out, rep.Table))
+	})
 }

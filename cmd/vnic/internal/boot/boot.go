@@ -68,13 +68,7 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 		}
 	}()
 	l.takeTerminal(leave)
-	show := o.Stage
-	o.Stage = func(what string) {
-		l.alive.Stage(what)
-		if show != nil {
-			show(what)
-		}
-	}
+	o.Alive = &l.alive
 	o.Fetch.Progress = l.alive.Fetching(o.Fetch.Progress)
 	if err := l.fetchTools(ctx); err != nil {
 		return 0, err
@@ -114,8 +108,9 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 func (o *Options) refused(port, text string) { o.Note("%s: %s", port, text) }
 
 func (o *Options) stage(what string) {
-	if o.Stage != nil {
-		o.Stage(what)
+	o.Alive.Stage(what)
+	if o.Doing != nil {
+		o.Doing(what)
 	}
 }
 

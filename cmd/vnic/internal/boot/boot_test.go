@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/internal/gpusocket"
 	_ "vnic.dev/vnic/internal/guestbin" // tests' guests run the program that make has built
@@ -27,8 +28,7 @@ import (
 
 func good() Options {
 	return Options{NIC: lab.Virtio, Guests: 1, CPUs: 1, Memory: 512 << 20, GPUMemory: 64 << 20, MTU: 1500,
-		Command: []string{"x"},
-		Note:    func(string, ...any) {}}
+		Command: []string{"x"}, Common: guests.Common{Note: func(string, ...any) {}}}
 }
 
 func TestBadOptionsAreRefusedByName(t *testing.T) {

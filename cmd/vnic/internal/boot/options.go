@@ -4,25 +4,24 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/cmd/vnic/internal/limit"
 	"vnic.dev/vnic/internal/guestnet"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
-	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/assets/toolimage"
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 
 // Options are the flags of `vnic boot`.
 type Options struct {
+	guests.Common
 	// Lab, if it is not nil, says what guests there are, and Take has what it says in the options up to Impair.
 	Lab *labfile.Lab
 
@@ -57,19 +56,8 @@ type Options struct {
 	End     string        // EndAll or EndFirstFailure; "": EndAll
 	Timeout time.Duration // after which all is ended, with a *limit.Error; 0: never
 
-	Services []lab.Service // what else is to see the lab: a capture
-
-	// Confine takes rights from this process when all guests are there, and none has been let in; Broker
-	// then does for it what it may not any more. Both or neither may be nil.
-	Confine func() error
-	Broker  *broker.Client
-
-	Accel          qemu.Accel             // how QEMU runs guests
 	Booted         func(accel qemu.Accel) // told when all guests have booted, and how they run; may be nil
-	Fetch          assets.Options
-	Log            *slog.Logger
-	Note           func(format string, args ...any)
-	Stage          func(what string) // "" = nothing more to be shown: the guests' programs have the terminal
+	Doing          func(what string)      // "" = nothing more to be shown: the guests' programs have the terminal
 	Stdin          *os.File
 	Stdout, Stderr io.Writer
 

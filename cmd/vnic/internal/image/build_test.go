@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/newc"
@@ -37,9 +38,9 @@ func options(t *testing.T) BuildOptions {
 	}
 	return BuildOptions{Dir: filepath.Join(dir, "out"), Guest: boot.Options{NIC: lab.Virtio, Guests: 1, CPUs: 1,
 		MTU: 1500, Memory: 512 << 20, Copies: []string{put("data", 0o644, []byte("some data")) + ":/data"},
-		Command: []string{"/bin/cat", "/data"}, Env: []string{"A=b"}, Append: "more", Log: slog.New(slog.DiscardHandler),
-		Note:  func(string, ...any) {},
-		Fetch: assets.Options{CacheDir: filepath.Join(dir, "cache"), Offline: true, Kernel: put("bzImage", 0o644, kernel)}}}
+		Command: []string{"/bin/cat", "/data"}, Env: []string{"A=b"}, Append: "more",
+		Common: guests.Common{Log: slog.New(slog.DiscardHandler), Note: func(string, ...any) {},
+			Fetch: assets.Options{CacheDir: filepath.Join(dir, "cache"), Offline: true, Kernel: put("bzImage", 0o644, kernel)}}}}
 }
 
 // files gives what the archives of an initrd have; later ones count, as for the kernel.

@@ -29,7 +29,7 @@ func (o *Options) shareGPUs(ctx context.Context, l *lab.Lab) (*gpuSockets, error
 	if !o.sharesGPUs() {
 		return s, nil
 	}
-	s.server.Note = func(format string, args ...any) { o.Note("GPU", format, args...) }
+	s.server.Note = func(format string, args ...any) { o.Event("GPU", format, args...) }
 	for i, path := range o.Paths {
 		if err := s.share(ctx, o, path+gpufd.Suffix, l.Port(i).GPU()); err != nil {
 			return s, err

@@ -3,7 +3,6 @@ package serve
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -16,14 +15,16 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
-	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
 // Options are the flags of `vnic serve`.
 type Options struct {
+	guests.Common // Accel is that of QEMUs that users start, as far as it is known
+
 	// Lab, if it is not nil, has the guests in place of NIC, GPUMemory, Impair and NoP2P; Paths are its NICs', in their
 	// order (Take).
 	Lab *labfile.Lab
@@ -37,26 +38,17 @@ type Options struct {
 	Client    bool           // QEMU listens at Paths
 	Group     string         // who may connect at Paths besides our user and root; "": nobody
 	AllowMAC  lab.AllowedMACs
-	Flows     int        // lab.Options'
-	Storm     uint       // the same
-	Memory    uint64     // lab.Options.FrontendMemory
-	Boot      []string   // arguments with which the QEMUs boot something; nil: users have something
-	Accel     qemu.Accel // theirs, as far as it is known
-	Poll      int        // threads that poll the NICs' rings; 0: none
-	Hot       bool       // they never sleep
+	Flows     int      // lab.Options'
+	Storm     uint     // the same
+	Memory    uint64   // lab.Options.FrontendMemory
+	Boot      []string // arguments with which the QEMUs boot something; nil: users have something
+	Poll      int      // threads that poll the NICs' rings; 0: none
+	Hot       bool     // they never sleep
 
 	lab.GatewayFlags
 
-	Log      *slog.Logger
-	Services []lab.Service // behind the gateway
-
 	Ready func(*Report) error                    // all sockets are there, and QEMU may come
-	Note  func(port, format string, args ...any) // what happens at a port
-
-	// Broker, if there is one, does outside of the process what it may not do any more once
-	// Confine has been called: when all is there, and no QEMU has been let in.
-	Broker  *broker.Client
-	Confine func() error
+	Event func(port, format string, args ...any) // what happens at a port
 
 	silence, takeover time.Duration // tests
 }

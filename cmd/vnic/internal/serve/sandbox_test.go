@@ -153,7 +153,7 @@ func serveApart(what string) error {
 	out := json.NewEncoder(os.Stdout)
 	o := Options{Paths: a.Paths, Client: a.Client, NIC: lab.NIC{Model: a.NIC}, GPUMemory: a.GPUMemory, Group: a.Group,
 		GatewayFlags: a.Gateway, Poll: a.Poll, takeover: testkit.Patience,
-		Note: func(port, format string, args ...any) { fmt.Fprintf(os.Stderr, port+": "+format+"\n", args...) }}
+		Event: func(port, format string, args ...any) { fmt.Fprintf(os.Stderr, port+": "+format+"\n", args...) }}
 	o.Ready = func(r *Report) error {
 		err := errors.Join(wait(a.Threads), out.Encode(r))
 		if a.Probe {

@@ -15,7 +15,7 @@ import (
 )
 
 // text notes what happens at a port.
-func (o *Options) text(port, text string) { o.Note(port, "%s", text) }
+func (o *Options) text(port, text string) { o.Event(port, "%s", text) }
 
 // Do serves until ctx ends, which is a good end, or until no connection can come any more. Nothing
 // is left when it returns.
@@ -93,11 +93,11 @@ func Do(ctx context.Context, o Options) (err error) {
 	var wg sync.WaitGroup
 	if o.Lab != nil {
 		wg.Go(func() {
-			l.Play(ctx, o.Lab.Script, func(e lab.Event, err error) { o.Note("lab", "%s", e.Told(err)) })
+			l.Play(ctx, o.Lab.Script, func(e lab.Event, err error) { o.Event("lab", "%s", e.Told(err)) })
 		})
 	}
 	for i, s := range sources {
-		p := &port{Port: l.Port(i), src: s, note: q.note(o.Note), silence: cmp.Or(o.silence, limits.Connected.Here()),
+		p := &port{Port: l.Port(i), src: s, note: q.note(o.Event), silence: cmp.Or(o.silence, limits.Connected.Here()),
 			takeover: cmp.Or(o.takeover, limits.Takeover.Here()), outside: o.Broker, turn: make(chan struct{}, 1)}
 		wg.Go(func() { s.each(ctx, p.serve) })
 	}

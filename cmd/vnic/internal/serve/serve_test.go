@@ -43,7 +43,7 @@ func serve(t *testing.T, o Options) *served {
 	s := &served{t: t, notes: make(chan string, 100), stop: stop, done: make(chan error, 1)}
 	ready := make(chan *Report, 1)
 	o.Ready = func(r *Report) error { ready <- r; return nil }
-	o.Note = func(port, format string, args ...any) { s.notes <- port + ": " + fmt.Sprintf(format, args...) }
+	o.Event = func(port, format string, args ...any) { s.notes <- port + ": " + fmt.Sprintf(format, args...) }
 	if o.NIC.Model == "" {
 		o.NIC.Model = lab.Virtio
 	}

@@ -42,7 +42,7 @@ func (o *Options) open(ctx context.Context) (list []source, err error) {
 				return list, fmt.Errorf("socket %w", err)
 			}
 		}
-		l.note = func(format string, args ...any) { o.Note(p, format, args...) }
+		l.note = func(format string, args ...any) { o.Event(p, format, args...) }
 	}
 	for _, fd := range o.FDs {
 		s, err := inherit(fd)
