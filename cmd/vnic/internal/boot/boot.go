@@ -9,19 +9,17 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/cmd/vnic/internal/limit"
 	"vnic.dev/vnic/cmd/vnic/internal/terminal"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/internal/devmemtool"
 	"vnic.dev/vnic/internal/guesttools"
 	"vnic.dev/vnic/internal/lab"
-	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/qemu"
@@ -29,16 +27,15 @@ import (
 
 // runner is the guests and what they are in.
 type runner struct {
-	opt     *Options
-	program *program
-	uroot   *guestimages.Userland // in all guests; nil: none
-	images  *images
-	tools   *packages // nil: none
-	lab     *lab.Lab
-	guests  []*guest
-	logs    []*log       // with LogDir, one a guest
-	gate    *broker.Gate // that QEMUs wait at; nil: none
-	alive   limit.Guests // what the guests do
+	*guests.Session // nil: not yet open
+	opt             *Options
+	program         *program
+	uroot           *guestimages.Userland // in all guests; nil: none
+	images          *images
+	tools           *packages // nil: none
+	guests          []*guest
+	logs            []*log       // with LogDir, one a guest
+	alive           limit.Guests // what the guests do
 
 	terminal *terminal.Terminal // this process's
 }
@@ -83,29 +80,56 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 	if err := l.takeUserland(); err != nil {
 		return 0, err
 	}
-	if err := l.fetch(ctx); err != nil {
-		return 0, err
-	}
-	services, err := o.gateway()
+	w, err := l.world()
 	if err != nil {
 		return 0, err
 	}
-	o.openPorts()
-	if l.lab, err = lab.Open(o.describe(), lab.Options{
-		Farewell: time.Duration(limits.GuestEnd), Log: o.Log, Flows: o.Flows, Storm: int(o.Storm),
-		Sharing:  o.Broker.Sharing,
-		Services: slices.Concat(services, []lab.Service{o.reserve}, o.Services), Note: o.refused}); err != nil {
+	o.Stage = func(s guests.Step) {
+		if s.Stage == "boot" {
+			o.stage("booting")
+			l.alive.Stage("") // what guests do is known
+		}
+	}
+	if l.Session, err = guests.Open(ctx, &o.Common, w); err != nil {
 		return 0, err
 	}
-	if err := l.boot(ctx); err != nil {
+	for i, p := range o.places(l.Lab) {
+		l.guests = append(l.guests, &guest{Guest: l.Guests[i], place: p, runner: l})
+	}
+	if err := l.Boot(ctx); err != nil {
 		return 0, err
+	}
+	if o.Booted != nil {
+		o.Booted(l.guests[0].QEMU.Accel())
 	}
 	o.stage("")
 	return l.run(ctx)
 }
 
-// refused notes what becomes of a guest's frames.
-func (o *Options) refused(port, text string) { o.Note("%s: %s", port, text) }
+// world is what the Session opens.
+func (l *runner) world() (w guests.World, err error) {
+	o := l.opt
+	if w.Services, err = o.gateway(); err != nil {
+		return w, err
+	}
+	w.Services = append(w.Services, o.reserve)
+	w.Lab, w.Flows, w.Storm, w.During = o.describe(), o.Flows, o.Storm, "while its program ran"
+	w.Images = func(ctx context.Context) (*machine.Images, error) {
+		if err := l.fetch(ctx); err != nil {
+			return nil, err
+		}
+		o.openPorts()
+		return l.images.Images, nil
+	}
+	w.Started = func(ctx context.Context, g *guests.Guest) error {
+		return l.guests[slices.Index(l.Guests, g)].start(ctx)
+	}
+	for i, g := range w.Lab.Guests {
+		w.Guests = append(w.Guests, guests.BootConfig{Title: g.Name, Memory: o.ram(i), CPUs: o.cpus(i), TimeLimit: forever,
+			Complete: func(c *machine.Config) (func(), error) { return l.complete(c, i) }})
+	}
+	return w, nil
+}
 
 func (o *Options) stage(what string) {
 	o.Alive.Stage(what)
@@ -217,33 +241,6 @@ func (l *runner) files() error {
 	return err
 }
 
-// boot starts all guests, and their networks. One that fails ends the others.
-func (l *runner) boot(ctx context.Context) error {
-	o := l.opt
-	o.stage("booting")
-	l.alive.Stage("") // what guests do is known
-	if o.Confine != nil {
-		l.gate = broker.NewGate(o.Broker, o.Guests, o.Confine)
-	}
-	eg, ready := errgroup.WithContext(ctx)
-	for _, p := range o.places(l.lab) {
-		g := &guest{place: p, runner: l}
-		l.guests = append(l.guests, g)
-		l.alive.Set(g.name, limit.Boots)
-		eg.Go(func() error { return g.boot(ctx, ready) })
-	}
-	err := eg.Wait()
-	if err == nil {
-		for _, g := range l.guests {
-			l.alive.Set(g.name, limit.Runs)
-		}
-		if o.Booted != nil {
-			o.Booted(l.guests[0].machine.Accel())
-		}
-	}
-	return err
-}
-
 // errFirstFailure is why the other guests are ended when one has failed, with --end first-failure.
 var errFirstFailure = errors.New("another guest's program has failed")
 
@@ -256,7 +253,7 @@ func (l *runner) run(ctx context.Context) (int, error) {
 		playing, stop := context.WithCancel(ctx)
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			l.lab.Play(playing, file.Script, func(e lab.Event, err error) { l.opt.Note("%s", e.Told(err)) })
+			l.Lab.Play(playing, file.Script, func(e lab.Event, err error) { l.opt.Note("%s", e.Told(err)) })
 		})
 		defer wg.Wait()
 		defer stop()
@@ -295,14 +292,14 @@ func (l *runner) close() error {
 	if l.terminal != nil {
 		l.terminal.Close()
 	}
-	errs := make([]error, len(l.guests))
 	var wg sync.WaitGroup
-	for i, g := range l.guests {
-		wg.Go(func() { errs[i] = g.close() })
+	for _, g := range l.guests {
+		wg.Go(g.powerOff)
 	}
 	wg.Wait()
-	if l.lab != nil {
-		errs = append(errs, l.lab.Close())
+	var errs []error
+	if l.Session != nil {
+		errs = append(errs, l.Session.Close())
 	}
 	if l.images != nil {
 		if l.images.files != nil {

@@ -2,7 +2,6 @@ package boot
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/gpusocket"
 	"vnic.dev/vnic/internal/guestnet"
@@ -22,9 +22,9 @@ import (
 
 // guest is one of them.
 type guest struct {
+	*guests.Guest
 	place
 	runner  *runner
-	machine *machine.Guest // nil: not booted
 	network guestnet.Result
 	ran     bool // the program, to its end
 }
@@ -35,55 +35,43 @@ const kernelLog = "loglevel=7"
 
 const forever = 365 * 24 * time.Hour // the program says when it is done
 
-// boot starts the guest, which lives as long as ctx, and its network. When ready ends first, the guest is ended.
-func (g *guest) boot(ctx, ready context.Context) (err error) {
-	o, im := g.runner.opt, g.runner.images
-	c := machine.Config{Name: g.name, Agent: agent.Config{Hostname: g.name, Port: true},
-		Files: io.NewSectionReader(im.files, 0, im.size), RAMSize: o.ram(g.index), CPUs: o.cpus(g.index),
-		Append: o.Append,
-		Args:   o.QEMUArgs, TimeLimit: forever, ResultsPort: true, Log: o.Log, Accel: o.Accel}
-	if g.runner.gate != nil {
-		c.Started = g.runner.gate.Pass
-	}
+// complete says how guest i boots, but for what all guests have in common.
+func (l *runner) complete(c *machine.Config, i int) (done func(), err error) {
+	o := l.opt
+	c.Agent = agent.Config{Hostname: c.Name, Port: true}
+	c.Files = io.NewSectionReader(l.images.files, 0, l.images.size)
+	c.Append, c.Args, c.ResultsPort = o.Append, o.QEMUArgs, true
 	if o.GDB != 0 {
-		port := o.GDB + g.index
+		port := o.GDB + i
 		ownports.Add(uint16(port)) // QEMU's, for the rest of the run
 		c.Args = append(c.Args[:len(c.Args):len(c.Args)], "-gdb", "tcp:127.0.0.1:"+strconv.Itoa(port))
 		c.Append, c.BootLimit = strings.TrimSpace("nokaslr "+c.Append), forever // a person who debugs the boot takes time
-		o.Note("%s: gdb: target remote 127.0.0.1:%d", g.name, port)
+		o.Note("%s: gdb: target remote 127.0.0.1:%d", c.Name, port)
 	}
 	if o.LogDir != "" {
-		c.Console = g.runner.logs[g.index]
+		c.Console = l.logs[i]
 		c.Append = strings.TrimSpace(kernelLog + " " + c.Append)
 	}
-	if c.Disks, err = g.runner.tools.disks(); err != nil {
-		return err
-	}
-	defer closeDisks(c.Disks) // QEMU has them then
-	starting, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(ready, cancel)
-	m, err := im.Boot(starting, g.hw, c)
-	if err != nil {
-		cancel()
-		return err
-	}
-	g.machine = m
-	if !stop() {
-		return context.Cause(ready)
-	}
-	if g.network, err = guestnet.Apply(ready, m.Agent(), o.network(g.place)); err != nil {
+	c.Disks, err = l.tools.disks()
+	return func() { closeDisks(c.Disks) }, err // QEMU has them then
+}
+
+// start makes the guest's network, once it has booted. ctx ends when another guest fails.
+func (g *guest) start(ctx context.Context) (err error) {
+	o, im := g.runner.opt, g.runner.images
+	if g.network, err = guestnet.Apply(ctx, g.QEMU.Agent(), o.network(g.place)); err != nil {
 		fix := qemu.NewerKernel
 		if im.Modules == nil {
 			fix = "it came without modules: give them by --modules, or build " + o.drivers(" and ") + " in"
 		}
-		return im.BlameKernel(g.blame(err), fix)
+		return im.BlameKernel(g.blame(ctx, err), fix)
 	}
-	if err := g.runner.tools.mount(ready, m.Agent()); err != nil {
-		return im.BlameKernel(g.blame(err), "--tools needs its modules "+strings.Join(o.toolModules(), ", ")+
+	if err := g.runner.tools.mount(ctx, g.QEMU.Agent()); err != nil {
+		return im.BlameKernel(g.blame(ctx, err), "--tools needs its modules "+strings.Join(o.toolModules(), ", ")+
 			", or these built in")
 	}
-	if err := g.compareTrees(ready); err != nil {
-		return g.blame(err)
+	if err := g.compareTrees(ctx); err != nil {
+		return g.blame(ctx, err)
 	}
 	for _, p := range g.hw.Ports {
 		if g.hw.IOMMU && g.network.NotReady == "" && !p.Translated() {
@@ -95,8 +83,8 @@ func (g *guest) boot(ctx, ready context.Context) (err error) {
 		o.Note("%s: the network is not ready: %s: the program starts without it", g.name, missing)
 	}
 	if p := g.gpuPort(); p != nil {
-		if err := gpusocket.Start(ready, m.Agent(), g.found(p).Name); err != nil {
-			return g.blame(err)
+		if err := gpusocket.Start(ctx, g.QEMU.Agent(), g.found(p).Name); err != nil {
+			return g.blame(ctx, err)
 		}
 	}
 	return nil
@@ -134,13 +122,13 @@ func (g *guest) env() []string {
 // run runs the program and gives its exit status as a shell does.
 func (g *guest) run(ctx context.Context, s streams) (int, error) {
 	p := g.runner.program
-	status, err := session.Run(ctx, g.machine.Agent(), session.Command{Path: p.path, Args: p.args, Env: g.env(),
+	status, err := session.Run(ctx, g.QEMU.Agent(), session.Command{Path: p.path, Args: p.args, Env: g.env(),
 		Dir: p.dir, Stdin: s.in, Stdout: s.out, Stderr: s.err, TTY: s.tty, Size: s.size, Resize: s.resize})
 	if g.runner.opt.Guests == 1 {
 		g.runner.terminal.Close() // what follows is this process's
 	}
 	if err != nil {
-		return 0, g.blame(err)
+		return 0, g.blame(ctx, err)
 	}
 	s.end()
 	g.ran = true
@@ -150,28 +138,17 @@ func (g *guest) run(ctx context.Context, s streams) (int, error) {
 	return status.Exit(), nil
 }
 
-// blame finds what is behind an error: a guest that is gone explains whatever came of it.
-func (g *guest) blame(err error) error {
-	if remote := (*agent.RemoteError)(nil); errors.As(err, &remote) {
-		return fmt.Errorf("%s: %w", g.name, err)
-	}
-	if gone := g.machine.Gone("while its program ran"); gone != nil {
-		return gone
-	}
-	return fmt.Errorf("%s: %w", g.name, err)
+// blame finds what is behind an error of the guest.
+func (g *guest) blame(ctx context.Context, err error) error {
+	return g.runner.Blame(ctx, fmt.Errorf("%s: %w", g.name, err))
 }
 
-func (g *guest) close() error {
-	if g.machine == nil {
-		return nil
+// powerOff ends a guest whose program has ended and whose console is kept, so that the console has its last line.
+func (g *guest) powerOff() {
+	if !g.ran || g.runner.opt.LogDir == "" {
+		return
 	}
-	if g.ran && g.runner.opt.LogDir != "" { // it waits until the console has had its last line
-		ctx, cancel := context.WithTimeout(context.Background(), limits.PowerOff.Here())
-		defer cancel()
-		_ = g.machine.PowerOff(ctx)
-	}
-	if err := g.machine.Close(); !errors.Is(err, context.Canceled) {
-		return err
-	}
-	return nil
+	ctx, cancel := context.WithTimeout(context.Background(), limits.PowerOff.Here())
+	defer cancel()
+	_ = g.QEMU.PowerOff(ctx)
 }

@@ -17,7 +17,7 @@ func (g *guest) compareTrees(ctx context.Context) error {
 	if o.Lab == nil || g.hw.Bare || len(g.hw.GPUs) == 0 {
 		return nil
 	}
-	seen, err := guesttree.Read(ctx, g.machine.Agent())
+	seen, err := guesttree.Read(ctx, g.QEMU.Agent())
 	if err != nil {
 		return err
 	}

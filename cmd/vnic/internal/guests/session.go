@@ -1,6 +1,7 @@
 package guests
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,19 +78,28 @@ type World struct {
 	Models     []string
 	Modules    []string
 	Interfaces bool
-	Services   []lab.Service // those that see the lab before Common.Services
-	Enough     func() error  // is there memory for all; nil: nobody looks
+	Images     func(context.Context) (*machine.Images, error) // in place of these, and the caller's to close; or nil
+	Services   []lab.Service                                  // those that see the lab before Common.Services
+	Flows      int                                            // lab.Options'; 0: lab.DefaultFlows
+	Storm      uint                                           // lab.Options'
+	Enough     func() error                                   // is there memory for all; nil: nobody looks
+	// Started is called when a guest has booted, with a context that ends when another one fails. It may be nil.
+	Started func(context.Context, *Guest) error
+	During  string // when a guest ended that is gone, for messages; "": in the middle of the run
 	// Keep makes a file of this name that outlives the run; a nil file: nobody wants it. nil: the command keeps nothing.
 	Keep func(name string) (*os.File, error)
 }
 
 // BootConfig says how a guest in QEMU boots.
 type BootConfig struct {
+	Title     string // in messages; "": guest and its name
 	Memory    uint64 // RAM, in bytes
 	CPUs      int    // 0: 1
 	TimeLimit time.Duration
 	Disks     []qemu.Disk
 	Load      func(*machine.Images) []string // modules of the Images' that the kernel loads; nil: all
+	// Complete sets what else there is to say, and gives what is called when QEMU has started or failed. It may be nil.
+	Complete func(*machine.Config) (done func(), err error)
 }
 
 // Session is a lab and its guests, from the fetch of what they boot from to their end.
@@ -99,7 +109,7 @@ type Session struct {
 	Info   Info
 
 	opt    *Common
-	keep   func(name string) (*os.File, error)
+	world  World
 	im     *machine.Images // nil: guests are in this process
 	gate   *broker.Gate
 	stop   context.CancelFunc // ends guests that are still about to boot
@@ -138,7 +148,7 @@ func (i *Info) String() string {
 // Open fetches what guests boot from and makes the lab: the stages fetch and gpu-memory. Without an error the caller
 // closes the Session; after one nothing of it is left.
 func Open(ctx context.Context, o *Common, w World) (s *Session, err error) {
-	s = &Session{opt: o, keep: w.Keep, stop: func() {}}
+	s = &Session{opt: o, world: w, stop: func() {}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -148,7 +158,12 @@ func Open(ctx context.Context, o *Common, w World) (s *Session, err error) {
 	if err := o.Begin(ctx, Step{Stage: "fetch"}); err != nil {
 		return s, err
 	}
-	if !o.InProc {
+	switch {
+	case w.Images != nil:
+		if s.im, err = w.Images(ctx); err != nil {
+			return s, err
+		}
+	case !o.InProc:
 		models := slices.Clone(w.Models)
 		slices.Sort(models)
 		if s.im, err = Images(ctx, o.Fetch, slices.Compact(models), w.Interfaces, o.Tell, w.Modules...); err != nil {
@@ -164,8 +179,8 @@ func Open(ctx context.Context, o *Common, w World) (s *Session, err error) {
 			return s, err
 		}
 	}
-	conf := lab.Options{Log: o.Log, Services: append(w.Services, o.Services...), Flows: lab.DefaultFlows,
-		Sharing: o.Broker.Sharing}
+	conf := lab.Options{Log: o.Log, Services: append(w.Services, o.Services...),
+		Flows: cmp.Or(w.Flows, lab.DefaultFlows), Storm: int(w.Storm), Sharing: o.Broker.Sharing}
 	if !o.InProc {
 		conf.Farewell = time.Duration(limits.GuestEnd)
 	}
@@ -187,7 +202,7 @@ func Open(ctx context.Context, o *Common, w World) (s *Session, err error) {
 }
 
 // title names the guest for users.
-func (g *Guest) title() string { return "guest " + g.Name }
+func (g *Guest) title() string { return cmp.Or(g.boot.Title, "guest "+g.Name) }
 
 // Boot boots all guests at the same time; one that fails ends the others: stage boot.
 func (s *Session) Boot(ctx context.Context) (err error) {
@@ -205,7 +220,7 @@ func (s *Session) Boot(ctx context.Context) (err error) {
 	begin := time.Now()
 	mctx, cancel := context.WithCancel(ctx) // the machines live as long as the Session
 	s.stop = cancel
-	var eg errgroup.Group
+	eg, ready := errgroup.WithContext(ctx)
 	for _, g := range s.Guests {
 		if g.console, err = s.console(g); err != nil {
 			return err
@@ -215,6 +230,9 @@ func (s *Session) Boot(ctx context.Context) (err error) {
 	for _, g := range s.Guests {
 		eg.Go(func() error {
 			err := s.boot(mctx, g)
+			if err == nil && s.world.Started != nil {
+				err = s.world.Started(ready, g)
+			}
 			if err != nil {
 				cancel()
 			}
@@ -224,6 +242,9 @@ func (s *Session) Boot(ctx context.Context) (err error) {
 	if err := eg.Wait(); err != nil {
 		return err
 	}
+	for _, g := range s.Guests {
+		s.opt.Alive.Set(g.title(), limit.Runs)
+	}
 	s.Info.Accel = string(s.Guests[0].QEMU.Accel())
 	s.Info.BootSeconds = time.Since(begin).Seconds()
 	return nil
@@ -231,10 +252,10 @@ func (s *Session) Boot(ctx context.Context) (err error) {
 
 // console is the file that keeps what a guest's console says; nil: nobody wants it.
 func (s *Session) console(g *Guest) (*os.File, error) {
-	if s.keep == nil {
+	if s.world.Keep == nil {
 		return nil, nil
 	}
-	f, err := s.keep("console-" + g.Name + ".log")
+	f, err := s.world.Keep("console-" + g.Name + ".log")
 	if f != nil {
 		s.closes = append(s.closes, f.Close)
 	}
@@ -255,9 +276,14 @@ func (s *Session) boot(ctx context.Context, g *Guest) (err error) {
 	if s.gate != nil {
 		c.Started = s.gate.Pass
 	}
-	if g.QEMU, err = s.im.Boot(ctx, g.HW, c); err == nil {
-		s.opt.Alive.Set(g.title(), limit.Runs)
+	if g.boot.Complete != nil {
+		done, err := g.boot.Complete(&c)
+		if err != nil {
+			return err
+		}
+		defer done()
 	}
+	g.QEMU, err = s.im.Boot(ctx, g.HW, c)
 	return err
 }
 
@@ -336,7 +362,7 @@ func (s *Session) Blame(ctx context.Context, err error) error {
 		if g.QEMU == nil {
 			continue
 		}
-		if gone := g.QEMU.Gone("in the middle of the run"); gone != nil {
+		if gone := g.QEMU.Gone(cmp.Or(s.world.During, "in the middle of the run")); gone != nil {
 			return fmt.Errorf("%w\nwhat it ended: %w%s", gone, err, s.advice(gone))
 		}
 	}
@@ -349,7 +375,7 @@ func (s *Session) advice(err error) string {
 	switch {
 	case errors.As(err, &e) && errors.Is(e, qemu.ErrExited) && strings.Contains(e.Detail, "signal: killed"):
 		return "\nif nobody killed it, the machine ran out of memory: free some, or name less (--memory, --gpu-memory)"
-	case s.keep != nil:
+	case s.world.Keep != nil:
 		return "\n--keep keeps all that its console says"
 	}
 	return ""

@@ -49,8 +49,8 @@ func (r *runner) describe() *Report {
 	rep := &Report{Schema: 1, Guest: i.Guest, QEMU: i.QEMU, Kernel: i.Kernel, Accel: i.Accel, Untested: i.Untested,
 		BootSeconds: i.BootSeconds, BindQueues: o.BindQueues, P2P: !r.desc.NoP2P, MTU: r.Lab.MTU(), Family: o.Family,
 		Loss: o.Loss, Reorder: o.Reorder, Seed: o.Seed, Digest: o.Digest,
-		NIC: strings.Join(o.modelsOf(&r.desc.Guests[0]), "+")}
-	if other := strings.Join(o.modelsOf(&r.desc.Guests[1]), "+"); other != rep.NIC {
+		NIC: strings.Join(o.modelsOf(&r.desc.Guests[r.ways[0][0]]), "+")}
+	if other := strings.Join(o.modelsOf(&r.desc.Guests[r.ways[0][1]]), "+"); other != rep.NIC {
 		rep.NIC += "," + other
 	}
 	return rep
