@@ -18,6 +18,9 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew, in the place of comparing with them")
 
+// Updating reports whether tests write what they would compare with.
+func Updating() bool { return *update }
+
 // suffix is that of golden files; a directory may have others, which are not looked at.
 const suffix = ".txt"
 

@@ -8,13 +8,13 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/perf/benchmath"
 
+	"vnic.dev/vnic/internal/schematest"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -249,62 +249,15 @@ func TestTableHasARowForEach(t *testing.T) {
 	testkit.ErrorIs(t, sample(t).Table(failing{}), errNoRoom)
 }
 
-// The JSON has the fields that the schema requires, of the types that it says, and no others.
-func TestJSONIsAsItsSchema(t *testing.T) { checkSchema(t, Schema, sample(t)) }
+// The schemas are those of the reports, which keep to them.
+func TestSchemas(t *testing.T) {
+	schematest.Holds(t, "schema.json", "vnic bench --json", &Report{}, "../../../..", "cmd/vnic/internal/bench")
+	schematest.Holds(t, "model.json", "vnic bench --model --json", &ModelReport{}, "../../../..",
+		"cmd/vnic/internal/bench")
+	checkSchema(t, Schema, sample(t))
+}
 
-func checkSchema(t *testing.T, text string, rep any) {
+func checkSchema(t *testing.T, schema string, rep any) {
 	t.Helper()
-	type node struct {
-		Type       any
-		Required   []string
-		Properties map[string]*node
-		Items      *node
-		Enum       []any
-	}
-	var schema node
-	testkit.OK(t, json.Unmarshal([]byte(text), &schema))
-	var check func(at string, n *node, v any)
-	check = func(at string, n *node, v any) {
-		types, ok := n.Type.([]any)
-		if !ok && n.Type != nil {
-			types = []any{n.Type}
-		}
-		name := map[bool]string{true: "null", false: "?"}[v == nil]
-		switch v := v.(type) {
-		case bool:
-			name = "boolean"
-		case string:
-			name = "string"
-		case float64:
-			if name = "number"; slices.Contains(types, any("integer")) && v == float64(int64(v)) {
-				name = "integer"
-			}
-		case []any:
-			name = "array"
-			for _, e := range v {
-				check(at+"[]", n.Items, e)
-			}
-		case map[string]any:
-			name = "object"
-			for _, field := range n.Required {
-				if _, ok := v[field]; !ok {
-					t.Errorf("%s: no %s", at, field)
-				}
-			}
-			for field, value := range v {
-				if p := n.Properties[field]; p != nil {
-					check(at+"."+field, p, value)
-				} else {
-					t.Errorf("%s.%s: not in the schema", at, field)
-				}
-			}
-		}
-		if types != nil && !slices.Contains(types, any(name)) || n.Enum != nil && !slices.Contains(n.Enum, v) {
-			t.Errorf("%s: %v is none of %v %v", at, v, n.Type, n.Enum)
-		}
-	}
-	b := testkit.Must(json.Marshal(rep))(t)
-	var doc any
-	testkit.OK(t, json.Unmarshal(b, &doc))
-	check("report", &schema, doc)
+	testkit.OK(t, schematest.Compile(t, schema)(string(testkit.Must(json.Marshal(rep))(t))))
 }

@@ -4,9 +4,9 @@ import (
 	_ "embed" // the schema
 	"fmt"
 	"io"
-	"text/tabwriter"
 
 	"vnic.dev/vnic/internal/memavail"
+	"vnic.dev/vnic/internal/report"
 )
 
 // ModelSchema is the JSON schema of a ModelReport.
@@ -16,65 +16,82 @@ var ModelSchema string
 
 // ModelReport is the result of `vnic bench --model`, and its --json (model.json).
 type ModelReport struct {
-	Schema      int        `json:"schema"`
-	CPUs        int        `json:"cpus"`
-	Workers     int        `json:"workers"` // as many as Go uses processors
-	Hogs        int        `json:"hogs"`    // beside the flow of the prediction
-	Arch        string     `json:"arch"`    // "linux/amd64"
-	Go          string     `json:"go"`
-	CacheBytes  uint64     `json:"cache_bytes"`  // of the last-level caches; 0: not known
-	MemoryBytes uint64     `json:"memory_bytes"` // that copies go through
-	Runs        int        `json:"runs"`         // of each row
-	RunSeconds  float64    `json:"run_seconds"`
-	Rows        []ModelRow `json:"rows"`
+	Schema      int        `json:"schema" jsonschema:"enum=1"`
+	CPUs        int        `json:"cpus" jsonschema:"minimum=1"`
+	Workers     int        `json:"workers" jsonschema:"minimum=1"` // the number of processors that Go uses
+	Hogs        int        `json:"hogs" jsonschema:"minimum=1"`    // workers that copy beside the predicted flow
+	Arch        string     `json:"arch"`                           // "linux/amd64"
+	Go          string     `json:"go"`                             // version of Go that built vnic
+	CacheBytes  uint64     `json:"cache_bytes"`                    // of the last-level caches; 0: not known
+	MemoryBytes uint64     `json:"memory_bytes"`                   // that copies go through
+	Runs        int        `json:"runs" jsonschema:"minimum=1"`    // of each row, in turn
+	RunSeconds  float64    `json:"run_seconds"`                    // the least time of a run
+	Rows        []ModelRow `json:"rows"`                           // copy-all and nic-all only with several processors
 }
 
-// ModelRow is one case: what workers moved together.
+// ModelRow is one case: the throughput of its workers together.
 type ModelRow struct {
-	Name       string      `json:"name"`
-	About      string      `json:"about"`
-	Unit       string      `json:"unit"` // GBps
-	Workers    int         `json:"workers"`
-	Measured   Span        `json:"measured"`
-	NsPerKiB   float64     `json:"ns_per_kib"` // that a worker takes for it, by the clock
-	Processors float64     `json:"processors"` // that the workers had
-	Prediction *Prediction `json:"prediction"` // null: the row is one that predictions are made of
+	Name     string  `json:"name"`
+	About    string  `json:"about"`                       // what is measured
+	Unit     string  `json:"unit" jsonschema:"enum=GB/s"` // 10^9 bytes of payload a second
+	Workers  int     `json:"workers" jsonschema:"minimum=1"`
+	Measured Span    `json:"measured"`   // in unit, of all workers together
+	NsPerKiB float64 `json:"ns_per_kib"` // the time that a worker takes for a KiB, by the clock
+	// processors that the workers had; fewer than workers: the machine was not quiet
+	Processors float64     `json:"processors"`
+	Prediction *Prediction `json:"prediction" jsonschema:"nullable"` // null: predictions are made from this row
 }
 
-// Span is a median, the least and the most.
+// Span is a median, with the least and the largest value.
 type Span struct {
 	Median float64 `json:"median"`
-	Low    float64 `json:"low"`
-	High   float64 `json:"high"`
+	Low    float64 `json:"low"`  // of all runs
+	High   float64 `json:"high"` // of all runs
 }
 
 // Prediction is what the model says of a row.
 type Prediction struct {
-	Rate         float64 `json:"rate"`          // in the row's unit
-	Bound        string  `json:"bound"`         // what allows no more: the edge's name
-	ErrorPercent float64 `json:"error_percent"` // of the rate, beside the measured median
+	Rate float64 `json:"rate"` // in unit
+	// the edge that is full in the model
+	Bound        string  `json:"bound" jsonschema:"enum=memory,enum=one flow,enum=one worker,enum=processors"`
+	ErrorPercent float64 `json:"error_percent"` // of the rate, compared with the measured median
 }
 
 // quiet is how much of the processors workers have where nobody else wants them.
 const quiet = 0.95
 
+// modelColumns are those of the table.
+var modelColumns = report.Columns[ModelRow]{
+	{Title: "measurement", Text: func(r *ModelRow) string { return r.About }},
+	{Title: "unit", Text: func(r *ModelRow) string { return r.Unit }},
+	{Title: "median", Text: func(r *ModelRow) string { return amount(r.Measured.Median) }},
+	{Title: "range", Text: func(r *ModelRow) string { return amount(r.Measured.Low) + " - " + amount(r.Measured.High) }},
+	{Title: "ns/KiB", Text: func(r *ModelRow) string { return amount(r.NsPerKiB) }},
+	{Title: "processors", Text: func(r *ModelRow) string { return fmt.Sprintf("%.2f", r.Processors) }},
+	{Title: "predicted", Text: predicted(func(p *Prediction) string { return amount(p.Rate) })},
+	{Title: "bound by", Text: predicted(func(p *Prediction) string { return p.Bound })},
+	{Title: "error", Text: predicted(func(p *Prediction) string { return fmt.Sprintf("%+.1f %%", p.ErrorPercent) })},
+}
+
+// predicted is the text of a prediction; "-": there is none.
+func predicted(text func(*Prediction) string) func(*ModelRow) string {
+	return func(r *ModelRow) string {
+		if r.Prediction == nil {
+			return "-"
+		}
+		return text(r.Prediction)
+	}
+}
+
 // Table prints the report for people.
 func (rep *ModelReport) Table(w io.Writer) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "measurement\tunit\tmedian\trange\tns/KiB\tprocessors\tpredicted\tbound by\terror\t")
+	if err := modelColumns.Right(w, rep.Rows, nil); err != nil {
+		return err
+	}
 	busy, full := false, true
 	for _, r := range rep.Rows {
-		predicted, bound, wrong := "-", "-", "-"
-		if p := r.Prediction; p != nil {
-			predicted, bound, wrong = amount(p.Rate), p.Bound, fmt.Sprintf("%+.1f %%", p.ErrorPercent)
-			full = full && p.Bound == memoryEdge
-		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s - %s\t%s\t%.2f\t%s\t%s\t%s\t\n", r.About, r.Unit, amount(r.Measured.Median),
-			amount(r.Measured.Low), amount(r.Measured.High), amount(r.NsPerKiB), r.Processors, predicted, bound, wrong)
+		full = full && (r.Prediction == nil || r.Prediction.Bound == memoryEdge)
 		busy = busy || r.Processors < quiet*float64(min(r.Workers, rep.Workers))
-	}
-	if err := tw.Flush(); err != nil {
-		return err
 	}
 	caches := "caches of unknown size"
 	if rep.CacheBytes > 0 {

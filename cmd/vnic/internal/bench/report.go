@@ -2,6 +2,8 @@ package bench
 
 import (
 	_ "embed" // the schema
+
+	"vnic.dev/vnic/internal/report"
 )
 
 // Schema is the JSON schema of a Report.
@@ -11,28 +13,42 @@ var Schema string
 
 // Report is the result of `vnic bench`, and its --json (schema.json).
 type Report struct {
-	Schema     int     `json:"schema"`
-	CPUs       int     `json:"cpus"`
+	Schema     int     `json:"schema" jsonschema:"enum=1"`
+	CPUs       int     `json:"cpus" jsonschema:"minimum=1"`
 	Arch       string  `json:"arch"` // "linux/amd64"
-	Go         string  `json:"go"`
+	Go         string  `json:"go"`   // version of Go that built vnic
 	Quick      bool    `json:"quick"`
-	Pairs      int     `json:"pairs"`       // of each row: ours, the yardstick
-	RunSeconds float64 `json:"run_seconds"` // of one run, two of which are a pair
+	Pairs      int     `json:"pairs" jsonschema:"minimum=6"` // of each row: a run of ours, and one of the yardstick
+	RunSeconds float64 `json:"run_seconds"`                  // the least time of a run
 	Rows       []Row   `json:"rows"`
 }
 
 // Row is one measurement.
 type Row struct {
-	Name      string `json:"name"`
-	Unit      string `json:"unit"`      // GBps or NsFrame
-	About     string `json:"about"`     // what is measured
-	Yardstick string `json:"yardstick"` // what it is compared with, in words; "": it is one itself
-	Measured  bool   `json:"measured"`
+	Name string `json:"name"`
+	// GB/s: 10^9 bytes of payload a second, more is better; ns/frame: less is better
+	Unit      string `json:"unit" jsonschema:"enum=GB/s,enum=ns/frame"`
+	About     string `json:"about"`          // what is measured
+	Yardstick string `json:"yardstick"`      // what it is compared with; empty: the row is a yardstick itself
+	Measured  bool   `json:"measured"`       // false: it was not measured, note says why
 	Note      string `json:"note,omitempty"` // why it was not measured
-	Bytes     uint64 `json:"bytes"`          // payload that ours moved in all runs, by counters
+	Bytes     uint64 `json:"bytes"`          // payload of ours in all runs, counted outside of the measuring loop
 
-	Ours  *Interval `json:"ours"`            // in Unit; null: not measured, and so below
-	Yard  *Interval `json:"yardstick_value"` // likewise; null also without a yardstick
-	Ratio *Interval `json:"ratio"`           // of a pair: ours / yardstick
-	AA    *Interval `json:"aa"`              // ours of the next pair / ours
+	Ours  *Interval `json:"ours" jsonschema:"nullable"`            // in unit; null if it was not measured
+	Yard  *Interval `json:"yardstick_value" jsonschema:"nullable"` // in unit; null also without a yardstick
+	Ratio *Interval `json:"ratio" jsonschema:"nullable"`           // ours over yardstick, of a pair
+	// ours of the next pair over ours: the ratio that noise alone gives
+	AA *Interval `json:"aa" jsonschema:"nullable"`
+}
+
+// columns are those of the table.
+var columns = report.Columns[Row]{
+	{Title: "measurement", Text: func(r *Row) string { return r.Name }},
+	{Title: "unit", Text: func(r *Row) string { return r.Unit }},
+	{Title: "ours", Text: func(r *Row) string { return r.Ours.value() }},
+	{Title: "yardstick", Text: func(r *Row) string { return r.Yard.value() }},
+	{Title: "ratio", Text: func(r *Row) string { return r.Ratio.ratio() }},
+	{Title: "95 % of ratio", Text: func(r *Row) string { return r.Ratio.bounds() }},
+	{Title: "A/A", Text: func(r *Row) string { return r.AA.ratio() }},
+	{Title: "95 % of A/A", Text: func(r *Row) string { return r.AA.bounds() }},
 }

@@ -3,23 +3,13 @@ package bench
 import (
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 )
 
 // Table prints the report for people: a line a row.
 func (rep *Report) Table(w io.Writer) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "measurement\tunit\tours\tyardstick\tratio\t95 % of ratio\tA/A\t95 % of A/A\t")
-	for i := range rep.Rows {
-		r := &rep.Rows[i]
-		if !r.Measured {
-			fmt.Fprintf(tw, "%s\t%s\t-\t-\t-\t-\t-\t-\t %s\n", r.Name, r.Unit, r.Note)
-			continue
-		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.Name, r.Unit, r.Ours.value(), r.Yard.value(),
-			r.Ratio.ratio(), r.Ratio.bounds(), r.AA.ratio(), r.AA.bounds())
-	}
-	if err := tw.Flush(); err != nil {
+	if err := columns.Right(w, rep.Rows, func(r *Row) string { return strings.TrimRight(" "+r.Note, " ") }); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintf(w, "\n%d processors, %s, %s; medians of %d pairs of ours and yardstick, %g s a run\n", rep.CPUs,

@@ -108,10 +108,12 @@ func (p *Pcap) Close() error {
 
 // Report is what there is to say at the end, and its JSON.
 type Report struct {
-	File    string `json:"file"`
-	Packets uint64 `json:"packets"`         // written; with Ends a packet between two ports is two
-	Missed  uint64 `json:"missed"`          // not captured, as the file was not written fast enough, or not at all
-	Error   string `json:"error,omitempty"` // why nothing more was written
+	File string `json:"file"`
+	// packets in the file; with --pcap-ends one between two ports is there twice
+	Packets uint64 `json:"packets"`
+	// packets that were not captured, as the file was not written fast enough, or not at all
+	Missed uint64 `json:"missed"`
+	Error  string `json:"error,omitempty"` // why nothing more was written
 }
 
 // Report says how it went, after Close; nil if nothing was captured.

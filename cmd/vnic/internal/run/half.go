@@ -27,12 +27,12 @@ import (
 // verified and judged here. Both vnics have a port of their own on that network, by which they go from step to step
 // together, and tell each other what they found (peer).
 
-// Half is what there is to say of a half.
+// Half says which guest of the lab ran on this host.
 type Half struct {
-	Guest string `json:"guest"` // that is here
-	Peer  string `json:"peer"`  // and the other one
-	// what the other host said of its own side; null: nothing
-	PeerProved *bool  `json:"peer_proved"`
+	Guest string `json:"guest"` // the guest on this host
+	Peer  string `json:"peer"`  // the guest on the other host
+	// whether the other host's side was proved; null: it did not say
+	PeerProved *bool  `json:"peer_proved" jsonschema:"nullable"`
 	PeerSays   string `json:"peer_says,omitempty"` // what its side did not prove
 }
 

@@ -15,28 +15,33 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// Link is what one direction of a link, or a memory, has carried in a mode.
+// Link is the traffic of one direction of a link, or of a memory, in a mode.
 type Link struct {
+	// guest and link: 'a.nic0 up' (PCIe, towards the socket), 'a.nic0 down', 'a.s0 memory',
+	// 'a.s0 to s1', 'a.nic0 out' and 'a.nic0 in' (Ethernet)
 	Name    string  `json:"name"`
-	Rate    float64 `json:"rate,omitempty"` // bytes a second, at scale 1; not said: 0
-	Payload uint64  `json:"payload"`        // bytes, as often as they crossed it, those that were sent again included
-	Bytes   uint64  `json:"bytes"`          // with headers, rings, and what packets of links and wires add
-	// of its rate, if all rails ran at the rates of their NICs: model, not measured
+	Rate    float64 `json:"rate,omitempty"` // bytes a second, from the lab file; left out if it has none
+	Payload uint64  `json:"payload"`        // bytes of payload that crossed it, retransmissions included
+	Bytes   uint64  `json:"bytes"`          // payload with headers, rings, and the overhead of links and wires
+	// part of its rate that all rails would use at the rates of their NICs: a model, not measured
 	Load float64 `json:"load,omitempty"`
 }
 
-// Share says what a rail has had of the links that it crosses.
+// Share is the part of the rates of its links that a rail got.
 type Share struct {
-	LineRate   float64  `json:"line_rate"`             // bytes a second that the slower NIC sends, at scale 1
-	Possible   float64  `json:"possible"`              // of these what payload can have, as its frames were
-	OfRate     *float64 `json:"of_rate"`               // what payload had of LineRate; null: see Why
-	OfPossible *float64 `json:"of_possible"`           // and of Possible
-	Limit      string   `json:"limit,omitempty"`       // the link that was taken
-	Busy       float64  `json:"busy"`                  // for so much of the time
-	Probe      float64  `json:"probe,omitempty"`       // bytes a second without any link's rate
-	Why        string   `json:"why,omitempty"`         // there is no share
-	Model      float64  `json:"model"`                 // bytes a second of payload at scale 1: not measured
-	ModelLimit string   `json:"model_limit,omitempty"` // the link that would be full
+	LineRate float64 `json:"line_rate"` // bytes a second of the slower NIC, from the lab file
+	Possible float64 `json:"possible"`  // the payload's part of line_rate, with frames of this size
+	// payload by line_rate, 1 is all of it; null: why says the reason
+	OfRate     *float64 `json:"of_rate" jsonschema:"nullable"`
+	OfPossible *float64 `json:"of_possible" jsonschema:"nullable"` // payload by possible
+	Limit      string   `json:"limit,omitempty"`                   // the link that was busy for the longest time
+	Busy       float64  `json:"busy"`                              // the part of the time that it was busy
+	// bytes a second in a transfer before, of a fourth of the bytes, with links that have no rate
+	Probe float64 `json:"probe,omitempty"`
+	Why   string  `json:"why,omitempty"` // why there is no share
+	// bytes a second of payload that the model predicts from the lab file's rates: not measured
+	Model      float64 `json:"model"`
+	ModelLimit string  `json:"model_limit,omitempty"` // the link that is full in the model
 }
 
 // Bounds of what is called a share.

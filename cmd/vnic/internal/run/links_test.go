@@ -104,9 +104,7 @@ func TestCopiesOfStacksAreSaidApart(t *testing.T) {
 	for _, guest := range []string{"a", "b"} {
 		testkit.Equal(t, "lines of "+guest, strings.Count(b.String(), fmt.Sprintf(line, guest)), 1)
 	}
-	for _, w := range parseSchema(t).validate("report", asJSON(t, rep)) {
-		t.Error(w)
-	}
+	validReport(t, rep)
 }
 
 // Each guest has the figure of its own stack, for what it sends and what it receives.
@@ -158,9 +156,7 @@ func TestShareOfSlowLinks(t *testing.T) {
 	if s := r.Share; s.OfRate != nil && (*s.OfRate > 1.15 || s.Limit == "") || s.OfRate == nil && s.Why == "" {
 		t.Errorf("%+v", s)
 	}
-	for _, w := range parseSchema(t).validate("report", asJSON(t, rep)) {
-		t.Error(w)
-	}
+	validReport(t, rep)
 }
 
 // One rail at half rate has half, and no other rail less for it: by the model of what was counted, and by what links

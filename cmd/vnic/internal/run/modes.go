@@ -129,7 +129,7 @@ func (r *runner) runMode(ctx context.Context, rep *Report, mode string, number u
 			one.Share = s.measure(runs[i], r.Lab.Clock().Scale(), s.probe[mode], model[i], limits[i])
 		}
 		rep.Rails = append(rep.Rails, one)
-		sum.add(runs[i])
+		rep.add(&sum, runs[i])
 	}
 	// The two directions of a rail have these counters in common.
 	now := countersOf(r.ports()...)

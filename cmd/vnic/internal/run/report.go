@@ -4,6 +4,7 @@ import (
 	_ "embed" // the schema
 
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
+	"vnic.dev/vnic/internal/report"
 )
 
 // Schema is the JSON schema of a Report.
@@ -13,81 +14,110 @@ var Schema string
 
 // Report is the result of `vnic run`, and its --json (schema.json).
 type Report struct {
-	Schema int   `json:"schema"`
-	Runs   []Run `json:"runs"` // of all rails together, if there are any
-	// by mode, then by rail, then by direction
+	Schema int   `json:"schema" jsonschema:"enum=1"`
+	Runs   []Run `json:"runs"` // one for each mode; with rails their sum
+	// with --rails: each direction of each rail, in each mode; runs has their sums and the longest
+	// time
 	Rails []Rail `json:"rails,omitempty"`
-	// rate of devmem over rate of copy, null when one did not run; emulation's, no performance claim
-	Ratio       *float64 `json:"ratio"`
-	NIC         string   `json:"nic"` // "virtio" or "gve"
-	BindQueues  int      `json:"bind_queues"`
-	QEMU        string   `json:"qemu"`
-	Kernel      string   `json:"kernel"`
-	Accel       string   `json:"accel"`
-	Guest       string   `json:"guest"` // "qemu" or "inproc"
-	P2P         bool     `json:"p2p"`
-	MTU         int      `json:"mtu"`
-	Family      int      `json:"family"`
-	Loss        float64  `json:"loss"`
-	Reorder     float64  `json:"reorder"`
-	Seed        uint64   `json:"seed"`
-	Scale       float64  `json:"scale,omitempty"` // how many times slower than they say the lab's links were
-	Digest      string   `json:"digest"`          // what sha256 of the runs is: DigestPieces or DigestSHA256
+	// rate of devmem divided by that of copy, null when only one mode ran; a ratio of the emulation,
+	// no performance claim
+	Ratio *float64 `json:"ratio" jsonschema:"nullable"`
+	// models of the guests' NICs: virtio, with our driver and TCP stack, or gve, with the kernel's;
+	// where the guests differ, the sender's, a comma and the receiver's
+	NIC string `json:"nic" jsonschema:"pattern=^(virtio|gve|gve[+]virtio)(.(virtio|gve|gve[+]virtio))?$"`
+	// receive queues that are bound to GPU memory in mode devmem
+	BindQueues int     `json:"bind_queues" jsonschema:"minimum=1"`
+	QEMU       string  `json:"qemu"`
+	Kernel     string  `json:"kernel"`
+	Accel      string  `json:"accel" jsonschema:"enum=tcg,enum=kvm,enum=none"`
+	Guest      string  `json:"guest" jsonschema:"enum=qemu,enum=inproc"`
+	P2P        bool    `json:"p2p"`
+	MTU        int     `json:"mtu"`
+	Family     int     `json:"family" jsonschema:"enum=4,enum=6"`
+	Loss       float64 `json:"loss"`
+	Reorder    float64 `json:"reorder"`
+	Seed       uint64  `json:"seed"`
+	Scale      float64 `json:"scale,omitempty"` // how many times slower than the lab file says links were
+	// what sha256 of a run is. pieces: the SHA-256 of the SHA-256s, 32 bytes each, of the pieces of
+	// 1 MiB, the last of which may be shorter; sha256: of all bytes
+	Digest      string   `json:"digest" jsonschema:"enum=pieces,enum=sha256"`
 	Untested    []string `json:"untested,omitempty"`
 	BootSeconds float64  `json:"boot_seconds,omitempty"`
 
-	Half *Half        `json:"half,omitempty"` // one guest only was here
-	Pcap *pcap.Report `json:"pcap,omitempty"` // set by the caller, which captured
+	// set if only one guest was on this host: runs and rails have what this host counted
+	Half *Half        `json:"half,omitempty"`
+	Pcap *pcap.Report `json:"pcap,omitempty"` // what --pcap has written
 }
 
 // Rail is what a transfer of one direction of a rail has done.
 type Rail struct {
-	Rail    int    `json:"rail"` // from 0
-	From    string `json:"from"` // NIC, as a.nic0
-	FromGPU string `json:"from_gpu"`
-	To      string `json:"to"`
-	ToGPU   string `json:"to_gpu"`
-	Path    string `json:"path"`            // the worse of both ends' between NIC and GPU: PIX, PXB, PHB, NODE, SYS
-	P2P     bool   `json:"p2p"`             // both ends' NICs reach their GPU's memory themselves
-	Share   *Share `json:"share,omitempty"` // of its links, where these have rates
+	Rail    int    `json:"rail"`     // its number, that of the NICs in their guests
+	From    string `json:"from"`     // the NIC that sends: guest and NIC
+	FromGPU string `json:"from_gpu"` // the GPU that it sends from
+	To      string `json:"to"`       // the NIC that receives
+	ToGPU   string `json:"to_gpu"`   // the GPU that it receives into
+	// distance between NIC and GPU, the larger of both ends, as nvidia-smi topo names it
+	Path string `json:"path" jsonschema:"enum=PIX,enum=PXB,enum=PHB,enum=NODE,enum=SYS"`
+	P2P  bool   `json:"p2p"` // both NICs reach their GPU's memory without a detour through host memory
+	// part of the links' rates that the transfer got, if the links have rates
+	Share *Share `json:"share,omitempty"`
 	Run
 }
 
 // Run is one mode's transfer, all rounds together.
 type Run struct {
-	Mode        string  `json:"mode"`
-	Bytes       uint64  `json:"bytes"`
-	Seconds     float64 `json:"seconds"`
-	SHA256Match bool    `json:"sha256_match"`
-	// of the destination; of several rounds, of their digests one after the other
-	SHA256             string      `json:"sha256"`
-	PayloadBytesDevice uint64      `json:"payload_bytes_device"`
-	PayloadBytesHost   uint64      `json:"payload_bytes_host"`
-	LinearBytes        uint64      `json:"linear_bytes"`
-	HeaderBytes        uint64      `json:"header_bytes"`
-	CopyEngineBytes    uint64      `json:"copy_engine_bytes"`
-	RetransmittedBytes uint64      `json:"retransmitted_bytes"`
-	DroppedPackets     uint64      `json:"dropped_packets"`
-	GuestCPUSeconds    *float64    `json:"guest_cpu_seconds"` // null: in-process guests share our CPU time; and of rails
-	GuestCPU           *CPU        `json:"guest_cpu,omitempty"`
-	TX                 Where       `json:"tx"`
-	RX                 Where       `json:"rx"`
-	Seed               uint64      `json:"seed"`
-	Rounds             int         `json:"rounds"`
-	Fragments          uint64      `json:"fragments"`
-	BouncedBytes       uint64      `json:"bounced_bytes"`
-	Audit              *AuditCount `json:"audit,omitempty"`
-	Hold               *Hold       `json:"hold,omitempty"`
-	LateTokens         *LateTokens `json:"late_tokens,omitempty"`
-	Links              []Link      `json:"links,omitempty"` // of a lab, the most loaded one first
-	// of a lab in mode copy: beside Links, and in none of them
+	Mode  string `json:"mode" jsonschema:"enum=devmem,enum=copy"`
+	Bytes uint64 `json:"bytes"` // bytes of the application, in all rounds
+	// from the order to send until the bytes lie contiguous in the receiver's GPU memory, by the
+	// host's clock; filling, poisoning and digests are not included
+	Seconds float64 `json:"seconds"`
+	// every byte of the destination is what the seed generates, compared by the host, and its digest
+	// equals the source's
+	SHA256Match bool `json:"sha256_match"`
+	// digest of the destination, of the kind that digest names; one for each round, with commas
+	// between
+	SHA256             string `json:"sha256"`
+	PayloadBytesDevice uint64 `json:"payload_bytes_device"` // rx.device
+	PayloadBytesHost   uint64 `json:"payload_bytes_host"`   // rx.host
+	// bytes that the receiver's devmem socket found in host memory
+	LinearBytes uint64 `json:"linear_bytes"`
+	// header bytes of the measured connection, both directions, at the sender's NIC
+	HeaderBytes uint64 `json:"header_bytes"`
+	// bytes moved by the GPUs' copy engines: gather, D2H, H2D, and bounces when p2p is off
+	CopyEngineBytes uint64 `json:"copy_engine_bytes"`
+	// payload bytes that passed the sender's NIC more than once
+	RetransmittedBytes uint64 `json:"retransmitted_bytes"`
+	DroppedPackets     uint64 `json:"dropped_packets"` // by the NICs and the link, for any reason
+	// CPU time of both guests: user, system and irq, without idle polling; null for in-process guests
+	// and with rails
+	GuestCPUSeconds *float64 `json:"guest_cpu_seconds" jsonschema:"nullable"`
+	GuestCPU        *CPU     `json:"guest_cpu,omitempty"`
+	// payload of the measured connection, by the memory that the sender's NIC read
+	TX Where `json:"tx"`
+	// payload of the measured connection, by the memory that the receiver's NIC wrote
+	RX        Where  `json:"rx"`
+	Seed      uint64 `json:"seed"`
+	Rounds    int    `json:"rounds" jsonschema:"minimum=1"`
+	Fragments uint64 `json:"fragments"` // fragments that the devmem socket gave out
+	// payload that went through host memory because the NIC could not reach the GPU
+	BouncedBytes uint64 `json:"bounced_bytes"`
+	// pieces of payload of 64 bytes or more found in the guests' RAM after each round
+	Audit *AuditCount `json:"audit,omitempty"`
+	Hold  *Hold       `json:"hold,omitempty"` // what the receiver did with --hold-tokens
+	// effect of tokens that the receiver gave back late (nic tokens=TIME)
+	LateTokens *LateTokens `json:"late_tokens,omitempty"`
+	// of a lab: the traffic of each direction of a link and of each memory in this mode, the most
+	// loaded first
+	Links []Link `json:"links,omitempty"`
+	// of a lab in mode copy: bytes that the guests' processors copy for their stacks, computed from
+	// the stacks' code and not measured; they are in no link
 	StackCopies []StackCopies `json:"stack_copies,omitempty"`
 }
 
 // Where is payload by the kind of memory that the NIC read it from (tx) or wrote it to (rx).
 type Where struct {
-	Device uint64 `json:"device"` // registered GPU buffers
-	Host   uint64 `json:"host"`   // everything else
+	Device uint64 `json:"device"` // payload bytes in registered GPU buffers
+	Host   uint64 `json:"host"`   // payload bytes anywhere else
 }
 
 // CPU is the guests' CPU time, in seconds, idle polling excluded.
@@ -99,21 +129,21 @@ type CPU struct {
 
 // Hold is what a receiver with --hold-tokens did.
 type Hold struct {
-	Tokens uint64 `json:"tokens"` // the most that it held
-	Stalls uint64 `json:"stalls"` // how often nothing came any more, and it gave them back
+	Tokens uint64 `json:"tokens"` // the most that it held at the same time
+	Stalls uint64 `json:"stalls"` // how often data stopped and the receiver gave its tokens back
 }
 
-// LateTokens is what came of tokens that a receiver gave back late, as it was told to.
+// LateTokens is the effect of tokens that a receiver gave back late, as the fault tokens=TIME asks.
 type LateTokens struct {
-	Tokens uint64 `json:"tokens"` // the most at a time that were to go back later
-	// how often frames found no buffer at the receiving NIC, from the transfer's begin to its end, whosever they were
+	Tokens uint64 `json:"tokens"` // the most that waited to be given back at the same time
+	// how often frames found no buffer at the receiving NIC meanwhile
 	NoBuffer uint64 `json:"no_buffer"`
 }
 
 // AuditCount is what a scan of the guests' RAM found: 64-byte windows of the payload, at any alignment.
 type AuditCount struct {
-	HitsSender   int    `json:"hits_sender"`
-	HitsReceiver int    `json:"hits_receiver"`
+	HitsSender   uint64 `json:"hits_sender"`
+	HitsReceiver uint64 `json:"hits_receiver"`
 	BytesFound   uint64 `json:"bytes_found"`
 	BytesScanned uint64 `json:"bytes_scanned"`
 }
@@ -126,30 +156,28 @@ func (r *Run) Rate() float64 {
 	return float64(r.Bytes) / r.Seconds
 }
 
-// add adds what another transfer at the same time has done, but for what is counted of whole NICs.
-func (r *Run) add(x *Run) {
-	r.Seconds, r.Rounds, r.SHA256Match = max(r.Seconds, x.Seconds), max(r.Rounds, x.Rounds), r.SHA256Match && x.SHA256Match
-	if r.SHA256 != "" {
-		r.SHA256 += ","
+// add adds to the sum of rails, which ran at the same time, the run of one. What is counted of whole NICs is not added.
+func (rep *Report) add(sum, x *Run) {
+	rep.columns().Add(sum, x)
+	sum.Seconds, sum.Rounds = max(sum.Seconds, x.Seconds), max(sum.Rounds, x.Rounds)
+	sum.SHA256Match = sum.SHA256Match && x.SHA256Match
+	if sum.SHA256 != "" {
+		sum.SHA256 += ","
 	}
-	r.SHA256 += x.SHA256
-	if x.Audit != nil && r.Audit == nil {
-		r.Audit = &AuditCount{}
-	}
-	of := func(r *Run) []*uint64 {
-		return []*uint64{&r.Bytes, &r.PayloadBytesDevice, &r.PayloadBytesHost, &r.LinearBytes, &r.HeaderBytes,
-			&r.RetransmittedBytes, &r.Fragments, &r.BouncedBytes, &r.TX.Device, &r.TX.Host, &r.RX.Device, &r.RX.Host}
-	}
-	more := of(x)
-	for i, n := range of(r) {
-		*n += *more[i]
-	}
+	sum.SHA256 += x.SHA256
 	if x.Audit != nil {
-		r.Audit.HitsSender += x.Audit.HitsSender
-		r.Audit.HitsReceiver += x.Audit.HitsReceiver
-		r.Audit.BytesFound += x.Audit.BytesFound
-		r.Audit.BytesScanned += x.Audit.BytesScanned
+		if sum.Audit == nil {
+			sum.Audit = &AuditCount{}
+		}
+		auditColumns.Add(sum.Audit, x.Audit)
 	}
+}
+
+var auditColumns = report.Columns[AuditCount]{
+	report.Sum("", func(a *AuditCount) *uint64 { return &a.HitsSender }),
+	report.Sum("", func(a *AuditCount) *uint64 { return &a.HitsReceiver }),
+	report.Sum("", func(a *AuditCount) *uint64 { return &a.BytesFound }),
+	report.Sum("", func(a *AuditCount) *uint64 { return &a.BytesScanned }),
 }
 
 // Fairness is Jain's index of the rates of a mode's rails: 1 where all are the same, down to 1/n.

@@ -1,112 +1,23 @@
 package run
 
 import (
-	"bytes"
 	"encoding/json"
-	"fmt"
-	"maps"
-	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
+	"vnic.dev/vnic/internal/schematest"
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// node is the part of JSON schema that ours uses.
-type node struct {
-	Schema     string           `json:"$schema"`
-	Title      string           `json:"title"`
-	About      string           `json:"description"`
-	Type       any              `json:"type"` // a name, or several
-	Required   []string         `json:"required"`
-	Additional *bool            `json:"additionalProperties"`
-	Properties map[string]*node `json:"properties"`
-	Items      *node            `json:"items"`
-	Enum       []any            `json:"enum"`
-	Const      any              `json:"const"`
-	Minimum    *float64         `json:"minimum"`
-}
-
-func parseSchema(t *testing.T) *node {
-	t.Helper()
-	d := json.NewDecoder(strings.NewReader(Schema))
-	d.DisallowUnknownFields() // a word that validate does not know would be no check at all
-	n := new(node)
-	testkit.OK(t, d.Decode(n))
-	return n
-}
-
-// validate says where v is not as n has it.
-func (n *node) validate(at string, v any) (wrong []string) {
-	is := func(ok bool, format string, args ...any) {
-		if !ok {
-			wrong = append(wrong, at+": "+fmt.Sprintf(format, args...))
-		}
-	}
-	types := []any{n.Type}
-	if list, ok := n.Type.([]any); ok {
-		types = list
-	}
-	is(n.Type == nil || slices.ContainsFunc(types, func(name any) bool { return isType(v, name.(string)) }),
-		"%v is not of type %v", v, n.Type)
-	is(n.Enum == nil || slices.Contains(n.Enum, v), "%v is none of %v", v, n.Enum)
-	is(n.Const == nil || n.Const == v, "%v is not %v", v, n.Const)
-	switch v := v.(type) {
-	case float64:
-		is(n.Minimum == nil || v >= *n.Minimum, "%v is less than %v", v, n.Minimum)
-	case []any:
-		for i, e := range v {
-			wrong = append(wrong, n.Items.validate(fmt.Sprintf("%s[%d]", at, i), e)...)
-		}
-	case map[string]any:
-		for _, name := range n.Required {
-			_, ok := v[name]
-			is(ok, "no %s", name)
-		}
-		for _, name := range slices.Sorted(maps.Keys(v)) {
-			if p := n.Properties[name]; p != nil {
-				wrong = append(wrong, p.validate(at+"."+name, v[name])...)
-			} else {
-				is(n.Additional == nil || *n.Additional, "%s is unknown", name)
-			}
-		}
-	}
-	return wrong
-}
-
-func isType(v any, name string) bool {
-	switch v := v.(type) {
-	case nil:
-		return name == "null"
-	case bool:
-		return name == "boolean"
-	case string:
-		return name == "string"
-	case float64:
-		return name == "number" || name == "integer" && v == float64(int64(v))
-	case []any:
-		return name == "array"
-	case map[string]any:
-		return name == "object"
-	}
-	return false
-}
-
-// asJSON is what a reader of v's JSON gets.
-func asJSON(t *testing.T, v any) any {
-	t.Helper()
-	b := testkit.Must(json.Marshal(v))(t)
-	var out any
-	testkit.OK(t, json.Unmarshal(b, &out))
-	return out
-}
-
 func validReport(t *testing.T, rep *Report) {
 	t.Helper()
-	for _, w := range parseSchema(t).validate("report", asJSON(t, rep)) {
-		t.Error(w)
-	}
+	testkit.OK(t, schematest.Compile(t, Schema)(asJSON(t, rep)))
+}
+
+// asJSON is what a reader of v gets.
+func asJSON(t *testing.T, v any) string {
+	t.Helper()
+	return string(testkit.Must(json.Marshal(v))(t))
 }
 
 // sample is a report with every field set, as `vnic run --audit` gives it.
@@ -135,42 +46,15 @@ func TestReportIsAsItsSchema(t *testing.T) {
 	validReport(t, empty)
 }
 
-// Every field is in the schema, and required unless it may be left out.
-func TestSchemaKnowsEveryField(t *testing.T) {
-	var walk func(at string, n *node, typ reflect.Type)
-	walk = func(at string, n *node, typ reflect.Type) {
-		for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {
-			if typ.Kind() == reflect.Slice {
-				n = n.Items
-			}
-			typ = typ.Elem()
-		}
-		if typ.Kind() != reflect.Struct {
-			return
-		}
-		fields := reflect.VisibleFields(typ)
-		fields = slices.DeleteFunc(fields, func(f reflect.StructField) bool { return f.Anonymous })
-		for _, f := range fields {
-			name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
-			p := n.Properties[name]
-			if p == nil {
-				t.Errorf("%s.%s is not in the schema", at, name)
-				continue
-			}
-			if slices.Contains(n.Required, name) == (options == "omitempty") {
-				t.Errorf("%s.%s: required %v, %q", at, name, slices.Contains(n.Required, name), options)
-			}
-			walk(at+"."+name, p, f.Type)
-		}
-		if len(n.Properties) != len(fields) || n.Additional == nil || *n.Additional {
-			t.Errorf("%s: %d properties for %d fields, or others are allowed", at, len(n.Properties), len(fields))
-		}
-	}
-	walk("report", parseSchema(t), reflect.TypeFor[Report]())
+// The schema is that of Report, with its comments.
+func TestSchemaIsThatOfReport(t *testing.T) {
+	schematest.Holds(t, "schema.json", "vnic run --json", &Report{}, "../../../..", "cmd/vnic/internal/run",
+		"cmd/vnic/internal/pcap")
 }
 
-// The validator sees what is wrong: else the tests above would show nothing.
-func TestValidatorSeesWhatIsWrong(t *testing.T) {
+// The schema refuses what is wrong: else the tests above would show nothing.
+func TestSchemaSeesWhatIsWrong(t *testing.T) {
+	valid := schematest.Compile(t, Schema)
 	for name, change := range map[string]func(doc, run map[string]any){
 		"schema":    func(doc, _ map[string]any) { doc["schema"] = 2.0 },
 		"missing":   func(_, run map[string]any) { delete(run, "tx") },
@@ -183,17 +67,11 @@ func TestValidatorSeesWhatIsWrong(t *testing.T) {
 		"not null":  func(_, run map[string]any) { run["seconds"] = nil },
 		"no object": func(doc, _ map[string]any) { doc["runs"] = []any{"devmem"} },
 	} {
-		doc := asJSON(t, sample()).(map[string]any)
+		var doc map[string]any
+		testkit.OK(t, json.Unmarshal([]byte(asJSON(t, sample())), &doc))
 		change(doc, doc["runs"].([]any)[0].(map[string]any))
-		if len(parseSchema(t).validate("report", doc)) == 0 {
+		if valid(asJSON(t, doc)) == nil {
 			t.Errorf("%s: passes", name)
 		}
-	}
-}
-
-func TestSchemaIsFormatted(t *testing.T) {
-	var b bytes.Buffer
-	if err := json.Indent(&b, []byte(Schema), "", "  "); err != nil || b.String() != Schema {
-		t.Errorf("schema.json is not as json.Indent has it (%v)", err)
 	}
 }

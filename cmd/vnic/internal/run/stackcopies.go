@@ -7,16 +7,20 @@ import (
 	"slices"
 
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/report"
 	"vnic.dev/vnic/internal/transfer"
 )
 
 // StackCopies is what a guest's processors read and write in host memory for its stack in mode copy. It is a figure of
 // the stack, and not counted: nobody sees what processors copy. It is part of no Link.
 type StackCopies struct {
-	Guest   string `json:"guest"`
-	Stack   string `json:"stack"`    // StackLinux or StackVNIC
-	PerByte int    `json:"per_byte"` // bytes of memory for a byte of payload that the guest sends or receives
-	Bytes   uint64 `json:"bytes"`    // of all its payload, each byte once; caches keep a part of them
+	Guest string `json:"guest"`
+	// linux: the guest's kernel; vnic: our driver and stack
+	Stack string `json:"stack" jsonschema:"enum=linux,enum=vnic"`
+	// bytes of memory for a byte of payload that the guest sends or receives
+	PerByte int `json:"per_byte"`
+	// of all the guest's payload, each byte once; caches keep a part of them
+	Bytes uint64 `json:"bytes"`
 }
 
 // The stacks of guests.
@@ -68,6 +72,6 @@ func (r *Run) stackLines(w io.Writer) {
 	names := map[string]string{StackLinux: "Linux's", StackVNIC: "ours"}
 	for _, c := range r.StackCopies {
 		fmt.Fprintf(w, "copies of %s's processors, not counted and in no link, by its stack (%s): %d bytes of memory a byte of "+
-			"payload, %s\n", c.Guest, names[c.Stack], c.PerByte, group(c.Bytes))
+			"payload, %s\n", c.Guest, names[c.Stack], c.PerByte, report.Number(c.Bytes))
 	}
 }

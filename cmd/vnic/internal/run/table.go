@@ -6,14 +6,105 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
-	"github.com/dustin/go-humanize"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/report"
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// Table prints the report for people: one column a mode, and of rails a line each before.
+// columns are the lines of the table, and the counts that are added up over rails. What a Run has besides, add adds.
+func (rep *Report) columns() report.Columns[Run] {
+	sends, receives := rep.sides()
+	only := func(there bool, c report.Column[Run]) report.Column[Run] {
+		c.If = func([]Run) bool { return there }
+		return c
+	}
+	perGB := func(title string, seconds func(*CPU) float64) report.Column[Run] {
+		c := report.Optional(title, func(r *Run) *CPU { return r.GuestCPU }, func(*CPU) string { return "" })
+		c.Text = func(r *Run) string { return fmt.Sprintf("%.2f", seconds(r.GuestCPU)/(float64(r.Bytes)/1e9)) }
+		return c
+	}
+	hold := func(title string, n func(*Hold) uint64) report.Column[Run] {
+		return report.Optional(title, func(r *Run) *Hold { return r.Hold },
+			func(h *Hold) string { return report.Number(n(h)) })
+	}
+	late := func(title string, n func(*LateTokens) uint64) report.Column[Run] {
+		return report.Optional(title, func(r *Run) *LateTokens { return r.LateTokens },
+			func(l *LateTokens) string { return report.Number(n(l)) })
+	}
+	audit := func(title string, n func(*AuditCount) uint64) report.Column[Run] {
+		return report.Optional(title, func(r *Run) *AuditCount { return r.Audit },
+			func(a *AuditCount) string { return fmt.Sprint(n(a)) })
+	}
+	return report.Columns[Run]{
+		{Title: "mode", Text: func(r *Run) string { return r.Mode }},
+		{Title: "digest", Text: func(r *Run) string { return match(r.SHA256Match) }},
+		report.Sum("bytes", func(r *Run) *uint64 { return &r.Bytes }),
+		{Title: "seconds", Text: func(r *Run) string { return fmt.Sprintf("%.2f", r.Seconds) }},
+		{Title: "rate MB/s", Text: rate},
+		only(sends, report.Sum("sent from device memory", func(r *Run) *uint64 { return &r.TX.Device })),
+		only(sends, report.Sum("sent from host memory", func(r *Run) *uint64 { return &r.TX.Host })),
+		only(receives, report.Sum("received in device memory", func(r *Run) *uint64 { return &r.RX.Device })),
+		only(receives, report.Sum("received in host memory", func(r *Run) *uint64 { return &r.RX.Host })),
+		report.Sum("header bytes", func(r *Run) *uint64 { return &r.HeaderBytes }),
+		{Title: "copy engine bytes", Count: func(r *Run) *uint64 { return &r.CopyEngineBytes }},
+		report.Sum("retransmitted bytes", func(r *Run) *uint64 { return &r.RetransmittedBytes }),
+		{Title: "dropped packets", Count: func(r *Run) *uint64 { return &r.DroppedPackets }},
+		perGB("guest CPU s/GB, user", func(c *CPU) float64 { return c.User }),
+		perGB("system", func(c *CPU) float64 { return c.System }),
+		perGB("irq", func(c *CPU) float64 { return c.IRQ }),
+		hold("tokens held", func(h *Hold) uint64 { return h.Tokens }),
+		hold("until it stalled, times", func(h *Hold) uint64 { return h.Stalls }),
+		late("tokens late", func(l *LateTokens) uint64 { return l.Tokens }),
+		late("no buffer for, times", func(l *LateTokens) uint64 { return l.NoBuffer }),
+		audit("audit: payload found in RAM of A", func(a *AuditCount) uint64 { return a.HitsSender }),
+		audit("in RAM of B", func(a *AuditCount) uint64 { return a.HitsReceiver }),
+
+		// in no table
+		report.Sum("", func(r *Run) *uint64 { return &r.PayloadBytesDevice }),
+		report.Sum("", func(r *Run) *uint64 { return &r.PayloadBytesHost }),
+		report.Sum("", func(r *Run) *uint64 { return &r.LinearBytes }),
+		report.Sum("", func(r *Run) *uint64 { return &r.Fragments }),
+		report.Sum("", func(r *Run) *uint64 { return &r.BouncedBytes }),
+	}
+}
+
+func rate(r *Run) string { return fmt.Sprintf("%.1f", r.Rate()/1e6) }
+
+func match(ok bool) string {
+	if ok {
+		return "match"
+	}
+	return "MISMATCH"
+}
+
+// railColumns are those of the table of rails, in which some have shares of their links' rates.
+var railColumns = report.Columns[Rail]{
+	{Title: "rail", Text: func(r *Rail) string { return fmt.Sprint(r.Rail) }},
+	{Title: "from", Text: func(r *Rail) string { return r.From }},
+	{Title: " ", Text: func(r *Rail) string { return r.FromGPU }},
+	{Title: "to", Text: func(r *Rail) string { return r.To }},
+	{Title: " ", Text: func(r *Rail) string { return r.ToGPU }},
+	{Title: "path", Text: func(r *Rail) string {
+		if !r.P2P {
+			return r.Path + ", bounced"
+		}
+		return r.Path
+	}},
+	{Title: "MB/s", Text: func(r *Rail) string { return rate(&r.Run) }},
+	{Title: "of rate", Text: func(r *Rail) string { return percent(r.Share.OfRate) }, If: share},
+	{Title: "of possible", Text: func(r *Rail) string { return percent(r.Share.OfPossible) }, If: share},
+	{Title: "limit", Text: func(r *Rail) string { return cmp.Or(r.Share.Limit, "-") }, If: share},
+	{Title: "device bytes", Text: func(r *Rail) string { return report.Number(r.TX.Device + r.RX.Device) }},
+	{Title: "host bytes", Text: func(r *Rail) string { return report.Number(r.TX.Host + r.RX.Host) }},
+	{Title: "retransmitted", Count: func(r *Rail) *uint64 { return &r.RetransmittedBytes }},
+	{Title: "digest", Text: func(r *Rail) string { return match(r.SHA256Match) }},
+}
+
+// share reports whether the shares of rails were measured.
+func share(rails []Rail) bool { return rails[0].Share != nil && rails[0].Share.Probe > 0 }
+
+// Table prints the report for people: for each mode a line a rail, if there are any, and then a column a mode.
 func (rep *Report) Table(w io.Writer) error {
 	for i := range rep.Runs {
 		if err := rep.railTable(w, rep.Runs[i].Mode); err != nil {
@@ -23,38 +114,14 @@ func (rep *Report) Table(w io.Writer) error {
 	return rep.table(w)
 }
 
-// railTable is a line for each rail's direction in a mode.
+// railTable prints a line for each rail's direction in a mode.
 func (rep *Report) railTable(w io.Writer, mode string) error {
 	if len(rep.Rails) == 0 {
 		return nil
 	}
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	shares := rep.Rails[0].Share != nil && rep.Rails[0].Share.Probe > 0
-	fmt.Fprintf(tw, "%s\nrail\tfrom\t\tto\t\tpath\tMB/s\t", mode)
-	if shares {
-		fmt.Fprintf(tw, "of rate\tof possible\tlimit\t")
-	}
-	fmt.Fprintf(tw, "device bytes\thost bytes\tretransmitted\tdigest\n")
-	for i := range rep.Rails {
-		r := &rep.Rails[i]
-		if r.Mode != mode {
-			continue
-		}
-		path, digest := r.Path, "match"
-		if !r.P2P {
-			path += ", bounced"
-		}
-		if !r.SHA256Match {
-			digest = "MISMATCH"
-		}
-		fmt.Fprintf(tw, "%d\t%s\t%s\t%s\t%s\t%s\t%.1f\t", r.Rail, r.From, r.FromGPU, r.To, r.ToGPU, path, r.Rate()/1e6)
-		if shares {
-			fmt.Fprintf(tw, "%s\t%s\t%s\t", percent(r.Share.OfRate), percent(r.Share.OfPossible), cmp.Or(r.Share.Limit, "-"))
-		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\n", group(r.TX.Device+r.RX.Device), group(r.TX.Host+r.RX.Host),
-			group(r.RetransmittedBytes), digest)
-	}
-	if err := tw.Flush(); err != nil {
+	fmt.Fprintln(w, mode)
+	rails := slices.DeleteFunc(slices.Clone(rep.Rails), func(r Rail) bool { return r.Mode != mode })
+	if err := railColumns.Table(w, rails); err != nil {
 		return err
 	}
 	fmt.Fprintf(w, "Jain's fairness %.3f\n", rep.Fairness(mode))
@@ -83,7 +150,7 @@ func (rep *Report) shareLines(w io.Writer, mode string) {
 	}
 	if of[0].Share.Probe > 0 {
 		fmt.Fprintf(w, "links are %s times slower than the lab file says; timers of the guests, as of TCP, are not\n",
-			group(uint64(rep.Scale)))
+			report.Number(uint64(rep.Scale)))
 		for _, r := range of {
 			if r.Share.OfRate == nil {
 				fmt.Fprintf(w, "%s to %s: no share: %s\n", r.From, r.To, r.Share.Why)
@@ -105,31 +172,38 @@ func (rep *Report) shareLines(w io.Writer, mode string) {
 // mostLinks are shown to people: the most loaded ones.
 const mostLinks = 8
 
-// linkTable says what links carried in a mode.
+// linkColumns are those of the table of links.
+var linkColumns = report.Columns[Link]{
+	{Title: "link", Text: func(l *Link) string { return l.Name }},
+	{Title: "rate", Text: func(l *Link) string {
+		if l.Rate == 0 {
+			return "not said"
+		}
+		return lab.FormatEdgeRate(l.Name, l.Rate)
+	}},
+	{Title: "payload", Count: func(l *Link) *uint64 { return &l.Payload }},
+	{Title: "with headers and rings", Count: func(l *Link) *uint64 { return &l.Bytes }},
+	{Title: "load at line rate", Text: func(l *Link) string {
+		if l.Rate == 0 || l.Load == 0 {
+			return "-"
+		}
+		return percent(&l.Load)
+	}},
+}
+
+// linkTable prints the traffic of the most loaded links in a mode.
 func (rep *Report) linkTable(w io.Writer, mode string) error {
-	i := slices.IndexFunc(rep.Runs, func(r Run) bool { return r.Mode == mode })
-	links := rep.Runs[i].Links
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	if len(links) > 0 {
-		fmt.Fprint(tw, "\nlink\trate\tpayload\twith headers and rings\tload at line rate\n")
-	}
-	for _, l := range links[:min(len(links), mostLinks)] {
-		rate, load := "not said", "-"
-		if l.Rate > 0 {
-			rate, load = lab.FormatEdgeRate(l.Name, l.Rate), percent(&l.Load)
+	run := &rep.Runs[slices.IndexFunc(rep.Runs, func(r Run) bool { return r.Mode == mode })]
+	if links := run.Links; len(links) > 0 {
+		fmt.Fprintln(w)
+		if err := linkColumns.Table(w, links[:min(len(links), mostLinks)]); err != nil {
+			return err
 		}
-		if l.Load == 0 {
-			load = "-"
+		if more := len(links) - mostLinks; more > 0 {
+			fmt.Fprintf(w, "and %d more: --json\n", more)
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\n", l.Name, rate, group(l.Payload), group(l.Bytes), load)
 	}
-	if more := len(links) - mostLinks; more > 0 {
-		fmt.Fprintf(tw, "and %d more: --json\n", more)
-	}
-	if err := tw.Flush(); err != nil {
-		return err
-	}
-	rep.Runs[i].stackLines(w)
+	run.stackLines(w)
 	_, err := fmt.Fprintln(w)
 	return err
 }
@@ -155,74 +229,7 @@ func (rep *Report) sides() (sends, receives bool) {
 }
 
 func (rep *Report) table(w io.Writer) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', tabwriter.AlignRight)
-	row := func(name string, f func(*Run) string) {
-		fmt.Fprintf(tw, "%s\t", name)
-		for i := range rep.Runs {
-			fmt.Fprintf(tw, "%s\t", f(&rep.Runs[i]))
-		}
-		fmt.Fprintln(tw)
-	}
-	row("mode", func(r *Run) string { return r.Mode })
-	row("digest", func(r *Run) string {
-		if r.SHA256Match {
-			return "match"
-		}
-		return "MISMATCH"
-	})
-	row("bytes", func(r *Run) string { return group(r.Bytes) })
-	row("seconds", func(r *Run) string { return fmt.Sprintf("%.2f", r.Seconds) })
-	row("rate MB/s", func(r *Run) string { return fmt.Sprintf("%.1f", r.Rate()/1e6) })
-	sends, receives := rep.sides()
-	if sends {
-		row("sent from device memory", func(r *Run) string { return group(r.TX.Device) })
-		row("sent from host memory", func(r *Run) string { return group(r.TX.Host) })
-	}
-	if receives {
-		row("received in device memory", func(r *Run) string { return group(r.RX.Device) })
-		row("received in host memory", func(r *Run) string { return group(r.RX.Host) })
-	}
-	row("header bytes", func(r *Run) string { return group(r.HeaderBytes) })
-	row("copy engine bytes", func(r *Run) string { return group(r.CopyEngineBytes) })
-	row("retransmitted bytes", func(r *Run) string { return group(r.RetransmittedBytes) })
-	row("dropped packets", func(r *Run) string { return group(r.DroppedPackets) })
-	if len(rep.Runs) > 0 && rep.Runs[0].GuestCPU != nil {
-		per := func(f func(*CPU) float64) func(*Run) string {
-			return func(r *Run) string { return fmt.Sprintf("%.2f", f(r.GuestCPU)/(float64(r.Bytes)/1e9)) }
-		}
-		row("guest CPU s/GB, user", per(func(c *CPU) float64 { return c.User }))
-		row("system", per(func(c *CPU) float64 { return c.System }))
-		row("irq", per(func(c *CPU) float64 { return c.IRQ }))
-	}
-	if len(rep.Runs) > 0 && rep.Runs[0].Hold != nil {
-		held := func(f func(*Hold) uint64) func(*Run) string {
-			return func(r *Run) string {
-				if r.Hold == nil {
-					return ""
-				}
-				return group(f(r.Hold))
-			}
-		}
-		row("tokens held", held(func(h *Hold) uint64 { return h.Tokens }))
-		row("until it stalled, times", held(func(h *Hold) uint64 { return h.Stalls }))
-	}
-	if slices.ContainsFunc(rep.Runs, func(r Run) bool { return r.LateTokens != nil }) {
-		late := func(f func(*LateTokens) uint64) func(*Run) string {
-			return func(r *Run) string {
-				if r.LateTokens == nil {
-					return ""
-				}
-				return group(f(r.LateTokens))
-			}
-		}
-		row("tokens late", late(func(l *LateTokens) uint64 { return l.Tokens }))
-		row("no buffer for, times", late(func(l *LateTokens) uint64 { return l.NoBuffer }))
-	}
-	if len(rep.Runs) > 0 && rep.Runs[0].Audit != nil {
-		row("audit: payload found in RAM of A", func(r *Run) string { return fmt.Sprint(r.Audit.HitsSender) })
-		row("in RAM of B", func(r *Run) string { return fmt.Sprint(r.Audit.HitsReceiver) })
-	}
-	if err := tw.Flush(); err != nil {
+	if err := rep.columns().Sheet(w, rep.Runs); err != nil {
 		return err
 	}
 	fmt.Fprintln(w)
@@ -252,6 +259,3 @@ func (rep *Report) table(w io.Writer) error {
 	}
 	return err
 }
-
-// group writes a number with its thousands apart.
-func group(n uint64) string { return humanize.Comma(int64(n)) }

@@ -163,8 +163,8 @@ func (s *stream) audit(ctx context.Context, r *Run, sent gpumem.Stream) error {
 		return err
 	}
 	r.Audit.BytesScanned += scanned[0] + scanned[1]
-	r.Audit.HitsSender += len(hits[0])
-	r.Audit.HitsReceiver += len(hits[1])
+	r.Audit.HitsSender += uint64(len(hits[0]))
+	r.Audit.HitsReceiver += uint64(len(hits[1]))
 	for _, h := range append(hits[0], hits[1]...) {
 		r.Audit.BytesFound += h.Len
 	}

@@ -2,15 +2,10 @@ package report
 
 import (
 	"bytes"
-	"encoding/json"
 	"encoding/xml"
-	"flag"
 	"os"
 	"strings"
 	"testing"
-
-	"github.com/invopop/jsonschema"
-	check "github.com/santhosh-tekuri/jsonschema/v6"
 
 	"vnic.dev/vnic/cmd/vnic/internal/junit"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
@@ -18,6 +13,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/splat"
 	"vnic.dev/vnic/internal/golden"
+	"vnic.dev/vnic/internal/schematest"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -270,30 +266,14 @@ func TestOutputComesThrough(t *testing.T) {
 //
 //	go test ./cmd/vnic/internal/selftest/report -update
 func TestSchemaIsThatOfDocument(t *testing.T) {
-	r := new(jsonschema.Reflector)
-	for _, pkg := range []string{"report", "results", "expect", "splat"} {
-		testkit.OK(t, r.AddGoComments("vnic.dev/vnic/cmd/vnic/internal/selftest/"+pkg, "../"+pkg))
-	}
-	s := r.Reflect(&Document{})
-	s.ID = ""
-	b := append(testkit.Must(json.MarshalIndent(s, "", "  "))(t), '\n')
-	if flag.Lookup("update").Value.String() == "true" { // golden's
-		testkit.OK(t, os.WriteFile("schema.json", b, 0o644))
-		return
-	}
-	if !bytes.Equal(b, Schema()) {
-		t.Error("schema.json is not that of Document: write it anew with -update")
-	}
+	const dir = "cmd/vnic/internal/selftest/"
+	schematest.Holds(t, "schema.json", "vnic selftest --json", &Document{}, "../../../../..", dir+"report", dir+"results",
+		dir+"expect", dir+"splat")
 }
 
 // What JSON writes the schema takes, and other keys it does not.
 func TestSchemaTakesWhatIsWritten(t *testing.T) {
-	c := check.NewCompiler()
-	testkit.OK(t, c.AddResource("run.json", testkit.Must(check.UnmarshalJSON(bytes.NewReader(Schema())))(t)))
-	s := testkit.Must(c.Compile("run.json"))(t)
-	valid := func(text string) error {
-		return s.Validate(testkit.Must(check.UnmarshalJSON(strings.NewReader(text)))(t))
-	}
+	valid := schematest.Compile(t, string(Schema()))
 	run, x := example(t)
 	old, j := unknown(t)
 	for _, text := range []string{

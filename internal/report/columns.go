@@ -1,0 +1,122 @@
+// Package report makes the tables of commands' reports. What a table says of a figure, and how those of several runs are
+// added up, is one [Column]; its JSON key and what the schema says of it stand at its field (internal/schematest).
+package report
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/dustin/go-humanize"
+)
+
+// Column is a figure of a T.
+type Column[T any] struct {
+	Title string           // the heading; " ": an empty one; "": no table shows the figure
+	Count func(*T) *uint64 // the figure, if it is a count that every T has
+	Text  func(*T) string  // the cell; nil: Count, with its thousands apart
+	If    func([]T) bool   // the table of a list has it; nil: always
+	Sum   bool             // Add adds Count up
+}
+
+// Sum is a column of a count that Add adds up.
+func Sum[T any](title string, count func(*T) *uint64) Column[T] {
+	return Column[T]{Title: title, Count: count, Sum: true}
+}
+
+// Optional is a column of a part that some T have: a table has it if one of the list has the part, and an empty cell for
+// the others.
+func Optional[T, P any](title string, part func(*T) *P, text func(*P) string) Column[T] {
+	return Column[T]{Title: title, Text: func(x *T) string {
+		if p := part(x); p != nil {
+			return text(p)
+		}
+		return ""
+	}, If: func(list []T) bool {
+		return slices.ContainsFunc(list, func(x T) bool { return part(&x) != nil })
+	}}
+}
+
+// Columns are those of a table, from left to right, or of a sheet, from top to bottom.
+type Columns[T any] []Column[T]
+
+// Table writes a line for each of list, below the headings.
+func (c Columns[T]) Table(w io.Writer, list []T) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	c.lines(list, func(cells []string, _ *T) { fmt.Fprintln(tw, strings.Join(cells, "\t")) })
+	return tw.Flush()
+}
+
+// Right is Table with cells at the right of their columns. Behind the last one is what tail says of a T, if it is not
+// nil.
+func (c Columns[T]) Right(w io.Writer, list []T, tail func(*T) string) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	c.lines(list, func(cells []string, x *T) {
+		fmt.Fprint(tw, strings.Join(cells, "\t"), "\t")
+		if x != nil && tail != nil {
+			fmt.Fprint(tw, tail(x))
+		}
+		fmt.Fprintln(tw)
+	})
+	return tw.Flush()
+}
+
+// lines calls line with the headings, and with the cells of each of list.
+func (c Columns[T]) lines(list []T, line func(cells []string, x *T)) {
+	shown := c.shown(list)
+	cells := make([]string, len(shown))
+	for i := range shown {
+		cells[i] = strings.TrimSpace(shown[i].Title)
+	}
+	line(cells, nil)
+	for k := range list {
+		for i := range shown {
+			cells[i] = shown[i].cell(&list[k])
+		}
+		line(cells, &list[k])
+	}
+}
+
+// Sheet writes a line for each column: the heading, and the cell of each of list.
+func (c Columns[T]) Sheet(w io.Writer, list []T) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', tabwriter.AlignRight)
+	for _, x := range c.shown(list) {
+		fmt.Fprintf(tw, "%s\t", x.Title)
+		for i := range list {
+			fmt.Fprintf(tw, "%s\t", x.cell(&list[i]))
+		}
+		fmt.Fprintln(tw)
+	}
+	return tw.Flush()
+}
+
+// shown are the columns that a table of list has.
+func (c Columns[T]) shown(list []T) (shown Columns[T]) {
+	for _, x := range c {
+		if x.Title != "" && (x.If == nil || x.If(list)) {
+			shown = append(shown, x)
+		}
+	}
+	return shown
+}
+
+func (c *Column[T]) cell(x *T) string {
+	if c.Text != nil {
+		return c.Text(x)
+	}
+	return Number(*c.Count(x))
+}
+
+// Number is a number with its thousands apart.
+func Number(n uint64) string { return humanize.Comma(int64(n)) }
+
+// Add adds the sums of x to those of to.
+func (c Columns[T]) Add(to, x *T) {
+	for _, col := range c {
+		if col.Sum {
+			*col.Count(to) += *col.Count(x)
+		}
+	}
+}
