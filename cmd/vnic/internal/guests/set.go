@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
@@ -52,6 +53,17 @@ type Captured struct {
 
 // SetCapture sets it; nil: there was none.
 func (c *Captured) SetCapture(p *pcap.Report) { c.Pcap = p }
+
+// End writes the last lines of a report for people; nic is the model, "" if there are several.
+func (c *Captured) End(b *strings.Builder, i *Info, nic string, seed uint64) {
+	if nic != "" {
+		nic = "; NIC: " + nic
+	}
+	fmt.Fprintf(b, "guests: %v%s; seed %d\n", i, nic, seed)
+	if c.Pcap != nil {
+		fmt.Fprintln(b, c.Pcap)
+	}
+}
 
 // Set is a Session whose guests have all taken their first NIC.
 type Set struct {

@@ -11,6 +11,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/report"
 	"vnic.dev/vnic/internal/transfer"
 )
 
@@ -238,35 +239,23 @@ func (u *use) load(ctx context.Context, r *Run, l transfer.LoadArgs, cpu *float6
 	return nil
 }
 
-// wrong says what of a run is not as its mode must have it.
-func (r *Run) wrong(p2p bool) (list []string) {
-	is := func(bad bool, format string, args ...any) {
-		if bad {
-			list = append(list, fmt.Sprintf(format, args...))
-		}
-	}
-	is(r.Verified != nil && !*r.Verified, "%s", r.Error)
-	in := &r.RX
-	is(r.Mode == transfer.Devmem && p2p && in.Device < r.Bytes,
-		"%d bytes of payload, and device memory saw %d", r.Bytes, in.Device)
-	is(r.Mode == transfer.Devmem && p2p && (r.HostCame > 0 || in.Host > 0 && r.Resumed == 0),
-		"%d bytes came to host memory", in.Host)
-	is(r.Mode == transfer.Devmem && !p2p && (in.Bounced < r.Bytes || in.Device > 0),
+// wrong is what of a run is not as its mode must have it.
+func (r *Run) wrong(p2p bool) (f report.Findings) {
+	devmem, in := r.Mode == transfer.Devmem, &r.RX
+	f.If(r.Verified != nil && !*r.Verified, "%s", r.Error)
+	f.If(devmem && p2p && in.Device < r.Bytes, "%d bytes of payload, and device memory saw %d", r.Bytes, in.Device)
+	f.If(devmem && p2p && (r.HostCame > 0 || in.Host > 0 && r.Resumed == 0), "%d bytes came to host memory", in.Host)
+	f.If(devmem && !p2p && (in.Bounced < r.Bytes || in.Device > 0),
 		"without peer-to-peer %d bytes were bounced, of %d, and %d lay in device memory", in.Bounced, r.Bytes, in.Device)
-	is(r.Mode == transfer.Copy && in.Device > 0, "%d bytes lay in device memory", in.Device)
-	return list
+	f.If(!devmem && in.Device > 0, "%d bytes lay in device memory", in.Device)
+	return f
 }
 
 // check holds the report against what it must prove.
 func (r *Report) check() error {
-	var errs []error
+	var f report.Findings
 	for i := range r.Runs {
-		for _, wrong := range r.Runs[i].wrong(r.P2P) {
-			errs = append(errs, fmt.Errorf("mode %s: %s", r.Runs[i].Mode, wrong))
-		}
+		f.Within("mode "+r.Runs[i].Mode, r.Runs[i].wrong(r.P2P))
 	}
-	if len(errs) > 0 {
-		return fmt.Errorf("%w:\n%w", ErrProof, errors.Join(errs...))
-	}
-	return nil
+	return f.Err(ErrProof)
 }

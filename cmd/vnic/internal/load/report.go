@@ -4,13 +4,11 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
-
-	"github.com/dustin/go-humanize"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/report"
 )
 
 // Report is the result of `vnic load`, and its --json.
@@ -79,65 +77,73 @@ func (r *Run) share() float64 {
 // mostTensors are shown to people.
 const mostTensors = 12
 
+var tensorColumns = report.Columns[Tensor]{
+	{Title: "tensor", Text: func(t *Tensor) string { return t.Name }},
+	{Title: "dtype", Text: func(t *Tensor) string { return t.Type }},
+	{Title: "shape", Text: func(t *Tensor) string { return strings.ReplaceAll(fmt.Sprint(t.Shape), " ", ", ") }},
+	{Title: "at", Text: func(t *Tensor) string { return fmt.Sprintf("%#x", t.Off) }},
+	{Title: "bytes", Count: func(t *Tensor) *uint64 { return &t.Bytes }},
+}
+
+// per is a count by the second.
+func (r *Run) per(n uint64) float64 {
+	if r.Seconds == 0 {
+		return 0
+	}
+	return float64(n) / r.Seconds
+}
+
+var columns = report.Columns[Run]{
+	{Title: "mode", Text: func(r *Run) string { return r.Mode }},
+	{Title: "bytes", Count: func(r *Run) *uint64 { return &r.Bytes }},
+	{Title: "MB/s", Text: func(r *Run) string { return fmt.Sprintf("%.1f", r.per(r.Bytes)/1e6) }},
+	{Title: "samples/s", Text: func(r *Run) string { return fmt.Sprintf("%.1f", r.per(r.Records)) }, If: ofRecords},
+	{Title: "waited for data", Text: func(r *Run) string { return guests.Percent(r.Waited) }, If: ofRecords},
+	{Title: "requests", Text: func(r *Run) string { return fmt.Sprint(r.Requests) }},
+	{Title: "connections", Text: func(r *Run) string { return fmt.Sprint(r.Connections) }},
+	{Title: "resumed", Text: func(r *Run) string { return fmt.Sprint(r.Resumed) }},
+	{Title: "guest CPU s/GB", Text: func(r *Run) string { return guests.Cost(r.CPUPerGB) }},
+}
+
+// ofRecords reports whether a consumer of records ran.
+func ofRecords(runs []Run) bool { return len(runs) > 0 && runs[0].Records > 0 }
+
+var placeColumns = report.Columns[Run]{
+	{Title: "mode", Text: func(r *Run) string { return r.Mode }},
+	{Title: "in device", Count: func(r *Run) *uint64 { return &r.RX.Device }},
+	{Title: "in host", Count: func(r *Run) *uint64 { return &r.RX.Host }},
+	{Title: "looked at", Text: func(r *Run) string { return guests.Percent(r.share()) }},
+	{Title: "verified", Text: func(r *Run) string {
+		switch {
+		case r.Verified == nil:
+			return "-"
+		case *r.Verified:
+			return "every byte, with " + r.By
+		}
+		return "WRONG: " + r.Error
+	}},
+}
+
 // Table prints the report for people.
 func (r *Report) Table(w io.Writer) error {
-	var b strings.Builder
+	var b strings.Builder // takes all
 	fmt.Fprintf(&b, "%s: %s\n%d connections, requests of %s; rates are the emulation's\n\n", r.URL,
 		lab.ShowBytes(r.Size), r.Connections, lab.ShowBytes(r.Range))
-	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	n := func(v uint64) string { return humanize.Comma(int64(v)) }
 	if len(r.Tensors) > 0 {
-		fmt.Fprintln(tw, "tensor\tdtype\tshape\tat\tbytes")
-		for _, t := range r.Tensors[:min(len(r.Tensors), mostTensors)] {
-			fmt.Fprintf(tw, "%s\t%s\t%s\t%#x\t%s\n", t.Name, t.Type, strings.ReplaceAll(fmt.Sprint(t.Shape), " ", ", "), t.Off,
-				n(t.Bytes))
+		shown := r.Tensors[:min(len(r.Tensors), mostTensors)]
+		_ = tensorColumns.Table(&b, shown)
+		if more := r.TensorCount - len(shown); more > 0 {
+			fmt.Fprintf(&b, "and %d more: --json\n", more)
 		}
-		if more := r.TensorCount - min(len(r.Tensors), mostTensors); more > 0 {
-			fmt.Fprintf(tw, "and %d more: --json\n", more)
-		}
-		_ = tw.Flush() // a strings.Builder takes all
 		b.WriteByte('\n')
 	}
-	records := len(r.Runs) > 0 && r.Runs[0].Records > 0
-	fmt.Fprint(tw, "mode\tbytes\tMB/s\t")
-	if records {
-		fmt.Fprint(tw, "samples/s\twaited for data\t")
-	}
-	fmt.Fprintln(tw, "requests\tconnections\tresumed\tguest CPU s/GB")
-	for i := range r.Runs {
-		x := &r.Runs[i]
-		per := func(v uint64) float64 {
-			if x.Seconds == 0 {
-				return 0
-			}
-			return float64(v) / x.Seconds
-		}
-		fmt.Fprintf(tw, "%s\t%s\t%.1f\t", x.Mode, n(x.Bytes), per(x.Bytes)/1e6)
-		if records {
-			fmt.Fprintf(tw, "%.1f\t%s\t", per(x.Records), guests.Percent(x.Waited))
-		}
-		fmt.Fprintf(tw, "%d\t%d\t%d\t%s\n", x.Requests, x.Connections, x.Resumed, guests.Cost(x.CPUPerGB))
-	}
-	_ = tw.Flush()
-	fmt.Fprintln(tw, "\nmode\tin device\tin host\tlooked at\tverified")
-	for i := range r.Runs {
-		x := &r.Runs[i]
-		verified := "-"
-		switch {
-		case x.Verified != nil && *x.Verified:
-			verified = "every byte, with " + x.By
-		case x.Verified != nil:
-			verified = "WRONG: " + x.Error
-		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\n", x.Mode, n(x.RX.Device), n(x.RX.Host), guests.Percent(x.share()),
-			verified)
-	}
-	_ = tw.Flush()
-	b.WriteString("in device and in host are payload of TCP as the NIC wrote it: the file and the heads of responses\n")
+	_ = columns.Table(&b, r.Runs)
 	b.WriteByte('\n')
+	_ = placeColumns.Table(&b, r.Runs)
+	b.WriteString("in device and in host are payload of TCP as the NIC wrote it: the file and the heads of responses\n\n")
 	for i := range r.Runs {
 		x := &r.Runs[i]
-		if records {
+		if ofRecords(r.Runs) {
 			fmt.Fprintf(&b, "%s: the first batch was there after %v\n", x.Mode,
 				time.Duration(x.First*float64(time.Second)).Round(time.Microsecond))
 		}
@@ -145,10 +151,7 @@ func (r *Report) Table(w io.Writer) error {
 			fmt.Fprintf(&b, "sha256, %s: %s\n", x.Mode, x.SHA256)
 		}
 	}
-	fmt.Fprintf(&b, "guests: %v; NIC: %s; seed %d\n", &r.Info, r.NIC, r.Seed)
-	if r.Pcap != nil {
-		fmt.Fprintln(&b, r.Pcap)
-	}
+	r.End(&b, &r.Info, r.NIC, r.Seed)
 	_, err := io.WriteString(w, b.String())
 	return err
 }

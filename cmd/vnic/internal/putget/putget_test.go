@@ -3,6 +3,7 @@ package putget
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -164,8 +165,8 @@ func TestWrongCounters(t *testing.T) {
 		{RAM, End{P2P: true, Host: n - 1, Device: 1}, "1 bytes lay in device memory"},
 		{RAM, End{P2P: true, Host: n, Bounced: 1}, "1 were bounced"},
 	} {
-		says := strings.Join(c.e.wrong(c.memory, n), "\n")
-		if c.says == "" && says != "" || !strings.Contains(says, c.says) {
+		says := fmt.Sprint(errors.Join(c.e.wrong(c.memory, n)...))
+		if c.says == "" && says != "<nil>" || !strings.Contains(says, c.says) {
 			t.Errorf("%s: %+v: %q", c.memory, c.e, says)
 		}
 	}

@@ -1,17 +1,14 @@
 package putget
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
-
-	"github.com/dustin/go-humanize"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/control"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/report"
 )
 
 // Report is the result of `vnic rdma`, and its --json.
@@ -95,71 +92,107 @@ func (e *End) add(now, before *control.RDMACounts, gb, cpu float64) {
 
 func (e *End) payload() uint64 { return e.Device + e.GPUFile + e.Host }
 
-// wrong says what of an end's counters is not as it must be.
-func (e *End) wrong(memory string, bytes uint64) (list []string) {
-	is := func(bad bool, format string, args ...any) {
-		if bad {
-			list = append(list, fmt.Sprintf(format, args...))
-		}
-	}
-	is(e.payload()-e.Again != bytes, "%d bytes of payload, without %d that were moved again, and not %d",
+// wrong is what of an end's counters is not as it must be.
+func (e *End) wrong(memory string, bytes uint64) (f report.Findings) {
+	f.If(e.payload()-e.Again != bytes, "%d bytes of payload, without %d that were moved again, and not %d",
 		e.payload()-e.Again, e.Again, bytes)
 	if memory == OnDemand { // wherever its pages are
-		is(e.GPUFile > 0, "%d bytes in GPU memory that is nobody's", e.GPUFile)
-		is(!e.P2P && e.Device > 0, "without peer-to-peer %d bytes lay in the GPU", e.Device)
-		is(e.Bounced > 0, "%d bytes were bounced, and pages should have come to RAM", e.Bounced)
-		return list
+		f.If(e.GPUFile > 0, "%d bytes in GPU memory that is nobody's", e.GPUFile)
+		f.If(!e.P2P && e.Device > 0, "without peer-to-peer %d bytes lay in the GPU", e.Device)
+		f.If(e.Bounced > 0, "%d bytes were bounced, and pages should have come to RAM", e.Bounced)
+		return f
 	}
 	gpu := memory != RAM
-	is(gpu && e.P2P && (e.Host > 0 || e.GPUFile > 0),
+	f.If(gpu && e.P2P && (e.Host > 0 || e.GPUFile > 0),
 		"%d bytes lay in host memory, and %d in GPU memory that is not registered", e.Host, e.GPUFile)
-	is(gpu && !e.P2P && (e.Device > 0 || e.GPUFile > 0 || e.Bounced != e.Host),
+	f.If(gpu && !e.P2P && (e.Device > 0 || e.GPUFile > 0 || e.Bounced != e.Host),
 		"without peer-to-peer %d bytes lay in device memory, and %d of %d were bounced", e.Device+e.GPUFile, e.Bounced,
 		e.Host)
-	is(!gpu && (e.Device > 0 || e.GPUFile > 0 || e.Bounced > 0), "%d bytes lay in device memory, %d were bounced",
+	f.If(!gpu && (e.Device > 0 || e.GPUFile > 0 || e.Bounced > 0), "%d bytes lay in device memory, %d were bounced",
 		e.Device+e.GPUFile, e.Bounced)
-	return list
+	return f
+}
+
+// wrong is what a run shows that it must not; size is that of a round.
+func (r *Run) wrong(size uint64) (f report.Findings) {
+	f.If(r.Error != "", "%s", r.Error)
+	if p := r.Pages; p != nil {
+		f.If(p.AfterAck > 0,
+			"%d pages of the GPU were written to after the NIC had acknowledged that it has let go of them", p.AfterAck)
+		f.If(p.Quarantined, "the NIC did not acknowledge an invalidation in time, and its memory region is in quarantine")
+		f.If(!r.Responder.P2P && p.MapsP2P > 0, "without peer-to-peer the NIC got to know %d pages in the GPU", p.MapsP2P)
+	}
+	want := size * uint64(r.Rounds)
+	f.If(r.Bytes != want, "%d bytes of %d", r.Bytes, want)
+	requester := r.Memory
+	if requester == OnDemand {
+		requester = GPU // its own is pinned
+	}
+	f.Within("guest "+r.Requester.Guest, r.Requester.wrong(requester, r.Bytes))
+	f.Within("guest "+r.Responder.Guest, r.Responder.wrong(r.Memory, r.Bytes))
+	return f
 }
 
 // check holds the report against what it must prove.
 func (r *Report) check() error {
-	var errs []error
+	var f report.Findings
 	for i := range r.Runs {
-		x := &r.Runs[i]
-		says := func(format string, args ...any) {
-			errs = append(errs, fmt.Errorf("--mr %s: "+format, append([]any{x.Memory}, args...)...))
-		}
-		if x.Error != "" {
-			says("%s", x.Error)
-		}
-		if p := x.Pages; p != nil {
-			if p.AfterAck > 0 {
-				says("%d pages of the GPU were written to after the NIC had acknowledged that it has let go of them", p.AfterAck)
-			}
-			if p.Quarantined {
-				says("the NIC did not acknowledge an invalidation in time, and its memory region is in quarantine")
-			}
-			if e := &x.Responder; !e.P2P && p.MapsP2P > 0 {
-				says("without peer-to-peer the NIC got to know %d pages in the GPU", p.MapsP2P)
-			}
-		}
-		if want := r.Size * uint64(x.Rounds); x.Bytes != want {
-			says("%d bytes of %d", x.Bytes, want)
-		}
-		for _, e := range []*End{&x.Requester, &x.Responder} {
-			memory := x.Memory
-			if e == &x.Requester && memory == OnDemand {
-				memory = GPU // its own is pinned
-			}
-			for _, wrong := range e.wrong(memory, x.Bytes) {
-				says("guest %s: %s", e.Guest, wrong)
-			}
-		}
+		f.Within("--mr "+r.Runs[i].Memory, r.Runs[i].wrong(r.Size))
 	}
-	if len(errs) > 0 {
-		return fmt.Errorf("%w:\n%w", ErrProof, errors.Join(errs...))
-	}
-	return nil
+	return f.Err(ErrProof)
+}
+
+var columns = report.Columns[Run]{
+	{Title: "mr", Text: func(r *Run) string { return r.Memory }},
+	{Title: "bytes", Count: func(r *Run) *uint64 { return &r.Bytes }},
+	{Title: "MB/s", Text: func(r *Run) string {
+		if r.Seconds == 0 {
+			return "0.0"
+		}
+		return fmt.Sprintf("%.1f", float64(r.Bytes)/r.Seconds/1e6)
+	}},
+	{Title: "work requests", Count: func(r *Run) *uint64 { return &r.Requests }},
+	{Title: "path MTU", Text: func(r *Run) string { return fmt.Sprint(r.PathMTU) }},
+	{Title: "packets", Text: func(r *Run) string {
+		return report.Number(r.Requester.RequestPackets + r.Requester.ResponsePackets)
+	}},
+	{Title: "sent again", Count: func(r *Run) *uint64 { return &r.Requester.AgainPackets }},
+	{Title: "NAKs", Text: func(r *Run) string {
+		a := &r.Requester
+		return report.Number(a.Sequence + a.NotReady + a.Errors)
+	}},
+	{Title: "timeouts", Count: func(r *Run) *uint64 { return &r.Requester.Timeouts }},
+	{Title: "digest", Text: func(r *Run) string {
+		switch {
+		case r.Error != "":
+			return "WRONG"
+		case r.Verified && r.Rounds > 1:
+			return "match, in all rounds"
+		case r.Verified:
+			return "match"
+		}
+		return "not compared"
+	}},
+}
+
+// side is an End with what the table says of it besides.
+type side struct {
+	*End
+	memory, role string
+}
+
+var endColumns = report.Columns[side]{
+	{Title: "mr", Text: func(s *side) string { return s.memory }},
+	{Title: "guest", Text: func(s *side) string { return s.Guest }},
+	{Title: "is", Text: func(s *side) string { return s.role }},
+	{Title: "NIC", Text: func(s *side) string { return s.NIC }},
+	{Title: "p2p", Text: func(s *side) string { return map[bool]string{true: "on", false: "off"}[s.P2P] }},
+	{Title: "device", Count: func(s *side) *uint64 { return &s.Device }},
+	{Title: "GPU file", Count: func(s *side) *uint64 { return &s.GPUFile }},
+	{Title: "host", Count: func(s *side) *uint64 { return &s.Host }},
+	{Title: "bounced", Count: func(s *side) *uint64 { return &s.Bounced }},
+	{Title: "moved again", Count: func(s *side) *uint64 { return &s.Again }},
+	{Title: "guest CPU s/GB", Text: func(s *side) string { return guests.Cost(s.CPUPerGB) }},
 }
 
 // Table prints the report for people.
@@ -179,46 +212,18 @@ func (r *Report) Table(w io.Writer) error {
 	}
 	fmt.Fprintf(&b, "\nwork requests of %s, %d at a time on %s; rates are the emulation's\n\n", lab.ShowBytes(r.Block),
 		r.Depth, pairs)
-	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	n := func(v uint64) string { return humanize.Comma(int64(v)) }
-	fmt.Fprintln(tw, "mr\tbytes\tMB/s\twork requests\tpath MTU\tpackets\tsent again\tNAKs\ttimeouts\tdigest")
+	_ = columns.Table(&b, r.Runs) // a strings.Builder takes all
+	var sides []side
 	for i := range r.Runs {
 		x := &r.Runs[i]
-		rate := 0.0
-		if x.Seconds > 0 {
-			rate = float64(x.Bytes) / x.Seconds / 1e6
-		}
-		digest := "not compared"
-		switch {
-		case x.Error != "":
-			digest = "WRONG"
-		case x.Verified && x.Rounds > 1:
-			digest = "match, in all rounds"
-		case x.Verified:
-			digest = "match"
-		}
-		a := &x.Requester
-		fmt.Fprintf(tw, "%s\t%s\t%.1f\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", x.Memory, n(x.Bytes), rate, n(x.Requests), x.PathMTU,
-			n(a.RequestPackets+a.ResponsePackets), n(a.AgainPackets), n(a.Sequence+a.NotReady+a.Errors), n(a.Timeouts), digest)
+		sides = append(sides, side{&x.Requester, x.Memory, "requester"}, side{&x.Responder, x.Memory, "responder"})
 	}
-	_ = tw.Flush() // a strings.Builder takes all
-	fmt.Fprintln(tw, "\nmr\tguest\tis\tNIC\tp2p\tdevice\tGPU file\thost\tbounced\tmoved again\tguest CPU s/GB")
-	for i := range r.Runs {
-		x := &r.Runs[i]
-		for _, e := range []struct {
-			*End
-			is string
-		}{{&x.Requester, "requester"}, {&x.Responder, "responder"}} {
-			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Memory, e.Guest, e.is, e.NIC,
-				map[bool]string{true: "on", false: "off"}[e.P2P], n(e.Device), n(e.GPUFile), n(e.Host), n(e.Bounced), n(e.Again),
-				guests.Cost(e.CPUPerGB))
-		}
-	}
-	_ = tw.Flush()
+	b.WriteByte('\n')
+	_ = endColumns.Table(&b, sides)
 	for i := range r.Runs {
 		if p := r.Runs[i].Pages; p != nil {
 			b.WriteByte('\n')
-			p.table(&b, tw)
+			p.table(&b)
 		}
 	}
 	b.WriteByte('\n')
@@ -231,24 +236,38 @@ func (r *Report) Table(w io.Writer) error {
 			fmt.Fprintf(&b, "sha256, --mr %s: %s\n", x.Memory, x.SHA256)
 		}
 	}
-	fmt.Fprintf(&b, "guests: %v; seed %d\n", &r.Info, r.Seed)
-	if r.Pcap != nil {
-		fmt.Fprintln(&b, r.Pcap)
-	}
+	r.End(&b, &r.Info, "", r.Seed)
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// table prints what became of pages.
-func (p *Pages) table(b *strings.Builder, tw *tabwriter.Writer) {
-	n := func(v uint64) string { return humanize.Comma(int64(v)) }
-	fmt.Fprintln(tw, "pages\tpage requests\tP2P maps\thost maps\tP2P bytes\thost bytes\tto GPU\tto RAM\ttouched")
-	fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n(p.Pages), n(p.Requests), n(p.MapsP2P), n(p.MapsHost),
-		n(p.BytesP2P), n(p.BytesRAM), n(p.ToGPU), n(p.ToRAM), n(p.Touched))
-	_ = tw.Flush()
+var pageColumns = report.Columns[Pages]{
+	{Title: "pages", Count: func(p *Pages) *uint64 { return &p.Pages }},
+	{Title: "page requests", Count: func(p *Pages) *uint64 { return &p.Requests }},
+	{Title: "P2P maps", Count: func(p *Pages) *uint64 { return &p.MapsP2P }},
+	{Title: "host maps", Count: func(p *Pages) *uint64 { return &p.MapsHost }},
+	{Title: "P2P bytes", Count: func(p *Pages) *uint64 { return &p.BytesP2P }},
+	{Title: "host bytes", Count: func(p *Pages) *uint64 { return &p.BytesRAM }},
+	{Title: "to GPU", Count: func(p *Pages) *uint64 { return &p.ToGPU }},
+	{Title: "to RAM", Count: func(p *Pages) *uint64 { return &p.ToRAM }},
+	{Title: "touched", Count: func(p *Pages) *uint64 { return &p.Touched }},
+}
+
+var invalidationColumns = report.Columns[Pages]{
+	{Title: "invalidations", Count: func(p *Pages) *uint64 { return &p.Invalidations }},
+	{Title: "p50 us", Text: func(p *Pages) string { return fmt.Sprintf("%.0f", p.P50) }},
+	{Title: "p99 us", Text: func(p *Pages) string { return fmt.Sprintf("%.0f", p.P99) }},
+	{Title: "idle wake-up p99 us", Text: func(p *Pages) string { return fmt.Sprintf("%.0f", p.IdleP99) }},
+	{Title: "parked", Count: func(p *Pages) *uint64 { return &p.Parked }},
+	{Title: "retried", Count: func(p *Pages) *uint64 { return &p.Retried }},
+	{Title: "DMA after acknowledgement", Text: func(p *Pages) string {
+		return report.Number(p.AfterAck) + " of " + report.Number(p.Looked) + " pages"
+	}},
+}
+
+// table prints what happened to pages.
+func (p *Pages) table(b *strings.Builder) {
+	_ = pageColumns.Table(b, []Pages{*p})
 	b.WriteByte('\n')
-	fmt.Fprintln(tw, "invalidations\tp50 us\tp99 us\tidle wake-up p99 us\tparked\tretried\tDMA after acknowledgement")
-	fmt.Fprintf(tw, "%s\t%.0f\t%.0f\t%.0f\t%s\t%s\t%s of %s pages\n", n(p.Invalidations), p.P50, p.P99, p.IdleP99,
-		n(p.Parked), n(p.Retried), n(p.AfterAck), n(p.Looked))
-	_ = tw.Flush()
+	_ = invalidationColumns.Table(b, []Pages{*p})
 }

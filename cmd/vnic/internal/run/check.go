@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"vnic.dev/vnic/internal/report"
 	"vnic.dev/vnic/internal/transfer"
 )
 
@@ -30,82 +31,55 @@ func (r *runner) check(rep *Report) error {
 // check holds the report against what each mode must prove. streams are those of its rails; without rails there may be
 // none. more is what else is wrong.
 func (rep *Report) check(o *Options, streams []*stream, more error) error {
-	var errs []error
-	judge := func(of string, r *Run, o *Options, here [2]bool) {
-		for _, wrong := range append(r.wrong(o, here), r.wrongAudit(here)...) {
-			errs = append(errs, fmt.Errorf("mode %s%s: %s", r.Mode, of, wrong))
-		}
-	}
+	var f report.Findings
 	if o.Rails == 0 {
-		if len(rep.Runs) != len(o.Modes) {
-			errs = append(errs, fmt.Errorf("%d of %d modes ran", len(rep.Runs), len(o.Modes)))
-		}
+		f.If(len(rep.Runs) != len(o.Modes), "%d of %d modes ran", len(rep.Runs), len(o.Modes))
 		for i := range rep.Runs {
-			judge("", &rep.Runs[i], o, [2]bool{true, true})
+			f.Within("mode "+rep.Runs[i].Mode, rep.Runs[i].wrong(o, [2]bool{true, true}))
 		}
 	}
 	for i := range rep.Rails {
 		x := &rep.Rails[i]
 		s := streams[slices.IndexFunc(streams, func(s *stream) bool { return s.is.From == x.From && s.is.To == x.To })]
-		of := fmt.Sprintf(", %s to %s", x.From, x.To)
-		if o.MustShare && (x.Share == nil || x.Share.OfRate == nil) {
-			errs = append(errs, fmt.Errorf("mode %s%s: no share: %s", x.Mode, of, x.Share.why()))
-		}
-		judge(of, &x.Run, &s.opt, [2]bool{!s.ends[0].away(), !s.ends[1].away()})
+		wrong := x.wrong(&s.opt, [2]bool{!s.ends[0].away(), !s.ends[1].away()})
+		wrong.If(o.MustShare && (x.Share == nil || x.Share.OfRate == nil), "no share: %s", x.Share.why())
+		f.Within(fmt.Sprintf("mode %s, %s to %s", x.Mode, x.From, x.To), wrong)
 	}
-	if err := errors.Join(append(errs, more)...); err != nil {
-		return fmt.Errorf("%w:\n%w", ErrProof, err)
-	}
-	return nil
+	return append(f, more).Err(ErrProof)
 }
 
-// wrong says what a run's digest and counters show that they must not. here says which ends there are counters of.
-func (r *Run) wrong(o *Options, here [2]bool) (wrong []string) {
-	is := func(bad bool, format string, args ...any) {
-		if bad {
-			wrong = append(wrong, fmt.Sprintf(format, args...))
-		}
-	}
-	is(r.Bytes != o.Size, "%d bytes of %d", r.Bytes, o.Size)
-	is(!r.SHA256Match && here[1], "the destination's digest is not the source's")
-	is(!r.SHA256Match && !here[1], "the source is not what the seed says")
+// wrong is what a run's digest and counters show that they must not. here says which ends there are counters of.
+func (r *Run) wrong(o *Options, here [2]bool) (f report.Findings) {
+	f.If(r.Bytes != o.Size, "%d bytes of %d", r.Bytes, o.Size)
+	f.If(!r.SHA256Match && here[1], "the destination's digest is not the source's")
+	f.If(!r.SHA256Match && !here[1], "the source is not what the seed says")
 	less := func(sent, received uint64) bool { return here[0] && sent < r.Bytes || here[1] && received < r.Bytes }
 	if r.Mode == transfer.Devmem && o.P2P {
-		is(r.TX.Host != 0 || r.RX.Host != 0, "payload in host memory: %d bytes sent, %d received", r.TX.Host, r.RX.Host)
-		is(less(r.TX.Device, r.RX.Device), "device memory saw %d bytes sent, %d received, of %d", r.TX.Device,
+		f.If(r.TX.Host != 0 || r.RX.Host != 0, "payload in host memory: %d bytes sent, %d received", r.TX.Host, r.RX.Host)
+		f.If(less(r.TX.Device, r.RX.Device), "device memory saw %d bytes sent, %d received, of %d", r.TX.Device,
 			r.RX.Device, r.Bytes)
-		is(r.LinearBytes != 0, "%d bytes came in host memory", r.LinearBytes)
-		is(r.BouncedBytes != 0, "%d bytes were bounced through host memory", r.BouncedBytes)
-		return wrong
+		f.If(r.LinearBytes != 0, "%d bytes came in host memory", r.LinearBytes)
+		f.If(r.BouncedBytes != 0, "%d bytes were bounced through host memory", r.BouncedBytes)
+	} else {
+		f.If(less(r.TX.Host, r.RX.Host),
+			"host memory saw %d bytes sent, %d received, of %d: the counters do not see what they must",
+			r.TX.Host, r.RX.Host, r.Bytes)
+		f.If(r.TX.Device != 0 || r.RX.Device != 0,
+			"device memory saw %d bytes sent, %d received: the counters see what is not there", r.TX.Device, r.RX.Device)
+		f.If(r.Mode == transfer.Devmem && r.BouncedBytes < r.Bytes,
+			"%d bytes were bounced, of %d: the counters do not see what they must", r.BouncedBytes, r.Bytes)
 	}
-	is(less(r.TX.Host, r.RX.Host),
-		"host memory saw %d bytes sent, %d received, of %d: the counters do not see what they must",
-		r.TX.Host, r.RX.Host, r.Bytes)
-	is(r.TX.Device != 0 || r.RX.Device != 0,
-		"device memory saw %d bytes sent, %d received: the counters see what is not there", r.TX.Device, r.RX.Device)
-	is(r.Mode == transfer.Devmem && r.BouncedBytes < r.Bytes,
-		"%d bytes were bounced, of %d: the counters do not see what they must", r.BouncedBytes, r.Bytes)
-	return wrong
-}
-
-// wrongAudit says what the search of the guests' RAM shows that it must not.
-func (r *Run) wrongAudit(here [2]bool) (wrong []string) {
 	a := r.Audit
 	if a == nil {
-		return nil
+		return f
 	}
-	if a.BytesScanned == 0 {
-		wrong = append(wrong, "audit: nothing was searched")
-	}
-	if hits := a.HitsSender + a.HitsReceiver; r.Mode == transfer.Devmem && hits != 0 {
-		wrong = append(wrong, fmt.Sprintf("audit: %d pieces of payload in guest RAM", hits))
-	}
+	f.If(a.BytesScanned == 0, "audit: nothing was searched")
+	hits := a.HitsSender + a.HitsReceiver
+	f.If(r.Mode == transfer.Devmem && hits != 0, "audit: %d pieces of payload in guest RAM", hits)
 	// A payload shorter than a window has no window to be found.
-	if r.Mode == transfer.Copy && r.Bytes >= 4096 && (here[0] && a.HitsSender == 0 || here[1] && a.HitsReceiver == 0) {
-		wrong = append(wrong,
-			fmt.Sprintf("audit: %d pieces of payload in the sender's RAM, %d in the receiver's: the audit does not see "+
-				"what it must",
-				a.HitsSender, a.HitsReceiver))
-	}
-	return wrong
+	blind := here[0] && a.HitsSender == 0 || here[1] && a.HitsReceiver == 0
+	f.If(r.Mode == transfer.Copy && r.Bytes >= 4096 && blind,
+		"audit: %d pieces of payload in the sender's RAM, %d in the receiver's: the audit does not see what it must",
+		a.HitsSender, a.HitsReceiver)
+	return f
 }

@@ -4,12 +4,10 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
-
-	"github.com/dustin/go-humanize"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/internal/lab"
+	"vnic.dev/vnic/internal/report"
 )
 
 // Report is the result of `vnic block`, and its --json.
@@ -80,44 +78,54 @@ func (r *Run) share() float64 {
 	return float64(r.Looked) / float64(r.Bytes)
 }
 
+// per is a number by the second.
+func (r *Run) per(n float64) float64 {
+	if r.Seconds == 0 {
+		return 0
+	}
+	return n / r.Seconds
+}
+
+var columns = report.Columns[Run]{
+	{Title: "mode", Text: func(r *Run) string { return r.Mode }},
+	{Title: " ", Text: func(r *Run) string { return r.What }},
+	{Title: "bytes", Count: func(r *Run) *uint64 { return &r.Bytes }},
+	{Title: "IOPS", Text: func(r *Run) string { return fmt.Sprintf("%.0f", r.per(float64(r.Operations))) }},
+	{Title: "MB/s", Text: func(r *Run) string { return fmt.Sprintf("%.1f", r.per(float64(r.Bytes)/1e6)) }},
+	{Title: "p50 us", Text: func(r *Run) string { return fmt.Sprintf("%.0f", r.P50) }},
+	{Title: "p99 us", Text: func(r *Run) string { return fmt.Sprintf("%.0f", r.P99) }},
+	{Title: "looked at", Text: func(r *Run) string { return guests.Percent(r.share()) }},
+	{Title: "guest CPU s/GB", Text: func(r *Run) string { return guests.Cost(r.CPUPerGB) }},
+}
+
+var placeColumns = report.Columns[Run]{
+	{Title: "mode", Text: func(r *Run) string { return r.Mode }},
+	{Title: " ", Text: func(r *Run) string { return r.What }},
+	{Title: "in device", Count: func(r *Run) *uint64 { return &r.RX.Device }},
+	{Title: "in host", Count: func(r *Run) *uint64 { return &r.RX.Host }},
+	{Title: "out device", Count: func(r *Run) *uint64 { return &r.TX.Device }},
+	{Title: "out host", Count: func(r *Run) *uint64 { return &r.TX.Host }},
+	{Title: "verified", Text: func(r *Run) string {
+		switch {
+		case r.Verified == nil:
+			return "-"
+		case *r.Verified:
+			return "every byte, with " + r.By
+		}
+		return "WRONG, with " + r.By
+	}},
+}
+
 // Table prints the report for people.
 func (r *Report) Table(w io.Writer) error {
-	var b strings.Builder
+	var b strings.Builder // takes all
 	fmt.Fprintf(&b, "%s: %s, %s in blocks of %s%s\n", r.Server, r.Device.Name, lab.ShowBytes(r.Device.Bytes),
 		lab.ShowBytes(r.Device.BlockSize), map[bool]string{true: ", read-only"}[r.Device.ReadOnly])
-	random := ""
-	if r.Random {
-		random = ", in random order"
-	}
 	fmt.Fprintf(&b, "operations of %s, %d at a time%s; rates are the emulation's\n\n", lab.ShowBytes(r.Block), r.Depth,
-		random)
-	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "mode\t\tbytes\tIOPS\tMB/s\tp50 us\tp99 us\tlooked at\tguest CPU s/GB")
-	n := func(v uint64) string { return humanize.Comma(int64(v)) }
-	for i := range r.Runs {
-		x := &r.Runs[i]
-		iops, rate := 0.0, 0.0
-		if x.Seconds > 0 {
-			iops, rate = float64(x.Operations)/x.Seconds, float64(x.Bytes)/x.Seconds/1e6
-		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%.0f\t%.1f\t%.0f\t%.0f\t%s\t%s\n", x.Mode, x.What, n(x.Bytes), iops, rate, x.P50,
-			x.P99, guests.Percent(x.share()), guests.Cost(x.CPUPerGB))
-	}
-	_ = tw.Flush() // a strings.Builder takes all
-	fmt.Fprintln(tw, "\nmode\t\tin device\tin host\tout device\tout host\tverified")
-	for i := range r.Runs {
-		x := &r.Runs[i]
-		verified := "-"
-		switch {
-		case x.Verified != nil && *x.Verified:
-			verified = "every byte, with " + x.By
-		case x.Verified != nil:
-			verified = "WRONG, with " + x.By
-		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Mode, x.What, n(x.RX.Device), n(x.RX.Host), n(x.TX.Device),
-			n(x.TX.Host), verified)
-	}
-	_ = tw.Flush()
+		map[bool]string{true: ", in random order"}[r.Random])
+	_ = columns.Table(&b, r.Runs)
+	b.WriteByte('\n')
+	_ = placeColumns.Table(&b, r.Runs)
 	b.WriteString("in and out are payload of TCP as the NIC moved it: the blocks and the protocol's heads\n\n")
 	for i := range r.Runs {
 		x := &r.Runs[i]
@@ -128,10 +136,7 @@ func (r *Report) Table(w io.Writer) error {
 			fmt.Fprintf(&b, "%s, %s: %s\n", x.Mode, x.What, e)
 		}
 	}
-	fmt.Fprintf(&b, "guests: %v; NIC: %s; seed %d\n", &r.Info, r.NIC, r.Seed)
-	if r.Pcap != nil {
-		fmt.Fprintln(&b, r.Pcap)
-	}
+	r.End(&b, &r.Info, r.NIC, r.Seed)
 	_, err := io.WriteString(w, b.String())
 	return err
 }

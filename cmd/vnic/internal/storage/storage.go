@@ -13,6 +13,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/report"
 	"vnic.dev/vnic/internal/transfer"
 )
 
@@ -259,42 +260,31 @@ func (r *Run) add(x *transfer.IOResult, t *guests.Traffic) {
 	r.RX.Merge(t.RX)
 }
 
-// wrong says what of a run is not as its mode must have it.
-func (r *Run) wrong(size uint64, p2p bool) (list []string) {
-	is := func(bad bool, format string, args ...any) {
-		if bad {
-			list = append(list, fmt.Sprintf(format, args...))
-		}
-	}
-	is(r.Failed > 0, "%d operations failed: %s", r.Failed, strings.Join(r.Errors, "; "))
-	is(r.Failed == 0 && r.Bytes != size, "%d bytes of %d", r.Bytes, size)
-	is(r.Failed == 0 && r.Verified != nil && !*r.Verified, "%s", strings.Join(r.Errors, "; "))
-	in := &r.RX
+// wrong is what of a run is not as its mode must have it.
+func (r *Run) wrong(size uint64, p2p bool) (f report.Findings) {
+	devmem, in := r.Mode == transfer.Devmem, &r.RX
 	if r.What == Write {
 		in = &r.TX
 	}
-	is(r.Mode == transfer.Devmem && p2p && in.Device < r.Bytes,
-		"%d bytes of payload, and device memory saw %d", r.Bytes, in.Device)
-	is(r.Mode == transfer.Devmem && p2p && r.What != Write && in.Host > 0, "%d bytes came to host memory", in.Host)
-	is(r.Mode == transfer.Devmem && !p2p && (in.Bounced < r.Bytes || in.Device > 0),
+	f.If(r.Failed > 0, "%d operations failed: %s", r.Failed, strings.Join(r.Errors, "; "))
+	f.If(r.Failed == 0 && r.Bytes != size, "%d bytes of %d", r.Bytes, size)
+	f.If(r.Failed == 0 && r.Verified != nil && !*r.Verified, "%s", strings.Join(r.Errors, "; "))
+	f.If(devmem && p2p && in.Device < r.Bytes, "%d bytes of payload, and device memory saw %d", r.Bytes, in.Device)
+	f.If(devmem && p2p && r.What != Write && in.Host > 0, "%d bytes came to host memory", in.Host)
+	f.If(devmem && !p2p && (in.Bounced < r.Bytes || in.Device > 0),
 		"without peer-to-peer %d bytes were bounced, of %d, and %d lay in device memory", in.Bounced, r.Bytes, in.Device)
-	is(r.Mode == transfer.Copy && in.Device > 0, "%d bytes lay in device memory", in.Device)
-	return list
+	f.If(!devmem && in.Device > 0, "%d bytes lay in device memory", in.Device)
+	return f
 }
 
 // check holds the report against what it must prove.
 func (r *Report) check() error {
-	var errs []error
+	var f report.Findings
 	for i := range r.Runs {
 		x := &r.Runs[i]
-		for _, wrong := range x.wrong(x.Bytes, r.P2P) {
-			errs = append(errs, fmt.Errorf("mode %s, %s: %s", x.Mode, x.What, wrong))
-		}
+		f.Within("mode "+x.Mode+", "+x.What, x.wrong(x.Bytes, r.P2P))
 	}
-	if len(errs) > 0 {
-		return fmt.Errorf("%w:\n%w", ErrProof, errors.Join(errs...))
-	}
-	return nil
+	return f.Err(ErrProof)
 }
 
 // sameBytes compares bytes with what gen makes.
