@@ -21,6 +21,7 @@ const Module = "vnic.dev/vnic"
 // list: tools/size says so if it is not.
 var Support = []string{
 	"devmemtest", "fusetest", "golden", "kerneltest", "labtest", "leaktest", "machinetest", "nictest", "peertest",
+	"schematest",
 	"stacktest", "testkit", "vfiotest", "vhostusertest", "worldtest",
 }
 
