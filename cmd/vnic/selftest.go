@@ -82,7 +82,7 @@ failure.`,
 			defer ui.done()
 			o.Log = logTo(ui, slog.LevelError, verbose)
 			o.Fetch.Log, o.Fetch.Progress = o.Log, ui.fetch
-			o.Note, o.Stage = ui.note, ui.doingNow
+			o.Note, o.Doing = ui.note, ui.doingNow
 			o.Stdin, o.Stdout, o.Stderr = os.Stdin, c.OutOrStdout(), c.ErrOrStderr()
 			if list {
 				names, err := selftest.List(c.Context(), &o)

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/expect"
 	"vnic.dev/vnic/cmd/vnic/internal/terminal"
 	"vnic.dev/vnic/internal/agent"
@@ -41,18 +42,16 @@ const (
 	remoteNetns = "remote"
 )
 
-// bench is a lab with one guest, and what it is booted from.
+// bench is a lab with one guest, and what the guest boots from.
 type bench struct {
-	opt    *Options
-	im     *machine.Images
-	images *selftests.Images
-	disks  []qemu.Disk
-	mounts []guestroot.Image // of the disks
-	lab    *lab.Lab          // nil: none was wanted yet
-	maxMTU int               // of its NICs
-	guest  *machine.Guest    // nil: none is booted
-	end    context.CancelFunc
-	splats *console
+	*guests.Session // nil: no guest is booted
+	opt             *Options
+	im              *machine.Images
+	images          *selftests.Images
+	disks           []qemu.Disk
+	mounts          []guestroot.Image // of the disks
+	maxMTU          int               // of its NICs
+	splats          *console
 
 	expected *expect.Expectations // nil: nothing is known of this kernel
 
@@ -81,28 +80,17 @@ func (o *Options) describe(maxMTU int) lab.Description {
 		GPUs: []lab.GPU{{Memory: gpuMemory}}}}}
 }
 
-// wants makes the lab for a program, unless it is that for the one before, whose guest goes on then.
-func (b *bench) wants(p *program) (err error) {
+// wants says what NICs a program needs. If the guest has others it ends; else it goes on.
+func (b *bench) wants(p *program) error {
 	maxMTU := b.opt.MaxMTU
 	if b.opt.Device == "" && slices.Contains(smallFrames[b.opt.NIC], p.name) {
 		maxMTU = b.opt.MTU
 	}
-	if b.lab != nil && b.maxMTU == maxMTU {
+	if b.maxMTU == maxMTU {
 		return nil
 	}
-	if err := b.shut(); err != nil {
-		return err
-	}
-	if b.lab != nil {
-		old := b.lab
-		b.lab = nil
-		if err := old.Close(); err != nil {
-			return err
-		}
-	}
 	b.maxMTU = maxMTU
-	b.lab, err = lab.Open(b.opt.describe(maxMTU), lab.Options{Farewell: time.Duration(limits.GuestEnd), Log: b.opt.Log})
-	return err
+	return b.shut()
 }
 
 // open opens what the guest has as disks.
@@ -123,59 +111,55 @@ func (b *bench) open() (err error) {
 	return nil
 }
 
-// boot boots the guest and gives it its root.
-func (b *bench) boot(ctx context.Context) error {
-	hw := b.lab.Machine(0)
+// boot makes the lab, boots the guest and gives it its root.
+func (b *bench) boot(ctx context.Context) (err error) {
 	b.splats = newConsole(b.consoleLog)
-	c := machine.Config{Name: "guest", RAMSize: guestRAM, CPUs: guestCPUs, Log: b.opt.Log, Console: b.splats,
-		Agent: agent.Config{Hostname: "vnic", Port: true}, ResultsPort: true, TimeLimit: forever,
-		Append: "nokaslr", Accel: b.opt.Accel, Disks: b.disks, Args: b.opt.ownNICs()}
-	if b.opt.GDB != 0 {
-		c.Args = append(c.Args, "-gdb", fmt.Sprintf("tcp:127.0.0.1:%d", b.opt.GDB))
-		b.opt.Note("gdb: target remote 127.0.0.1:%d", b.opt.GDB)
-	}
-	ctx, b.end = context.WithCancel(ctx)
-	g, err := b.im.Boot(ctx, hw, c)
-	if err != nil {
-		b.end()
+	if b.Session, err = guests.Open(ctx, &b.opt.Common, guests.World{
+		Lab:    b.opt.describe(b.maxMTU),
+		Images: func(context.Context) (*machine.Images, error) { return b.im, nil },
+		Guests: []guests.BootConfig{{Title: "guest", Memory: guestRAM, CPUs: guestCPUs, TimeLimit: forever,
+			Disks: b.disks, Complete: b.complete}},
+		During: "while tests ran",
+	}); err != nil {
 		return err
 	}
-	b.guest = g
-	if err := guestroot.Mount(ctx, g.Agent(), b.mounts); err != nil {
-		return b.blame(err)
+	if err := b.Boot(ctx); err != nil {
+		return errors.Join(err, b.shut())
+	}
+	if err := guestroot.Mount(ctx, b.guest().Agent(), b.mounts); err != nil {
+		return b.Blame(ctx, err)
 	}
 	return nil
 }
 
-const forever = 365 * 24 * time.Hour // a program that takes too long is ended by its own limit
-
-// blame explains an error by the guest's end, if it has ended.
-func (b *bench) blame(err error) error {
-	if b.guest == nil || !b.guest.Ended() {
-		return err
+// complete says how the guest boots, but for what all guests have in common.
+func (b *bench) complete(c *machine.Config) (done func(), err error) {
+	c.Agent = agent.Config{Hostname: "vnic", Port: true}
+	c.Console, c.ResultsPort, c.Append, c.Args = b.splats, true, "nokaslr", b.opt.ownNICs()
+	if b.opt.GDB != 0 {
+		c.Args = append(c.Args, "-gdb", fmt.Sprintf("tcp:127.0.0.1:%d", b.opt.GDB))
+		b.opt.Note("gdb: target remote 127.0.0.1:%d", b.opt.GDB)
 	}
-	if gone := b.guest.Gone("while tests ran"); gone != nil {
-		return gone
-	}
-	return err
+	return func() {}, nil
 }
 
-// shut ends the guest.
+const forever = 365 * 24 * time.Hour // a program that takes too long is ended by its own limit
+
+// guest is the guest that is booted.
+func (b *bench) guest() *machine.Guest { return b.Guests[0].QEMU }
+
+// shut ends the guest and its lab.
 func (b *bench) shut() error {
-	if b.guest == nil {
+	if b.Session == nil {
 		return nil
 	}
-	err := b.guest.Close()
-	b.end()
-	b.guest = nil
+	err := b.Session.Close()
+	b.Session = nil
 	return err
 }
 
 func (b *bench) close() error {
 	errs := []error{b.shut()}
-	if b.lab != nil {
-		errs = append(errs, b.lab.Close())
-	}
 	for _, d := range b.disks {
 		errs = append(errs, d.File.Close())
 	}
@@ -253,10 +237,10 @@ func (b *bench) sh(ctx context.Context, script string, out io.Writer) (session.S
 // exec runs a program there.
 func (b *bench) exec(ctx context.Context, dir string, stdout, stderr io.Writer, args ...string) (session.Status,
 	error) {
-	st, err := session.Run(ctx, b.guest.Agent(), session.Command{Path: args[0], Args: args, Dir: dir,
+	st, err := session.Run(ctx, b.guest().Agent(), session.Command{Path: args[0], Args: args, Dir: dir,
 		Env: append(b.env(), "TERM=dumb"), Stdout: stdout, Stderr: stderr})
 	if err != nil {
-		err = b.blame(err)
+		err = b.Blame(ctx, err)
 	}
 	return st, err
 }
@@ -282,7 +266,7 @@ func (b *bench) prepare(ctx context.Context) error {
 func (b *bench) shell(ctx context.Context, dir string, p *program) error {
 	o := b.opt
 	o.Note("a shell in the guest, as it is after %s: ./%s runs it again, exit ends the run", p.name, path.Base(p.name))
-	o.Stage("")
+	o.Doing("")
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
 	t := terminal.Take(o.Stdin, o.Stdout, o.Stderr, terminal.Actions{Leave: func() { leave(terminal.ErrLeft) },
@@ -297,8 +281,8 @@ func (b *bench) shell(ctx context.Context, dir string, p *program) error {
 	if v := os.Getenv("TERM"); v != "" {
 		c.Env = append(c.Env, "TERM="+v)
 	}
-	if _, err := session.Run(ctx, b.guest.Agent(), c); err != nil {
-		return b.blame(err)
+	if _, err := session.Run(ctx, b.guest().Agent(), c); err != nil {
+		return b.Blame(ctx, err)
 	}
 	return nil
 }

@@ -4,18 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
+	"vnic.dev/vnic/cmd/vnic/internal/guests"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/ktap"
 	"vnic.dev/vnic/cmd/vnic/internal/selftest/results"
 	"vnic.dev/vnic/internal/lab"
-	"vnic.dev/vnic/internal/machine/assets"
-	"vnic.dev/vnic/internal/machine/qemu"
 	"vnic.dev/vnic/internal/nic"
 )
 
@@ -24,6 +22,8 @@ const DefaultQueues = 4
 
 // Options says what is run.
 type Options struct {
+	guests.Common
+
 	NIC      string        // lab.GVE or lab.Virtio
 	Device   string        // of devices: a NIC of QEMU's own in place of ours; "": ours
 	Programs []string      // PROGRAM or PROGRAM:CASE; none: all that are for a NIC like ours
@@ -37,7 +37,6 @@ type Options struct {
 	Timeout  time.Duration // of a program
 	Repeat   int           // how often all is run; 0: 1
 
-	Fetch   assets.Options
 	Source  string // a kernel's tree, whose tests are built; "": the package of the guest kernel's series
 	Tests   string // a directory with files that take the place of tests'; "": none
 	Patched bool   // programs that the patch series changes are run with it, too
@@ -46,14 +45,11 @@ type Options struct {
 	Stdin  *os.File
 	Stdout io.Writer // of the shell
 	Stderr io.Writer
-	GDB    int // port of QEMU's gdb server; 0: none
-	Accel  qemu.Accel
+	GDB    int    // port of QEMU's gdb server; 0: none
 	LogDir string // directory for what programs print, and the guest's console; "": none
-	Log    *slog.Logger
 
-	Stage func(what string)                // what goes on; "": tests begin
-	Note  func(format string, args ...any) // what a user should know
-	Ended func(p *results.Program)         // a program has ended
+	Doing func(what string)        // what goes on; "": tests begin
+	Ended func(p *results.Program) // a program has ended
 }
 
 // Check says what is wrong with options.
@@ -106,8 +102,8 @@ func (o *Options) event(p *program, column results.Column, e ktap.Event) {
 		if e.Case.Name != "" {
 			what += ", " + e.Case.Name
 		}
-		o.Stage(what)
+		o.Doing(what)
 	case ktap.Ended:
-		o.Stage(what + ": " + e.Case.Name + ": " + string(e.Case.Result))
+		o.Doing(what + ": " + e.Case.Name + ": " + string(e.Case.Result))
 	}
 }

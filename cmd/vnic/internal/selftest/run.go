@@ -125,7 +125,7 @@ func List(ctx context.Context, o *Options) (list []string, err error) {
 // fetch finds or makes what the guest is booted from.
 func (b *bench) fetch(ctx context.Context) (err error) {
 	o := b.opt
-	o.Stage("looking for QEMU and a kernel")
+	o.Doing("looking for QEMU and a kernel")
 	models := []string{o.NIC}
 	if o.Device != "" {
 		models = nil
@@ -203,20 +203,20 @@ func (b *bench) program(ctx context.Context, p *program, column results.Column) 
 	if err := b.wants(p); err != nil {
 		return nil, err
 	}
-	if b.guest == nil {
-		o.Stage("booting")
+	if b.Session == nil {
+		o.Doing("booting")
 		if err := b.boot(ctx); err != nil {
 			return nil, err
 		}
 	}
-	o.Stage(p.name + ": preparing")
+	o.Doing(p.name + ": preparing")
 	if err := b.prepare(ctx); err != nil {
 		return nil, err
 	}
 	if b.first == 0 {
-		o.Stage("") // from here on
+		o.Doing("") // from here on
 		b.first = time.Since(b.began)
-		o.Note("the first test starts after %.1f s (%s)", b.first.Seconds(), b.guest.Accel())
+		o.Note("the first test starts after %.1f s (%s)", b.first.Seconds(), b.guest().Accel())
 	}
 	root := "/ks"
 	if column == results.Patched {
@@ -328,10 +328,10 @@ func (b *bench) runProgram(ctx context.Context, dir string, p *program, leftOut 
 type payload struct{ device, host uint64 }
 
 func (b *bench) payload() (x payload) {
-	if b.lab == nil || len(b.lab.Ports()) == 0 {
+	if b.Session == nil || len(b.Lab.Ports()) == 0 {
 		return x
 	}
-	c, err := b.lab.Port(0).NIC().PortCounters()
+	c, err := b.Lab.Port(0).NIC().PortCounters()
 	if err != nil {
 		return x
 	}
