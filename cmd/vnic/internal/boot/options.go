@@ -8,10 +8,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
-	"vnic.dev/vnic/cmd/vnic/internal/limit"
 	"vnic.dev/vnic/internal/guestnet"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
@@ -53,8 +51,7 @@ type Options struct {
 
 	Command []string // empty: a shell
 
-	End     string        // EndAll or EndFirstFailure; "": EndAll
-	Timeout time.Duration // after which all is ended, with a *limit.Error; 0: never
+	End string // EndAll or EndFirstFailure; "": EndAll
 
 	Booted         func(accel qemu.Accel) // told when all guests have booted, and how they run; may be nil
 	Doing          func(what string)      // "" = nothing more to be shown: the guests' programs have the terminal
@@ -108,12 +105,8 @@ func (o *Options) Check() error {
 		return errors.New("--guests: a shell is for one guest: name a command, after --")
 	case o.CPUs < 1 || o.CPUs > lab.MaxCPUs:
 		return fmt.Errorf("--cpus %d: 1 to %d", o.CPUs, lab.MaxCPUs)
-	case o.Memory < lab.MinRAM || o.Memory%(2<<20) != 0:
-		return fmt.Errorf("--memory %s: at least 192M, in steps of 2M", lab.FormatBytes(o.Memory))
 	case o.End != "" && o.End != EndAll && o.End != EndFirstFailure:
 		return fmt.Errorf("--end %s: %s or %s", o.End, EndAll, EndFirstFailure)
-	case o.Fetch.Modules != "" && o.Fetch.Kernel == "":
-		return errors.New("--modules without --kernel: give the kernel that they belong to")
 	case o.GDB < 0 || o.GDB > 65535-o.Guests:
 		return fmt.Errorf("--gdb %d: no port, or too high for that of the last guest", o.GDB)
 	}
@@ -127,7 +120,7 @@ func (o *Options) Check() error {
 	}
 	d := o.describe()
 	_, err := o.gateway()
-	return errors.Join(limit.Check(o.Timeout), d.Check(), o.Impair.Check(), err)
+	return errors.Join(guests.CheckRAM(o.Memory), o.Common.Check(), d.Check(), o.Impair.Check(), err)
 }
 
 // models are those of all NICs, each once.

@@ -1,6 +1,7 @@
 package guests
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -227,14 +228,10 @@ func (o *Options) Check() error {
 		return fmt.Errorf("--family %d: 4 or 6", o.Family)
 	case o.Family == 6 && o.MTU < 1280:
 		return fmt.Errorf("--mtu %d: 1280 at least with --family 6", o.MTU)
-	case o.Memory < lab.MinRAM || o.Memory%HugePage != 0:
-		return fmt.Errorf("--memory %s: at least 192M, in steps of 2M", lab.FormatBytes(o.Memory))
 	case o.GPUMemory&(o.GPUMemory-1) != 0:
 		return fmt.Errorf("--gpu-memory %s: not a power of two, as a PCI BAR must be", lab.FormatBytes(o.GPUMemory))
-	case o.Fetch.Modules != "" && o.Fetch.Kernel == "":
-		return errors.New("--modules without --kernel: give the kernel that they belong to")
 	}
-	if err := o.Impairment.Check(); err != nil {
+	if err := cmp.Or(CheckRAM(o.Memory), o.Common.Check(), o.Impairment.Check()); err != nil {
 		return err
 	}
 	d, err := o.Describe()

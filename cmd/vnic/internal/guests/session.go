@@ -35,12 +35,30 @@ type Common struct {
 	Stage func(Step)                       // a stage begins
 	Note  func(format string, args ...any) // what a user should know
 	Pause string                           // the stage at which to stop for ever (tests)
-	Alive *limit.Guests                    // what the guests do, for --timeout; may be nil
+	Alive *limit.Guests                    // what the guests do, for Timeout; may be nil
+
+	Timeout time.Duration // after which the command ends, with a *limit.Error; 0: never
 
 	// Confine takes rights from this process when all guests are there, and none has been let in; Broker then does for it
 	// what it may not any more. Both or neither may be nil.
 	Confine func() error
 	Broker  *broker.Client
+}
+
+// Check says what is wrong with the options.
+func (o *Common) Check() error {
+	if o.Fetch.Modules != "" && o.Fetch.Kernel == "" {
+		return errors.New("--modules without --kernel: give the kernel that they belong to")
+	}
+	return limit.Check(o.Timeout)
+}
+
+// CheckRAM says what is wrong with the RAM of each guest, in bytes.
+func CheckRAM(ram uint64) error {
+	if ram < lab.MinRAM || ram%HugePage != 0 {
+		return fmt.Errorf("--memory %s: at least %s, in steps of 2M", lab.FormatBytes(ram), lab.FormatBytes(lab.MinRAM))
+	}
+	return nil
 }
 
 // Step is a stage as it begins.

@@ -10,7 +10,6 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/guests"
-	"vnic.dev/vnic/cmd/vnic/internal/limit"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/limits"
@@ -66,8 +65,6 @@ type Options struct {
 
 	Recorder *Recorder // for a picture; nil: none
 
-	Timeout time.Duration // ends all, with a *limit.Error; 0: never
-
 	hook   func(*runner) // tests: before the guests boot
 	opened func(*runner) // and when they have taken their NICs
 }
@@ -114,18 +111,6 @@ func (o *Options) Check() error {
 	if err != nil {
 		return err
 	}
-	for _, m := range models {
-		if m.VFIOUser && o.MTU > m.MaxMTU {
-			return fmt.Errorf("--mtu %d: at most %d with --nic %s", o.MTU, m.MaxMTU, m.Name)
-		}
-		n := lab.NIC{MTU: o.MTU, MaxMTU: o.MaxMTU}
-		if !n.MTUs(&m) {
-			return fmt.Errorf("--max-mtu %d: %d (--mtu) to %d with --nic %s", o.MaxMTU, o.MTU, m.MaxMTU, m.Name)
-		}
-		if m.VFIOUser && o.XDP {
-			return fmt.Errorf("--xdp and --nic %s: %s", m.Name, lab.WhyNoXDP)
-		}
-	}
 	if err := o.checkSabotage(models[:]); err != nil {
 		return err
 	}
@@ -142,20 +127,10 @@ func (o *Options) Check() error {
 		return errors.New("--mode: devmem, copy or both")
 	case o.Family != 4 && o.Family != 6:
 		return fmt.Errorf("--family %d: 4 or 6", o.Family)
-	case o.RSCUsecs < 0 || o.RSCUsecs > lab.MaxRSCUsecs:
-		return fmt.Errorf("--rsc-usecs %d: microseconds, 0 to %d", o.RSCUsecs, lab.MaxRSCUsecs)
 	case o.MTU < 576 || o.MTU > 65535-14 || o.Family == 6 && o.MTU < 1280:
 		return fmt.Errorf("--mtu %d: 576 (IPv6: 1280) to %d", o.MTU, 65535-14)
-	case o.Impairment.Check() != nil:
-		return o.Impairment.Check()
 	case o.GPUMemory&(o.GPUMemory-1) != 0:
 		return fmt.Errorf("--gpu-memory %s: not a power of two, as a PCI BAR must be", lab.FormatBytes(o.GPUMemory))
-	case o.Memory < lab.MinRAM || o.Memory%(2<<20) != 0:
-		return fmt.Errorf("--memory %s: at least 192M, in steps of 2M", lab.FormatBytes(o.Memory))
-	case limit.Check(o.Timeout) != nil:
-		return limit.Check(o.Timeout)
-	case o.Fetch.Modules != "" && o.Fetch.Kernel == "":
-		return errors.New("--modules without --kernel: give the kernel that they belong to")
 	case o.Digest != DigestPieces && o.Digest != DigestSHA256:
 		return fmt.Errorf("--digest %s: %s or %s", o.Digest, DigestPieces, DigestSHA256)
 	case o.StallSecs < 1:
@@ -163,7 +138,8 @@ func (o *Options) Check() error {
 	case o.Pause != "" && !slices.Contains(Stages, o.Pause):
 		return fmt.Errorf("--pause-at %s: none of %s", o.Pause, strings.Join(Stages, ", "))
 	}
-	return cmp.Or(errors.Join(o.checkHalf(), o.checkScale()), o.checkLab())
+	return cmp.Or(guests.CheckRAM(o.Memory), o.Common.Check(), o.Impairment.Check(),
+		errors.Join(o.checkHalf(), o.checkScale()), o.checkLab())
 }
 
 // loss says where segments are lost. What is between hosts may do so.
