@@ -9,8 +9,13 @@ import (
 )
 
 // Pair makes a connected pair of stream sockets, both the caller's to close.
-func Pair() (a, b *net.UnixConn, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+func Pair() (a, b *net.UnixConn, err error) { return pair(unix.SOCK_STREAM) }
+
+// MessagePair makes a connected pair of sockets that keep the bounds of messages, both the caller's to close.
+func MessagePair() (a, b *net.UnixConn, err error) { return pair(unix.SOCK_SEQPACKET) }
+
+func pair(kind int) (a, b *net.UnixConn, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, os.NewSyscallError("socketpair", err)
 	}
