@@ -65,7 +65,11 @@ func (s *Socket) WriteFDs(b []byte, fds []int) error {
 }
 
 // Control calls f with the descriptor of a socket, which stays the socket's, and returns f's error.
-func Control(c syscall.Conn, f func(fd int) error) error {
+func Control(socket any, f func(fd int) error) error {
+	c, ok := socket.(syscall.Conn)
+	if !ok {
+		return fmt.Errorf("a %T has no descriptor: %w", socket, unix.EINVAL)
+	}
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return err
