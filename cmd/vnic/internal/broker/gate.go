@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// Gate holds back the QEMUs of this process until all of them have started and the process is confined: so it starts all
-// of them before it is confined, and maps no memory of theirs until then.
+// Gate holds back the QEMUs of this process until all of them have started and the process is confined: so it starts
+// all of them before it is confined, and maps no memory of theirs until then.
 type Gate struct {
 	broker  *Client
 	confine func() error
@@ -25,7 +25,7 @@ func NewGate(k *Client, n int, confine func() error) *Gate {
 	return &Gate{broker: k, confine: confine, open: make(chan struct{}), left: n}
 }
 
-// Pass is called by the starter of each QEMU when it has started that: it is a qemu.Started. It returns when it has been
+// Pass is called by the starter of each QEMU once that has started: it is a qemu.Started. It returns when it has been
 // called for all QEMUs and the process is confined, or when ctx ends.
 func (g *Gate) Pass(ctx context.Context, pid int, monitor net.Conn) (signal func(syscall.Signal) error,
 	instead net.Conn, err error) {

@@ -20,7 +20,7 @@ func OldMemory(pid int, own *os.File, prefix string) bool {
 
 func oldMemory(pid int, dev, ino uint64, prefix string) (old bool) {
 	hasOwn := false
-	procmaps.Read(pid, func(m *procmaps.Mapping) bool { // no mapping of another user's process, or of one that has ended
+	procmaps.Read(pid, func(m *procmaps.Mapping) bool { // none of another user's process, or of one that has ended
 		if name, ok := strings.CutPrefix(m.Name, "/memfd:"+prefix); ok && name != "" {
 			hasOwn = m.Dev == dev && m.Ino == ino
 			old = true

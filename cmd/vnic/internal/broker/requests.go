@@ -8,8 +8,8 @@ import "vnic.dev/vnic/dma"
 // A row has the types of the request's body and of the answer's, and says
 //   - when the process may ask: always, or only before opSeal (else EPERM);
 //   - whether a descriptor comes with the request: none, perhaps, or one (else EBADF);
-//   - whether the broker answers at once, before it reads the next request, or is slow: then a goroutine answers, within
-//     limits.Dial, of which there are at most maxSlow (else EAGAIN);
+//   - whether the broker answers at once, before it reads the next request, or is slow: then a goroutine answers,
+//     within limits.Dial; there are at most maxSlow of them (else EAGAIN);
 //   - the handler, which runs after the body has passed its own checks (else EINVAL): bodies.go.
 var (
 	// A TCP connection to an address that the gateway's policy permits.

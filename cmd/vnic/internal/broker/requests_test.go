@@ -64,16 +64,25 @@ func TestRequestsOfAnotherFormAreRefused(t *testing.T) {
 // The checks of bodies whose length is right.
 func TestBodiesAreChecked(t *testing.T) {
 	k := both(t, Config{Mode: On})
-	ask := func(_ any, err error) error { return err }
+	keep := func(path string) error {
+		_, err := opKeep.quick(k, keptFile{Path: toText(path)})
+		return err
+	}
+	draft := func(dir, temp, name string) error {
+		_, err := opDraft.quick(k, draftFile{toText(dir), toText(temp), toText(name)})
+		return err
+	}
+	_, stop := opSignal.quick(k, processSignal{Signal: int32(unix.SIGSTOP)})
 	for what, c := range map[string]struct{ err, want error }{
-		"a bool that is neither":     {raw(k, opKeep.op, append(peer.Append(nil, toText("/x")), 2)), unix.EINVAL},
-		"a relative path":            {ask(opKeep.quick(k, keptFile{Path: toText("x")})), unix.EINVAL},
-		"a directory":                {ask(opKeep.quick(k, keptFile{Path: toText("/x/")})), unix.EINVAL},
-		"a zero in a path":           {ask(opKeep.quick(k, keptFile{Path: toText("/x\x00y")})), unix.EINVAL},
-		"a path that is too long":    {ask(opKeep.quick(k, keptFile{Path: toText("/" + strings.Repeat("x", unix.PathMax))})), unix.ENAMETOOLONG},
-		"a relative directory":       {ask(opDraft.quick(k, draftFile{toText("x"), toText("y"), toText("z")})), unix.EINVAL},
-		"a temporary name elsewhere": {ask(opDraft.quick(k, draftFile{toText("/"), toText("../y"), toText("z")})), unix.EINVAL},
-		"another signal":             {ask(opSignal.quick(k, processSignal{Signal: int32(unix.SIGSTOP)})), unix.EINVAL},
+		"a bool of 2":                {raw(k, opKeep.op, append(peer.Append(nil, toText("/x")), 2)), unix.EINVAL},
+		"a relative path":            {keep("x"), unix.EINVAL},
+		"a directory":                {keep("/x/"), unix.EINVAL},
+		"a zero in a path":           {keep("/x\x00y"), unix.EINVAL},
+		"a path that is too long":    {keep("/" + strings.Repeat("x", unix.PathMax)), unix.ENAMETOOLONG},
+		"a relative directory":       {draft("x", "y", "z"), unix.EINVAL},
+		"a temporary name elsewhere": {draft("/", "../y", "z"), unix.EINVAL},
+		"no name":                    {draft("/", "y", ""), unix.EINVAL},
+		"another signal":             {stop, unix.EINVAL},
 	} {
 		testkit.ErrorIs(t, c.err, c.want, what)
 	}
@@ -106,10 +115,7 @@ func FuzzRequests(f *testing.F) {
 				t.Errorf("%s with a body of %d bytes", table[h.Op].name, len(body))
 			}
 		}
-		ctx, cancel := soon()
-		defer cancel()
-		_, err := k.ask(ctx, func(id uint32) []byte { return append(peer.Append(nil, requestHeader{h.Op, id}), body...) }, nil)
-		if errors.Is(err, ErrGone) || errors.Is(err, context.DeadlineExceeded) {
+		if err := raw(k, h.Op, body); errors.Is(err, ErrGone) || errors.Is(err, context.DeadlineExceeded) {
 			t.Fatal(err)
 		}
 		testkit.Must(opRefused.quick(k, none{}))(t)

@@ -32,8 +32,8 @@ const (
 	maxBody   = 4096 * addrLen // of an answer
 )
 
-// errDescriptors is the cause of errors about a message with more than one descriptor, or with one for which this process
-// has no room.
+// errDescriptors is the cause of errors about a message with more than one descriptor, or with one for which this
+// process has no room.
 var errDescriptors = fmt.Errorf("descriptors: %w", unix.EBADF)
 
 // messageSocket sends and receives messages over a connection.
