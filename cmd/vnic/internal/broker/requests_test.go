@@ -73,7 +73,10 @@ func TestBodiesAreChecked(t *testing.T) {
 		return err
 	}
 	_, stop := opSignal.quick(k, processSignal{Signal: int32(unix.SIGSTOP)})
+	longest := peer.Append(nil, draftFile{toText("/"), toText("no such file"), toText("z")})
+	testkit.ErrorIs(t, raw(k, opDraft.op, longest), unix.ENOENT)
 	for what, c := range map[string]struct{ err, want error }{
+		"a byte behind the longest":  {raw(k, opDraft.op, append(longest, 0)), unix.EINVAL},
 		"a bool of 2":                {raw(k, opKeep.op, append(peer.Append(nil, toText("/x")), 2)), unix.EINVAL},
 		"a relative path":            {keep("x"), unix.EINVAL},
 		"a directory":                {keep("/x/"), unix.EINVAL},
