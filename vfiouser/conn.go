@@ -10,13 +10,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/internal/scm"
 )
 
 // conn receives and sends whole messages. One goroutine uses it.
 type conn struct {
-	sock      peer.Socket
+	sock      scm.Socket
 	broken    bool // a message was received or sent in part: the stream is of no use
 	graceUsed bool // the message that was arriving when the connection was to end had its extra time
 	head      [HeaderLen]byte
@@ -122,16 +121,12 @@ func (c *conn) discard() {
 }
 
 // peerClosed reports whether the other end is closed.
-func (c *conn) peerClosed() bool {
-	raw, err := c.sock.SyscallConn()
-	if err != nil {
-		return false
-	}
-	gone := false
-	_ = raw.Control(func(fd uintptr) { // fails only for a socket that is closed here
+func (c *conn) peerClosed() (gone bool) {
+	_ = scm.Control(c.sock, func(fd int) error { // fails only for a socket that is closed here
 		p := []unix.PollFd{{Fd: int32(fd)}}
 		_, err := unix.Poll(p, 0)
 		gone = err == nil && p[0].Revents&unix.POLLHUP != 0
+		return nil
 	})
 	return gone
 }

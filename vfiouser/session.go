@@ -12,6 +12,7 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/peer"
+	"vnic.dev/vnic/internal/scm"
 )
 
 // session is one connection. Everything in it belongs to the goroutine of Serve.
@@ -34,7 +35,7 @@ func newSession(s *Server, sock *net.UnixConn, over <-chan struct{}) *session {
 	info.Regions = info.Regions[:min(len(info.Regions), NumRegions)]
 	info.IRQs = info.IRQs[:min(len(info.IRQs), NumIRQs)]
 	ses := &session{
-		conn: conn{sock: peer.Socket{UnixConn: sock, MaxFDs: MaxFDs, Bad: ErrBadMessage}},
+		conn: conn{sock: scm.Socket{UnixConn: sock, MaxFDs: MaxFDs, Bad: ErrBadMessage}},
 		dev:  s.dev, space: s.space, log: s.log, stop: over, info: info,
 		refusals: peer.Refusals{Log: s.log, Protocol: "vfio-user"},
 	}

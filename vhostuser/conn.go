@@ -12,14 +12,14 @@ import (
 
 // conn sends and receives whole messages. One goroutine receives and one sends at a time.
 type conn struct {
-	sock peer.Socket
+	sock scm.Socket
 }
 
 // maxFDs is how many descriptors one message may carry: a SET_MEM_TABLE's.
 const maxFDs = MaxTableRegions
 
 func newConn(sock *net.UnixConn) conn {
-	return conn{sock: peer.Socket{UnixConn: sock, MaxFDs: maxFDs, Bad: ErrBadMessage}}
+	return conn{sock: scm.Socket{UnixConn: sock, MaxFDs: maxFDs, Bad: ErrBadMessage}}
 }
 
 // message is a received message. body is valid until the next one; the receiver closes fds.

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/scm"
 )
 
 const (
@@ -102,7 +104,7 @@ func (s *server) program(ctx context.Context, c *net.UnixConn) (err error) {
 			continue
 		}
 		held = append(held, m)
-		_, _, err = c.WriteMsgUnix(answer(0), unix.UnixRights(m.fd), nil)
+		err = (&scm.Socket{UnixConn: c}).WriteFDs(answer(0), []int{m.fd})
 		_ = unix.Close(m.fd)
 		if err != nil {
 			return nil

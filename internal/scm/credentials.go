@@ -1,21 +1,16 @@
 package scm
 
 import (
-	"errors"
 	"net"
 
 	"golang.org/x/sys/unix"
 )
 
-// Peer says who was at the other end when the connection was made (SO_PEERCRED, unix(7)).
-func Peer(conn *net.UnixConn) (*unix.Ucred, error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	var peer *unix.Ucred
-	e := raw.Control(func(fd uintptr) {
-		peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+// Peer returns the process that was at the other end when the connection was made (SO_PEERCRED, unix(7)).
+func Peer(conn *net.UnixConn) (peer *unix.Ucred, err error) {
+	err = Control(conn, func(fd int) (err error) {
+		peer, err = unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+		return err
 	})
-	return peer, errors.Join(e, err)
+	return peer, err
 }

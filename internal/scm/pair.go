@@ -2,6 +2,7 @@ package scm
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 
@@ -9,26 +10,36 @@ import (
 )
 
 // Pair makes a connected pair of stream sockets, both the caller's to close.
-func Pair() (a, b *net.UnixConn, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+func Pair() (a, b *net.UnixConn, err error) { return pair(unix.SOCK_STREAM) }
+
+// MessagePair makes a connected pair of sockets that keep the bounds of messages, both the caller's to close.
+func MessagePair() (a, b *net.UnixConn, err error) { return pair(unix.SOCK_SEQPACKET) }
+
+func pair(kind int) (a, b *net.UnixConn, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, os.NewSyscallError("socketpair", err)
 	}
-	var conns [2]net.Conn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "socketpair")
-		c, e := net.FileConn(f)
-		err = errors.Join(err, e)
-		conns[i] = c
-		_ = f.Close()
+	if a, err = Conn[*net.UnixConn](fds[0]); err != nil {
+		return nil, nil, errors.Join(err, unix.Close(fds[1]))
 	}
+	if b, err = Conn[*net.UnixConn](fds[1]); err != nil {
+		return nil, nil, errors.Join(err, a.Close())
+	}
+	return a, b, nil
+}
+
+// Conn makes a connection of a descriptor, which it takes.
+func Conn[C net.Conn](fd int) (c C, err error) {
+	f := os.NewFile(uintptr(fd), "socket")
+	defer f.Close()
+	conn, err := net.FileConn(f)
 	if err != nil {
-		for _, c := range conns {
-			if c != nil {
-				_ = c.Close()
-			}
-		}
-		return nil, nil, err
+		return c, err
 	}
-	return conns[0].(*net.UnixConn), conns[1].(*net.UnixConn), nil
+	c, ok := conn.(C)
+	if !ok {
+		return c, errors.Join(fmt.Errorf("descriptor is a %T, not a %T", conn, c), conn.Close())
+	}
+	return c, nil
 }

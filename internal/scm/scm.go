@@ -1,6 +1,7 @@
-// Package scm holds the descriptors that come over a Unix socket (SCM_RIGHTS, unix(7)), as
-// vhost-user and vfio-user carry them, so that none is ever leaked: one that is not taken is closed
-// with its message, one too many is closed at once.
+// Package scm sends and receives bytes with descriptors over Unix sockets (SCM_RIGHTS, unix(7)): a
+// Socket, as vhost-user, vfio-user and vnic's own protocols use it. FDs holds what came, so that no
+// descriptor is ever leaked: one that is not taken is closed with its message, one too many is
+// closed at once.
 //
 // Descriptors come from a peer that may be hostile: CheckEvent tells whether one is what a datapath may write to.
 package scm

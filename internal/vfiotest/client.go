@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/vfiouser"
 )
@@ -44,13 +43,13 @@ type Message struct {
 // Client is the client end. Its requests may come from several goroutines and are made one at a time.
 type Client struct {
 	mu   sync.Mutex
-	sock peer.Socket
+	sock scm.Socket
 	id   uint16
 	caps string
 }
 
 // New returns a client that has said nothing yet.
-func New(sock *net.UnixConn) *Client { return &Client{sock: peer.Socket{UnixConn: sock}} }
+func New(sock *net.UnixConn) *Client { return &Client{sock: scm.Socket{UnixConn: sock}} }
 
 // Connect negotiates the version on sock, which the client owns from then on, as QEMU does.
 func Connect(sock *net.UnixConn) (*Client, error) {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/splitter"
 )
 
@@ -128,12 +129,9 @@ func (f *Flow) open(ctx context.Context) (*net.UDPConn, error) {
 
 // reuse lets other sockets that ask for it have the same port, those of this user alone (SO_REUSEPORT, socket(7)).
 func reuse(c *net.UDPConn) error {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return err
-	}
-	e := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
-	return errors.Join(e, os.NewSyscallError("setsockopt", err))
+	return scm.Control(c, func(fd int) error {
+		return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
+	})
 }
 
 // openEcho makes a socket for echoes (icmp(7), net.ipv4.ping_group_range, which is IPv6's too). Where the host does not

@@ -121,3 +121,12 @@ func (o *Options) checkPolicy() error {
 	}
 	return nil
 }
+
+// MarshalText writes them as String does.
+func (p Ports) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText reads them as ParsePorts does.
+func (p *Ports) UnmarshalText(b []byte) (err error) {
+	*p, err = ParsePorts(string(b))
+	return err
+}

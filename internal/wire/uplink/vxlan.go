@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/ownports"
+	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/splitter"
 )
 
@@ -120,7 +121,7 @@ func unfragmented(c *net.UDPConn, is4 bool) (mtu int, err error) {
 	if err := set(c, level, discover, want); err != nil {
 		return 0, err
 	}
-	err = control(c, func(fd int) (err error) {
+	err = scm.Control(c, func(fd int) (err error) {
 		mtu, err = unix.GetsockoptInt(fd, level, get)
 		return os.NewSyscallError("getsockopt", err)
 	})
@@ -128,20 +129,9 @@ func unfragmented(c *net.UDPConn, is4 bool) (mtu int, err error) {
 }
 
 func set(c syscall.Conn, level, option, value int) error {
-	return control(c, func(fd int) error {
+	return scm.Control(c, func(fd int) error {
 		return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, level, option, value))
 	})
-}
-
-func control(c syscall.Conn, f func(fd int) error) error {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return err
-	}
-	if e := raw.Control(func(fd uintptr) { err = f(int(fd)) }); e != nil {
-		return e
-	}
-	return err
 }
 
 // udp is the network of an address.

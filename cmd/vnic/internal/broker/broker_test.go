@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
+	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/wire/gateway"
 )
@@ -26,7 +27,7 @@ func TestMain(m *testing.M) {
 		os.Exit(Main())
 	}
 	if what := os.Getenv(caller); what != "" {
-		if err := call(what); err != nil {
+		if err := measure(what); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
@@ -43,9 +44,9 @@ func TestMain(m *testing.M) {
 }
 
 // both has a broker and its client in this process.
-func both(t *testing.T, c Config) *Client {
+func both(t testing.TB, c Config) *Client {
 	t.Helper()
-	a, b, err := pair()
+	a, b, err := scm.MessagePair()
 	testkit.OK(t, err)
 	done := make(chan struct{})
 	go func() {
@@ -116,10 +117,6 @@ func TestBrokerTrustsNobody(t *testing.T) {
 	elsewhere := netip.MustParseAddrPort("192.0.2.1:80")
 	flow("its port to another host", gateway.Flow{Proto: udp, To: elsewhere, Local: local}, unix.EPERM)
 	testkit.OK(t, errors.Join(one.Close(), hears.Close()))
-	_, err = k.ask(ctx, request{op: opFlow}, 1, 2, 3)
-	testkit.ErrorIs(t, err, unix.EINVAL)
-	_, err = k.ask(ctx, request{op: opAnswer})
-	testkit.ErrorIs(t, err, unix.EINVAL)
 	_, err = k.OpenAnswer(ctx, gateway.Answer{Listen: open, Sender: open})
 	refused(t, "an answer of no forward", err)
 	_, err = k.DialResolver(ctx, "tcp", open)
@@ -129,17 +126,16 @@ func TestBrokerTrustsNobody(t *testing.T) {
 	_, err = k.Connect(ctx, 1)
 	testkit.ErrorIs(t, err, unix.EINVAL)
 	remove := testkit.Must(k.Keep(named, false))(t)
-	testkit.Must(k.ask(ctx, request{op: opSeal}))(t)
+	testkit.Must(opSeal.quick(k, none{}))(t)
 	_, err = k.Keep(other, false)
 	refused(t, "a file after the seal", err)
-	_, err = k.ask(ctx, request{op: opSeal})
+	_, err = opSeal.quick(k, none{})
 	refused(t, "a second seal", err)
-	_, err = k.quick(request{op: opRemove, number: 1})
+	_, err = opRemove.quick(k, 1)
 	testkit.ErrorIs(t, err, unix.EINVAL)
-	_, err = k.quick(request{op: 99})
-	testkit.ErrorIs(t, err, unix.EINVAL)
+	testkit.ErrorIs(t, raw(k, uint32(len(table)), nil), unix.EINVAL)
 	// Junk is ignored, or EINVAL to nobody.
-	for _, junk := range []string{"x", strings.Repeat("x", 47), strings.Repeat("\xff", 5000)} {
+	for _, junk := range []string{"x", strings.Repeat("x", headerLen-1), strings.Repeat("\xff", 5000)} {
 		testkit.Must(k.conn.Write([]byte(junk)))(t)
 	}
 	testkit.OK(t, remove())
@@ -172,12 +168,13 @@ func TestMemoryIsGivenUntilTheSeal(t *testing.T) {
 	defer memory.Close()
 	testkit.OK(t, memory.Truncate(4096))
 	testkit.Must(unix.FcntlInt(memory.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK))(t)
-	give := func(what request) (err error) {
-		raw := testkit.Must(l.SyscallConn())(t)
-		testkit.OK(t, raw.Control(func(fd uintptr) { _, err = k.hand(what, int(fd), []byte(path)...) }))
-		return err
+	give := func() (err error) {
+		return scm.Control(l, func(fd int) error {
+			_, err := opGive.quick(k, grant{Path: toText(path)}, fd)
+			return err
+		})
 	}
-	testkit.ErrorIs(t, give(request{op: opGive}), unix.EINVAL) // there is no memory
+	testkit.ErrorIs(t, give(), unix.EINVAL) // there is no memory
 	if err := k.Give(l, path, memory, os.Getegid()); err == nil {
 		t.Error("a socket whose mode lets others in")
 	}
@@ -188,13 +185,13 @@ func TestMemoryIsGivenUntilTheSeal(t *testing.T) {
 	if err := k.Give(l, path+"x", memory, os.Getegid()); err == nil {
 		t.Error("a socket without a name")
 	}
-	if _, err := k.hand(request{op: opGive}, int(memory.Fd()), []byte(path)...); err == nil {
+	if _, err := opGive.quick(k, grant{Path: toText(path)}, int(memory.Fd())); err == nil {
 		t.Error("no socket")
 	}
 	testkit.OK(t, k.Give(l, path, memory, os.Getegid()))
-	testkit.Must(k.ask(t.Context(), request{op: opSeal}))(t)
+	testkit.Must(opSeal.quick(k, none{}))(t)
 	refused(t, "after the seal", k.Give(l, path, memory, os.Getegid()))
-	refused(t, "a socket after the seal", give(request{op: opGive}))
+	refused(t, "a socket after the seal", give())
 	l.SetUnlinkOnClose(false)
 	testkit.OK(t, l.Close())
 	got := testkit.Must(gpufd.Receive(t.Context(), path))(t) // the broker's is there
@@ -234,21 +231,21 @@ func TestDraftsGetTheirNames(t *testing.T) {
 	testkit.OK(t, err)
 	testkit.Must(k.Keep(file("kept"), false))(t)
 	for _, name := range []string{"", ".", "..", "a/b", "../x", "a\x00b"} {
-		_, err := k.quick(request{op: opDraft}, []byte(filepath.Join(dir, "kept")+"\x00"+name)...)
+		_, err := opDraft.quick(k, draftFile{toText(dir), toText("kept"), toText(name)})
 		testkit.ErrorIs(t, err, unix.EINVAL)
 	}
-	_, err = k.quick(request{op: opDraft}, []byte(dir+"/\x00x")...)
+	_, err = opDraft.quick(k, draftFile{Directory: toText(dir), Name: toText("x")})
 	testkit.ErrorIs(t, err, unix.EINVAL)
 	nameless := testkit.Must(os.OpenFile(dir, os.O_WRONLY|unix.O_TMPFILE, 0o600))(t)
 	defer nameless.Close()
 	adopt, forget, err := k.Draft(nameless, "", filepath.Join(dir, "new"))
 	testkit.OK(t, err)
-	testkit.Must(k.ask(t.Context(), request{op: opSeal}))(t)
+	testkit.Must(opSeal.quick(k, none{}))(t)
 	_, _, err = k.Draft(nil, filepath.Join(dir, "kept"), filepath.Join(dir, "y"))
 	refused(t, "a draft after the seal", err)
-	_, err = k.quick(request{op: opRename, number: 3})
+	_, err = opRename.quick(k, 3)
 	refused(t, "a name for what is no draft", err)
-	_, err = k.quick(request{op: opRename, number: 5})
+	_, err = opRename.quick(k, 5)
 	testkit.ErrorIs(t, err, unix.EINVAL)
 
 	testkit.Must(nameless.WriteString("nameless"))(t)
@@ -347,7 +344,7 @@ func TestNobodyWaitsForABroker(t *testing.T) {
 			t.Error("a connection", c.Close())
 		}
 	}
-	a, b, err := pair()
+	a, b, err := scm.MessagePair()
 	testkit.OK(t, errors.Join(err, b.Close()))
 	gone := newClient(a)
 	<-gone.ended
@@ -357,10 +354,18 @@ func TestNobodyWaitsForABroker(t *testing.T) {
 	testkit.OK(t, gone.Close())
 }
 
-// A broker is a process of its own, and ends with its client.
+// A broker is a process of its own, has the policy that it was started with, and ends with its client.
 func TestStart(t *testing.T) {
 	testkit.LeavesNothing(t)
-	k := testkit.Must(Start(Config{Mode: On, NAT: true}))(t)
+	l := testkit.Must(net.Listen("tcp4", "127.0.0.1:0"))(t)
+	defer l.Close()
+	open := l.Addr().(*net.TCPAddr).AddrPort()
+	ports := testkit.Must(gateway.ParsePorts(netPort(open)))(t)
+	k := testkit.Must(Start(Config{Mode: On, NAT: true, Policy: gateway.Policy{HostPorts: ports}}))(t)
+	c := testkit.Must(k.Dial(t.Context(), "tcp", open))(t)
+	testkit.OK(t, c.Close())
+	_, err := k.Dial(t.Context(), "tcp", netip.AddrPortFrom(open.Addr(), open.Port()^1))
+	refused(t, "another port", err)
 	want := testkit.Must(gateway.NewDialer(gateway.Options{}).Addrs())(t)
 	got := testkit.Must(k.Addrs())(t)
 	testkit.Equal(t, "addresses", len(got), len(want))

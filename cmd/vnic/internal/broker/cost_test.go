@@ -42,8 +42,8 @@ func datapath() (map[string]func() error, error) {
 	}, err
 }
 
-// call is that process: it says how many ns a call took, the least of ten runs.
-func call(what string) error {
+// measure is that process: it prints how many ns a call took, the least of ten runs.
+func measure(what string) error {
 	words := strings.Fields(what)
 	n, err := strconv.Atoi(words[2])
 	if err != nil {

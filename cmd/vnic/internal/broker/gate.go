@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// Gate holds QEMUs of this process back, until the last of them is there and the process is confined:
-// it starts all of them while it may, and maps nothing of any before it may not.
+// Gate holds back the QEMUs of this process until all of them have started and the process is confined: so it starts
+// all of them before it is confined, and maps no memory of theirs until then.
 type Gate struct {
 	broker  *Client
 	confine func() error
@@ -17,16 +17,16 @@ type Gate struct {
 	err     error         // confine's; set before open is closed
 
 	mu   sync.Mutex
-	left int // that are not there yet
+	left int // QEMUs that have not started yet
 }
 
-// NewGate is for n processes. confine is called once, when all are there.
+// NewGate makes a Gate for n QEMUs. confine is called once, when all have started.
 func NewGate(k *Client, n int, confine func() error) *Gate {
 	return &Gate{broker: k, confine: confine, open: make(chan struct{}), left: n}
 }
 
-// Pass is what the starter of each process calls when it has started it: a qemu.Started. It returns
-// when all others have called it, too, or ctx ends.
+// Pass is called by the starter of each QEMU once that has started: it is a qemu.Started. It returns when it has been
+// called for all QEMUs and the process is confined, or when ctx ends.
 func (g *Gate) Pass(ctx context.Context, pid int, monitor net.Conn) (signal func(syscall.Signal) error,
 	instead net.Conn, err error) {
 	if signal, err = g.broker.Own(pid); err != nil {
@@ -35,7 +35,7 @@ func (g *Gate) Pass(ctx context.Context, pid int, monitor net.Conn) (signal func
 	if instead, err = g.broker.Monitor(monitor); err != nil {
 		return signal, nil, err
 	}
-	_ = monitor.Close() // this process has no way to it any more
+	_ = monitor.Close() // so that this process reaches the monitor by the broker alone
 	g.mu.Lock()
 	g.left--
 	last := g.left == 0

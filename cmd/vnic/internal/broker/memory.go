@@ -9,8 +9,7 @@ import (
 	"vnic.dev/vnic/internal/procmaps"
 )
 
-// OldMemory says whether a process has memfds mapped whose names begin with prefix, and not the one
-// that is own.
+// OldMemory reports whether a process has mapped memfds whose names begin with prefix, but not own.
 func OldMemory(pid int, own *os.File, prefix string) bool {
 	var st unix.Stat_t
 	if own == nil || unix.Fstat(int(own.Fd()), &st) != nil {
@@ -21,7 +20,7 @@ func OldMemory(pid int, own *os.File, prefix string) bool {
 
 func oldMemory(pid int, dev, ino uint64, prefix string) (old bool) {
 	hasOwn := false
-	procmaps.Read(pid, func(m *procmaps.Mapping) bool { // nothing of another user's process, or of one that is gone
+	procmaps.Read(pid, func(m *procmaps.Mapping) bool { // none of another user's process, or of one that has ended
 		if name, ok := strings.CutPrefix(m.Name, "/memfd:"+prefix); ok && name != "" {
 			hasOwn = m.Dev == dev && m.Ino == ino
 			old = true

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"slices"
@@ -12,56 +13,48 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// maxCommand bounds a line to a monitor.
+// maxCommand is the length of the longest line to a monitor.
 const maxCommand = 4 << 10
 
-// monitor gives the process a socket instead of one that leads to a QEMU's monitor, which is the
-// broker's from then on, fd.
-func (s *server) monitor(ctx context.Context, fd int, r *reply) {
-	c, err := fileConn(fd)
+// monitor is opMonitor's handler: it starts a relay between a QEMU's monitor and the process.
+func (s *server) monitor(ctx context.Context, c *call, _ none) (none, error) {
+	qemu, err := scm.Conn[net.Conn](c.fds.Take(0))
 	if err != nil {
-		r.errno = errnoOf(err)
-		return
+		return none{}, err
 	}
 	ours, theirs, err := scm.Pair()
-	if err == nil {
-		r.fd, err = dup(theirs)
-		_ = theirs.Close()
+	if err != nil {
+		return none{}, errors.Join(err, qemu.Close())
 	}
-	if r.errno = errnoOf(err); err != nil {
-		_ = c.Close()
-		return
-	}
+	c.out = theirs
 	context.AfterFunc(ctx, func() {
-		_ = c.Close()
+		_ = qemu.Close()
 		_ = ours.Close()
 	})
-	s.wg.Go(func() { relayCommands(c, ours, s.config.Monitor) })
+	s.wg.Go(func() { relayCommands(qemu, ours, s.config.Monitor) })
+	return none{}, nil
 }
 
-// unplug is the one command that has an argument: a device of those that the process has named so.
+// unplug is the only command with an argument: a device whose name begins with devicePrefix.
 const (
 	unplug       = "device_del"
 	devicePrefix = "dev-"
 )
 
-// unplugArgument is that of unplug.
-type unplugArgument struct {
-	ID string `json:"id"`
-}
-
-// relayCommands has a process say those commands to a monitor, without arguments but unplug's, and hear all that it
-// says (QEMU docs/interop/qmp-spec.rst). Anything else is left out.
+// relayCommands passes the process's commands on to a QEMU's monitor if they are allowed, without arguments but
+// unplug's, and all lines of the monitor to the process (QEMU docs/interop/qmp-spec.rst). It drops other commands.
 func relayCommands(monitor, process net.Conn, allowed []string) {
 	go func() {
 		defer monitor.Close()
 		lines := bufio.NewScanner(process)
 		lines.Buffer(nil, maxCommand)
 		for lines.Scan() {
-			var c struct { // made anew: what is in the line besides does not go on
-				Execute string          `json:"execute"`
-				ID      uint64          `json:"id"`
-				Args    *unplugArgument `json:"arguments,omitempty"`
+			var c struct { // encoded again below: nothing else of the line is passed on
+				Execute string `json:"execute"`
+				ID      uint64 `json:"id"`
+				Args    *struct {
+					ID string `json:"id"`
+				} `json:"arguments,omitempty"`
 			}
 			if json.Unmarshal(lines.Bytes(), &c) != nil || !slices.Contains(allowed, c.Execute) {
 				continue

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/confine"
 )
 
-// paths are all that a confined process reads of the file system.
+// paths are all files and directories that a confined process may read.
 var paths = []confine.Path{
 	{Path: "/proc/self", Why: "dma: the mounts, to refuse memory of file systems that a server is behind; " +
 		"its own descriptors; --metrics: its own memory, CPU time and descriptors"},
@@ -17,11 +17,11 @@ var paths = []confine.Path{
 		"(or -race): how many arenas, when it has eight"},
 }
 
-// Calls are more that a process may call, for what it does besides serving NICs.
+// Calls are system calls that a process may make besides those for serving NICs.
 type Calls []confine.Call
 
-// Terminal are calls for a process that has a terminal to show progress on, or to hand on to a guest.
-// What would put characters into its input (TIOCSTI) is not among them.
+// Terminal are the calls of a process that shows progress on a terminal, or connects it to a guest. The call that puts
+// characters into a terminal's input (TIOCSTI) is not among them.
 var Terminal = Calls{
 	{Nr: unix.SYS_IOCTL, Name: "ioctl", If: []confine.Arg{confine.IsInt(1, unix.TIOCGWINSZ)}, Why: "its size"},
 	{Nr: unix.SYS_IOCTL, Name: "ioctl", If: []confine.Arg{confine.IsInt(1, unix.TCSETS)}, Why: "raw mode, and back"},
@@ -29,7 +29,7 @@ var Terminal = Calls{
 		Why: "whether it is another process's now"},
 }
 
-// InProcess are calls for a process that is its own guests. It has no socket that is not connected.
+// InProcess are the calls of a process that runs its guests itself. All its sockets are connected.
 var InProcess = Calls{
 	{Nr: unix.SYS_SENDMSG, Name: "sendmsg", Why: "driver: eventfds for the NIC, with the messages of vhost-user"},
 	{Nr: unix.SYS_SCHED_GETATTR, Name: "sched_getattr", If: []confine.Arg{confine.IsInt(0, 0)},
@@ -37,11 +37,11 @@ var InProcess = Calls{
 	{Nr: unix.SYS_SCHED_SETATTR, Name: "sched_setattr", If: []confine.Arg{confine.IsInt(0, 0)}, Why: "the same"},
 }
 
-// handover are calls that are taken away when the listener has been passed: a descriptor that takes the
-// place of the broker's would else do for sendmsg.
+// handover are calls that are forbidden once the listener has been sent: else a socket that gets the number of the
+// broker's descriptor could be used with sendmsg.
 var handover = []uintptr{unix.SYS_SENDMSG, unix.SYS_SECCOMP}
 
-// calls are all that a confined process calls. broker is the descriptor that leads to it.
+// calls are all calls that a confined process may make. broker is the descriptor of the broker's socket.
 func calls(pid, broker int) []confine.Call {
 	const writes = unix.O_ACCMODE | unix.O_CREAT | unix.O_TRUNC | unix.O_PATH
 	return slices.Concat(confine.GoRuntime(pid), confine.Sockets, callsArch, []confine.Call{

@@ -4,35 +4,37 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// maxSenders is how many senders a forward knows at a time. When one more comes, the older half is forgotten.
+// maxSenders is how many senders a relay remembers. When one more comes, the relay forgets the older half.
 const maxSenders = 4096
 
-// relay carries datagrams between a socket of the host and a process, which may answer who has sent something, and
-// nobody else. Each message of theirs has an address before the datagram; one without an address tells the process how
-// many datagrams the host's socket has had no room for.
+// relay carries datagrams between the host's socket of a forward and the process, which may answer only the senders of
+// datagrams. Each message between the broker and the process is an address and a datagram. One whose address is zero
+// has instead the number of datagrams for which the host's socket had no room.
 type relay struct {
 	host    gateway.Datagrams
 	process *net.UnixConn
 
 	mu   sync.Mutex
-	seen map[netip.AddrPort]uint64 // by the turn in which it has sent something last
-	turn uint64
+	seen map[netip.AddrPort]uint64 // the turn of each sender's last datagram
+	turn uint64                    // how many datagrams have come
 }
 
-// note notes that somebody has sent something.
+// note remembers the sender of a datagram.
 func (l *relay) note(from netip.AddrPort) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.turn++
 	if _, known := l.seen[from]; !known && len(l.seen) == maxSenders {
-		for a, at := range l.seen { // the older half, so that the next 2,048 new senders find room
-			if at+maxSenders/2 <= l.turn {
+		for a, last := range l.seen { // the older half, so that there is room for 2,048 more
+			if last+maxSenders/2 <= l.turn {
 				delete(l.seen, a)
 			}
 		}
@@ -40,8 +42,8 @@ func (l *relay) note(from netip.AddrPort) {
 	l.seen[from] = l.turn
 }
 
-// knows says whether somebody has sent something.
-func (l *relay) knows(a netip.AddrPort) bool {
+// heard reports whether an address is a sender that the relay remembers.
+func (l *relay) heard(a netip.AddrPort) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	_, known := l.seen[a]
@@ -53,7 +55,7 @@ func (l *relay) close() {
 	_ = l.process.Close()
 }
 
-// answer brings the process's answers to their senders.
+// answer sends the process's datagrams to the senders whom they answer.
 func (l *relay) answer() {
 	defer l.close()
 	b := make([]byte, addrLen+maxDatagram)
@@ -62,13 +64,13 @@ func (l *relay) answer() {
 		if err != nil || n < addrLen {
 			return
 		}
-		if to := readAddr(b); l.knows(to) {
+		if to := address(b[:addrLen]).addrPort(); l.heard(to) {
 			_, _ = l.host.WriteToUDPAddrPort(b[addrLen:n], to)
 		}
 	}
 }
 
-// run brings the process what comes, until one of the two is closed.
+// run passes datagrams of the host's socket to the process, until one of the two sockets is closed.
 func (l *relay) run() {
 	go l.answer()
 	b := make([]byte, addrLen+maxDatagram)
@@ -78,16 +80,17 @@ func (l *relay) run() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // an ICMP error of an answer
+		if err != nil { // an ICMP error in reply to an answer
 			time.Sleep(time.Millisecond)
 			continue
 		}
 		l.note(from)
-		copy(b, appendAddr(nil, from))
+		sender := toAddress(from)
+		copy(b, sender[:])
 		_, err = l.process.Write(b[:addrLen+n])
-		if now := l.host.Lost(); err == nil && now != lost { // what was lost came before this
+		if now := l.host.Lost(); err == nil && now != lost { // they were lost before this datagram came
 			lost = now
-			_, err = l.process.Write(le.AppendUint64(appendAddr(nil, netip.AddrPort{}), lost))
+			_, err = l.process.Write(le.AppendUint64(make([]byte, addrLen), lost))
 		}
 		if err != nil {
 			l.close()
@@ -95,3 +98,47 @@ func (l *relay) run() {
 		}
 	}
 }
+
+// relayed is the process's end of a relay.
+type relayed struct {
+	c      *net.UnixConn
+	listen netip.AddrPort // of the host's socket
+	lost   atomic.Uint64
+}
+
+// maxDatagram is the length of UDP's longest datagram.
+const maxDatagram = 64 << 10
+
+func (r *relayed) ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error) {
+	m := make([]byte, addrLen+maxDatagram)
+	for {
+		n, err := r.c.Read(m)
+		if err != nil {
+			return 0, netip.AddrPort{}, err
+		}
+		if n < addrLen { // the broker has hung up
+			return 0, netip.AddrPort{}, net.ErrClosed
+		}
+		from := address(m[:addrLen]).addrPort()
+		if !from.Addr().IsUnspecified() { // no datagram comes from that address
+			return copy(b, m[addrLen:n]), from, nil
+		}
+		if n == addrLen+8 {
+			r.lost.Store(le.Uint64(m[addrLen:]))
+		}
+	}
+}
+
+// Lost is the method of gateway.Datagrams.
+func (r *relayed) Lost() uint64 { return r.lost.Load() }
+
+func (r *relayed) WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error) {
+	receiver := toAddress(to)
+	if _, err := r.c.Write(slices.Concat(receiver[:], b)); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+func (r *relayed) LocalAddr() net.Addr { return net.UDPAddrFromAddrPort(r.listen) }
+func (r *relayed) Close() error        { return r.c.Close() }

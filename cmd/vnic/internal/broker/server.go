@@ -8,12 +8,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -22,60 +18,48 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/confine"
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/internal/outfile"
+	"vnic.dev/vnic/internal/peer"
+	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// Bounds of what a process can have its broker hold.
+// How many of each kind a broker has at the most.
 const (
-	maxUnderWay = 1024 // requests
+	maxSlow     = 1024 // slow requests that are not answered yet
 	maxKept     = 256  // files
 	maxOwn      = 256  // processes
-	maxKinds    = 64   // of refused calls, that make a line each
+	maxKinds    = 64   // kinds of refused system calls that are logged, each once
 	maxMemories = dma.MaxGPUs
 )
 
 // server is a broker.
 type server struct {
-	conn   *net.UnixConn
+	conn   *scm.Socket
 	config Config
 	dialer *gateway.Dialer
 	log    *slog.Logger
 
-	slots   chan struct{} // of requests under way
+	slots   chan struct{} // of slow requests
 	refused atomic.Uint64
 
-	sealed bool   // of the reader
-	kept   []kept // likewise
-	own    []int  // likewise: pidfds of processes that may be ended
+	// Of the goroutine that reads requests.
+	sealed   bool
+	kept     []kept
+	own      []int // pidfds
+	memories []int // of GPUs
 
-	memories []int        // likewise: of GPUs
-	gpus     gpufd.Server // who gives these away
-
-	wg sync.WaitGroup // of requests under way, and relays
+	gpus gpufd.Server   // gives memories to other processes
+	wg   sync.WaitGroup // slow requests, and relays
 
 	mu      sync.Mutex
-	cancels map[uint32]context.CancelFunc
-	kinds   map[string]bool // of refused calls, that were told of
-	relays  map[netip.AddrPort]*relay
+	cancels map[uint32]context.CancelFunc // of slow requests, by id
+	relays  map[netip.AddrPort]*relay     // by the forward's address
 }
 
-// kept is a file that may be removed.
-type kept struct {
-	dir  *os.File
-	name string
-	to   string // the name in dir that it may be given; "": none
-	st   unix.Stat_t
-	path string // of the directory, if that may be removed; "": it may not
-
-	file *os.File // a draft that has no name yet; nil: it has
-}
-
-// serve answers until the process hangs up.
+// serve answers requests until the process hangs up.
 func serve(c *net.UnixConn, config Config, log *slog.Logger) {
-	s := &server{conn: c, config: config, log: log, slots: make(chan struct{}, maxUnderWay),
-		cancels: map[uint32]context.CancelFunc{}, kinds: map[string]bool{},
-		relays: map[netip.AddrPort]*relay{},
+	s := &server{conn: messageSocket(c), config: config, log: log, slots: make(chan struct{}, maxSlow),
+		cancels: map[uint32]context.CancelFunc{}, relays: map[netip.AddrPort]*relay{},
 		dialer: gateway.NewDialer(gateway.Options{NAT: config.NAT, Policy: config.Policy, Forwards: config.Forwards})}
 	s.gpus.Note = func(format string, args ...any) { log.Warn(fmt.Sprintf(format, args...)) }
 	ctx, cancel := context.WithCancel(context.Background())
@@ -84,286 +68,94 @@ func serve(c *net.UnixConn, config Config, log *slog.Logger) {
 		_ = c.Close() // nobody reads answers any more
 		s.wg.Wait()
 		for _, k := range s.kept {
-			_ = errors.Join(k.dir.Close(), k.file.Close())
-		}
-		for _, fd := range s.own {
-			_ = unix.Close(fd)
+			_ = errors.Join(k.dir.Close(), k.draft.Close())
 		}
 		s.gpus.Close()
-		for _, fd := range s.memories {
+		for _, fd := range append(s.own, s.memories...) {
 			_ = unix.Close(fd)
 		}
 	}()
-	b := make([]byte, requestLen+unix.PathMax)
+	b := make([]byte, maxRequest+1) // a longer message is not cut to a request
 	for {
-		n, fd, err := receive(c, b)
-		if err != nil || n == 0 {
+		var fds scm.FDs
+		n, err := s.conn.ReadFDs(b, &fds)
+		if err != nil && !errors.Is(err, errDescriptors) {
 			return
 		}
-		var q request
-		if q.decode(b[:n]) {
-			fd = s.handle(ctx, q, b[requestLen:n], fd)
-		}
-		if fd >= 0 {
-			_ = unix.Close(fd)
-		}
+		s.handle(ctx, b[:n], &fds, err)
+		fds.Close()
 	}
 }
 
-// handle answers a request, or has it answered. It gives back the descriptor unless it keeps it.
-func (s *server) handle(ctx context.Context, q request, more []byte, fd int) int {
-	r := reply{id: q.id, fd: -1}
-	switch q.op {
-	case opCancel:
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if cancel := s.cancels[uint32(q.number)]; cancel != nil {
-			cancel()
-		}
-		return fd
-	case opDialTCP, opFlow, opAnswer, opResolverTCP, opResolverUDP, opConnect:
-		s.begin(ctx, q, slices.Clone(more))
-		return fd
-	case opListenUDP:
-		s.listen(ctx, q, &r)
-	case opResolvers:
-		r.addrs = s.dialer.Resolvers()
-	case opAddrs:
-		list, err := s.dialer.Addrs()
-		r.errno = errnoOf(err)
-		for _, a := range list {
-			r.addrs = append(r.addrs, netip.AddrPortFrom(a, 0))
-		}
-		if len(r.addrs) > maxAddrs { // then nobody knows, and all addresses count for the host's
-			r.addrs, r.errno = nil, unix.E2BIG
-		}
-	case opOldMemory:
-		if oldMemory(int(q.number), q.dev, q.ino, s.config.Memory) {
-			r.number = 1
-		}
-	case opSharing:
-		var sr sharingRequest
-		if !sr.decode(more) {
-			r.errno = unix.EINVAL
-			break
-		}
-		r.number = uint64(dma.SharingOf(int(sr.pid), sr.dev, sr.ino))
-	case opRefused:
-		r.number = s.refused.Load()
-	case opOwn:
-		fd = s.take(&s.own, maxOwn, fd, &r)
-	case opMonitor:
-		if s.sealed || fd < 0 {
-			r.errno = unix.EPERM
-		} else {
-			s.monitor(ctx, fd, &r)
-			fd = -1
-		}
-	case opMemory:
-		fd = s.take(&s.memories, maxMemories, fd, &r)
-	case opGive:
-		switch {
-		case s.sealed || fd < 0:
-			r.errno = unix.EPERM
-		case q.number >= uint64(len(s.memories)):
-			r.errno = unix.EINVAL
-		default:
-			r.errno = errnoOf(s.give(ctx, fd, s.memories[q.number], int(q.ino), string(more)))
-			fd = -1
-		}
-	case opSignal:
-		switch sig := unix.Signal(q.ino); {
-		case q.number >= uint64(len(s.own)), sig != unix.SIGTERM && sig != unix.SIGKILL:
-			r.errno = unix.EINVAL
-		default:
-			r.errno = errnoOf(sendSignal(s.own[q.number], sig))
-		}
-	case opKeep, opDraft:
-		if s.sealed || len(s.kept) == maxKept {
-			r.errno = unix.EPERM
-		} else {
-			k, err := keep(string(more), q.number == 1, q.op == opDraft, q.op == opDraft && fd >= 0)
-			if r.errno = errnoOf(err); err == nil {
-				if q.op == opDraft && fd >= 0 {
-					k.file, fd = os.NewFile(uintptr(fd), k.to), -1
-				}
-				r.number = uint64(len(s.kept))
-				s.kept = append(s.kept, k)
-			}
-		}
-	case opRemove:
-		if q.number >= uint64(len(s.kept)) {
-			r.errno = unix.EINVAL
-		} else {
-			r.errno = errnoOf(s.kept[q.number].remove())
-		}
-	case opRename:
-		if q.number >= uint64(len(s.kept)) {
-			r.errno = unix.EINVAL
-		} else {
-			r.errno = errnoOf(s.kept[q.number].rename())
-		}
-	case opSeal:
-		if s.sealed {
-			r.errno = unix.EPERM
-			break
-		}
-		if s.sealed = true; fd >= 0 {
-			go s.watch(fd)
-			fd = -1
-		}
-	default:
-		r.errno = unix.EINVAL
-	}
-	s.answer(&r)
-	return fd
-}
-
-// take keeps a descriptor that came along, under the number that it answers with. It returns the one that is left, -1.
-func (s *server) take(kept *[]int, most, fd int, r *reply) (left int) {
-	if s.sealed || len(*kept) == most || fd < 0 {
-		r.errno = unix.EPERM
-		return fd
-	}
-	r.number = uint64(len(*kept))
-	*kept = append(*kept, fd)
-	return -1
-}
-
-// give has a GPU's memory given to those who connect to a listener, fd, and may.
-func (s *server) give(ctx context.Context, fd, memory, group int, path string) error {
-	f := os.NewFile(uintptr(fd), "socket")
-	l, err := net.FileListener(f)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	u, ok := l.(*net.UnixListener)
+// handle answers a request, or starts a goroutine that does. A message that is shorter than a header gets no answer.
+// err is about the message's descriptors.
+func (s *server) handle(ctx context.Context, b []byte, fds *scm.FDs, err error) {
+	h, body, ok := header[requestHeader](b)
 	if !ok {
-		return errors.Join(unix.ENOTSOCK, l.Close())
+		return
 	}
-	rule, err := access.ForGroup(path, group)
-	if err != nil {
-		return errors.Join(err, u.Close())
+	var e entry
+	var do task
+	if err == nil {
+		e, err = element(table, h.Op)
 	}
-	s.wg.Go(func() {
-		s.gpus.Serve(ctx, u, memory, rule)
-		_ = u.Close()
-		_ = rule.Close()
-	})
-	return nil
+	if err == nil {
+		err = e.admits(s.sealed, fds.Len())
+	}
+	if err == nil {
+		do, err = e.decode(body)
+	}
+	switch {
+	case err != nil:
+		s.answer(h.ID, nil, nil, err)
+	case e.pace == slow:
+		s.begin(ctx, h.ID, do)
+	default:
+		s.run(ctx, h.ID, fds, do)
+	}
 }
 
-// sendSignal sends SIGTERM to a process, SIGKILL to what it has started, too.
-func sendSignal(pidfd int, sig unix.Signal) error {
-	const group = 1 << 2 // PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9: nobody else is in it (internal/proc)
-	if sig == unix.SIGKILL && unix.PidfdSendSignal(pidfd, sig, nil, group) == nil {
-		return nil
-	}
-	return unix.PidfdSendSignal(pidfd, sig, nil, 0)
+// run does a task, and answers.
+func (s *server) run(ctx context.Context, id uint32, fds *scm.FDs, do task) {
+	c := call{fds: fds}
+	body, err := do(s, ctx, &c)
+	s.answer(id, body, c.out, err)
 }
 
-// answer sends a reply, and closes its descriptor.
-func (s *server) answer(r *reply) {
-	var oob []byte
-	if r.fd >= 0 {
-		oob = unix.UnixRights(r.fd)
-		defer unix.Close(r.fd)
-	}
-	_, _, _ = s.conn.WriteMsgUnix(r.encode(), oob, nil)
-}
-
-// begin makes a connection on a goroutine, as long as there are not too many.
-func (s *server) begin(ctx context.Context, q request, more []byte) {
+// begin starts a goroutine that answers a slow request, unless there are too many.
+func (s *server) begin(ctx context.Context, id uint32, do task) {
 	select {
 	case s.slots <- struct{}{}:
 	default:
-		s.answer(&reply{id: q.id, errno: unix.EAGAIN, fd: -1})
+		s.answer(id, nil, nil, unix.EAGAIN)
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, limits.Dial.Here())
 	s.mu.Lock()
-	s.cancels[q.id] = cancel
+	s.cancels[id] = cancel
 	s.mu.Unlock()
 	s.wg.Go(func() {
-		defer func() { <-s.slots }()
-		r := reply{id: q.id, fd: -1}
-		c, err := s.dial(ctx, q, more)
-		if err == nil {
-			r.fd, err = dup(c)
-			_ = c.Close()
-		}
-		r.errno = errnoOf(err)
+		s.run(ctx, id, nil, do)
 		s.mu.Lock()
-		delete(s.cancels, q.id)
+		delete(s.cancels, id)
 		s.mu.Unlock()
 		cancel()
-		s.answer(&r)
+		<-s.slots
 	})
 }
 
-func (s *server) dial(ctx context.Context, q request, more []byte) (net.Conn, error) {
-	switch q.op {
-	case opDialTCP:
-		return s.dialer.Dial(ctx, "tcp", q.to)
-	case opFlow:
-		var r flowRequest
-		if !r.decode(more) {
-			return nil, unix.EINVAL
-		}
-		return asConn(s.dialer.OpenFlow(ctx, r.Flow))
-	case opAnswer:
-		var r answerRequest
-		if !r.decode(more) {
-			return nil, unix.EINVAL
-		}
-		return asConn(s.openAnswer(ctx, &r))
-	case opResolverTCP:
-		return s.dialer.DialResolver(ctx, "tcp", q.to)
-	case opResolverUDP:
-		return s.dialer.DialResolver(ctx, "udp", q.to)
+// answer sends an answer, with a descriptor of a connection unless that is nil, and closes the connection.
+func (s *server) answer(id uint32, body []byte, out net.Conn, err error) {
+	b := append(peer.Append(nil, answerHeader{id, uint32(errnoOf(err))}), body...)
+	if out == nil {
+		_ = s.conn.WriteFDs(b, nil)
+		return
 	}
-	if q.number >= uint64(len(s.config.Connect)) {
-		return nil, unix.EINVAL
-	}
-	var d net.Dialer
-	return d.DialContext(ctx, "unix", s.config.Connect[q.number])
+	_ = scm.Control(out, func(fd int) error { return s.conn.WriteFDs(b, []int{fd}) })
+	_ = out.Close()
 }
 
-// asConn is a connection as an interface that is nil where there is none.
-func asConn(c *net.UDPConn, err error) (net.Conn, error) {
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
-}
-
-// openAnswer makes a socket at a forward's address, to who has sent to it.
-func (s *server) openAnswer(ctx context.Context, r *answerRequest) (*net.UDPConn, error) {
-	s.mu.Lock()
-	relay := s.relays[r.Listen]
-	s.mu.Unlock()
-	if relay == nil || !relay.knows(r.Sender) {
-		return nil, unix.EPERM
-	}
-	return s.dialer.OpenAnswer(ctx, r.Answer)
-}
-
-// dup gives another descriptor of a connection.
-func dup(c net.Conn) (fd int, err error) {
-	sc, ok := c.(syscall.Conn)
-	if !ok {
-		return -1, unix.EINVAL
-	}
-	raw, err := sc.SyscallConn()
-	if err != nil {
-		return -1, err
-	}
-	fd = -1
-	e := raw.Control(func(own uintptr) { fd, err = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0) })
-	return fd, errors.Join(e, err)
-}
-
-// errnoOf is what is passed on of an error.
+// errnoOf is the number for an error in an answer.
 func errnoOf(err error) unix.Errno {
 	var e unix.Errno
 	switch {
@@ -379,30 +171,184 @@ func errnoOf(err error) unix.Errno {
 	return unix.EIO
 }
 
-// watch counts what is refused, and says each kind once.
+// element returns an element of a list, if there is one at that place.
+func element[T any, I ~uint32](list []T, i I) (e T, err error) {
+	if uint64(i) >= uint64(len(list)) {
+		return e, unix.EINVAL
+	}
+	return list[i], nil
+}
+
+// The handlers of requests follow; those for files are in files.go, opMonitor's is in monitor.go.
+
+func (s *server) dial(ctx context.Context, to address) (net.Conn, error) {
+	return s.dialer.Dial(ctx, "tcp", to.addrPort())
+}
+
+func (s *server) openFlow(ctx context.Context, f flow) (*net.UDPConn, error) {
+	return s.dialer.OpenFlow(ctx, gateway.Flow{To: f.To.addrPort(), Proto: f.Proto, TTL: f.TTL, DF: f.DF,
+		Local: f.Local, Buffer: int(f.Buffer)})
+}
+
+func (s *server) openAnswer(ctx context.Context, a answer) (*net.UDPConn, error) {
+	listen, sender := a.Listen.addrPort(), a.Sender.addrPort()
+	s.mu.Lock()
+	relay := s.relays[listen]
+	s.mu.Unlock()
+	if relay == nil || !relay.heard(sender) {
+		return nil, unix.EPERM
+	}
+	return s.dialer.OpenAnswer(ctx, gateway.Answer{Listen: listen, Sender: sender, Buffer: int(a.Buffer)})
+}
+
+func (s *server) dialResolver(ctx context.Context, r resolver) (net.Conn, error) {
+	return s.dialer.DialResolver(ctx, map[bool]string{false: "tcp", true: "udp"}[r.UDP], r.Address.addrPort())
+}
+
+func (s *server) connect(ctx context.Context, i socketIndex) (net.Conn, error) {
+	path, err := element(s.config.Connect, i)
+	if err != nil {
+		return nil, err
+	}
+	var d net.Dialer
+	return d.DialContext(ctx, "unix", path)
+}
+
+func (s *server) cancel(id uint32) (none, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if cancel := s.cancels[id]; cancel != nil {
+		cancel()
+	}
+	return none{}, nil
+}
+
+// listen makes the socket of a forward, and starts a relay between it and the process. It returns the socket's port.
+func (s *server) listen(ctx context.Context, c *call, at address) (port uint16, err error) {
+	host, err := s.dialer.ListenUDP(at.addrPort())
+	if err != nil {
+		return 0, err
+	}
+	ours, theirs, err := scm.MessagePair()
+	if err != nil {
+		return 0, errors.Join(err, host.Close())
+	}
+	c.out = theirs
+	port = uint16(host.LocalAddr().(*net.UDPAddr).Port)
+	l := &relay{host: host, process: ours, seen: map[netip.AddrPort]uint64{}}
+	s.mu.Lock()
+	s.relays[netip.AddrPortFrom(at.addrPort().Addr(), port)] = l
+	s.mu.Unlock()
+	context.AfterFunc(ctx, l.close)
+	s.wg.Go(l.run)
+	return port, nil
+}
+
+func (s *server) resolvers(none) (list []address, err error) {
+	for _, a := range s.dialer.Resolvers() {
+		list = append(list, toAddress(a))
+	}
+	return list, nil
+}
+
+func (s *server) addrs(none) (list []address, err error) {
+	host, err := s.dialer.Addrs()
+	for _, a := range host {
+		list = append(list, toAddress(netip.AddrPortFrom(a, 0)))
+	}
+	return list, err
+}
+
+func (s *server) oldMemory(m mappedFile) (bool, error) {
+	return oldMemory(int(m.PID), m.Dev, m.Ino, s.config.Memory), nil
+}
+
+func (s *server) sharing(m mappedFile) (dma.Sharing, error) {
+	return dma.SharingOf(int(m.PID), m.Dev, m.Ino), nil
+}
+
+func (s *server) refusedCalls(none) (uint64, error) { return s.refused.Load(), nil }
+
+func (s *server) ownProcess(_ context.Context, c *call, _ none) (processIndex, error) {
+	return take[processIndex](&s.own, maxOwn, c)
+}
+
+func (s *server) memory(_ context.Context, c *call, _ none) (memoryIndex, error) {
+	return take[memoryIndex](&s.memories, maxMemories, c)
+}
+
+// take keeps the descriptor of a call in a list.
+func take[I ~uint32](list *[]int, most int, c *call) (I, error) {
+	if len(*list) == most {
+		return 0, unix.EPERM
+	}
+	*list = append(*list, c.fds.Take(0))
+	return I(len(*list) - 1), nil
+}
+
+func (s *server) signal(p processSignal) (none, error) {
+	const group = 1 << 2 // PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9: nobody else is in it (internal/proc)
+	sig := unix.Signal(p.Signal)
+	pidfd, err := element(s.own, p.Process)
+	if err == nil && (sig != unix.SIGKILL || unix.PidfdSendSignal(pidfd, sig, nil, group) != nil) {
+		err = unix.PidfdSendSignal(pidfd, sig, nil, 0)
+	}
+	return none{}, err
+}
+
+// give starts to give a GPU's memory to the processes that connect to a listening socket and may have it.
+func (s *server) give(ctx context.Context, c *call, g grant) (none, error) {
+	memory, err := element(s.memories, g.Memory)
+	if err != nil {
+		return none{}, err
+	}
+	f := os.NewFile(uintptr(c.fds.Take(0)), "socket")
+	l, err := net.FileListener(f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return none{}, err
+	}
+	u, ok := l.(*net.UnixListener)
+	if !ok {
+		return none{}, errors.Join(unix.ENOTSOCK, l.Close())
+	}
+	rule, err := access.ForGroup(g.Path.String(), int(g.Group))
+	if err != nil {
+		return none{}, errors.Join(err, u.Close())
+	}
+	s.wg.Go(func() {
+		s.gpus.Serve(ctx, u, memory, rule)
+		_ = u.Close()
+		_ = rule.Close()
+	})
+	return none{}, nil
+}
+
+func (s *server) seal(_ context.Context, c *call, _ none) (none, error) {
+	s.sealed = true
+	if c.fds.Len() > 0 {
+		go s.watch(c.fds.Take(0))
+	}
+	return none{}, nil
+}
+
+// watch counts the refused system calls, and logs each kind once.
 func (s *server) watch(listener int) {
-	trial := s.config.Mode == Log
-	list := calls(os.Getppid(), 0)
+	trial, what := s.config.Mode == Log, "sandbox: refused"
+	if trial {
+		what = "sandbox: would be refused"
+	}
+	list, logged := calls(os.Getppid(), 0), map[string]bool{}
 	err := confine.Watch(listener, trial, func(r confine.Refusal) {
 		kind := r.String()
 		if trial && r.Nr == unix.SYS_OPENAT {
 			kind = r.Opens(list, paths)
 		}
-		if kind == "" { // Landlock would permit it
+		if kind == "" { // a file that Landlock permits
 			return
 		}
 		s.refused.Add(1)
-		s.mu.Lock()
-		known := s.kinds[kind] || len(s.kinds) == maxKinds
-		if !known {
-			s.kinds[kind] = true
-		}
-		s.mu.Unlock()
-		if !known {
-			what := "sandbox: refused"
-			if trial {
-				what = "sandbox: would be refused"
-			}
+		if !logged[kind] && len(logged) < maxKinds {
+			logged[kind] = true
 			s.log.Warn(what, "call", kind)
 		}
 	})
@@ -410,98 +356,4 @@ func (s *server) watch(listener int) {
 		s.log.Error("sandbox: refused calls are not counted any more", "err", err)
 	}
 	_ = unix.Close(listener)
-}
-
-// keep looks at a file that may be removed later, or, a draft, be given a name in its directory: one that has none yet
-// is known by its descriptor.
-func keep(path string, dir, draft, nameless bool) (k kept, err error) {
-	to := ""
-	if draft {
-		path, to, _ = strings.Cut(path, "\x00")
-		if to == "" || to == "." || to == ".." || strings.ContainsAny(to, "/\x00") {
-			return k, unix.EINVAL
-		}
-	}
-	parent, name := filepath.Split(path)
-	if !filepath.IsAbs(path) || (name == "") != nameless || strings.ContainsRune(path, 0) {
-		return k, unix.EINVAL
-	}
-	fd, err := unix.Open(parent, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return k, err
-	}
-	k = kept{dir: os.NewFile(uintptr(fd), parent), name: name, to: to}
-	if dir {
-		k.path = parent
-	}
-	if nameless {
-		return k, nil
-	}
-	if err := unix.Fstatat(fd, name, &k.st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return k, errors.Join(err, k.dir.Close())
-	}
-	return k, nil
-}
-
-// same says whether it is still the same. Drafts have been written since.
-func (k *kept) same() bool {
-	var st unix.Stat_t
-	err := unix.Fstatat(int(k.dir.Fd()), k.name, &st, unix.AT_SYMLINK_NOFOLLOW)
-	return err == nil && st.Ino == k.st.Ino && st.Dev == k.st.Dev && (k.to != "" || st.Mtim == k.st.Mtim)
-}
-
-// rename gives a draft its name, if it is still the same.
-func (k *kept) rename() error {
-	switch {
-	case k.to == "":
-		return unix.EPERM
-	case k.file != nil:
-		return outfile.Adopt(k.file, int(k.dir.Fd()), k.to)
-	case !k.same():
-		return unix.ESTALE
-	}
-	fd := int(k.dir.Fd())
-	return unix.Renameat(fd, k.name, fd, k.to)
-}
-
-// remove removes it, if it is still the same.
-func (k *kept) remove() error {
-	if k.file == nil && k.same() {
-		if err := unix.Unlinkat(int(k.dir.Fd()), k.name, 0); err != nil {
-			return err
-		}
-	}
-	if k.path != "" {
-		_ = os.Remove(k.path) // if it is empty
-	}
-	return nil
-}
-
-// listen makes the socket of a forward of UDP, and carries its datagrams.
-func (s *server) listen(ctx context.Context, q request, r *reply) {
-	if s.sealed { // forwards begin before there is a guest
-		r.errno = unix.EPERM
-		return
-	}
-	host, err := s.dialer.ListenUDP(q.to)
-	if err != nil {
-		r.errno = errnoOf(err)
-		return
-	}
-	a, b, err := pair()
-	if err == nil {
-		r.fd, err = dup(b)
-		_ = b.Close()
-	}
-	if r.errno = errnoOf(err); err != nil {
-		_ = host.Close()
-		return
-	}
-	r.number = uint64(host.LocalAddr().(*net.UDPAddr).Port)
-	l := &relay{host: host, process: a, seen: map[netip.AddrPort]uint64{}}
-	s.mu.Lock()
-	s.relays[netip.AddrPortFrom(q.to.Addr(), uint16(r.number))] = l
-	s.mu.Unlock()
-	context.AfterFunc(ctx, l.close)
-	s.wg.Go(l.run)
 }

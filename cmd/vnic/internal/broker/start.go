@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -19,17 +18,18 @@ import (
 	"vnic.dev/vnic/internal/confine"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/proc"
+	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// What a sandbox does.
+// The modes of a sandbox.
 const (
 	On  = "on"
-	Log = "log" // nothing is refused: what would be makes a line
+	Log = "log" // nothing is refused: calls that would be are logged
 	Off = "off"
 )
 
-// CheckMode says what is wrong with a mode.
+// CheckMode returns an error for a string that is no mode.
 func CheckMode(mode string) error {
 	if mode != On && mode != Log && mode != Off {
 		return fmt.Errorf("--sandbox %s: on, log or off", mode)
@@ -37,58 +37,30 @@ func CheckMode(mode string) error {
 	return nil
 }
 
-// Config is what a broker does for its process. It stays as it is.
+// Config is what a broker may do for its process. It never changes.
 type Config struct {
 	Mode     string // On or Log
-	NAT      bool   // of the gateway, as the two that follow
+	NAT      bool   // of the gateway, as Policy and Forwards
 	Policy   gateway.Policy
 	Forwards []gateway.Forward
-	Connect  []string // sockets that the process may ask to be connected to
-	Memory   string   // how names of memfds begin that OldMemory looks for
-	Monitor  []string // commands that the process may give to the monitors of its QEMUs
+	Connect  []string // paths of the sockets to which the process may ask for a connection
+	Memory   string   // the beginning of the names of memfds that OldMemory looks for
+	Monitor  []string // commands that the process may give to its QEMUs' monitors
 }
 
-// config is a Config on its way.
-type config struct {
-	Mode        string
-	NAT         bool
-	HostPorts   string
-	Deny, Allow []netip.Prefix
-	Forwards    []gateway.Forward
-	Connect     []string
-	Memory      string
-	Monitor     []string
-}
-
-func (c *Config) encode() ([]byte, error) {
-	return json.Marshal(config{c.Mode, c.NAT, c.Policy.HostPorts.String(), c.Policy.Deny, c.Policy.Allow, c.Forwards,
-		c.Connect, c.Memory, c.Monitor})
-}
-
-func decode(b []byte) (Config, error) {
-	var c config
-	if err := json.Unmarshal(b, &c); err != nil {
-		return Config{}, err
-	}
-	ports, err := gateway.ParsePorts(c.HostPorts)
-	return Config{c.Mode, c.NAT, gateway.Policy{HostPorts: ports, Deny: c.Deny, Allow: c.Allow}, c.Forwards, c.Connect,
-		c.Memory, c.Monitor}, err
-}
-
-// argument makes this program a broker. It is no command's name.
+// argument makes this program a broker. No command has this name.
 const argument = "__broker"
 
-// Is says whether this process was started by Start.
+// Is reports whether this process was started by Start.
 func Is(args []string) bool { return len(args) == 2 && args[1] == argument }
 
-// Start starts a broker for this process. What has no close-on-exec is its too, so there should be
-// nothing.
+// Start starts a broker for this process. The broker inherits descriptors without close-on-exec: there should be none.
 func Start(c Config) (*Client, error) {
-	b, err := c.encode()
+	b, err := json.Marshal(c)
 	if err != nil {
 		return nil, err
 	}
-	ours, theirs, err := pair()
+	ours, theirs, err := scm.MessagePair()
 	if err != nil {
 		return nil, err
 	}
@@ -110,22 +82,18 @@ func Start(c Config) (*Client, error) {
 	return k, nil
 }
 
-// Main is a broker: its configuration comes on standard input, its requests on descriptor 3.
+// Main runs a broker: its configuration comes on standard input, its requests on descriptor 3.
 func Main() int {
-	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // nobody of our user reads its memory
-	// Who tells all of vnic to end, as systemd and pkill(1) do, tells the process, which needs this one for that.
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // no other process of our user reads its memory
+	// systemd and pkill(1) signal each process of vnic. The broker ignores that: the process needs it while it ends.
 	signal.Ignore(unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	var config Config
 	var c *net.UnixConn
-	var in bytes.Buffer
-	_, err := in.ReadFrom(os.Stdin)
-	if err == nil {
-		config, err = decode(in.Bytes())
-	}
+	err := json.NewDecoder(os.Stdin).Decode(&config)
 	if err == nil {
 		unix.CloseOnExec(3)
-		c, err = conn(3)
+		c, err = scm.Conn[*net.UnixConn](3)
 	}
 	if err != nil {
 		log.Error("broker", "err", err)
@@ -135,17 +103,12 @@ func Main() int {
 	return 0
 }
 
-// Confine takes from this process what profile.go does not list, nor more. Files that are to be removed have
-// been named, and listeners are there. The warning says what does not hold on this machine; "": all
-// does.
+// Confine forbids this process all system calls that are neither in profile.go nor in more. Keep, Draft, Own, Monitor,
+// Give and ListenUDP are called before it. The warning says which part does not work on this machine; "": all works.
 func (k *Client) Confine(mode string, more Calls) (warning string, err error) {
 	_ = time.Now().Local().String() // reads the time zone
-	fd := -1
-	raw, err := k.conn.SyscallConn()
-	if err == nil {
-		err = raw.Control(func(own uintptr) { fd = int(own) })
-	}
-	if err != nil {
+	broker := -1
+	if err := scm.Control(k.conn, func(fd int) error { broker = fd; return nil }); err != nil {
 		return "", err
 	}
 	if mode == On {
@@ -157,7 +120,7 @@ func (k *Client) Confine(mode string, more Calls) (warning string, err error) {
 			return "", err
 		}
 	}
-	list := append(calls(os.Getpid(), fd), more...)
+	list := append(calls(os.Getpid(), broker), more...)
 	if mode == Log {
 		confine.LetLook(k.child.PID())
 		list = confine.Trial(list)
@@ -172,13 +135,12 @@ func (k *Client) Confine(mode string, more Calls) (warning string, err error) {
 	if err != nil {
 		return "", err
 	}
-	seal := request{op: opSeal}
-	if listener == nil {
-		_, err = k.conn.Write(seal.encode())
-	} else {
-		_, _, err = k.conn.WriteMsgUnix(seal.encode(), unix.UnixRights(int(listener.Fd())), nil)
-		err = errors.Join(err, listener.Close())
+	var fds []int
+	if listener != nil {
+		fds = []int{int(listener.Fd())}
+		defer listener.Close()
 	}
+	err = k.conn.WriteFDs(opSeal.message(0, none{}), fds) // nothing waits for its answer
 	if err == nil && mode == On {
 		err = confine.Forbid(slices.DeleteFunc(slices.Clone(handover), func(nr uintptr) bool {
 			return slices.ContainsFunc(more, func(c confine.Call) bool { return c.Nr == nr && len(c.If) == 0 })

@@ -18,10 +18,10 @@ import (
 // First is the descriptor of the first GPU's memory in a program that was started by Exec.
 const First = 3
 
-// Path is the name by which that program opens the memory of GPU i.
+// Path is the name by which the program opens the memory of GPU i.
 func Path(i int) string { return fmt.Sprintf("/proc/self/fd/%d", First+i) }
 
-// Check says what is wrong with sockets and a command, before anything is received.
+// Check returns an error for sockets or a command that cannot work, before anything is received.
 func Check(sockets, command []string) error {
 	switch {
 	case len(sockets) == 0:
@@ -58,18 +58,18 @@ func Check(sockets, command []string) error {
 
 var named = regexp.MustCompile(`/proc/self/fd/([0-9]+)`)
 
-// inherited says whether a descriptor is one that this process was started with: its own have close-on-exec.
+// inherited reports whether this process was started with a descriptor: its own have close-on-exec.
 func inherited(fd int) bool {
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 	return err == nil && flags&unix.FD_CLOEXEC == 0
 }
 
-// Exec has a program take the place of this process, with these descriptors as First and the next. It takes
-// them, and returns only if that fails; then the process should end.
+// Exec replaces this process by a program, with these descriptors as First and the next. It takes the descriptors. It
+// returns only if it fails; then the process should end.
 func Exec(program string, args []string, fds []int) error {
 	runtime.LockOSThread()
-	// A table of descriptors for this thread alone: what has these numbers here, as the runtime's epoll, stays
-	// the other threads'. (Linux 5.9; before, there is a moment in which they might miss it, and panic.)
+	// A table of descriptors for this thread alone: so the other threads keep the descriptors that have these numbers, as
+	// the runtime's epoll. (Linux 5.9; on an older kernel they lack them for a moment, and might panic.)
 	_ = unix.CloseRange(math.MaxUint32, math.MaxUint32, unix.CLOSE_RANGE_UNSHARE)
 	for i, fd := range fds {
 		high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, First+len(fds))

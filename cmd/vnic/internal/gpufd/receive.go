@@ -21,16 +21,20 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// Suffix makes the name of a GPU's socket of that of its port.
+// Suffix is what the name of a GPU's socket has behind the name of its port's socket.
 const Suffix = ".gpu"
 
-// patience is how long the other end may say nothing: a server answers at once. Tests change it.
-var patience = limits.LocalServer
+var (
+	// patience is how long a server may take to answer: it answers at once. Tests change it.
+	patience = limits.LocalServer
 
-// MaxPath is the longest name of a socket (sockaddr_un).
+	errDescriptors = errors.New("descriptors")
+)
+
+// MaxPath is the length of the longest name of a socket (sockaddr_un).
 const MaxPath = 107
 
-// Receive gets a descriptor of a GPU's memory from the socket at path. It has close-on-exec.
+// Receive receives a descriptor of a GPU's memory from the socket at path. It has close-on-exec.
 func Receive(ctx context.Context, path string) (fd int, err error) {
 	fd, err = receive(ctx, path)
 	if err != nil {
@@ -54,13 +58,10 @@ func receive(ctx context.Context, path string) (int, error) {
 	}
 	defer conn.Close()
 	defer context.AfterFunc(limit, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })() // long past
-	b, oob := make([]byte, maxText), make([]byte, unix.CmsgSpace(4*scm.MaxFDs))
-	n, oobn, flags, _, err := conn.ReadMsgUnix(b, oob)
+	b, socket := make([]byte, maxText), scm.Socket{UnixConn: conn, MaxFDs: scm.MaxFDs, Bad: errDescriptors}
 	var fds scm.FDs
 	defer fds.Close()
-	if e := fds.Collect(oob[:oobn], scm.MaxFDs); err == nil {
-		err = e
-	}
+	n, err := socket.ReadFDs(b, &fds)
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil:
 		return -1, fmt.Errorf("no answer: that is no socket of a GPU's memory: 'vnic serve --socket-group' has one beside "+
@@ -69,9 +70,9 @@ func receive(ctx context.Context, path string) (int, error) {
 		return -1, context.Cause(ctx)
 	case errors.Is(err, io.EOF), errors.Is(err, unix.ECONNRESET):
 		return -1, errors.New("hung up without an answer: vnic serve has ended, or this is no socket of a GPU's memory")
-	case err != nil:
+	case err != nil && !errors.Is(err, errDescriptors):
 		return -1, err
-	case fds.Len() == 0 && flags&unix.MSG_CTRUNC != 0:
+	case fds.Len() == 0 && err != nil:
 		return -1, errors.New("no descriptor is left for it in this process: raise the limit (ulimit -n)")
 	case fds.Len() == 0 && n > 1:
 		return -1, fmt.Errorf("vnic serve gives no memory: %s", agent.Plain(string(b[:n])))
@@ -84,7 +85,7 @@ func receive(ctx context.Context, path string) (int, error) {
 	return fds.Take(0), nil
 }
 
-// dial connects, and waits for its turn where many do.
+// dial connects, and tries again while the server's queue of connections is full.
 func dial(ctx context.Context, path string) (*net.UnixConn, error) {
 	retry := time.NewTicker(10 * time.Millisecond)
 	defer retry.Stop()
@@ -105,13 +106,13 @@ func dial(ctx context.Context, path string) (*net.UnixConn, error) {
 	}
 }
 
-// sealed says whether that is memory which nobody makes shorter.
+// sealed reports whether a descriptor is of memory that nobody can shorten.
 func sealed(fd int) bool {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	return err == nil && seals&unix.F_SEAL_SHRINK != 0
 }
 
-// advise says what can be done.
+// advise adds to an error what the user can do.
 func advise(path string, err error) error {
 	st, e := os.Stat(path)
 	var s *os.SyscallError
@@ -140,7 +141,7 @@ func advise(path string, err error) error {
 	return err
 }
 
-// whose says who gets at a socket.
+// whose describes the user and the group that may use a socket.
 func whose(st fs.FileInfo, err error) string {
 	if err != nil {
 		return "this user may not search its directory"

@@ -11,9 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/cmd/vnic/internal/access"
+	"vnic.dev/vnic/internal/scm"
 )
 
-// Bounds of descriptors that were sent and not received.
+// How many descriptors may be sent and not yet received: of one user, and in all.
 const (
 	maxOfUser = 64
 	maxInAll  = 256
@@ -22,12 +23,12 @@ const (
 // maxText is the longest message without a descriptor.
 const maxText = 200
 
-// Server gives descriptors of GPUs' memory away.
+// Server gives descriptors of GPUs' memory to other processes.
 type Server struct {
-	// Note says what a user should know. Set before Serve.
+	// Note gets a line for the user. Set before Serve.
 	Note func(format string, args ...any)
 
-	mu     sync.Mutex // one peer at a time
+	mu     sync.Mutex // one peer is served at a time
 	unread []unread
 	told   access.Told
 }
@@ -38,10 +39,10 @@ type unread struct {
 	uid  uint32
 }
 
-// pause is how long a socket waits when there are no descriptors left.
+// pause is how long a socket waits when this process has no descriptors left.
 const pause = time.Second
 
-// Serve gives memory to those who connect to l and may, until ctx ends.
+// Serve gives memory to the processes that connect to l and may have it, until ctx ends.
 func (s *Server) Serve(ctx context.Context, l *net.UnixListener, memory int, rule access.Rule) {
 	defer context.AfterFunc(ctx, func() { _ = l.SetDeadline(time.Unix(1, 0)) })() // long past
 	for {
@@ -77,7 +78,7 @@ func (s *Server) give(conn *net.UnixConn, memory int, rule access.Rule) {
 			s.unread = append(s.unread, unread{conn, peer.Uid})
 			return
 		}
-		if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) { // it has gone
+		if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) { // the peer has gone
 			_ = conn.Close()
 			return
 		}
@@ -90,9 +91,10 @@ func (s *Server) give(conn *net.UnixConn, memory int, rule access.Rule) {
 	_ = conn.Close()
 }
 
-// full says why there is no more for a user. It closes the connections whose descriptors were received.
+// full returns why a user gets no more descriptors; "": the user gets one. It closes the connections whose descriptors
+// were received.
 func (s *Server) full(uid uint32) string {
-	left, his := s.unread[:0], 0
+	left, ofUser := s.unread[:0], 0
 	for _, u := range s.unread {
 		if received(u.conn) {
 			_ = u.conn.Close()
@@ -100,21 +102,21 @@ func (s *Server) full(uid uint32) string {
 		}
 		left = append(left, u)
 		if u.uid == uid {
-			his++
+			ofUser++
 		}
 	}
 	clear(s.unread[len(left):])
 	s.unread = left
 	switch {
-	case his >= maxOfUser:
-		return fmt.Sprintf("%d connections of this user have not received theirs", his)
+	case ofUser >= maxOfUser:
+		return fmt.Sprintf("%d connections of this user have not received theirs", ofUser)
 	case len(left) >= maxInAll:
 		return fmt.Sprintf("%d connections have not received theirs", len(left))
 	}
 	return ""
 }
 
-// Close ends the connections that are kept. Serve has returned.
+// Close ends the connections that are still open. Serve has returned.
 func (s *Server) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +126,7 @@ func (s *Server) Close() {
 	s.unread = nil
 }
 
-// send sends a descriptor of the memory, of an open file of its own, and ends our side.
+// send opens the memory's file once more, sends the descriptor, and ends our side.
 func send(conn *net.UnixConn, memory int) error {
 	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", memory), unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -134,29 +136,23 @@ func send(conn *net.UnixConn, memory int) error {
 	if err := message(conn, []byte{0}, unix.UnixRights(fd)); err != nil {
 		return err
 	}
-	_ = conn.CloseWrite() // at worst it is gone, and that is seen when the next one comes
+	_ = conn.CloseWrite() // if the peer has gone, full sees that
 	return nil
 }
 
-// message sends the only message of a connection, for which there is room.
+// message sends the only message of a connection: the socket has room for it.
 func message(conn *net.UnixConn, b, oob []byte) error {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return err
-	}
-	e := raw.Control(func(fd uintptr) {
-		err = unix.Sendmsg(int(fd), b, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	return scm.Control(conn, func(fd int) error {
+		return unix.Sendmsg(fd, b, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 	})
-	return errors.Join(e, err)
 }
 
-// received says whether nothing that was sent is under way, as the peer has read it, or closed its end.
+// received reports whether the peer has read the message, or closed its end.
 func received(conn *net.UnixConn) bool {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return true
-	}
 	n := 0
-	e := raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
-	return e != nil || err == nil && n == 0
+	err := scm.Control(conn, func(fd int) (err error) {
+		n, err = unix.IoctlGetInt(fd, unix.SIOCOUTQ)
+		return err
+	})
+	return err == nil && n == 0
 }

@@ -1,22 +1,22 @@
-package peer
+package scm
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"syscall"
 
 	"golang.org/x/sys/unix"
-
-	"vnic.dev/vnic/internal/scm"
 )
 
-// Socket receives and sends a stream of bytes and the descriptors that come with it. One goroutine
-// receives and one sends at a time.
+// Socket receives and sends bytes and the descriptors that come with them. One goroutine receives at a time, and of a
+// stream one sends at a time; messages (SOCK_SEQPACKET) can be sent by several.
 type Socket struct {
 	*net.UnixConn
-	MaxFDs int   // how many descriptors one message may carry, scm.MaxFDs at most
+	MaxFDs int   // how many descriptors one message may carry, at most the constant of this name
 	Bad    error // what errors wrap that are about descriptors
-	oob    [16 + 4*scm.MaxFDs]byte
+	oob    [16 + 4*MaxFDs]byte
 }
 
 // ReadFDs reads what there is, at most b, and the descriptors that come with it, whatever error it
@@ -25,7 +25,7 @@ type Socket struct {
 // There is space for the control message of MaxFDs descriptors and no more: the kernel drops the
 // rest and sets MSG_CTRUNC. (A struct cmsghdr is 16 bytes on 64-bit machines, descriptors 4; more
 // than needed is no harm.)
-func (s *Socket) ReadFDs(b []byte, fds *scm.FDs) (int, error) {
+func (s *Socket) ReadFDs(b []byte, fds *FDs) (int, error) {
 	n, oobn, flags, _, err := s.ReadMsgUnix(b, s.oob[:16+4*s.MaxFDs])
 	if oobn > 0 { // before anything else: they are open now, whatever is wrong
 		if err := fds.Collect(s.oob[:oobn], s.MaxFDs); err != nil {
@@ -62,4 +62,18 @@ func (s *Socket) WriteFDs(b []byte, fds []int) error {
 		}
 	}
 	return nil
+}
+
+// Control calls f with the descriptor of a socket, which stays the socket's, and returns f's error.
+func Control(socket any, f func(fd int) error) error {
+	c, ok := socket.(syscall.Conn)
+	if !ok {
+		return fmt.Errorf("a %T has no descriptor: %w", socket, unix.EINVAL)
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	e := raw.Control(func(fd uintptr) { err = f(int(fd)) })
+	return errors.Join(e, err)
 }

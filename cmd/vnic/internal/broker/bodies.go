@@ -1,0 +1,129 @@
+package broker
+
+import (
+	"bytes"
+	"errors"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// The bodies of requests: structs of fixed size. A body that has a method check passes it before its handler runs.
+type (
+	// none is an empty body.
+	none struct{}
+
+	// The place of a thing in the broker's list of its kind.
+	socketIndex  uint32 // Config.Connect
+	fileIndex    uint32 // of opKeep and opDraft
+	processIndex uint32 // of opOwn
+	memoryIndex  uint32 // of opMemory
+
+	// flow is gateway.Flow.
+	flow struct {
+		To         address
+		Proto, TTL uint8
+		DF         bool
+		Local      uint16
+		Buffer     uint32
+	}
+
+	// answer is gateway.Answer.
+	answer struct {
+		Listen, Sender address
+		Buffer         uint32
+	}
+
+	// resolver is a resolver and how to reach it.
+	resolver struct {
+		Address address
+		UDP     bool
+	}
+
+	// mappedFile is a file that a process may have mapped.
+	mappedFile struct {
+		PID      int64
+		Dev, Ino uint64
+	}
+
+	// keptFile is a file to remove.
+	keptFile struct {
+		Path         text
+		AndDirectory bool // remove its directory, too, if it is empty then
+	}
+
+	// draftFile is a file to give a name or to remove.
+	draftFile struct {
+		Directory text
+		Temporary text // its name now; empty: it has none, and its descriptor comes with the request
+		Name      text // its name after opRename
+	}
+
+	// processSignal is a signal to a process.
+	processSignal struct {
+		Process processIndex
+		Signal  int32
+	}
+
+	// grant is a GPU's memory for the members of a group that connect to a socket.
+	grant struct {
+		Memory memoryIndex
+		Group  uint32
+		Path   text // the socket's
+	}
+)
+
+func (k *keptFile) check() error {
+	if path := k.Path.String(); !filepath.IsAbs(path) || strings.HasSuffix(path, "/") {
+		return unix.EINVAL
+	}
+	return k.Path.check()
+}
+
+func (d *draftFile) check() error {
+	if temp := d.Temporary.String(); !filepath.IsAbs(d.Directory.String()) || temp != "" && !isBase(temp) ||
+		!isBase(d.Name.String()) {
+		return unix.EINVAL
+	}
+	return errors.Join(d.Directory.check(), d.Temporary.check(), d.Name.check())
+}
+
+// isBase reports whether a name is that of a file in a directory, and leads to no other directory.
+func isBase(name string) bool {
+	return name != "" && name != "." && name != ".." && !strings.Contains(name, "/")
+}
+
+func (p *processSignal) check() error {
+	if sig := unix.Signal(p.Signal); sig != unix.SIGTERM && sig != unix.SIGKILL {
+		return unix.EINVAL
+	}
+	return nil
+}
+
+func (g *grant) check() error { return g.Path.check() }
+
+// text is a string, filled up with zeros.
+type text [unix.PathMax]byte
+
+// toText makes a text. If the string is too long or has a zero in it, the text does not pass check.
+func toText(s string) (t text) {
+	copy(t[:], s)
+	return t
+}
+
+func (t *text) String() string {
+	s, _, _ := bytes.Cut(t[:], []byte{0})
+	return string(s)
+}
+
+func (t *text) check() error {
+	_, rest, ended := bytes.Cut(t[:], []byte{0})
+	switch {
+	case !ended:
+		return unix.ENAMETOOLONG
+	case len(bytes.Trim(rest, "\x00")) > 0:
+		return unix.EINVAL
+	}
+	return nil
+}

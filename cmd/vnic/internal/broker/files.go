@@ -1,0 +1,99 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/outfile"
+)
+
+// kept is a file that the process has named, to remove it or to give it a name later.
+type kept struct {
+	dir   *os.File
+	name  string      // in dir; "": a draft without a name
+	st    unix.Stat_t // of the file that had the name at that time
+	to    string      // the name that a draft gets; "": it is no draft
+	draft *os.File    // a draft without a name
+	path  string      // the directory's, if it is to be removed with the file
+}
+
+// keep is opKeep's handler.
+func (s *server) keep(q keptFile) (fileIndex, error) {
+	dir, name := filepath.Split(q.Path.String())
+	k := kept{name: name}
+	if q.AndDirectory {
+		k.path = dir
+	}
+	return s.hold(dir, k)
+}
+
+// draft is opDraft's handler.
+func (s *server) draft(_ context.Context, c *call, q draftFile) (fileIndex, error) {
+	k := kept{name: q.Temporary.String(), to: q.Name.String()}
+	if (k.name == "") != (c.fds.Len() == 1) {
+		return 0, unix.EINVAL
+	}
+	i, err := s.hold(q.Directory.String(), k)
+	if err == nil && k.name == "" {
+		s.kept[i].draft = os.NewFile(uintptr(c.fds.Take(0)), k.to)
+	}
+	return i, err
+}
+
+// hold opens the directory of a file, and remembers which file has the name.
+func (s *server) hold(dir string, k kept) (i fileIndex, err error) {
+	if len(s.kept) == maxKept {
+		return 0, unix.EPERM
+	}
+	if k.dir, err = os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0); err != nil {
+		return 0, err
+	}
+	if k.name != "" {
+		if err := unix.Fstatat(int(k.dir.Fd()), k.name, &k.st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return 0, errors.Join(err, k.dir.Close())
+		}
+	}
+	s.kept = append(s.kept, k)
+	return fileIndex(len(s.kept) - 1), nil
+}
+
+// same reports whether the same file still has the name. A draft may have been written since.
+func (k *kept) same() bool {
+	var st unix.Stat_t
+	err := unix.Fstatat(int(k.dir.Fd()), k.name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	return err == nil && st.Ino == k.st.Ino && st.Dev == k.st.Dev && (k.to != "" || st.Mtim == k.st.Mtim)
+}
+
+// rename is opRename's handler: it gives a draft its name, if it is still the same file.
+func (s *server) rename(i fileIndex) (none, error) {
+	k, err := element(s.kept, i)
+	switch {
+	case err != nil:
+	case k.to == "":
+		err = unix.EPERM
+	case k.draft != nil:
+		err = outfile.Adopt(k.draft, int(k.dir.Fd()), k.to)
+	case !k.same():
+		err = unix.ESTALE
+	default:
+		fd := int(k.dir.Fd())
+		err = unix.Renameat(fd, k.name, fd, k.to)
+	}
+	return none{}, err
+}
+
+// remove is opRemove's handler: it removes a file, if it is still the same file, and then perhaps its directory.
+func (s *server) remove(i fileIndex) (none, error) {
+	k, err := element(s.kept, i)
+	if err == nil && k.draft == nil && k.same() {
+		err = unix.Unlinkat(int(k.dir.Fd()), k.name, 0)
+	}
+	if err == nil && k.path != "" {
+		_ = os.Remove(k.path) // if it is empty
+	}
+	return none{}, err
+}

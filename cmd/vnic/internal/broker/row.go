@@ -1,0 +1,132 @@
+package broker
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/peer"
+	"vnic.dev/vnic/internal/scm"
+)
+
+// The columns of the table of requests.
+type (
+	when       int
+	descriptor int
+	pace       int
+)
+
+const (
+	always when = iota
+	beforeSeal
+
+	fdNone descriptor = iota
+	fdMay
+	fdMust
+
+	atOnce pace = iota
+	slow
+)
+
+// request is the client's end of a row: a request with a body of type Q, and an answer with one of type A.
+type request[Q, A any] struct{ op uint32 }
+
+// entry is the server's end of a row.
+type entry struct {
+	name       string
+	when       when
+	descriptor descriptor
+	pace       pace
+	size       int // of the body
+	decode     func(body []byte) (task, error)
+}
+
+// task is a request whose body has been decoded. It returns the answer's body.
+type task func(s *server, ctx context.Context, c *call) ([]byte, error)
+
+// call has the descriptors of a request and its answer.
+type call struct {
+	fds *scm.FDs // those of the request: a handler takes what it keeps
+	out net.Conn // its descriptor goes with the answer, and then it is closed; nil: none
+}
+
+// table has the rows by number, maxRequest is the length of the longest request. They are set before main.
+var (
+	table      []entry
+	maxRequest int
+)
+
+// row adds a request to the table. Its place there is its number: both ends are the same program.
+func row[Q, A any](name string, w when, d descriptor, p pace, handle handler[Q, A]) request[Q, A] {
+	bind := func(body []byte) (task, error) {
+		q, err := decode[Q](body)
+		return func(s *server, ctx context.Context, c *call) ([]byte, error) {
+			a, err := handle(s, ctx, c, q)
+			if err != nil {
+				return nil, err
+			}
+			if b := peer.Append(nil, a); len(b) <= maxBody {
+				return b, nil
+			}
+			return nil, unix.E2BIG // a list of addresses
+		}, err
+	}
+	size := binary.Size(*new(Q))
+	table, maxRequest = append(table, entry{name, w, d, p, size, bind}), max(maxRequest, headerLen+size)
+	return request[Q, A]{uint32(len(table) - 1)}
+}
+
+// handler does what is asked. c has the descriptor that came, and gets the one that goes back.
+type handler[Q, A any] func(s *server, ctx context.Context, c *call, q Q) (A, error)
+
+// plain is the handler of a request without descriptors.
+func plain[Q, A any](f func(*server, Q) (A, error)) handler[Q, A] {
+	return func(s *server, _ context.Context, _ *call, q Q) (A, error) { return f(s, q) }
+}
+
+// socket is the handler of a request for a socket.
+func socket[Q any, C net.Conn](f func(*server, context.Context, Q) (C, error)) handler[Q, none] {
+	return func(s *server, ctx context.Context, c *call, q Q) (none, error) {
+		conn, err := f(s, ctx, q)
+		if err == nil {
+			c.out = conn
+		}
+		return none{}, err
+	}
+}
+
+// admits checks the time of a request and how many descriptors came with it.
+func (e *entry) admits(sealed bool, fds int) error {
+	switch {
+	case e.when == beforeSeal && sealed:
+		return unix.EPERM
+	case fds == 0 && e.descriptor == fdMust, fds > 0 && e.descriptor == fdNone, fds > 1:
+		return unix.EBADF
+	}
+	return nil
+}
+
+// message is a request on the wire.
+func (r request[Q, A]) message(id uint32, q Q) []byte {
+	return peer.Append(peer.Append(nil, requestHeader{r.op, id}), q)
+}
+
+// ask makes a request, with or without a descriptor, and waits for the answer. The caller owns fd, which came with the
+// answer; -1: none came.
+func (r request[Q, A]) ask(ctx context.Context, k *Client, q Q, fds ...int) (a A, fd int, err error) {
+	got, err := k.ask(ctx, func(id uint32) []byte { return r.message(id, q) }, fds)
+	if err == nil {
+		a, err = decode[A](got.body)
+	}
+	return a, got.fd, err
+}
+
+// quick is ask for a request that is answered at once, without a descriptor.
+func (r request[Q, A]) quick(k *Client, q Q, fds ...int) (A, error) {
+	ctx, cancel := soon()
+	defer cancel()
+	a, _, err := r.ask(ctx, k, q, fds...)
+	return a, err
+}
