@@ -49,6 +49,7 @@ modules:
 CPUS  := $(shell nproc)
 HASTE := GOGC=400 $(if $(filter 1 2,$(CPUS)),GOMAXPROCS=1)
 BUILD := $(HASTE) $(WITH) go build -p $(CPUS)
+STAMP := -s -w -X vnic.dev/vnic/internal/version.stamped=$(VERSION)
 INSTALL := $(HASTE) $(WITH) go install -p $(CPUS)
 
 # All that vnic is made of, but for its main package, which carries the guest program and so comes after it.
@@ -60,7 +61,7 @@ REST := ./cmd/vnic/internal/... github.com/schollz/progressbar/v3 github.com/spf
 $(GUEST): $(SRC)
 	@mkdir -p bin
 	@$(MODULES)
-	GOBIN='$(CURDIR)/bin' $(INSTALL) -ldflags='-s -w -buildid=' ./guest-images/internal/vnic-guest $(REST)
+	GOBIN='$(CURDIR)/bin' $(INSTALL) -ldflags='-buildid= $(STAMP)' ./guest-images/internal/vnic-guest $(REST)
 	@gzip -1nc bin/vnic-guest > $@.new && mv $@.new $@
 
 # The commands of guests' userland: u-root's own builder makes one program of them. A vnic in a checkout builds them when
@@ -69,7 +70,7 @@ $(UROOT): tools/uroot/build tools/uroot/go.mod tools/uroot/go.sum tools/uroot/sh
 	@mkdir -p bin
 	$(WITH) tools/uroot/build $@
 
-AS_VNIC := -ldflags='-s -w -X main.stamped=$(VERSION)'
+AS_VNIC := -ldflags='$(STAMP)'
 # Only its main package is left to compile: both processors do.
 bin/vnic: $(SRC) $(GUEST)
 	$(WITH) go build $(AS_VNIC) -o $@ ./cmd/vnic

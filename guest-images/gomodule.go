@@ -77,7 +77,7 @@ func (m goModule) build(ctx context.Context, work string) (string, error) {
 		return "", fmt.Errorf("module %s@%s is not the one that this vnic was built from: %s, not %s", m.path, m.version,
 			found.Sum, m.sum)
 	}
-	return buildProgram(ctx, found.Dir, ProgramPackage, work)
+	return buildProgram(ctx, found.Dir, ProgramPackage, work, " -X vnic.dev/vnic/internal/version.stamped="+m.version)
 }
 
 // stderrOf is what a program that failed wrote on stderr.

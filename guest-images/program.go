@@ -143,14 +143,14 @@ func (p program) unpack() ([]byte, error) {
 // BuildProgram builds a guest program (ProgramPackage, or another main package) into dir with the go tool, from the
 // module that the current directory is in, the way the Makefile does.
 func BuildProgram(ctx context.Context, pkg, dir string) (string, error) {
-	return buildProgram(ctx, "", pkg, dir)
+	return buildProgram(ctx, "", pkg, dir, "")
 }
 
-// buildProgram builds from the module that source is in.
-func buildProgram(ctx context.Context, source, pkg, dir string) (string, error) {
+// buildProgram builds from the module that source is in, with more flags for the linker.
+func buildProgram(ctx context.Context, source, pkg, dir, ldflags string) (string, error) {
 	path := filepath.Join(dir, "vnic-guest")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", path,
-		pkg)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid="+ldflags,
+		"-o", path, pkg)
 	cmd.Dir = source
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64", "GOFLAGS=-mod=readonly")
 	if out, err := cmd.CombinedOutput(); err != nil {

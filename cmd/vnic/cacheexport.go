@@ -12,6 +12,7 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/export"
 	"vnic.dev/vnic/internal/machine/assets"
+	"vnic.dev/vnic/internal/version"
 )
 
 func cacheExportCommand() *cobra.Command {
@@ -42,7 +43,7 @@ Then the commands work there with --offline. boot's --tools and --gpu-driver vni
 			}
 			ui := newUI(c.ErrOrStderr(), false)
 			defer ui.done()
-			o.File, o.Vnic = args[0], versionWord()
+			o.File, o.Vnic = args[0], strings.Trim(strings.Fields(version.String())[0], "()")
 			o.Fetch.Log, o.Fetch.Progress = logTo(ui, slog.LevelError, false), ui.fetch
 			o.Note, o.Stage = ui.note, ui.doingNow
 			res, err := export.Run(c.Context(), o)
@@ -65,17 +66,6 @@ Then the commands work there with --offline. boot's --tools and --gpu-driver vni
 	f.BoolVar(&asJSON, "json", false, "print one JSON object")
 	mirrorFlags(f, &o.Fetch)
 	return c
-}
-
-// versionWord is the version of this program as one word.
-func versionWord() string {
-	var b strings.Builder
-	_ = printVersion(&b) // "vnic VERSION[ REVISION], go..."
-	words := strings.Fields(b.String())
-	if len(words) < 2 {
-		return "devel"
-	}
-	return strings.Trim(words[1], "(),")
 }
 
 func cacheImportCommand() *cobra.Command {

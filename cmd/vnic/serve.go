@@ -20,6 +20,7 @@ import (
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/machine/qemu"
+	"vnic.dev/vnic/internal/version"
 )
 
 const capabilitiesFlag = "--print-capabilities"
@@ -229,9 +230,12 @@ func imageToBoot(c *cobra.Command, dir, model string) (*image.Files, error) {
 		dir = image.DefaultDir
 	}
 	f, err := image.Load(dir)
+	another := errors.As(err, new(*version.Error))
 	switch {
-	case !given && (err != nil || f.NIC != model): // of a lab file's there is no one model
+	case !given && (err != nil && !another || f.NIC != model): // of a lab file's there is no one model
 		return nil, nil
+	case another:
+		return nil, err
 	case err != nil:
 		return nil, misuse(c, fmt.Errorf("--image: %w", err))
 	case model != "" && f.NIC != model:

@@ -4,13 +4,11 @@ import (
 	"fmt"
 	"io"
 	"runtime"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
-)
 
-// stamped is the version that the Makefile knows. Without it, the module's says which one this is.
-var stamped string
+	"vnic.dev/vnic/internal/version"
+)
 
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
@@ -24,19 +22,6 @@ func versionCommand() *cobra.Command {
 
 // printVersion is what the command version and the flag --version do.
 func printVersion(w io.Writer) error {
-	version, revision := "(devel)", ""
-	if stamped != "" {
-		version = stamped
-	} else if i, ok := debug.ReadBuildInfo(); ok {
-		if i.Main.Version != "" {
-			version = i.Main.Version
-		}
-		for _, s := range i.Settings {
-			if s.Key == "vcs.revision" && len(s.Value) >= 12 {
-				revision = " " + s.Value[:12]
-			}
-		}
-	}
-	_, err := fmt.Fprintf(w, "vnic %s%s, %s %s/%s\n", version, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	_, err := fmt.Fprintf(w, "vnic %s, %s %s/%s\n", version.String(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	return err
 }

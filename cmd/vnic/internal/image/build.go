@@ -14,6 +14,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/machine/assets"
+	"vnic.dev/vnic/internal/version"
 )
 
 // Files of an image's directory.
@@ -23,6 +24,13 @@ const (
 	appendFile = "append"
 	readmeFile = "README"
 )
+
+// protocol is the version of all that the programs of an image say to the NICs of `vnic serve`. Images up to 780d5150
+// do not name it.
+const protocol = 2
+
+// builtBy is a README's last line.
+const builtBy = "\nBuilt by vnic %s, protocol %d.\n"
 
 // BuildOptions are the flags of `vnic image build`.
 type BuildOptions struct {
@@ -51,6 +59,8 @@ func Build(ctx context.Context, o BuildOptions, out io.Writer) (err error) {
 	if err := u.print(&readme); err != nil {
 		return err
 	}
+	ours := version.Ours(protocol)
+	_, _ = fmt.Fprintf(&readme, builtBy, ours.Vnic, ours.Protocol)
 	if err := writeDir(o.Dir, o.Force, map[string]content{
 		kernelFile: {0o644, func(w io.Writer) error { return copyFile(w, img.Kernel.Image) }},
 		initrdFile: {0o644, func(w io.Writer) error { return img.WriteInitrd(stopping{ctx, w}) }},

@@ -9,9 +9,11 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"vnic.dev/vnic/internal/machine/qemu"
+	"vnic.dev/vnic/internal/version"
 )
 
 // DefaultDir is where Build writes unless a user says otherwise.
@@ -27,12 +29,15 @@ type Files struct {
 // ErrNoImage says that a directory is not one that Build has written.
 var ErrNoImage = errors.New("no guest image: 'vnic image build' makes one")
 
-var readmeLine = regexp.MustCompile(`^Guest image for a (\S+) NIC, `)
+var (
+	readmeLine  = regexp.MustCompile(`^Guest image for a (\S+) NIC, `)
+	builtByLine = regexp.MustCompile(`(?m)^Built by vnic (.+), protocol (\d{1,9})\.$`)
+)
 
 // maxText bounds what is read of the files that are text.
 const maxText = 64 << 10
 
-// Load finds the files of an image in a directory.
+// Load finds the files of an image in a directory. With a *version.Error there is one, which another vnic has built.
 func Load(dir string) (f Files, err error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return f, err
@@ -57,7 +62,12 @@ func Load(dir string) (f Files, err error) {
 		return f, fmt.Errorf("%s: %w: what is there is none", dir, ErrNoImage)
 	}
 	f.NIC = m[1]
-	return f, nil
+	var theirs version.Hello
+	if m := builtByLine.FindStringSubmatch(readme); m != nil {
+		theirs.Vnic = m[1]
+		theirs.Protocol, _ = strconv.Atoi(m[2]) // 9 digits: no error
+	}
+	return f, version.Ours(protocol).Check(theirs, "the image in "+dir, "build it again: vnic image build --force")
 }
 
 func noImage(dir, name string, err error) error {

@@ -53,3 +53,23 @@ func TestImagesAreFoundAgain(t *testing.T) {
 		testkit.ErrorSays(t, err, dir, "'vnic image build' makes one", tt.says)
 	}
 }
+
+// An image of another vnic is refused by one line that names both; the README of testdata is that of 780d5150, which did
+// not name itself.
+func TestImagesOfAnotherVnicAreRefused(t *testing.T) {
+	o := options(t)
+	testkit.OK(t, Build(t.Context(), o, new(strings.Builder)))
+	testkit.OK(t, testkit.Err(Load(o.Dir)))
+	ours := read(t, o.Dir+"/README")
+	of := func(says string) string { return ours[:strings.LastIndex(ours, "Built by")] + says + "\n" }
+	for readme, want := range map[string]string{
+		read(t, "testdata/README-780d5150"):      "is of an older vnic, which does not say its version",
+		of("Built by vnic v1.0, protocol 1."):    "is of vnic v1.0 (protocol 1)",
+		of("Built by vnic v9.0 1f, protocol 3."): "is of vnic v9.0 1f (protocol 3)",
+	} {
+		testkit.OK(t, os.WriteFile(o.Dir+"/README", []byte(readme), 0o600))
+		f, err := Load(o.Dir)
+		testkit.ErrorSays(t, err, "the image in "+o.Dir+" "+want+", this is vnic ", "(protocol 2): build it again")
+		testkit.Equal(t, "model", f.NIC, o.Guest.NIC)
+	}
+}
