@@ -1,9 +1,9 @@
-// Package agent is both ends of the results channel of a vnic guest: JSON lines both ways over a serial port.
+// Package agent is both ends of the results channel of a vnic guest: JSON lines (package jsonlines) both ways over a
+// serial port.
 //
 // In the guest, Serve answers requests with the operations that packages have registered. On the host, a Client sends
-// them. A request is {"id":1,"op":"hello","args":{...}}; the guest may answer {"id":1,"progress":...} any number of
-// times and ends with {"id":1,"ok":...} or {"id":1,"error":"..."}. {"id":1,"cancel":true} asks a running operation to
-// end early. Lines of the guest without an id are events: "boot" once its init is done, "panic" when its agent died.
+// them. Events of the guest are "boot" once its init is done, and "panic" when its agent died. Its first message says
+// which vnic it is of, and so does the host's: ends of different protocols refuse each other.
 //
 // Each operation runs in a goroutine of its own. The host trusts nothing that a guest sends: a line
 // that is too long or no message is dropped and counted. A panic in the guest is not recovered: the
@@ -25,7 +25,7 @@ import (
 // Names of events.
 const (
 	EventBoot  = "boot"  // init has done its work and the agent is about to serve
-	EventPanic = "panic" // the agent's process died; data is a Panic
+	EventPanic = "panic" // the agent's process died; args are a Panic
 )
 
 // Config is /vnic/config.json of the initramfs: what the guest's init does before the agent serves.
@@ -88,7 +88,7 @@ type Env struct {
 	Modules []string `json:"modules"` // loaded by init
 }
 
-// Panic is the data of EventPanic.
+// Panic are the args of EventPanic.
 type Panic struct {
 	Status string `json:"status"` // how the process ended
 	Output string `json:"output"` // the last of what it wrote to stderr

@@ -2,13 +2,27 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"sync"
 	"time"
 
+	"vnic.dev/vnic/internal/jsonlines"
 	"vnic.dev/vnic/internal/limits"
+)
+
+// protocol is the version of what is said on the results channel, operations included. That of 780d5150 is 1, which
+// nobody says.
+const protocol = 2
+
+// MaxLine bounds a line in either direction. The guest's tty holds 64 KiB of unread bytes: requests stay below
+// maxRequest. maxRunning bounds the operations that a guest runs at a time.
+const (
+	MaxLine    = 1 << 20
+	maxRequest = 32 << 10
+	maxRunning = 1 << 10
 )
 
 // opPoweroff is answered by Serve itself: it ends Serve.
@@ -19,7 +33,7 @@ var ErrBusy = errors.New("operations did not end")
 
 // server is one Serve.
 type server struct {
-	out     *lineWriter
+	out     *jsonlines.Writer
 	mu      sync.Mutex
 	running map[uint64]context.CancelFunc // under mu, by request id
 	wg      sync.WaitGroup
@@ -34,8 +48,9 @@ func Serve(ctx context.Context, rw io.ReadWriter, env Env) error {
 	if d, ok := rw.(interface{ SetReadDeadline(time.Time) error }); ok {
 		defer context.AfterFunc(ctx, func() { _ = d.SetReadDeadline(time.Unix(1, 0)) })()
 	}
-	s := &server{out: &lineWriter{w: rw}, running: map[uint64]context.CancelFunc{}}
-	err := s.loop(ctx, newLineReader(rw))
+	s := &server{out: jsonlines.NewWriter(rw, protocol, MaxLine), running: map[uint64]context.CancelFunc{}}
+	err := s.loop(ctx, jsonlines.NewReader(rw, jsonlines.Protocol{Version: protocol, MaxLine: MaxLine,
+		Who: "the host", Fix: "build the guest's image with the host's vnic"}))
 	if ctx.Err() != nil {
 		err = ctx.Err()
 	}
@@ -52,11 +67,12 @@ func Serve(ctx context.Context, rw io.ReadWriter, env Env) error {
 	}
 }
 
-func (s *server) loop(ctx context.Context, in *lineReader) error {
+func (s *server) loop(ctx context.Context, in *jsonlines.Reader) error {
 	for {
-		m, err := in.next()
+		m, err := in.Next()
 		switch {
-		case err != nil:
+		case errors.Is(err, jsonlines.ErrTooLong), errors.Is(err, jsonlines.ErrNoMessage):
+		case m == nil:
 			return fmt.Errorf("results channel: %w", err)
 		case m.ID == 0:
 		case m.Cancel:
@@ -66,34 +82,42 @@ func (s *server) loop(ctx context.Context, in *lineReader) error {
 			}
 			s.mu.Unlock()
 		case m.Op == opPoweroff:
-			return s.reply(m.ID, nil, nil)
+			return s.out.Answer(m.ID, nil, nil)
+		case err != nil: // the host is of another vnic
+			_ = s.out.Answer(m.ID, nil, err)
 		default:
 			s.start(ctx, m)
 		}
 	}
 }
 
-func (s *server) start(ctx context.Context, m *message) {
+func (s *server) start(ctx context.Context, m *jsonlines.Message) {
 	op, ok := lookupOp(m.Op)
-	if !ok {
-		_ = s.reply(m.ID, nil, fmt.Errorf("no operation %q in this guest", m.Op))
-		return
-	}
-	s.mu.Lock()
-	if s.running[m.ID] != nil {
-		s.mu.Unlock()
-		_ = s.reply(m.ID, nil, fmt.Errorf("request %d is already running", m.ID))
-		return
-	}
 	ctx, cancel := context.WithCancel(ctx)
-	s.running[m.ID] = cancel
+	var err error
+	s.mu.Lock()
+	switch {
+	case !ok:
+		err = fmt.Errorf("no operation %q in this guest", m.Op)
+	case s.running[m.ID] != nil:
+		err = fmt.Errorf("request %d is already running", m.ID)
+	case len(s.running) == maxRunning:
+		err = fmt.Errorf("%d requests are already running", maxRunning)
+	default:
+		s.running[m.ID] = cancel
+	}
 	s.mu.Unlock()
+	if err != nil {
+		cancel()
+		_ = s.out.Answer(m.ID, nil, err)
+		return
+	}
 	ctx = context.WithValue(ctx, progressKey, func(v any) error {
-		p, err := raw(v)
+		p, err := jsonlines.Raw(v)
 		if err != nil {
 			return err
 		}
-		return s.out.send(&message{ID: m.ID, Progress: p}, MaxLine)
+		return s.out.Send(&jsonlines.Message{ID: m.ID, Progress: p})
 	})
 	s.wg.Go(func() {
 		v, err := op(ctx, m.Args)
@@ -101,23 +125,21 @@ func (s *server) start(ctx context.Context, m *message) {
 		s.mu.Lock()
 		delete(s.running, m.ID)
 		s.mu.Unlock()
-		_ = s.reply(m.ID, v, err) // a channel that is gone ends the loop too
+		_ = s.out.Answer(m.ID, v, err) // a channel that is gone ends the loop too
 	})
 }
 
-func (s *server) reply(id uint64, v any, err error) error {
-	m := &message{ID: id}
-	if err == nil {
-		m.OK, err = raw(v)
+// WriteEvent writes an event line, after the end of whatever was being written: for the guest's init.
+func WriteEvent(w io.Writer, event string, data any) error {
+	m := &jsonlines.Message{Event: event}
+	var err error
+	if data != nil {
+		m.Args, err = json.Marshal(data)
 	}
 	if err != nil {
-		text := err.Error()
-		m.OK, m.Error = nil, &text
+		return fmt.Errorf("event %s: %w", event, err)
 	}
-	err = s.out.send(m, MaxLine)
-	if errors.Is(err, ErrLineTooLong) {
-		text := err.Error()
-		err = s.out.send(&message{ID: id, Error: &text}, MaxLine)
-	}
-	return err
+	out := jsonlines.NewWriter(w, protocol, MaxLine)
+	out.Resume()
+	return out.Send(m)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"unicode"
 )
 
@@ -13,7 +14,7 @@ import (
 var stamped string
 
 // String is the version of vnic, as `vnic version` prints it.
-func String() string {
+var String = sync.OnceValue(func() string {
 	if stamped != "" {
 		return stamped
 	}
@@ -29,7 +30,7 @@ func String() string {
 		}
 	}
 	return version + revision
-}
+})
 
 // Hello is what an end says of itself. Vnics up to 780d5150 say nothing, or their protocol alone.
 type Hello struct {

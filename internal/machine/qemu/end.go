@@ -14,6 +14,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/proc"
+	"vnic.dev/vnic/internal/version"
 )
 
 // How many lines of what a guest and QEMU said go into an error.
@@ -120,6 +121,8 @@ func (m *Machine) verdict() error {
 		return m.agentEnded(died)
 	case errors.Is(m.cause, errClosed):
 		return nil
+	case errors.As(m.cause, new(*version.Error)):
+		return &RunError{Name: m.name, Err: m.cause}
 	case m.cause != nil:
 		e.Err = m.cause
 	case panicLine(console) != "":

@@ -23,6 +23,7 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 	"vnic.dev/vnic/internal/proc"
 	"vnic.dev/vnic/internal/scm"
+	"vnic.dev/vnic/internal/version"
 )
 
 // GPU is GPU memory shown to the guest: as BAR 2 of an ivshmem-plain device (1af4:1110), or as a
@@ -422,6 +423,7 @@ func (m *Machine) watch(ctx context.Context, silence, bootLimit, timeLimit time.
 	silent := time.NewTimer(cmp.Or(silence, timeLimit))
 	defer silent.Stop()
 	booted, ctxDone, ask, events := m.agent.Booted(), ctx.Done(), m.ask, m.qmp.events
+	agentDone := m.agent.Done()
 	if _, err := m.command(commandCapabilities); err == nil {
 		m.checkStatus() // events before this were lost
 	}
@@ -446,6 +448,11 @@ func (m *Machine) watch(ctx context.Context, silence, bootLimit, timeLimit time.
 			silent.Stop()
 			booted = nil
 			close(m.up)
+		case <-agentDone:
+			agentDone = nil
+			if err := m.agent.Err(); errors.As(err, new(*version.Error)) { // else the guest ends by itself
+				m.cause = err
+			}
 		case <-ctxDone:
 			m.cause = ctx.Err()
 		case <-boot.C:
