@@ -52,6 +52,11 @@ var (
 	ErrNoMessage = errors.New("this is no message")
 )
 
+// lineError is an ErrNoMessage, in the words of the JSON decoder.
+type lineError struct{ error }
+
+func (lineError) Is(target error) bool { return target == ErrNoMessage }
+
 // Reader reads messages.
 type Reader struct {
 	p       Protocol
@@ -79,7 +84,7 @@ func (r *Reader) Next() (*Message, error) {
 	}
 	m := new(Message)
 	if err := json.Unmarshal(line, m); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrNoMessage, err)
+		return nil, lineError{err}
 	}
 	if m.ID == 0 && m.Event == "" && m.Hello == nil && (r.greeted || !r.p.Strict) {
 		return nil, ErrNoMessage

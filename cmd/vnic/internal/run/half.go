@@ -18,6 +18,7 @@ import (
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/lab/labfile"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/version"
 	"vnic.dev/vnic/internal/wire/uplink"
 	"vnic.dev/vnic/stack"
 )
@@ -115,7 +116,7 @@ func (o *Options) hello() (hello, error) {
 	l := *o.Lab
 	l.Uplinks = nil // each host has its own
 	text, err := l.YAML()
-	h := hello{Protocol: protocol, Guest: o.Half, Lab: string(text)}
+	h := hello{Guest: o.Half, Lab: string(text)}
 	for _, s := range []struct {
 		flag  string
 		value any
@@ -308,6 +309,8 @@ func (r *runner) meetPeer(ctx context.Context, fail func(error)) error {
 			if differs = ours.differs(&theirs); differs == nil {
 				_, err = p.meet(wait, "met", "") // it has heard us, too
 			}
+		} else if errors.As(err, new(*version.Error)) {
+			differs, err = err, nil
 		}
 		if err != nil && wait.Err() == nil { // that was nobody, or did not hear us: it calls again
 			p.close(nil)

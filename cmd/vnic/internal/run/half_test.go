@@ -421,8 +421,9 @@ func TestHalfWaitsOnBehindStrangers(t *testing.T) {
 	l := testkit.Must(lab.Open(lab.Description{Guests: d.Guests[1:]}, lab.Options{Services: lab.Uplinks(b.Uplinks, nil)}))(t)
 	stranger := testkit.Must(newHost(l.Port(0), hostAddr(0).Addr(), b))(t)
 	ours := testkit.Must(b.hello())(t)
-	text := string(testkit.Must(json.Marshal(message{Say: sayHello, Hello: &ours}))(t))
-	for _, says := range []string{"", "GET / HTTP/1.1\n", text + "\n"} {
+	args := testkit.Must(json.Marshal(ours))(t)
+	text := fmt.Sprintf(`{"event":"hello","args":%s,"hello":{"protocol":%d}}`, args, protocol)
+	for _, says := range []string{"", "GET / HTTP/1.1\n", "{}\n", text + "\n"} {
 		c := testkit.Must(stranger.dial(t.Context()))(t)
 		testkit.Must(c.Write([]byte(says)))(t)
 		testkit.OK(t, c.Close())

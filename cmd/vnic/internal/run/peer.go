@@ -1,11 +1,11 @@
 package run
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strings"
@@ -14,15 +14,18 @@ import (
 	"time"
 	"unicode"
 
+	"vnic.dev/vnic/internal/jsonlines"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/version"
 )
 
-// peer is the vnic on the host that runs the other guest, at the end of a connection. What is said are JSON objects,
-// one a line: first a hello each; then where the transfer is, so that both go on together, and meanwhile that one is
+// peer is the vnic on the host that runs the other guest, at the end of a connection. Both send events (package
+// jsonlines): first a hello each; then where the transfer is, so that both go on together, and meanwhile that one is
 // alive; at the end a verdict each, and that it was heard. Who ends before says why. What the peer says is bounded, and
 // what of it is printed is printable.
 type peer struct {
 	conn    halfCloser
+	out     *jsonlines.Writer
 	guest   string        // the other host's
 	silence time.Duration // without a word, after which it is gone
 	work    sync.WaitGroup
@@ -33,14 +36,9 @@ type peer struct {
 	gone chan struct{} // closed: nothing comes any more
 	err  error         // why; before gone
 
-	writing sync.Mutex
-
-	hello   chan hello
-	verdict chan verdict
-	heard   chan struct{}
-
-	mu    sync.Mutex
-	steps map[string]chan string // under mu: what it says where, which one of us reaches first
+	mu   sync.Mutex
+	said map[string]json.RawMessage // under mu: by event and step, what it said and nobody here has waited for yet
+	news chan struct{}              // under mu: closed, and replaced, when there is more in said
 }
 
 // halfCloser is a connection of either network stack.
@@ -51,7 +49,6 @@ type halfCloser interface {
 
 // hello is what both have to agree on.
 type hello struct {
-	Protocol int         `json:"protocol"`
 	Guest    string      `json:"guest"`
 	Settings [][2]string `json:"settings"` // as flags say them
 	Lab      string      `json:"lab"`      // the file, completed, without uplinks
@@ -63,28 +60,18 @@ type verdict struct {
 	Text string `json:"text,omitempty"` // why not
 }
 
-// message is one of the protocol's.
-type message struct {
-	Say     string   `json:"say"`
-	Hello   *hello   `json:"hello,omitempty"`
-	Step    string   `json:"step,omitempty"`
-	Data    string   `json:"data,omitempty"` // of a step
-	Verdict *verdict `json:"verdict,omitempty"`
-	Text    string   `json:"text,omitempty"` // of an end: why
-}
-
-// What is said.
+// Events.
 const (
-	sayHello   = "hello"
-	sayAlive   = "alive"
-	sayStep    = "step"
-	sayVerdict = "verdict"
-	sayHeard   = "heard"
-	sayEnd     = "end"
+	sayHello   = "hello"   // a hello
+	sayAlive   = "alive"   // nothing
+	sayStep    = "step"    // what there is to say there; op is the step
+	sayVerdict = "verdict" // a verdict
+	sayHeard   = "heard"   // true
+	sayEnd     = "end"     // why
 )
 
 const (
-	protocol   = 1
+	protocol   = 2       // that of 780d5150 is 1
 	maxMessage = 4 << 20 // bytes: a completed lab file is some 100 KiB at most
 	maxSteps   = 4 * MaxRails
 	maxText    = 500 // bytes of what is printed
@@ -101,9 +88,9 @@ func newPeer(conn halfCloser, guest string, silence time.Duration, over *atomic.
 
 // makePeer makes one that says and hears nothing yet.
 func makePeer(conn halfCloser, guest string, silence time.Duration, over *atomic.Bool) *peer {
-	return &peer{conn: conn, guest: guest, silence: silence, over: over, stop: make(chan struct{}),
-		gone: make(chan struct{}), hello: make(chan hello, 1), verdict: make(chan verdict, 1),
-		heard: make(chan struct{}, 1), steps: make(map[string]chan string)}
+	return &peer{conn: conn, out: jsonlines.NewWriter(conn, protocol, maxMessage), guest: guest, silence: silence,
+		over: over, stop: make(chan struct{}), gone: make(chan struct{}), said: make(map[string]json.RawMessage),
+		news: make(chan struct{})}
 }
 
 // host is the other one, in messages.
@@ -140,21 +127,23 @@ func (p *peer) live() {
 		case <-p.gone:
 			return
 		case <-tick.C:
-			_ = p.say(message{Say: sayAlive})
+			_ = p.say(sayAlive, "", nil)
 		}
 	}
 }
 
 // say says something. An error is one of a peer that is gone.
-func (p *peer) say(m message) error {
-	b, err := json.Marshal(m)
+func (p *peer) say(event, step string, what any) error {
+	b, err := json.Marshal(what)
 	if err != nil {
 		return err
 	}
-	p.writing.Lock()
-	defer p.writing.Unlock()
+	m := &jsonlines.Message{Event: event, Op: step, Args: b}
+	if event == sayHello {
+		m.Say = sayHello // or a vnic of protocol 1 hears no hello, and of no other protocol
+	}
 	_ = p.conn.SetWriteDeadline(time.Now().Add(p.silence))
-	if _, err := p.conn.Write(append(b, '\n')); err != nil {
+	if err := p.out.Send(m); err != nil {
 		p.lost(p.broken(err))
 		<-p.gone
 		return p.err
@@ -165,150 +154,125 @@ func (p *peer) say(m message) error {
 // broken says what an error of the connection means.
 func (p *peer) broken(err error) error {
 	switch {
+	case errors.As(err, new(*version.Error)):
+		return err
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("nothing has come from %s for %v: its vnic is gone, or the network between", p.host(), p.silence)
-	case errors.Is(err, bufio.ErrTooLong):
+	case errors.Is(err, jsonlines.ErrTooLong):
 		return fmt.Errorf("what says to be %s says more than %d bytes at once: it is no vnic", p.host(), maxMessage)
-	case err == nil:
+	case errors.Is(err, jsonlines.ErrNoMessage):
+		return p.nonsense(err)
+	case errors.Is(err, io.EOF):
 		return fmt.Errorf("%s hung up before the end", p.host())
 	}
 	return fmt.Errorf("%s hung up before the end: %w", p.host(), err)
 }
 
+func (p *peer) nonsense(err error) error {
+	return fmt.Errorf("what says to be %s makes no sense: %s", p.host(), printable(err.Error()))
+}
+
 // read takes what the peer says, until it says no more.
 func (p *peer) read() {
-	lines := bufio.NewScanner(p.conn)
-	lines.Buffer(nil, maxMessage)
+	in := p.reader(p.conn)
 	for {
 		_ = p.conn.SetReadDeadline(time.Now().Add(p.silence))
-		if !lines.Scan() {
-			p.lost(p.broken(lines.Err()))
-			return
-		}
-		if err := p.hear(lines.Bytes()); err != nil {
+		if err := p.hear(in.Next()); err != nil {
 			p.lost(err)
 			return
 		}
 	}
 }
 
-// hear takes a line. An error ends the conversation.
-func (p *peer) hear(line []byte) error {
-	var m message
-	err := json.Unmarshal(line, &m)
-	if err == nil {
-		err = p.take(&m)
+func (p *peer) reader(r io.Reader) *jsonlines.Reader {
+	return jsonlines.NewReader(r, jsonlines.Protocol{Version: protocol, MaxLine: maxMessage, Who: p.host(),
+		Fix: "run the same vnic on both hosts"})
+}
+
+// hear takes a message. An error ends the conversation.
+func (p *peer) hear(m *jsonlines.Message, err error) error {
+	if err != nil {
+		return p.broken(err)
 	}
+	switch m.Event {
+	case sayAlive:
+		return nil
+	case sayEnd:
+		var text string
+		_ = json.Unmarshal(m.Args, &text)
+		return fmt.Errorf("%s ended: %s", p.host(), printable(text))
+	case sayHello, sayStep, sayVerdict, sayHeard:
+	default:
+		return p.nonsense(fmt.Errorf("%.20q, which nobody says", m.Event))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	key := m.Event + " " + m.Op
 	switch {
-	case err != nil:
-		return fmt.Errorf("what says to be %s makes no sense: %s", p.host(), printable(err.Error()))
-	case m.Say == sayEnd:
-		return fmt.Errorf("%s ended: %s", p.host(), printable(m.Text))
+	case p.said[key] != nil:
+		return p.nonsense(errors.New("it says something twice"))
+	case m.Args == nil:
+		return p.nonsense(fmt.Errorf("half a %s", m.Event))
+	case len(p.said) == maxSteps:
+		return p.nonsense(errors.New("it is far ahead"))
 	}
+	if m.Event == sayHeard {
+		p.over.Store(true)
+	}
+	p.said[key] = m.Args
+	close(p.news)
+	p.news = make(chan struct{})
 	return nil
 }
 
-// take takes a message.
-func (p *peer) take(m *message) error {
-	switch {
-	case m.Say == sayHello && m.Hello != nil:
-		return offer(p.hello, *m.Hello)
-	case m.Say == sayVerdict && m.Verdict != nil:
-		m.Verdict.Text = printable(m.Verdict.Text)
-		return offer(p.verdict, *m.Verdict)
-	case m.Say == sayHeard:
-		p.over.Store(true)
-		return offer(p.heard, struct{}{})
-	case m.Say == sayStep:
-		c, err := p.step(m.Step)
-		if err != nil {
-			return err
+// exchange says something and waits for the peer's own of that event and step, also if it was its last word.
+func (p *peer) exchange(ctx context.Context, event, step string, ours, theirs any) error {
+	if err := p.say(event, step, ours); err != nil {
+		return err
+	}
+	key := event + " " + step
+	for end := error(nil); ; {
+		p.mu.Lock()
+		said, news := p.said[key], p.news
+		delete(p.said, key)
+		p.mu.Unlock()
+		switch {
+		case said != nil:
+			if err := json.Unmarshal(said, theirs); err != nil {
+				return p.nonsense(err)
+			}
+			return nil
+		case end != nil:
+			return end
 		}
-		return offer(c, m.Data)
-	case m.Say == sayAlive, m.Say == sayEnd:
-		return nil
-	}
-	return fmt.Errorf("%.20q, which nobody says", m.Say)
-}
-
-// offer puts what is said once where it is waited for.
-func offer[T any](c chan T, v T) error {
-	select {
-	case c <- v:
-		return nil
-	default:
-		return errors.New("it says something twice")
-	}
-}
-
-// step is where the peer's word of a step goes.
-func (p *peer) step(name string) (chan string, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	c := p.steps[name]
-	if c == nil {
-		if len(p.steps) == maxSteps {
-			return nil, errors.New("it is far ahead")
+		select {
+		case <-news:
+		case <-p.gone:
+			end = p.err
+		case <-ctx.Done():
+			end = context.Cause(ctx)
 		}
-		c = make(chan string, 1)
-		p.steps[name] = c
-	}
-	return c, nil
-}
-
-// await waits for what the peer says, also if it was its last word.
-func await[T any](ctx context.Context, p *peer, c <-chan T) (v T, err error) {
-	select {
-	case v = <-c:
-		return v, nil
-	case <-p.gone:
-		err = p.err
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	}
-	select {
-	case v = <-c:
-		return v, nil
-	default:
-		return v, err
 	}
 }
 
 // greet exchanges hellos.
 func (p *peer) greet(ctx context.Context, ours hello) (theirs hello, err error) {
-	if err := p.say(message{Say: sayHello, Hello: &ours}); err != nil {
-		return theirs, err
-	}
-	return await(ctx, p, p.hello)
+	err = p.exchange(ctx, sayHello, "", ours, &theirs)
+	return theirs, err
 }
 
 // meet waits until the peer is at a step, too, and gives what it has to say there.
 func (p *peer) meet(ctx context.Context, step, ours string) (theirs string, err error) {
-	c, err := p.step(step)
-	if err != nil {
-		return "", err
-	}
-	if err := p.say(message{Say: sayStep, Step: step, Data: ours}); err != nil {
-		return "", err
-	}
-	theirs, err = await(ctx, p, c)
-	p.mu.Lock()
-	delete(p.steps, step)
-	p.mu.Unlock()
+	err = p.exchange(ctx, sayStep, step, ours, &theirs)
 	return theirs, err
 }
 
 // conclude exchanges verdicts. Without an error each has heard the other's.
 func (p *peer) conclude(ctx context.Context, ours verdict) (theirs verdict, err error) {
-	if err := p.say(message{Say: sayVerdict, Verdict: &ours}); err != nil {
-		return theirs, err
+	if err = p.exchange(ctx, sayVerdict, "", ours, &theirs); err == nil {
+		err = p.exchange(ctx, sayHeard, "", true, new(bool))
 	}
-	if theirs, err = await(ctx, p, p.verdict); err != nil {
-		return theirs, err
-	}
-	if err = p.say(message{Say: sayHeard}); err == nil {
-		_, err = await(ctx, p, p.heard)
-	}
+	theirs.Text = printable(theirs.Text)
 	return theirs, err
 }
 
@@ -318,7 +282,7 @@ func (p *peer) close(why error) {
 	close(p.stop)
 	p.over.Store(true)
 	if why != nil {
-		_ = p.say(message{Say: sayEnd, Text: reason(why)})
+		_ = p.say(sayEnd, "", reason(why))
 	}
 	_ = p.conn.CloseWrite()
 	select {
@@ -351,10 +315,6 @@ func printable(s string) string {
 
 // differs says what two hosts that are to run halves of one transfer do not agree on.
 func (h *hello) differs(theirs *hello) error {
-	if theirs.Protocol != h.Protocol {
-		return fmt.Errorf("the other host has another version of vnic, whose protocol is %d, and this one's %d",
-			theirs.Protocol, h.Protocol)
-	}
 	if theirs.Guest == h.Guest {
 		return fmt.Errorf("--guest %s: the other host runs guest %s, too", h.Guest, h.Guest)
 	}

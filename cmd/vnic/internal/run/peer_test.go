@@ -3,9 +3,10 @@ package run
 import (
 	"bufio"
 	"bytes"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -52,6 +53,9 @@ func TestPeersGoTogether(t *testing.T) {
 	}
 }
 
+// greeting is a first message of which only the version counts.
+const greeting = `{"event":"alive","hello":{"protocol":2,"vnic":"v"}}` + "\n"
+
 // Whatever a peer says, or leaves out, ends with a line that says so, and another peer goes on.
 //
 // Invariant: run: What another host says is bounded.
@@ -59,19 +63,23 @@ func TestHostilePeers(t *testing.T) {
 	testkit.LeavesNothing(t)
 	steps := new(bytes.Buffer)
 	for i := range maxSteps + 1 {
-		fmt.Fprintf(steps, "{\"say\":\"step\",\"step\":\"%d\"}\n", i)
+		fmt.Fprintf(steps, "{\"event\":\"step\",\"op\":\"%d\",\"args\":\"\"}\n", i)
 	}
 	for _, c := range []struct{ name, say, want string }{
 		{"no JSON", "GET / HTTP/1.1\n", "makes no sense: invalid character 'G'"},
-		{"other words", `{"say":"\u001b[2Jboo"}` + "\n", `makes no sense: "\x1b[2Jboo", which nobody says`},
-		{"half a hello", `{"say":"hello"}` + "\n", "which nobody says"},
-		{"a verdict without one", `{"say":"verdict"}` + "\n", "which nobody says"},
-		{"two verdicts", strings.Repeat(`{"say":"verdict","verdict":{"ok":true}}`+"\n", 2), "it says something twice"},
-		{"a step twice", strings.Repeat(`{"say":"step","step":"a"}`+"\n", 2), "it says something twice"},
-		{"many steps", steps.String(), "it is far ahead"},
+		{"other words", greeting + `{"event":"\u001b[2Jboo"}` + "\n", `makes no sense: "\x1b[2Jboo", which nobody says`},
+		{"no event", greeting + "{}\n", `makes no sense: this is no message`},
+		{"half a hello", `{"event":"hello","hello":{"protocol":2}}` + "\n", "half a hello"},
+		{"a verdict without one", greeting + `{"event":"verdict"}` + "\n", "half a verdict"},
+		{"two verdicts", greeting + strings.Repeat(`{"event":"verdict","args":{"ok":true}}`+"\n", 2),
+			"it says something twice"},
+		{"a step twice", greeting + strings.Repeat(`{"event":"step","op":"a","args":""}`+"\n", 2), "it says something twice"},
+		{"many steps", greeting + steps.String(), "it is far ahead"},
 		{"without an end", strings.Repeat("x", maxMessage+1), "more than 4194304 bytes at once"},
-		{"an end", `{"say":"end","text":"\u001b]0;x\u0007` + strings.Repeat("y", 1000) + `"}` + "\n",
+		{"an end", greeting + `{"event":"end","args":"\u001b]0;x\u0007` + strings.Repeat("y", 1000) + `"}` + "\n",
 			"the host of guest b ended: ?]0;x?yyy"},
+		{"another version", `{"event":"alive","hello":{"protocol":3,"vnic":"\u001b` + strings.Repeat("y", 1000) + `"}}` + "\n",
+			"the host of guest b is of vnic ?yyy"},
 		{"nothing", "", "nothing has come from the host of guest b for 300ms"},
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
@@ -108,31 +116,29 @@ func TestSlowHostIsHeardByAFastOne(t *testing.T) {
 
 // Whatever lines come, what is kept of them is bounded, and what is shown printable.
 func FuzzPeer(f *testing.F) {
-	f.Add([]byte(`{"say":"hello","hello":{"guest":"b"}}` + "\n" + `{"say":"step","step":"x","data":"y"}` + "\n" +
-		`{"say":"verdict","verdict":{"text":"\u001b"}}` + "\n" + `{"say":"heard"}` + "\n" + `{"say":"end","text":"z"}`))
-	f.Add([]byte(`{"say":"` + strings.Repeat("\x1b", 99) + `"}`))
+	f.Add([]byte(`{"event":"hello","args":{"guest":"b"},"hello":{"protocol":2}}` + "\n" +
+		`{"event":"step","op":"x","args":"y"}` + "\n" + `{"event":"verdict","args":{"text":"\u001b"}}` + "\n" +
+		`{"event":"heard","args":true}` + "\n" + `{"event":"end","args":"z"}`))
+	f.Add([]byte(`{"event":"` + strings.Repeat("\x1b", 99) + `","hello":{"protocol":2}}`))
+	f.Add([]byte(`{"say":"hello","hello":{"protocol":1,"guest":"b"}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p := makePeer(nil, "b", time.Minute, new(atomic.Bool))
-		ours := hello{Protocol: protocol, Guest: "a", Lab: "one\ntwo", Settings: [][2]string{{"--seed", "7"}}}
-		for line := range bytes.SplitSeq(b, []byte("\n")) {
-			err := p.hear(line)
-			select {
-			case h := <-p.hello:
-				if err == nil {
-					err = ours.differs(&h)
-				}
-			case v := <-p.verdict:
-				if err == nil {
-					err = errors.New(v.Text)
-				}
-			default:
-			}
+		ours := hello{Guest: "a", Lab: "one\ntwo", Settings: [][2]string{{"--seed", "7"}}}
+		check := func(err error) {
 			if err != nil && (len(err.Error()) > 5*maxText || strings.ContainsFunc(err.Error(), unicode.IsControl)) {
 				t.Errorf("%q", err)
 			}
 		}
-		if len(p.steps) > maxSteps {
-			t.Errorf("%d steps", len(p.steps))
+		in := p.reader(bytes.NewReader(b))
+		for range len(b) + 1 {
+			check(p.hear(in.Next()))
+		}
+		if len(p.said) > maxSteps {
+			t.Errorf("%d steps", len(p.said))
+		}
+		var h hello
+		if json.Unmarshal(p.said["hello "], &h) == nil {
+			check(ours.differs(&h))
 		}
 	})
 }
@@ -148,7 +154,7 @@ func TestPeerHangsUp(t *testing.T) {
 			t.Fatal(lines.Err())
 		}
 		if i%4 == 0 {
-			testkit.Must(y.Write([]byte(`{"say":"alive"}` + "\n")))(t)
+			testkit.Must(y.Write([]byte(greeting)))(t)
 		}
 	}
 	select {
@@ -161,10 +167,51 @@ func TestPeerHangsUp(t *testing.T) {
 	p.close(nil)
 }
 
-// Another version of the protocol is another vnic.
-func TestHelloOfAnotherVersion(t *testing.T) {
-	h := hello{Protocol: protocol, Guest: "a"}
-	testkit.ErrorSays(t, h.differs(&hello{Protocol: protocol + 1, Guest: "b"}), "another version of vnic")
-	testkit.ErrorSays(t, h.differs(&hello{Protocol: protocol, Guest: "a"}), "the other host runs guest a, too")
-	testkit.OK(t, h.differs(&hello{Protocol: protocol, Guest: "b"}))
+// A host of another vnic is refused by one line that names both, and hears of our version. hello-780d5150.jsonl is what
+// 780d5150 says first; it takes a message for a hello that says so, and is of the types that it knows. Of the same
+// protocol any vnic is heard.
+//
+// Invariant: run: A host of another protocol is refused by one line that names both versions.
+func TestHostOfAnotherVnicIsRefused(t *testing.T) {
+	testkit.LeavesNothing(t)
+	const ours = ", this is vnic (devel) (protocol 2): run the same vnic on both hosts"
+	for line, want := range map[string]string{
+		string(testkit.Must(os.ReadFile("testdata/hello-780d5150.jsonl"))(t)):              "is of an older vnic (protocol 1)" + ours,
+		`{"event":"hello","args":{"guest":"b"},"hello":{"protocol":3,"vnic":"v9"}}` + "\n": "is of vnic v9 (protocol 3)" + ours,
+		`{"event":"hello","args":{"guest":"b"},"hello":{"protocol":2,"vnic":"v9"}}` + "\n": "",
+	} {
+		x, y := call(t)
+		p := newPeer(x, "b", time.Minute, new(atomic.Bool))
+		testkit.Must(y.Write([]byte(line)))(t)
+		theirs, err := p.greet(t.Context(), hello{Guest: "a", Lab: "guests: {}"})
+		if want == "" {
+			testkit.OK(t, err)
+			testkit.Equal(t, "guest", theirs.Guest, "b")
+		} else if err == nil || err.Error() != "the host of guest b "+want {
+			t.Errorf("%v, not %s", err, want)
+		}
+		var old struct { // as 780d5150 has it
+			Say   string
+			Hello *struct {
+				Protocol         int
+				Guest, Lab, Vnic string
+				Settings         [][2]string
+			}
+			Step, Data, Text string
+			Verdict          *verdict
+		}
+		testkit.OK(t, json.NewDecoder(y).Decode(&old))
+		if old.Say != "hello" || old.Hello == nil || old.Hello.Protocol != protocol {
+			t.Errorf("it hears %+v", old)
+		}
+		testkit.OK(t, y.Close())
+		p.close(nil)
+	}
+}
+
+// Two hosts run two guests.
+func TestHellosOfOneGuest(t *testing.T) {
+	h := hello{Guest: "a"}
+	testkit.ErrorSays(t, h.differs(&hello{Guest: "a"}), "the other host runs guest a, too")
+	testkit.OK(t, h.differs(&hello{Guest: "b"}))
 }
