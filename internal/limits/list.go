@@ -133,8 +133,6 @@ const (
 	// it has asked for.
 	LocalServer = Limit(5 * time.Second)
 	LocalClient = Limit(5 * time.Second)
-	// Request is how long a client of a local server may say nothing until it is taken for one that only reads.
-	Request = Limit(300 * time.Millisecond)
 	// PageEnd is how long the page's clients have at its end.
 	PageEnd = Limit(500 * time.Millisecond)
 	// Directory is how long another vnic may hold the lock of a socket's directory: it takes a millisecond.

@@ -1,40 +1,53 @@
 package stat
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
+	"vnic.dev/vnic/internal/jsonlines"
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/trusted"
+	"vnic.dev/vnic/internal/version"
 )
 
 // ErrNone says that no vnic is there to be asked.
 var ErrNone = errors.New("no vnic of this user is running")
 
-// maxSnapshot bounds what a client reads: 64 ports of 128 queue pairs are 4 MB.
-const maxSnapshot = 64 << 20
+// What is said on the socket: a request of a client, which is one of the two, and the answer (package jsonlines).
+const (
+	protocol   = 2          // that of 780d5150 is 1, which nobody says
+	opSnapshot = "snapshot" // the answer is a Snapshot
+	opSet      = "set"      // args is what lab.ParseChange reads
+
+	maxRequest  = 4 << 10  // bytes
+	maxSnapshot = 64 << 20 // bytes: 64 ports of 128 queue pairs are 4 MB
+)
 
 // Find asks every vnic of this user for a snapshot, the one first that was started first. One that does not
-// answer is left out.
+// answer is left out; one of another version too, unless there are no others.
 func Find(ctx context.Context) ([]*Snapshot, error) {
 	var found []*Snapshot
+	var another error
 	err := each(func(d *os.File, pid int, name string) error {
-		if s, err := read(ctx, d, name); err == nil {
+		s := new(Snapshot)
+		if err := ask(ctx, d, pid, name, opSnapshot, nil, s); err == nil {
 			found = append(found, s)
+		} else if errors.As(err, new(*version.Error)) {
+			another = err
 		}
 		return ctx.Err()
 	})
 	slices.SortFunc(found, func(a, b *Snapshot) int { return a.began().Compare(b.began()) })
 	if err == nil && len(found) == 0 {
-		err = errNone("")
+		err = cmp.Or(another, errNone(""))
 	}
 	return found, err
 }
@@ -45,23 +58,35 @@ func (s *Snapshot) began() time.Time {
 }
 
 // Read asks one vnic. ErrNone says that it is not there, or not any more.
-func Read(ctx context.Context, pid int) (snap *Snapshot, err error) {
-	var failed error
-	err = each(func(d *os.File, p int, name string) error {
-		if p == pid && snap == nil {
-			snap, failed = read(ctx, d, name)
+func Read(ctx context.Context, pid int) (*Snapshot, error) {
+	snap := new(Snapshot)
+	if err := askOne(ctx, pid, opSnapshot, nil, snap); err != nil {
+		return nil, err
+	}
+	return snap, nil
+}
+
+// Change has a vnic change something in its lab. An error says what was wrong with it; ErrNone that there is no such
+// vnic.
+func Change(ctx context.Context, pid int, what lab.Change) error {
+	return askOne(ctx, pid, opSet, what.String(), nil)
+}
+
+// askOne asks the vnic that is a process.
+func askOne(ctx context.Context, pid int, op string, args, out any) error {
+	err := ErrNone
+	if cerr := each(func(d *os.File, p int, name string) error {
+		if p == pid && errors.Is(err, ErrNone) {
+			err = ask(ctx, d, pid, name, op, args, out)
 		}
 		return ctx.Err()
-	})
-	switch {
-	case snap != nil:
-		return snap, nil
-	case err != nil:
-		return nil, err
-	case failed != nil && !errors.Is(failed, ErrNone):
-		return nil, fmt.Errorf("vnic %d: %w", pid, failed)
+	}); cerr != nil {
+		return cerr
 	}
-	return nil, errNone(fmt.Sprintf(" as process %d", pid))
+	if errors.Is(err, ErrNone) {
+		return errNone(fmt.Sprintf(" as process %d", pid))
+	}
+	return err
 }
 
 // errNone says where no vnic was found, and where none could be.
@@ -100,41 +125,32 @@ func each(f func(d *os.File, pid int, name string) error) error {
 	return nil
 }
 
-// exchange sends a line, "" for a snapshot, and gives what comes back.
-func exchange(ctx context.Context, d *os.File, name, line string) ([]byte, error) {
+// ask has a vnic answer a request.
+func ask(ctx context.Context, d *os.File, pid int, name, op string, args, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, limits.LocalServer.Here())
 	defer cancel()
 	var dialer net.Dialer
-	c, err := dialer.DialContext(ctx, "unix", within(d, name))
+	conn, err := dialer.DialContext(ctx, "unix", within(d, name))
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrNone, err)
+		return fmt.Errorf("%w: %w", ErrNone, err)
 	}
-	defer func() { _ = c.Close() }()
-	defer context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })()
-	if _, err = io.WriteString(c, line); err == nil {
-		_ = c.(*net.UnixConn).CloseWrite() // an error: it has answered and hung up
+	c := jsonlines.NewClient(conn.(*net.UnixConn), jsonlines.Options{Protocol: jsonlines.Protocol{Version: protocol,
+		MaxLine: maxSnapshot, Strict: true, Who: fmt.Sprintf("process %d", pid),
+		Fix: fmt.Sprintf("ask it with its own program, /proc/%d/exe", pid)},
+		MaxRequest: maxRequest, Closed: fmt.Errorf("%w: it does not answer", ErrNone)}) // it ends, or has too many clients
+	err = c.Call(ctx, op, args, out)
+	_ = c.Close()
+	var refused *version.Error
+	var remote *jsonlines.RemoteError
+	switch {
+	case err == nil, errors.Is(err, ErrNone):
+		return err
+	case errors.As(err, &refused):
+		return refused
+	case errors.As(err, &remote):
+		return errors.New(remote.Text)
+	case errors.Is(err, jsonlines.ErrNoMessage):
+		err = fmt.Errorf("what it says cannot be read: %w", err)
 	}
-	b, err := io.ReadAll(io.LimitReader(c, maxSnapshot))
-	if err != nil {
-		return nil, err
-	}
-	if len(b) == 0 { // closed without a word: it ends, or has too many clients
-		return nil, fmt.Errorf("%w: it does not answer", ErrNone)
-	}
-	return b, nil
-}
-
-func read(ctx context.Context, d *os.File, name string) (*Snapshot, error) {
-	b, err := exchange(ctx, d, name, "")
-	if err != nil {
-		return nil, err
-	}
-	s := new(Snapshot)
-	if err := json.Unmarshal(b, s); err != nil {
-		return nil, fmt.Errorf("what it says cannot be read: %w", err)
-	}
-	if s.Schema != 1 {
-		return nil, fmt.Errorf("it is of another version: its counters are of schema %d, not 1", s.Schema)
-	}
-	return s, nil
+	return fmt.Errorf("vnic %d: %w", pid, err)
 }

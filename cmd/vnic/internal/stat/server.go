@@ -18,8 +18,10 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/atexit"
 	"vnic.dev/vnic/cmd/vnic/internal/httpserver"
+	"vnic.dev/vnic/internal/jsonlines"
 	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/limits"
+	"vnic.dev/vnic/internal/version"
 )
 
 // Bounds of what clients can make a server hold.
@@ -261,23 +263,45 @@ func (s *Server) leave(c *net.UnixConn) {
 	_ = c.Close()
 }
 
-// answer gives a client one snapshot; or does what it asks for, and says what came of it.
+// answer does what a client asks for, and says what came of it. A client that asks for nothing which can be understood
+// is of another vnic.
 func (s *Server) answer(c *net.UnixConn) {
-	ask := s.request(c)
-	var b []byte
-	var err error
-	if ask == "" {
-		b, err = json.Marshal(s.Snapshot())
-	} else {
-		b, err = json.Marshal(s.obey(ask))
+	_ = c.SetReadDeadline(time.Now().Add(s.wait))
+	in := jsonlines.Protocol{Version: protocol, MaxLine: maxRequest, Strict: true, Who: "who asks",
+		Fix: fmt.Sprintf("ask with the program of process %d, /proc/%[1]d/exe", os.Getpid())}
+	m, err := jsonlines.NewReader(c, in).Next()
+	if m == nil {
+		m, err = new(jsonlines.Message), version.Ours(protocol).Check(version.Hello{}, in.Who, in.Fix)
 	}
-	if err == nil {
-		err = c.SetWriteDeadline(time.Now().Add(s.wait))
+	var result any
+	switch {
+	case err != nil:
+	case m.Op == opSnapshot:
+		result = s.Snapshot()
+	case m.Op == opSet:
+		err = s.set(m.Args)
+	default:
+		err = fmt.Errorf("%.40q is nothing that this vnic does", m.Op)
 	}
-	if err == nil {
-		_, err = c.Write(append(b, '\n'))
-	}
-	if err != nil {
+	_ = c.SetWriteDeadline(time.Now().Add(s.wait))
+	if err := jsonlines.NewWriter(c, protocol, maxSnapshot).Answer(m.ID, result, err); err != nil {
 		s.log.Debug("a client of 'vnic stat'", "err", err)
 	}
+}
+
+// set changes something in the lab.
+func (s *Server) set(args json.RawMessage) error {
+	var text string
+	if err := json.Unmarshal(args, &text); err != nil {
+		return err
+	}
+	c, err := lab.ParseChange(text)
+	if err != nil {
+		return err
+	}
+	change := s.change.Load()
+	if change == nil {
+		return errors.New("its lab is not there yet, or not any more: try again")
+	}
+	return (*change)(c)
 }

@@ -98,7 +98,7 @@ func TestClientThatNeverReads(t *testing.T) {
 	connect := func() {
 		c := testkit.Must(net.Dial("unix", filepath.Join(dir, socketName())))(t)
 		held = append(held, c)
-		testkit.OK(t, c.(*net.UnixConn).CloseWrite())
+		testkit.Must(io.WriteString(c, `{"id":1,"op":"snapshot","hello":{"protocol":2}}`+"\n"))(t)
 		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil { // it is being answered
 			t.Fatal(err)
 		}
@@ -133,16 +133,10 @@ func TestServerThatSpeaksNonsense(t *testing.T) {
 	l := testkit.Must(net.Listen("unix", filepath.Join(dir, "1"+suffix)))(t)
 	defer l.Close()
 	for says, want := range map[string]string{
-		"": "does not answer", "{": "cannot be read", "[]": "cannot be read", `{"schema":2}`: "another version",
-		"\x00\xff": "cannot be read",
+		"": "does not answer", "{": "cannot be read", "[]": "cannot be read", "\x00\xff": "cannot be read",
+		`{"schema":2}`: "process 1 is of an older vnic", `{"id":1,"hello":{"protocol":2},"ok":[]}`: "cannot unmarshal array",
 	} {
-		go func() {
-			c, err := l.Accept()
-			if err == nil {
-				_, _ = io.WriteString(c, says)
-				_ = c.Close()
-			}
-		}()
+		go answer(l, says)
 		if _, err := Read(t.Context(), 1); says == "" && !errors.Is(err, ErrNone) || says != "" &&
 			(err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: %v", says, err)
