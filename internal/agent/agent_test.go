@@ -188,8 +188,8 @@ func TestAgentOfAnotherVnicIsRefused(t *testing.T) {
 	this := ", this is vnic " + version.String() + " (protocol 2): build the guest's image with this vnic"
 	for line, want := range map[string]string{
 		string(testkit.Must(os.ReadFile("testdata/boot-780d5150.jsonl"))(t)): "is of an older vnic, which does not say its version",
-		`{"event":"boot","hello":{"protocol":3,"vnic":"v9"}}` + "\n":          "is of vnic v9 (protocol 3)",
-		`{"event":"boot","hello":{"protocol":2,"vnic":"v9"}}` + "\n":          "",
+		`{"event":"boot","hello":{"protocol":3,"vnic":"v9"}}` + "\n":         "is of vnic v9 (protocol 3)",
+		`{"event":"boot","hello":{"protocol":2,"vnic":"v9"}}` + "\n":         "",
 	} {
 		c, guest := client(t)
 		testkit.Must(io.WriteString(guest, line))(t)
@@ -212,7 +212,7 @@ func TestAgentOfAnotherVnicIsRefused(t *testing.T) {
 // A host of another vnic is refused in the answer of each request but the one for power-off.
 func TestHostOfAnotherVnicIsRefused(t *testing.T) {
 	for hello, want := range map[string]string{
-		``: "the host is of an older vnic, which does not say its version, this is vnic ",
+		``:                                    "the host is of an older vnic, which does not say its version, this is vnic ",
 		`,"hello":{"protocol":3,"vnic":"v9"}`: "the host is of vnic v9 (protocol 3), this is vnic ",
 		`,"hello":{"protocol":2,"vnic":"v9"}`: "",
 	} {

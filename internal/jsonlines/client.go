@@ -48,6 +48,7 @@ type Conn interface {
 type Options struct {
 	Protocol
 	MaxRequest int                      // bytes of a line that is written
+	Strict     bool                     // a line that is no message ends the connection
 	Closed     error                    // the end of a connection of which nobody says why it ends
 	Event      func(*Message) error     // takes an event, of which an error ends the connection; nil: there are none
 	Plain      func(text string) string // makes an error of the other end fit to be shown; nil: it is shown as it is

@@ -42,8 +42,6 @@ type Protocol struct {
 	MaxLine int    // of what is read, in bytes
 	Who     string // the other end is, in the refusal of another version
 	Fix     string // that refusal's
-	// Strict has a line that is no message come from an end of another version if it is the first, and end a Client.
-	Strict bool
 }
 
 // Errors of lines.
@@ -86,7 +84,7 @@ func (r *Reader) Next() (*Message, error) {
 	if err := json.Unmarshal(line, m); err != nil {
 		return nil, lineError{err}
 	}
-	if m.ID == 0 && m.Event == "" && m.Hello == nil && (r.greeted || !r.p.Strict) {
+	if m.ID == 0 && m.Event == "" && m.Hello == nil {
 		return nil, ErrNoMessage
 	}
 	if !r.greeted {

@@ -7,7 +7,6 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
-	"unicode"
 )
 
 // stamped is the version that the Makefile knows. Without it, the module's says which one this is.
@@ -60,25 +59,13 @@ func (h Hello) Check(theirs Hello, who, fix string) error {
 	return &Error{who, theirs, h, fix}
 }
 
-// maxVersion bounds what is shown of a version that another end says.
-const maxVersion = 80
-
 func (h Hello) String() string {
-	name := h.Vnic
-	if len(name) > maxVersion {
-		name = name[:maxVersion] + "..."
-	}
-	name = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, strings.ToValidUTF8(name, "?"))
-	switch {
+	switch name := strings.Trim(fmt.Sprintf("%.80q", h.Vnic), `"`); {
 	case h == Hello{}:
 		return "an older vnic, which does not say its version"
 	case name == "":
 		return fmt.Sprintf("an older vnic (protocol %d)", h.Protocol)
+	default:
+		return fmt.Sprintf("vnic %s (protocol %d)", name, h.Protocol)
 	}
-	return fmt.Sprintf("vnic %s (protocol %d)", name, h.Protocol)
 }

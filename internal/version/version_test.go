@@ -15,9 +15,9 @@ func TestAnotherProtocolIsRefusedInOneLine(t *testing.T) {
 		{3, "v3.0"}:            "it is of vnic v3.0 (protocol 3), this is vnic v2.0 (protocol 2): build it",
 		{1, ""}:                "it is of an older vnic (protocol 1), this is vnic v2.0 (protocol 2): build it",
 		{}:                     "it is of an older vnic, which does not say its version, this is vnic v2.0 (protocol 2): build it",
-		{1, "\x1b[2J\xff\nv1"}: "it is of vnic ?[2J??v1 (protocol 1), this is vnic v2.0 (protocol 2): build it",
-		{-1, strings.Repeat("x", 1<<20)}: "it is of vnic " + strings.Repeat("x", maxVersion) +
-			"... (protocol -1), this is vnic v2.0 (protocol 2): build it",
+		{1, "\x1b[2J\xff\nv1"}: `it is of vnic \x1b[2J\xff\nv1 (protocol 1), this is vnic v2.0 (protocol 2): build it`,
+		{-1, strings.Repeat("x", 1<<20)}: "it is of vnic " + strings.Repeat("x", 80) +
+			" (protocol -1), this is vnic v2.0 (protocol 2): build it",
 	} {
 		if err := ours.Check(theirs, "it", "build it"); want != "" {
 			testkit.Equal(t, "refusal", err.Error(), want)

@@ -134,10 +134,10 @@ func ask(ctx context.Context, d *os.File, pid int, name, op string, args, out an
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrNone, err)
 	}
-	c := jsonlines.NewClient(conn.(*net.UnixConn), jsonlines.Options{Protocol: jsonlines.Protocol{Version: protocol,
-		MaxLine: maxSnapshot, Strict: true, Who: fmt.Sprintf("process %d", pid),
-		Fix: fmt.Sprintf("ask it with its own program, /proc/%d/exe", pid)},
-		MaxRequest: maxRequest, Closed: fmt.Errorf("%w: it does not answer", ErrNone)}) // it ends, or has too many clients
+	p := jsonlines.Protocol{Version: protocol, MaxLine: maxSnapshot, Who: fmt.Sprintf("process %d", pid),
+		Fix: fmt.Sprintf("ask it with its own program, /proc/%d/exe", pid)}
+	c := jsonlines.NewClient(conn.(*net.UnixConn), jsonlines.Options{Protocol: p, MaxRequest: maxRequest, Strict: true,
+		Closed: fmt.Errorf("%w: it does not answer", ErrNone)}) // it ends, or has too many clients
 	err = c.Call(ctx, op, args, out)
 	_ = c.Close()
 	var refused *version.Error
@@ -149,6 +149,8 @@ func ask(ctx context.Context, d *os.File, pid int, name, op string, args, out an
 		return refused
 	case errors.As(err, &remote):
 		return errors.New(remote.Text)
+	case c.Err() == jsonlines.ErrNoMessage: // JSON, but no message of ours
+		return version.Ours(protocol).Check(version.Hello{}, p.Who, p.Fix)
 	case errors.Is(err, jsonlines.ErrNoMessage):
 		err = fmt.Errorf("what it says cannot be read: %w", err)
 	}

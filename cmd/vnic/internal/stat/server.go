@@ -267,7 +267,7 @@ func (s *Server) leave(c *net.UnixConn) {
 // is of another vnic.
 func (s *Server) answer(c *net.UnixConn) {
 	_ = c.SetReadDeadline(time.Now().Add(s.wait))
-	in := jsonlines.Protocol{Version: protocol, MaxLine: maxRequest, Strict: true, Who: "who asks",
+	in := jsonlines.Protocol{Version: protocol, MaxLine: maxRequest, Who: "who asks",
 		Fix: fmt.Sprintf("ask with the program of process %d, /proc/%[1]d/exe", os.Getpid())}
 	m, err := jsonlines.NewReader(c, in).Next()
 	if m == nil {
