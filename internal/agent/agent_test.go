@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -207,6 +208,26 @@ func TestAgentOfAnotherVnicIsRefused(t *testing.T) {
 		}
 		testkit.ErrorIs(t, c.Call(t.Context(), "hello", nil, nil), c.Err())
 	}
+}
+
+// More requests at a time than an agent carries out are refused, and taken again when others have ended.
+func TestRequestsAtATimeAreBounded(t *testing.T) {
+	c, _ := link(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	waiting := make(chan struct{}, maxRunning)
+	for range maxRunning {
+		work.Go(func() {
+			_ = c.CallProgress(ctx, "test-wait", nil, nil, func(json.RawMessage) { waiting <- struct{}{} })
+		})
+	}
+	for range maxRunning {
+		<-waiting
+	}
+	testkit.ErrorSays(t, c.Call(t.Context(), "test-echo", 1, nil), "1024 requests are already running")
+	cancel()
+	work.Wait()
+	testkit.Eventually(t, "one is carried out again", func() bool { return c.Call(t.Context(), "test-echo", 1, nil) == nil })
 }
 
 // A host of another vnic is refused in the answer of each request but the one for power-off.
