@@ -230,7 +230,7 @@ func imageToBoot(c *cobra.Command, dir, model string) (*image.Files, error) {
 		dir = image.DefaultDir
 	}
 	f, err := image.Load(dir)
-	another := errors.As(err, new(*version.Error))
+	another := errors.As(err, new(version.Error))
 	switch {
 	case !given && (err != nil && !another || f.NIC != model): // of a lab file's there is no one model
 		return nil, nil

@@ -36,7 +36,7 @@ type Client struct {
 // Conn is what a Client needs of the results channel.
 type Conn = jsonlines.Conn
 
-// NewClient takes over conn and reads it until Close or its end. Err is a *version.Error when the agent is of another
+// NewClient takes over conn and reads it until Close or its end. Err is a version.Error when the agent is of another
 // vnic, a *PanicError when it died, else ErrClosed.
 func NewClient(conn Conn) *Client {
 	c := &Client{booted: make(chan struct{})}

@@ -65,7 +65,7 @@ func NewClient(conn Conn, o Options) *Client {
 // Done is closed when the connection has ended; Err then says why.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
-// Err is nil while the connection is open. Then it is a *version.Error, what an event has ended it with, or
+// Err is nil while the connection is open. Then it is a version.Error, what an event has ended it with, or
 // Options.Closed.
 func (c *Client) Err() error {
 	c.mu.Lock()
@@ -97,10 +97,10 @@ func (c *Client) Call(ctx context.Context, op string, args, out any) error {
 // reader: it must not block or call the Client.
 func (c *Client) CallProgress(ctx context.Context, op string, args, out any, progress func(json.RawMessage)) error {
 	err := c.call(ctx, op, args, out, progress)
-	if remote := (*RemoteError)(nil); err == nil || errors.As(err, &remote) {
-		return err
+	if err != nil && !errors.As(err, new(*RemoteError)) {
+		err = fmt.Errorf("%s: %w", op, err)
 	}
-	return fmt.Errorf("%s: %w", op, err)
+	return err
 }
 
 func (c *Client) call(ctx context.Context, op string, args, out any, progress func(json.RawMessage)) (err error) {

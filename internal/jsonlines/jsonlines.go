@@ -71,7 +71,7 @@ func NewReader(r io.Reader, p Protocol) *Reader {
 }
 
 // Next gives the next message. After ErrTooLong and ErrNoMessage, which stand for a line, there may be more. With a
-// *version.Error there is a message, too: each one of an end that is refused.
+// version.Error there is a message, too: each one of an end that is refused.
 func (r *Reader) Next() (*Message, error) {
 	var line []byte
 	for len(line) == 0 {

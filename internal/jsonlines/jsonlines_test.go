@@ -81,7 +81,7 @@ func TestFirstMessageDecides(t *testing.T) {
 		}
 		for range 2 {
 			m, err := r.Next()
-			if refused := (*version.Error)(nil); m == nil || errors.As(err, &refused) != (want != "") ||
+			if refused := version.Error(""); m == nil || errors.As(err, &refused) != (want != "") ||
 				want != "" && !strings.HasPrefix(err.Error(), want) {
 				t.Errorf("%s: %+v, %v", first, m, err)
 			}

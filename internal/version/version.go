@@ -40,23 +40,17 @@ type Hello struct {
 // Ours is the Hello of this program.
 func Ours(protocol int) Hello { return Hello{protocol, String()} }
 
-// Error is the refusal of an end that is of another vnic.
-type Error struct {
-	Who          string // is refused: "the guest's agent"
-	Theirs, Ours Hello
-	Fix          string // what to do about it
-}
+// Error is the refusal of an end that is of another vnic, in one line.
+type Error string
 
-func (e *Error) Error() string {
-	return fmt.Sprintf("%s is of %v, this is %v: %s", e.Who, e.Theirs, e.Ours, e.Fix)
-}
+func (e Error) Error() string { return string(e) }
 
-// Check refuses an end whose protocol is another one.
+// Check refuses an end whose protocol is another one: who that is ("the guest's agent"), and what to do about it.
 func (h Hello) Check(theirs Hello, who, fix string) error {
 	if theirs.Protocol == h.Protocol {
 		return nil
 	}
-	return &Error{who, theirs, h, fix}
+	return Error(fmt.Sprintf("%s is of %v, this is %v: %s", who, theirs, h, fix))
 }
 
 func (h Hello) String() string {

@@ -121,7 +121,7 @@ func (m *Machine) verdict() error {
 		return m.agentEnded(died)
 	case errors.Is(m.cause, errClosed):
 		return nil
-	case errors.As(m.cause, new(*version.Error)):
+	case errors.As(m.cause, new(version.Error)):
 		return &RunError{Name: m.name, Err: m.cause}
 	case m.cause != nil:
 		e.Err = m.cause

@@ -450,7 +450,7 @@ func (m *Machine) watch(ctx context.Context, silence, bootLimit, timeLimit time.
 			close(m.up)
 		case <-agentDone:
 			agentDone = nil
-			if err := m.agent.Err(); errors.As(err, new(*version.Error)) { // else the guest ends by itself
+			if err := m.agent.Err(); errors.As(err, new(version.Error)) { // else the guest ends by itself
 				m.cause = err
 			}
 		case <-ctxDone:

@@ -309,7 +309,7 @@ func (r *runner) meetPeer(ctx context.Context, fail func(error)) error {
 			if differs = ours.differs(&theirs); differs == nil {
 				_, err = p.meet(wait, "met", "") // it has heard us, too
 			}
-		} else if errors.As(err, new(*version.Error)) {
+		} else if errors.As(err, new(version.Error)) {
 			differs, err = err, nil
 		}
 		if err != nil && wait.Err() == nil { // that was nobody, or did not hear us: it calls again

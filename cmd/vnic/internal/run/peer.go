@@ -154,7 +154,7 @@ func (p *peer) say(event, step string, what any) error {
 // broken says what an error of the connection means.
 func (p *peer) broken(err error) error {
 	switch {
-	case errors.As(err, new(*version.Error)):
+	case errors.As(err, new(version.Error)):
 		return err
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("nothing has come from %s for %v: its vnic is gone, or the network between", p.host(), p.silence)

@@ -40,7 +40,7 @@ func Find(ctx context.Context) ([]*Snapshot, error) {
 		s := new(Snapshot)
 		if err := ask(ctx, d, pid, name, opSnapshot, nil, s); err == nil {
 			found = append(found, s)
-		} else if errors.As(err, new(*version.Error)) {
+		} else if errors.As(err, new(version.Error)) {
 			another = err
 		}
 		return ctx.Err()
@@ -140,7 +140,7 @@ func ask(ctx context.Context, d *os.File, pid int, name, op string, args, out an
 		Closed: fmt.Errorf("%w: it does not answer", ErrNone)}) // it ends, or has too many clients
 	err = c.Call(ctx, op, args, out)
 	_ = c.Close()
-	var refused *version.Error
+	var refused version.Error
 	var remote *jsonlines.RemoteError
 	switch {
 	case err == nil, errors.Is(err, ErrNone):
