@@ -42,7 +42,7 @@ func NewClient(conn Conn) *Client {
 	c := &Client{booted: make(chan struct{})}
 	c.Client = jsonlines.NewClient(conn, jsonlines.Options{Protocol: jsonlines.Protocol{Version: protocol,
 		MaxLine: MaxLine, Who: "the guest's agent", Fix: "build the guest's image with this vnic"},
-		MaxRequest: maxRequest, Closed: ErrClosed, Event: c.event, Plain: Plain})
+		MaxRequest: maxRequest, Closed: func(error) error { return ErrClosed }, Event: c.event, Plain: Plain})
 	return c
 }
 

@@ -25,6 +25,7 @@ type Client struct {
 	out     *Writer
 	sending chan struct{} // held while writing
 	done    chan struct{}
+	reading sync.WaitGroup
 
 	mu      sync.Mutex
 	next    uint64           // under mu
@@ -49,7 +50,7 @@ type Options struct {
 	Protocol
 	MaxRequest int                      // bytes of a line that is written
 	Strict     bool                     // a line that is no message ends the connection
-	Closed     error                    // the end of a connection of which nobody says why it ends
+	Closed     func(error) error        // what the end of the connection means, or with Strict a line that is no message
 	Event      func(*Message) error     // takes an event, of which an error ends the connection; nil: there are none
 	Plain      func(text string) string // makes an error of the other end fit to be shown; nil: it is shown as it is
 }
@@ -58,15 +59,15 @@ type Options struct {
 func NewClient(conn Conn, o Options) *Client {
 	c := &Client{o: o, conn: conn, out: NewWriter(conn, o.Version, o.MaxRequest), sending: make(chan struct{}, 1),
 		done: make(chan struct{}), pending: map[uint64]*call{}}
-	go c.read()
+	c.reading.Go(c.read)
 	return c
 }
 
 // Done is closed when the connection has ended; Err then says why.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
-// Err is nil while the connection is open. Then it is a version.Error, what an event has ended it with, or
-// Options.Closed.
+// Err is nil while the connection is open. Then it is a version.Error, what an event has ended it with, what Fail has, or
+// what Options.Closed says.
 func (c *Client) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,8 +84,18 @@ func (c *Client) Dropped() int {
 // Close ends the connection and waits for the reader.
 func (c *Client) Close() error {
 	err := c.conn.Close()
-	<-c.done
+	c.reading.Wait()
 	return err
+}
+
+// Fail ends the connection for a reason, but for its Close. The first reason counts.
+func (c *Client) Fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.err, c.pending = err, nil
+		close(c.done)
+	}
 }
 
 // Call sends a request and decodes its result into out (may be nil). When ctx ends first, the other end is told to
@@ -125,7 +136,7 @@ func (c *Client) call(ctx context.Context, op string, args, out any, progress fu
 		delete(c.pending, m.ID)
 		c.mu.Unlock()
 	}()
-	if err := c.send(ctx, m); err != nil && !errors.Is(err, syscall.EPIPE) { // it has hung up, and may have said why
+	if err := c.Send(ctx, m); err != nil && !errors.Is(err, syscall.EPIPE) { // it has hung up, and may have said why
 		return err
 	}
 	select {
@@ -141,7 +152,7 @@ func (c *Client) call(ctx context.Context, op string, args, out any, progress fu
 	case <-ctx.Done():
 		short, cancel := context.WithTimeout(context.Background(), limits.AgentCancel.Here())
 		defer cancel()
-		_ = c.send(short, &Message{ID: m.ID, Cancel: true})
+		_ = c.Send(short, &Message{ID: m.ID, Cancel: true})
 		return ctx.Err()
 	}
 }
@@ -163,8 +174,8 @@ func (c *Client) finish(op string, r *Message, out any) error {
 	return nil
 }
 
-// send writes m; an end that does not read holds it up no longer than ctx.
-func (c *Client) send(ctx context.Context, m *Message) error {
+// Send writes m; an end that does not read holds it up no longer than ctx.
+func (c *Client) Send(ctx context.Context, m *Message) error {
 	select {
 	case c.sending <- struct{}{}:
 	case <-ctx.Done():
@@ -199,17 +210,13 @@ func (c *Client) read() {
 			continue
 		}
 		switch {
-		case m == nil && !bad:
-			err = c.o.Closed
+		case m == nil:
+			err = c.o.Closed(err)
 		case err == nil:
 			err = c.take(m)
 		}
 		if err != nil {
-			c.mu.Lock()
-			c.err, c.pending = err, nil
-			c.mu.Unlock()
-			_ = c.conn.Close()
-			close(c.done)
+			c.Fail(err)
 			return
 		}
 	}

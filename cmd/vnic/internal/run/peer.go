@@ -16,7 +16,6 @@ import (
 
 	"vnic.dev/vnic/internal/jsonlines"
 	"vnic.dev/vnic/internal/limits"
-	"vnic.dev/vnic/internal/version"
 )
 
 // peer is the vnic on the host that runs the other guest, at the end of a connection. Both send events (package
@@ -24,17 +23,13 @@ import (
 // alive; at the end a verdict each, and that it was heard. Who ends before says why. What the peer says is bounded, and
 // what of it is printed is printable.
 type peer struct {
+	*jsonlines.Client
 	conn    halfCloser
-	out     *jsonlines.Writer
 	guest   string        // the other host's
 	silence time.Duration // without a word, after which it is gone
 	work    sync.WaitGroup
 	stop    chan struct{} // closed: nothing is to be said that nobody asked for
 	over    *atomic.Bool  // all has been said and heard: how it ends means nothing any more
-
-	lose sync.Once
-	gone chan struct{} // closed: nothing comes any more
-	err  error         // why; before gone
 
 	mu   sync.Mutex
 	said map[string]json.RawMessage // under mu: by event and step, what it said and nobody here has waited for yet
@@ -78,37 +73,44 @@ const (
 	timeWait   = 250 * time.Millisecond
 )
 
+// patient is a connection whose other end may say nothing for so long.
+type patient struct {
+	halfCloser
+	silence time.Duration
+}
+
+func (p patient) Read(b []byte) (int, error) {
+	_ = p.SetReadDeadline(time.Now().Add(p.silence))
+	return p.halfCloser.Read(b)
+}
+
 // newPeer begins to talk. guest is the one that is expected there; conn is the peer's to close.
 func newPeer(conn halfCloser, guest string, silence time.Duration, over *atomic.Bool) *peer {
 	p := makePeer(conn, guest, silence, over)
-	p.work.Go(p.read)
+	p.Client = jsonlines.NewClient(patient{conn, silence}, jsonlines.Options{Protocol: p.protocol(), MaxRequest: maxMessage,
+		Strict: true, Event: p.hear, Closed: p.broken})
 	p.work.Go(p.live)
 	return p
 }
 
 // makePeer makes one that says and hears nothing yet.
 func makePeer(conn halfCloser, guest string, silence time.Duration, over *atomic.Bool) *peer {
-	return &peer{conn: conn, out: jsonlines.NewWriter(conn, protocol, maxMessage), guest: guest, silence: silence,
-		over: over, stop: make(chan struct{}), gone: make(chan struct{}), said: make(map[string]json.RawMessage),
-		news: make(chan struct{})}
+	return &peer{conn: conn, guest: guest, silence: silence, over: over, stop: make(chan struct{}),
+		said: make(map[string]json.RawMessage), news: make(chan struct{})}
+}
+
+func (p *peer) protocol() jsonlines.Protocol {
+	return jsonlines.Protocol{Version: protocol, MaxLine: maxMessage, Who: p.host(), Fix: "run the same vnic on both hosts"}
 }
 
 // host is the other one, in messages.
 func (p *peer) host() string { return "the host of guest " + p.guest }
 
-// lost says that nothing comes any more.
-func (p *peer) lost(err error) {
-	p.lose.Do(func() {
-		p.err = err
-		close(p.gone)
-	})
-}
-
 // watch has f told why the peer is gone, if that is before the end.
 func (p *peer) watch(f func(error)) {
 	p.work.Go(func() {
-		if <-p.gone; !p.over.Load() {
-			f(p.err)
+		if <-p.Done(); !p.over.Load() {
+			f(p.Err())
 		}
 	})
 }
@@ -124,7 +126,7 @@ func (p *peer) live() {
 		select {
 		case <-p.stop:
 			return
-		case <-p.gone:
+		case <-p.Done():
 			return
 		case <-tick.C:
 			_ = p.say(sayAlive, "", nil)
@@ -142,11 +144,11 @@ func (p *peer) say(event, step string, what any) error {
 	if event == sayHello {
 		m.Say = sayHello // or a vnic of protocol 1 hears no hello, and of no other protocol
 	}
-	_ = p.conn.SetWriteDeadline(time.Now().Add(p.silence))
-	if err := p.out.Send(m); err != nil {
-		p.lost(p.broken(err))
-		<-p.gone
-		return p.err
+	ctx, cancel := context.WithTimeout(context.Background(), p.silence)
+	defer cancel()
+	if err := p.Send(ctx, m); err != nil {
+		p.Fail(p.broken(err))
+		return p.Err()
 	}
 	return nil
 }
@@ -154,9 +156,7 @@ func (p *peer) say(event, step string, what any) error {
 // broken says what an error of the connection means.
 func (p *peer) broken(err error) error {
 	switch {
-	case errors.As(err, new(version.Error)):
-		return err
-	case errors.Is(err, os.ErrDeadlineExceeded):
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("nothing has come from %s for %v: its vnic is gone, or the network between", p.host(), p.silence)
 	case errors.Is(err, jsonlines.ErrTooLong):
 		return fmt.Errorf("what says to be %s says more than %d bytes at once: it is no vnic", p.host(), maxMessage)
@@ -172,28 +172,8 @@ func (p *peer) nonsense(err error) error {
 	return fmt.Errorf("what says to be %s makes no sense: %s", p.host(), printable(err.Error()))
 }
 
-// read takes what the peer says, until it says no more.
-func (p *peer) read() {
-	in := p.reader(p.conn)
-	for {
-		_ = p.conn.SetReadDeadline(time.Now().Add(p.silence))
-		if err := p.hear(in.Next()); err != nil {
-			p.lost(err)
-			return
-		}
-	}
-}
-
-func (p *peer) reader(r io.Reader) *jsonlines.Reader {
-	return jsonlines.NewReader(r, jsonlines.Protocol{Version: protocol, MaxLine: maxMessage, Who: p.host(),
-		Fix: "run the same vnic on both hosts"})
-}
-
 // hear takes a message. An error ends the conversation.
-func (p *peer) hear(m *jsonlines.Message, err error) error {
-	if err != nil {
-		return p.broken(err)
-	}
+func (p *peer) hear(m *jsonlines.Message) error {
 	switch m.Event {
 	case sayAlive:
 		return nil
@@ -247,8 +227,8 @@ func (p *peer) exchange(ctx context.Context, event, step string, ours, theirs an
 		}
 		select {
 		case <-news:
-		case <-p.gone:
-			end = p.err
+		case <-p.Done():
+			end = p.Err()
 		case <-ctx.Done():
 			end = context.Cause(ctx)
 		}
@@ -286,10 +266,10 @@ func (p *peer) close(why error) {
 	}
 	_ = p.conn.CloseWrite()
 	select {
-	case <-p.gone:
+	case <-p.Done():
 	case <-time.After(min(limits.OtherHost.Here(), p.silence)):
 	}
-	_ = p.conn.Close()
+	_ = p.Close()
 	p.work.Wait()
 	time.Sleep(timeWait)
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode"
 
+	"vnic.dev/vnic/internal/jsonlines"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -129,9 +130,13 @@ func FuzzPeer(f *testing.F) {
 				t.Errorf("%q", err)
 			}
 		}
-		in := p.reader(bytes.NewReader(b))
+		in := jsonlines.NewReader(bytes.NewReader(b), p.protocol())
 		for range len(b) + 1 {
-			check(p.hear(in.Next()))
+			if m, err := in.Next(); err == nil {
+				check(p.hear(m))
+			} else {
+				check(p.broken(err))
+			}
 		}
 		if len(p.said) > maxSteps {
 			t.Errorf("%d steps", len(p.said))
@@ -158,8 +163,8 @@ func TestPeerHangsUp(t *testing.T) {
 		}
 	}
 	select {
-	case <-p.gone:
-		t.Fatal(p.err)
+	case <-p.Done():
+		t.Fatal(p.Err())
 	default:
 	}
 	testkit.OK(t, y.Close())

@@ -137,7 +137,15 @@ func ask(ctx context.Context, d *os.File, pid int, name, op string, args, out an
 	p := jsonlines.Protocol{Version: protocol, MaxLine: maxSnapshot, Who: fmt.Sprintf("process %d", pid),
 		Fix: fmt.Sprintf("ask it with its own program, /proc/%d/exe", pid)}
 	c := jsonlines.NewClient(conn.(*net.UnixConn), jsonlines.Options{Protocol: p, MaxRequest: maxRequest, Strict: true,
-		Closed: fmt.Errorf("%w: it does not answer", ErrNone)}) // it ends, or has too many clients
+		Closed: func(err error) error {
+			switch {
+			case err == jsonlines.ErrNoMessage: // JSON, but no message of ours
+				return version.Ours(protocol).Check(version.Hello{}, p.Who, p.Fix)
+			case errors.Is(err, jsonlines.ErrNoMessage), errors.Is(err, jsonlines.ErrTooLong):
+				return fmt.Errorf("what it says cannot be read: %w", err)
+			}
+			return fmt.Errorf("%w: it does not answer", ErrNone) // it ends, or has too many clients
+		}})
 	err = c.Call(ctx, op, args, out)
 	_ = c.Close()
 	var refused version.Error
@@ -149,10 +157,6 @@ func ask(ctx context.Context, d *os.File, pid int, name, op string, args, out an
 		return refused
 	case errors.As(err, &remote):
 		return errors.New(remote.Text)
-	case c.Err() == jsonlines.ErrNoMessage: // JSON, but no message of ours
-		return version.Ours(protocol).Check(version.Hello{}, p.Who, p.Fix)
-	case errors.Is(err, jsonlines.ErrNoMessage):
-		err = fmt.Errorf("what it says cannot be read: %w", err)
 	}
 	return fmt.Errorf("vnic %d: %w", pid, err)
 }
