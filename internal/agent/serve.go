@@ -113,7 +113,7 @@ func (s *server) start(ctx context.Context, m *jsonlines.Message) {
 		return
 	}
 	ctx = context.WithValue(ctx, progressKey, func(v any) error {
-		p, err := jsonlines.Raw(v)
+		p, err := json.Marshal(v)
 		if err != nil {
 			return err
 		}

@@ -169,7 +169,7 @@ func (w *Writer) Send(m *Message) error {
 func (w *Writer) Answer(id uint64, result any, err error) error {
 	m := &Message{ID: id}
 	if err == nil {
-		m.OK, err = Raw(result)
+		m.OK, err = json.Marshal(result) // null for nil: that is a result, too
 	}
 	for range 2 {
 		if err != nil {
@@ -181,12 +181,4 @@ func (w *Writer) Answer(id uint64, result any, err error) error {
 		}
 	}
 	return err
-}
-
-// Raw gives v as JSON; "null" for nil, so that an empty result is still a result.
-func Raw(v any) (json.RawMessage, error) {
-	if r, ok := v.(json.RawMessage); ok && len(r) > 0 {
-		return r, nil
-	}
-	return json.Marshal(v)
 }
