@@ -52,14 +52,6 @@ func impairFlags(f *pflag.FlagSet, i *lab.Impairment) {
 	f.DurationVar(&i.Jitter, "jitter", 0, "how much more or less that is, by chance")
 }
 
-// rscFlag says for how long merges of received frames stay open.
-func rscFlag(f *pflag.FlagSet, usecs *int) {
-	f.IntVar(usecs, "rsc-usecs", 0,
-		"microseconds for which frames of a TCP flow that a guest is to get may wait for more of it, and go to the guest as "+
-			"one packet, where its driver takes those; a lab file says so for each NIC (default 0: only frames that come in "+
-			"one batch are merged)")
-}
-
 // flowsFlag is how many flows a NIC keeps account of.
 func flowsFlag(f *pflag.FlagSet, n *int, shown string) {
 	f.IntVar(n, "flows", lab.DefaultFlows, fmt.Sprintf("flows of which each NIC keeps account, who sent what to whom, up "+
@@ -101,21 +93,29 @@ func seeded(f *pflag.FlagSet, i *lab.Impairment, note func(format string, args .
 	}
 }
 
-// mtuHelp is the help of --mtu where there is --max-mtu.
-const mtuHelp = "MTU of the link, which is also the largest that the NICs take, unless --max-mtu says more"
-
-// maxMTUFlag says to which MTU guests may raise theirs.
-func maxMTUFlag(f *pflag.FlagSet, mtu *int) {
-	f.IntVar(mtu, "max-mtu", 0, "MTU to which a guest can raise its own with 'ip link set eth0 mtu N' (default: --mtu); "+
-		"the kernel's drivers begin with the largest, vnic's guests and those that go by DHCP with --mtu")
+// nicFlags are those of the options of NICs, which a lab file says for each NIC.
+func nicFlags(f *pflag.FlagSet, o *lab.NICOptions) {
+	f.IntVar(&o.MTU, "mtu", 1500, "MTU of the link, which is also the largest that the NICs take, unless --max-mtu says "+
+		"more")
+	f.IntVar(&o.MaxMTU, "max-mtu", 0, "MTU to which a guest can raise its own with 'ip link set eth0 mtu N' (default: "+
+		"--mtu); the kernel's drivers begin with the largest, vnic's guests and those that go by DHCP with --mtu")
+	xdpFlag(f, &o.XDP)
+	f.IntVar(&o.RSCUsecs, "rsc-usecs", 0,
+		"microseconds for which frames of a TCP flow that a guest is to get may wait for more of it, and go to the guest as "+
+			"one packet, where its driver takes those; a lab file says so for each NIC (default 0: only frames that come in "+
+			"one batch are merged)")
 }
 
-// xdpFlag has virtio NICs take XDP programs.
+// xdpFlag makes virtio NICs such that their drivers take XDP programs.
 func xdpFlag(f *pflag.FlagSet, xdp *bool) {
-	f.BoolVar(xdp, "xdp", false, "have the kernel's virtio driver take native XDP programs: the NIC offloads nothing for "+
-		"it to receive, so packets come one by one, and slower; without, native XDP is refused, and each generic program "+
-		"gets a warning in the kernel's log; gve takes no such flag, and native XDP after, in the guest, "+lab.GVEBeforeXDP)
+	f.BoolVar(xdp, "xdp", false, "have the kernel's virtio driver take native XDP programs: the NIC offloads nothing "+
+		"for it to receive, so packets come one by one, and slower; without, native XDP is refused, and each generic "+
+		"program gets a warning in the kernel's log; gve takes no such flag, and native XDP after, in the guest, "+
+		lab.GVEBeforeXDP)
 }
+
+// ofNICs are the flags of nicFlags, in place of which a lab file speaks.
+var ofNICs = []string{"mtu", "max-mtu", "xdp", "rsc-usecs"}
 
 // uplinksFlag are uplinks, whose names count.
 type uplinksFlag []uplink.Config

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime/pprof"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -145,10 +146,7 @@ Memory TCP.`,
 	f.StringVar(&o.Scale, "scale", "",
 		"how many times slower than the lab file says its links are, or auto: so that they are what limits the transfer")
 	f.BoolVar(&o.MustShare, "check", false, "with --scale: fail where something else than links was the limit")
-	f.IntVar(&o.MTU, "mtu", o.MTU, mtuHelp)
-	maxMTUFlag(f, &o.MaxMTU)
-	xdpFlag(f, &o.XDP)
-	rscFlag(f, &o.RSCUsecs)
+	nicFlags(f, &o.NICOptions)
 	impairFlags(f, &o.Impairment)
 	f.IntVar(&o.Family, "family", o.Family, "IP version, 4 or 6")
 	f.IntVar(&o.BindQueues, "bind-queues", o.BindQueues, "receive queues that are bound to GPU memory")
@@ -207,7 +205,7 @@ func setGuests(o *run.Options, words []string) error {
 
 // takeLab has the guests be those of a lab file, or of one of them that is named.
 func takeLab(c *cobra.Command, o *run.Options, name string) error {
-	said := []string{"memory", "gpu-memory", "mtu", "max-mtu", "xdp", "rsc-usecs", "p2p"}
+	said := slices.Concat(ofNICs, []string{"memory", "gpu-memory", "p2p"})
 	if o.Half == "" {
 		said = append(said, "uplink")
 	} else {

@@ -36,7 +36,8 @@ func TestCoalescedTransfersKeepBytes(t *testing.T) {
 
 func sendGPU(t *testing.T, links lab.Impairment, on bool, usecs int) {
 	const size, pool, queue, port = 2 << 20, 4 << 20, 1, 7
-	d := lab.Uniform(2, lab.NIC{Model: lab.Virtio, MTU: 1500, QueuePairs: queue + 1, RSCUsecs: usecs}, pool)
+	d := lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: queue + 1,
+		NICOptions: lab.NICOptions{MTU: 1500, RSCUsecs: usecs}}, pool)
 	d.Impair(links)
 	w := open(t, d, lab.Options{})
 	nic := w.Port(1).NIC()

@@ -91,17 +91,10 @@ type NIC struct {
 	MAC        wire.MAC     // zero: MAC(i) of port i
 	Addr4      netip.Prefix // what the guest is meant to have; zero: Addr4(i)
 	Addr6      netip.Prefix // zero: Addr6(i)
-	MTU        int          // bytes, that its guest begins with; 0: 1500
-	MaxMTU     int          // to which its guest may raise that; 0: MTU
 	Rate       float64      // of its wire, bytes a second in each direction; 0: nothing is said of it
 	QueuePairs int          // 0: the model's
 	GPUs       []int        // which of the guest's GPUs it may address, by number; nil: all of them
-	// RSCUsecs is for how many microseconds frames of a TCP flow that its guest is to get wait for more of the flow, to
-	// become one packet; 0: only those that come in one batch do.
-	RSCUsecs int
-	// XDP has the NIC offload nothing for the guest to receive, no checksums and no segments made one: only then Linux's
-	// virtio_net takes native XDP programs. Of Virtio in QEMU; a gVNIC's driver takes them after GVEBeforeXDP.
-	XDP  bool
+	NICOptions
 	Slot Slot // of a guest with sockets; zero of one that may address no GPU: none, on the root complex
 	// Hotplug says that it can be removed while the guest runs, also where it is below a switch: QEMU's guest then sees a
 	// link of 2.5 GT/s and one lane there, whatever Slot says. Of Virtio, and of a guest with sockets.
@@ -113,6 +106,18 @@ type NIC struct {
 	Link wire.LinkOptions
 	// Sabotage is a fault that the NIC is made with (package internal/nic/sabotage); nil: none.
 	Sabotage *nic.Sabotage
+}
+
+// NICOptions are what users set of a NIC by a flag, for all NICs of a command, or in a lab file.
+type NICOptions struct {
+	MTU    int // in bytes, with which the guest begins; 0: 1500
+	MaxMTU int // to which the guest may raise its MTU; 0: MTU
+	// RSCUsecs is how many microseconds a received frame of a TCP flow waits for more of the flow, to become one packet
+	// with them; 0: only frames of one batch become one packet.
+	RSCUsecs int
+	// XDP makes the NIC offload nothing that the guest receives, no checksums and no merged segments: only then Linux's
+	// virtio_net takes native XDP programs. Of Virtio in QEMU; a gVNIC's driver takes them after GVEBeforeXDP.
+	XDP bool
 }
 
 // GPU is memory that is neither the guest's RAM nor its CPUs'. How the guest sees it follows from

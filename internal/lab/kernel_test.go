@@ -220,7 +220,7 @@ func TestVXLANOverAnInterfaceOf1500(t *testing.T) {
 	} {
 		o := uplink.Config{Name: "up0", VXLAN: &uplink.VXLAN{Local: netip.MustParseAddrPort(c.a),
 			Remote: netip.MustParseAddrPort(c.b), VNI: 1}}
-		w, err := lab.Open(lab.Uniform(1, lab.NIC{Model: lab.Virtio, MTU: c.mtu}, 0), lab.Options{
+		w, err := lab.Open(lab.Uniform(1, lab.NIC{Model: lab.Virtio, NICOptions: lab.NICOptions{MTU: c.mtu}}, 0), lab.Options{
 			Services: []lab.Service{lab.Uplink(uplink.Options{Config: o})}})
 		if c.want != "" {
 			testkit.ErrorSays(t, err, c.want)
@@ -253,7 +253,7 @@ func TestTapOfTheKernel(t *testing.T) {
 	try := func(c uplink.Config, mtu int, want ...string) {
 		t.Helper()
 		c.Name = "up0"
-		_, err := lab.Open(lab.Uniform(1, lab.NIC{Model: lab.Virtio, MTU: mtu}, 0), lab.Options{
+		_, err := lab.Open(lab.Uniform(1, lab.NIC{Model: lab.Virtio, NICOptions: lab.NICOptions{MTU: mtu}}, 0), lab.Options{
 			Services: []lab.Service{lab.Uplink(uplink.Options{Config: c})}})
 		testkit.ErrorSays(t, err, want...)
 	}

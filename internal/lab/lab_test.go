@@ -134,7 +134,8 @@ func TestBadOptionsAreRefused(t *testing.T) {
 		"--nic e1000":                       lab.Uniform(1, lab.NIC{Model: "e1000"}, 0),
 		"0 ports":                           lab.Uniform(0, virtio, 0),
 		"251 ports":                         lab.Uniform(251, virtio, 0),
-		"--mtu 9199":                        lab.Uniform(1, lab.NIC{Model: lab.GVE, MTU: 9199}, 0),
+		"--mtu 9199":                        lab.Uniform(1, lab.NIC{Model: lab.GVE,
+			NICOptions: lab.NICOptions{MTU: 9199}}, 0),
 		"17 queue pairs":                    lab.Uniform(1, lab.NIC{Model: lab.GVE, QueuePairs: 17}, 0),
 		"NIC : timestamps are of model gve": lab.Uniform(1, lab.NIC{Model: lab.Virtio, Timestamps: true}, 0),
 		"an IOMMU (--iommu) is for guests":  {Guests: []lab.Guest{{NICs: []lab.NIC{{Model: lab.GVE}, virtio}, IOMMU: true}}},
@@ -146,7 +147,8 @@ func TestBadOptionsAreRefused(t *testing.T) {
 		"GPU 0 of guest : NICs of both":    {Guests: []lab.Guest{two}},
 		"GPU 0 of guest : no NIC":          {Guests: []lab.Guest{none}},
 		"NIC : GPU 1: not one of the gues": {Guests: []lab.Guest{far}},
-		"--rsc-usecs 1000001: ":            lab.Uniform(1, lab.NIC{Model: lab.GVE, RSCUsecs: 1e6 + 1}, 0),
+		"--rsc-usecs 1000001: ":            lab.Uniform(1, lab.NIC{Model: lab.GVE,
+			NICOptions: lab.NICOptions{RSCUsecs: 1e6 + 1}}, 0),
 	} {
 		if w, err := lab.Open(d, lab.Options{}); w != nil || err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: %v, %v", want, w, err)

@@ -59,7 +59,7 @@ func newWorld(t testing.TB, o options) *world {
 	t.Helper()
 	o.pairs = cmp.Or(o.pairs, 2)
 	o.gpuSize = cmp.Or(o.gpuSize, 16<<20)
-	d := lab.Uniform(2, lab.NIC{Model: lab.Virtio, MTU: o.mtu, QueuePairs: o.pairs}, o.gpuSize)
+	d := lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: o.pairs, NICOptions: lab.NICOptions{MTU: o.mtu}}, o.gpuSize)
 	d.Impair(o.bad)
 	l := testkit.Must(lab.Open(d, lab.Options{Log: labtest.Log(t)}))(t)
 	t.Cleanup(func() { testkit.OK(t, l.Close()) })

@@ -26,7 +26,8 @@ func TestNativeXDP(t *testing.T) {
 	testkit.Boots(t)
 	program := machinetest.Program(t, "vnic.dev/vnic/test/internal/servelab/guest")
 	t.Run(lab.Virtio, func(t *testing.T) {
-		g := xdpGuest(t, program, lab.NIC{Model: lab.Virtio}, lab.NIC{Model: lab.Virtio, XDP: true})
+		g := xdpGuest(t, program, lab.NIC{Model: lab.Virtio}, lab.NIC{Model: lab.Virtio,
+			NICOptions: lab.NICOptions{XDP: true}})
 		testkit.ErrorSays(t, g.call("stock.xdp", args{Interface: "eth0"}, nil), "operation not supported",
 			"Can't set XDP while host is implementing GRO_HW/CSUM")
 		testkit.OK(t, g.call("stock.xdp", args{Interface: "eth1"}, nil))

@@ -43,7 +43,8 @@ func asReceiver(ctx context.Context, f func() error) (err error) {
 
 // newTestStream opens a connection over links of some quality.
 func newTestStream(b testing.TB, device bool, f footprint, links lab.Impairment, o stack.Options) *testStream {
-	d := lab.Uniform(2, lab.NIC{Model: lab.Virtio, MTU: 1500, QueuePairs: gpuQueue + 1}, uint64(max(f.source, f.pool)))
+	d := lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: gpuQueue + 1, NICOptions: lab.NICOptions{MTU: 1500}},
+		uint64(max(f.source, f.pool)))
 	d.Impair(links)
 	l, err := lab.Open(d, lab.Options{})
 	testkit.OK(b, err)

@@ -38,7 +38,8 @@ var (
 
 // open makes a lab of n guests with a GPU each that fits the footprint.
 func (f footprint) open(n, mtu int, log *slog.Logger) (*lab.Lab, error) {
-	return lab.Open(lab.Uniform(n, lab.NIC{Model: lab.Virtio, MTU: mtu, QueuePairs: gpuQueue + 1},
+	return lab.Open(lab.Uniform(n, lab.NIC{Model: lab.Virtio, QueuePairs: gpuQueue + 1,
+		NICOptions: lab.NICOptions{MTU: mtu}},
 		uint64(max(f.source, f.pool))), lab.Options{Log: log})
 }
 

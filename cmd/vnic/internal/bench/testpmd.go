@@ -248,7 +248,7 @@ func oursBetween(ctx context.Context, log *slog.Logger, dir string, size, burst,
 			err = errors.Join(err, r.close())
 		}
 	}()
-	l, err := lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: 1, MTU: 1500}, 0),
+	l, err := lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: 1, NICOptions: lab.NICOptions{MTU: 1500}}, 0),
 		lab.Options{Log: log, Poll: poll})
 	if err != nil {
 		return r, err

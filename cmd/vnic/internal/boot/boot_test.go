@@ -27,7 +27,8 @@ import (
 )
 
 func good() Options {
-	return Options{NIC: lab.Virtio, Guests: 1, CPUs: 1, Memory: 512 << 20, GPUMemory: 64 << 20, MTU: 1500,
+	return Options{NIC: lab.Virtio, Guests: 1, CPUs: 1, Memory: 512 << 20, GPUMemory: 64 << 20,
+		NICOptions: lab.NICOptions{MTU: 1500},
 		Command: []string{"x"}, Common: guests.Common{Note: func(string, ...any) {}}}
 }
 

@@ -11,7 +11,8 @@ import (
 // for it: those of its devmem programs too, on whichever NIC they are.
 func TestGuestsHaveTheirAddresses(t *testing.T) {
 	for _, model := range []string{lab.Virtio, lab.GVE} {
-		o := Options{NIC: model, Guests: 2, GPUMemory: 2 << 20, MTU: 1500, GatewayFlags: lab.GatewayFlags{NoGateway: true},
+		o := Options{NIC: model, Guests: 2, GPUMemory: 2 << 20,
+			NICOptions: lab.NICOptions{MTU: 1500}, GatewayFlags: lab.GatewayFlags{NoGateway: true},
 			AllowMAC: lab.AllowedMACs{Any: true}}
 		w := testkit.Must(lab.Open(o.describe(), lab.Options{Services: []lab.Service{o.reserve}}))(t)
 		d := o.describe()

@@ -20,16 +20,16 @@ import (
 type Options struct {
 	Common
 	lab.Impairment
+	lab.NICOptions // of all NICs
 
 	Guests    int          // 1 to MaxGuests; of a Lab: 0 means all
 	NIC       []string     // models of the guests' NICs, the last one of all further guests too
 	Lab       *labfile.Lab // has the guests; nil: guests with a NIC and a GPU each
-	MTU       int
-	Family    int    // 4 or 6
-	Hotplug   bool   // GPUs can be removed while guests run; of a Lab its file says so
-	Driver    string // of the GPUs, lab.DriverNode or lab.DriverVNICGPU; a Lab has its own
-	Memory    uint64 // RAM of each guest, in bytes
-	GPUMemory uint64 // in bytes
+	Family    int          // 4 or 6
+	Hotplug   bool         // GPUs can be removed while guests run; of a Lab its file says so
+	Driver    string       // of the GPUs, lab.DriverNode or lab.DriverVNICGPU; a Lab has its own
+	Memory    uint64       // RAM of each guest, in bytes
+	GPUMemory uint64       // in bytes
 	P2P       P2P
 	Window    uint64   // how much of its GPU's memory each guest needs, in bytes
 	Windows   []uint64 // the same of the first guests, where it is another for each
@@ -58,7 +58,8 @@ const MaxGuests = 64
 
 // Defaults are the options without a flag.
 func Defaults() Options {
-	return Options{Guests: 2, NIC: []string{lab.Virtio}, MTU: 1500, Family: 4, Memory: 512 << 20, GPUMemory: 256 << 20}
+	return Options{Guests: 2, NIC: []string{lab.Virtio},
+		NICOptions: lab.NICOptions{MTU: 1500}, Family: 4, Memory: 512 << 20, GPUMemory: 256 << 20}
 }
 
 // BrokerConfig is what a broker is to do for a command: to end QEMUs, and to dial for the gateway.
@@ -153,7 +154,7 @@ func (o *Options) Describe() (d lab.Description, err error) {
 		name := fmt.Sprint(lab.GuestName, i)
 		m, _ := lab.LookupModel(o.model(i))
 		g := lab.Guest{Name: name, Driver: o.Driver, GPUs: []lab.GPU{{Name: name + ".gpu0", Memory: o.GPUMemory}},
-			NICs: []lab.NIC{{Name: name + ".nic0", Model: o.model(i), MTU: o.MTU,
+			NICs: []lab.NIC{{Name: name + ".nic0", Model: o.model(i), NICOptions: o.NICOptions,
 				QueuePairs: max(m.QueuePairs, o.bind()+1)}}}
 		if o.Hotplug {
 			g.Sockets = []lab.Socket{{Name: "s0"}}
@@ -187,7 +188,7 @@ func (o *Options) enough() error {
 func (o *Options) addServers(d *lab.Description) {
 	for _, s := range o.Servers {
 		d.Guests = append(d.Guests, lab.Guest{Name: s.Name,
-			NICs: []lab.NIC{{Name: s.Name + ".nic0", Model: s.Model, MTU: o.MTU}}})
+			NICs: []lab.NIC{{Name: s.Name + ".nic0", Model: s.Model, NICOptions: o.NICOptions}}})
 	}
 }
 

@@ -148,7 +148,7 @@ func (o *Options) halve(d lab.Description) lab.Description {
 	mtu := slices.MinFunc(g.NICs, func(a, b lab.NIC) int { return a.MTU - b.MTU }).MTU
 	name := "host-" + g.Name
 	d.Guests = []lab.Guest{g, {Name: name, NICs: []lab.NIC{{Name: name, Model: lab.Virtio, MAC: lab.MAC(hostMAC + own),
-		Addr4: hostAddr(own), MTU: mtu, QueuePairs: 1}}}}
+		Addr4: hostAddr(own), NICOptions: lab.NICOptions{MTU: mtu}, QueuePairs: 1}}}}
 	return d
 }
 

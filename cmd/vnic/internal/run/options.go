@@ -22,17 +22,14 @@ import (
 type Options struct {
 	guests.Common
 	lab.Impairment // of the link, in each direction; its Seed is the payload's, too
+	lab.NICOptions // of all NICs
 
 	NIC        string // NICVirtio or NICGVE; or the sender's and the receiver's, with a comma between
 	BindQueues int    // receive queues that are bound to GPU memory in mode devmem
 	HoldTokens uint64 // tokens that the receiver keeps until nothing comes any more, in each round of mode devmem
 	Size       uint64 // bytes to transfer, in each mode
 	Modes      []string
-	MTU        int
-	MaxMTU     int  // to which guests can raise theirs; 0: MTU
-	XDP        bool // virtio NICs take native XDP programs
-	RSCUsecs   int  // lab.NIC's, of all NICs
-	Family     int  // 4 or 6
+	Family     int // 4 or 6
 	Memory     uint64
 	GPUMemory  uint64
 	GPUDriver  string // lab.DriverNode or lab.DriverVNICGPU; a Lab has its own
@@ -77,7 +74,7 @@ func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 // Defaults are the options of `vnic run` without a flag, but for a seed.
 func Defaults() Options {
 	return Options{NIC: NICVirtio, BindQueues: 1, Size: 256 << 20, Modes: []string{transfer.Devmem, transfer.Copy},
-		MTU: 1500, Family: 4, Memory: 512 << 20, GPUMemory: 512 << 20, P2P: true,
+		NICOptions: lab.NICOptions{MTU: 1500}, Family: 4, Memory: 512 << 20, GPUMemory: 512 << 20, P2P: true,
 		StallSecs: int(limits.Stall / limits.Limit(time.Second)),
 		PeerSecs:  int(limits.Host / limits.Limit(time.Second)), Digest: DigestPieces}
 }

@@ -69,10 +69,11 @@ func (o *Options) describe(maxMTU int) lab.Description {
 	if o.Device != "" { // QEMU has the NICs, and a hub between them; a lab has one port at least, which is nobody's here
 		return lab.Description{Guests: []lab.Guest{{Name: "guest"}, {NICs: []lab.NIC{{Model: lab.Virtio}}}}}
 	}
-	nic := lab.NIC{Model: o.NIC, MTU: o.MTU, MaxMTU: maxMTU, QueuePairs: o.Queues, RSCUsecs: o.RSCUsecs, XDP: o.XDP,
+	nic := lab.NIC{Model: o.NIC, QueuePairs: o.Queues, NICOptions: o.NICOptions,
 		Timestamps: o.NIC == lab.GVE,
 		// Tests send from addresses that they make up, and forward others' packets.
 		Link: wire.LinkOptions{Identity: &wire.Identity{Any: true, Router: true}}}
+	nic.MaxMTU = maxMTU
 	first, second := nic, nic
 	first.GPUs, second.GPUs = []int{0}, []int{}
 	first.Sabotage = o.Sabotage // of the NIC that is tested

@@ -74,7 +74,8 @@ func TestTwoProgramsOfOneNameAreNamed(t *testing.T) {
 }
 
 func TestOptionsThatCannotBe(t *testing.T) {
-	good := Options{NIC: "gve", MTU: 1500, MaxMTU: 9000, Queues: 4, Timeout: time.Minute, Repeat: 1}
+	good := Options{NIC: "gve",
+		NICOptions: lab.NICOptions{MTU: 1500, MaxMTU: 9000}, Queues: 4, Timeout: time.Minute, Repeat: 1}
 	testkit.OK(t, good.Check())
 	for want, change := range map[string]func(o *Options){
 		"--nic e1000: gve or virtio":                         func(o *Options) { o.NIC = "e1000" },
