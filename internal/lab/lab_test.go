@@ -131,10 +131,10 @@ func TestBadOptionsAreRefused(t *testing.T) {
 	none := lab.Guest{NICs: []lab.NIC{{Model: lab.Virtio, GPUs: []int{}}}, GPUs: []lab.GPU{{Memory: 2 << 20}}}
 	far := lab.Guest{NICs: []lab.NIC{{Model: lab.Virtio, GPUs: []int{1}}}, GPUs: []lab.GPU{{Memory: 2 << 20}}}
 	for want, d := range map[string]lab.Description{
-		"--nic e1000":                       lab.Uniform(1, lab.NIC{Model: "e1000"}, 0),
-		"0 ports":                           lab.Uniform(0, virtio, 0),
-		"251 ports":                         lab.Uniform(251, virtio, 0),
-		"--mtu 9199":                        lab.Uniform(1, lab.NIC{Model: lab.GVE,
+		"--nic e1000": lab.Uniform(1, lab.NIC{Model: "e1000"}, 0),
+		"0 ports":     lab.Uniform(0, virtio, 0),
+		"251 ports":   lab.Uniform(251, virtio, 0),
+		"--mtu 9199": lab.Uniform(1, lab.NIC{Model: lab.GVE,
 			NICOptions: lab.NICOptions{MTU: 9199}}, 0),
 		"17 queue pairs":                    lab.Uniform(1, lab.NIC{Model: lab.GVE, QueuePairs: 17}, 0),
 		"NIC : timestamps are of model gve": lab.Uniform(1, lab.NIC{Model: lab.Virtio, Timestamps: true}, 0),
@@ -147,7 +147,7 @@ func TestBadOptionsAreRefused(t *testing.T) {
 		"GPU 0 of guest : NICs of both":    {Guests: []lab.Guest{two}},
 		"GPU 0 of guest : no NIC":          {Guests: []lab.Guest{none}},
 		"NIC : GPU 1: not one of the gues": {Guests: []lab.Guest{far}},
-		"--rsc-usecs 1000001: ":            lab.Uniform(1, lab.NIC{Model: lab.GVE,
+		"--rsc-usecs 1000001: ": lab.Uniform(1, lab.NIC{Model: lab.GVE,
 			NICOptions: lab.NICOptions{RSCUsecs: 1e6 + 1}}, 0),
 	} {
 		if w, err := lab.Open(d, lab.Options{}); w != nil || err == nil || !strings.HasPrefix(err.Error(), want) {

@@ -216,7 +216,7 @@ func (b *builder) guest(name string) error {
 func (b *builder) nic(at path, f *Guest, n *NIC, guest string) (out lab.NIC, err error) {
 	out = lab.NIC{Name: guest + "." + n.Name, Model: cmp.Or(n.Model, lab.Virtio),
 		QueuePairs: n.Queues, MAC: lab.MAC(b.port),
-			NICOptions: lab.NICOptions{MTU: n.MTU, MaxMTU: n.MaxMTU, XDP: n.XDP, RSCUsecs: n.RSCUsecs}}
+		NICOptions: lab.NICOptions{MTU: n.MTU, MaxMTU: n.MaxMTU, XDP: n.XDP, RSCUsecs: n.RSCUsecs}}
 	model, known := lab.LookupModel(out.Model)
 	switch {
 	case !known:

@@ -29,7 +29,7 @@ import (
 func good() Options {
 	return Options{NIC: lab.Virtio, Guests: 1, CPUs: 1, Memory: 512 << 20, GPUMemory: 64 << 20,
 		NICOptions: lab.NICOptions{MTU: 1500},
-		Command: []string{"x"}, Common: guests.Common{Note: func(string, ...any) {}}}
+		Command:    []string{"x"}, Common: guests.Common{Note: func(string, ...any) {}}}
 }
 
 func TestBadOptionsAreRefusedByName(t *testing.T) {

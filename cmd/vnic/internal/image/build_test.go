@@ -38,7 +38,8 @@ func options(t *testing.T) BuildOptions {
 	}
 	return BuildOptions{Dir: filepath.Join(dir, "out"), Guest: boot.Options{NIC: lab.Virtio, Guests: 1, CPUs: 1,
 
-			NICOptions: lab.NICOptions{MTU: 1500}, Memory: 512 << 20, Copies: []string{put("data", 0o644, []byte("some data")) + ":/data"},
+		NICOptions: lab.NICOptions{MTU: 1500}, Memory: 512 << 20,
+		Copies:  []string{put("data", 0o644, []byte("some data")) + ":/data"},
 		Command: []string{"/bin/cat", "/data"}, Env: []string{"A=b"}, Append: "more",
 		Common: guests.Common{Log: slog.New(slog.DiscardHandler), Note: func(string, ...any) {},
 			Fetch: assets.Options{CacheDir: filepath.Join(dir, "cache"), Offline: true, Kernel: put("bzImage", 0o644, kernel)}}}}
