@@ -250,7 +250,7 @@ func TestMistakes(t *testing.T) {
 		set  func(*Options)
 		says string
 	}{
-		"operation":        {func(o *Options) { o.Op = "scan" }, "--op scan: one of"},
+		"operation":        {func(o *Options) { o.Op = "scan" }, "--op scan: all_reduce, "},
 		"mode":             {func(o *Options) { o.Modes = []string{"rdma"} }, "--mode rdma"},
 		"no guest":         {func(o *Options) { o.Guests = 0 }, "--guests 0: 1 to 64"},
 		"guests":           {func(o *Options) { o.Guests = 65 }, "--guests 65: 1 to 64"},

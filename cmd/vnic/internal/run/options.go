@@ -99,10 +99,8 @@ const (
 
 // Check says what is wrong with the options.
 func (o *Options) Check() error {
-	for _, m := range o.Modes {
-		if m != "devmem" && m != "copy" {
-			return fmt.Errorf("--mode %s: devmem, copy or both", m)
-		}
+	if err := guests.Modes(o.Modes); err != nil {
+		return err
 	}
 	models, err := o.models()
 	if err != nil {
@@ -120,8 +118,6 @@ func (o *Options) Check() error {
 		return fmt.Errorf("--bind-queues %d: 1 to %d", o.BindQueues, maxBind)
 	case o.HoldTokens > maxHold:
 		return fmt.Errorf("--hold-tokens %d: at most %d", o.HoldTokens, uint64(maxHold))
-	case len(o.Modes) == 0:
-		return errors.New("--mode: devmem, copy or both")
 	case o.Family != 4 && o.Family != 6:
 		return fmt.Errorf("--family %d: 4 or 6", o.Family)
 	case o.MTU < 576 || o.MTU > 65535-14 || o.Family == 6 && o.MTU < 1280:
