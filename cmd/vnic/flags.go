@@ -27,30 +27,23 @@ func (b *bytesFlag) Set(s string) error {
 	return err
 }
 
-// fraction is 0 to less than 1: 0.01 or 1%.
-type fraction float64
-
-func (f *fraction) Type() string   { return "part" }
-func (f *fraction) String() string { return lab.FormatFraction(float64(*f)) }
-
-func (f *fraction) Set(s string) error {
-	v, err := lab.ParseFraction(s)
-	*f = fraction(v)
-	return err
+// impairFlags are flags for impairments of all links.
+func impairFlags(f *pflag.FlagSet, im *lab.Impairment) {
+	for _, x := range lab.Impairments() {
+		if x.Flag != "" {
+			f.Var(impairFlag{x.Value(im), x.Flag}, x.Key, x.Help)
+		}
+	}
 }
 
-// impairNames are those of impairFlags.
-var impairNames = []string{"loss", "reorder", "duplicate", "corrupt", "delay", "jitter"}
-
-// impairFlags say what links do to the segments that guests send.
-func impairFlags(f *pflag.FlagSet, i *lab.Impairment) {
-	f.Var((*fraction)(&i.Loss), "loss", "part of the segments that the link loses, as 0.01 or 1%")
-	f.Var((*fraction)(&i.Reorder), "reorder", "part of the segments that the link holds back")
-	f.Var((*fraction)(&i.Duplicate), "duplicate", "part of the segments that come twice")
-	f.Var((*fraction)(&i.Corrupt), "corrupt", "part of the segments of which a bit is another one; checksums tell")
-	f.DurationVar(&i.Delay, "delay", 0, "how long packets are under way, as 10us or 2ms")
-	f.DurationVar(&i.Jitter, "jitter", 0, "how much more or less that is, by chance")
+// impairFlag is an impairment with its unit.
+type impairFlag struct {
+	lab.Value
+	unit string
 }
+
+// Type implements pflag.Value.
+func (v impairFlag) Type() string { return v.unit }
 
 // rscFlag says for how long merges of received frames stay open.
 func rscFlag(f *pflag.FlagSet, usecs *int) {

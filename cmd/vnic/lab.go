@@ -102,7 +102,12 @@ func readLab(c *cobra.Command, name string) (*labfile.Lab, error) {
 
 // loadLab reads a lab file for a command that has flags for some of what it says, and takes so much memory for it.
 func loadLab(c *cobra.Command, name string, memory func(*labfile.Lab) uint64, flags ...string) (*labfile.Lab, error) {
-	for _, flag := range append(flags, impairNames...) {
+	for _, x := range lab.Impairments() {
+		if x.Flag != "" {
+			flags = append(flags, x.Key)
+		}
+	}
+	for _, flag := range flags {
 		if c.Flags().Changed(flag) {
 			return nil, usagef(c, "--lab and --%s: the lab file says that", flag)
 		}
@@ -232,23 +237,10 @@ func labSetCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "set [PID] link|nic|gpu NAME KEY=VALUE...|remove",
 		Short: "Change what links, NICs and GPUs of a running vnic do",
-		Long: `Change what links, NICs and GPUs of a running vnic do, from now on, with all that is under way on them. What a
-link does is done to what its NIC's guest sends:
-  loss=1% gemodel=0.1%/20% drop=100,101 reorder=1% duplicate=1% corrupt=0.1% ecn=on delay=10ms jitter=1ms
-  rate=1Gbit limit=256K, as of lab files (docs/lab.md); 0, or off, ends it
-  state=down or up: of the NIC's link, in both directions
-A NIC has
-  p2p=off: it does not reach GPUs, and payload goes through host memory; p2p=on as it was
-  interrupt=lost: the next one that it would raise for a queue; the one behind comes
-  completions=5ms: it tells its driver so much later that a frame is sent, 1s at most; 0 ends it
-  exhaust=200ms: for that long it takes no receive buffers, 10s at most; 0 ends it
-  reset=ask: a gVNIC asks its driver to reset it, as after an error of hardware; its connections to GPUs end
-  tokens=200ms: receivers at it give devmem tokens back so much later (vnic run), 10s at most; 0 ends it
-  remove: its guest is asked to let go of it, and it is taken out of the machine (virtio; below a switch
-    with hotplug: true in the lab file)
-A GPU has
-  remove: the same, of GPU memory that is a PCI device
-Names are those of lab files (a.nic0), or as vnic stat shows them (port0).`,
+		Long: `Change links, NICs and GPUs of a running vnic from now on, for packets that are under way, too. A fault of a link
+applies to what its NIC's guest sends; 0, or off, ends it. Names are those of lab files (a.nic0), or as vnic stat
+shows them (port0).
+` + faultsHelp(),
 		Example: `  vnic lab set link a.nic0 loss=1% delay=10ms
   vnic lab set 1234 link a.nic0 state=down
   vnic lab set nic a.nic0 p2p=off
@@ -269,4 +261,18 @@ Names are those of lab files (a.nic0), or as vnic stat shows them (port0).`,
 			return stat.Change(c.Context(), snap.PID, what)
 		},
 	}
+}
+
+// faultsHelp lists all faults, with a value that each may have.
+func faultsHelp() string {
+	var b strings.Builder
+	kind := ""
+	for _, f := range lab.Faults() {
+		if f.Kind != kind {
+			kind = f.Kind
+			fmt.Fprintf(&b, "\n%s:\n", kind)
+		}
+		fmt.Fprintf(&b, "  %-16s  %s\n", f.Words(), f.Help)
+	}
+	return b.String()
 }

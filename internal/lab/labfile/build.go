@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"vnic.dev/vnic/internal/lab"
@@ -285,35 +284,24 @@ func (b *builder) nic(at path, f *Guest, n *NIC, guest string) (out lab.NIC, err
 	return out, nil
 }
 
-// links puts what links do into the description.
+// links puts the impairments of links into the description.
 func (b *builder) links() error {
 	seen := make(map[string]bool)
 	for i, l := range b.file.Links {
 		at := path{"links", i}
-		n := b.find(l.Of)
+		n := b.find(l.of)
 		switch {
 		case n == nil:
-			return b.wrong(at.to("of"), "%q is no NIC: guest and NIC, as %s", l.Of, b.out.Guests[0].NICs[0].Name)
-		case seen[l.Of]:
-			return b.wrong(at.to("of"), "the link of %s is there twice", l.Of)
+			return b.wrong(at.to("of"), "%q is no NIC: guest and NIC, as %s", l.of, b.out.Guests[0].NICs[0].Name)
+		case seen[l.of]:
+			return b.wrong(at.to("of"), "the link of %s is there twice", l.of)
 		}
-		seen[l.Of] = true
-		ecn, drop := "", ""
-		if l.ECN {
-			ecn = "on"
-		}
-		if len(l.Drop) > 0 {
-			drop = strings.Trim(fmt.Sprint(l.Drop), "[]")
-		}
-		for _, p := range []struct{ key, text string }{{"loss", string(l.Loss)}, {"gemodel", string(l.Gemodel)},
-			{"drop", drop},
-			{"reorder", string(l.Reorder)}, {"duplicate", string(l.Duplicate)}, {"corrupt", string(l.Corrupt)}, {"ecn", ecn},
-			{"delay", string(l.Delay)}, {"jitter", string(l.Jitter)}, {"rate", string(l.Rate)}, {"limit", string(l.Limit)}} {
-			if p.text == "" {
-				continue
-			}
-			if err := lab.SetLink(&n.Link.Up, p.key, p.text); err != nil {
-				return b.wrong(at.to(p.key), "%v", err)
+		seen[l.of] = true
+		for _, f := range lab.Impairments() {
+			if text := l.text[f.Key]; text != "" {
+				if err := f.Set(&n.Link.Up, text); err != nil {
+					return b.wrong(at.to(f.Key), "%v", err)
+				}
 			}
 		}
 		if err := lab.CheckLink(&n.Link.Up); err != nil {

@@ -105,6 +105,7 @@ func words() []string {
 		}
 	}
 	walk(reflect.TypeFor[File]())
+	walk(linkType)
 	var list []string
 	for w := range seen {
 		list = append(list, w)

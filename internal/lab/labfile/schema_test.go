@@ -13,12 +13,13 @@ import (
 	"github.com/invopop/jsonschema"
 	check "github.com/santhosh-tekuri/jsonschema/v6"
 
+	"vnic.dev/vnic/internal/lab"
 	"vnic.dev/vnic/internal/testkit"
 )
 
 var update = flag.Bool("update", false, "write schema.json anew")
 
-// The schema is that of File, with its comments.
+// The schema is that of File with its comments, and of lab.Impairments with their help.
 //
 //	go test ./internal/lab/labfile -run Schema -update
 func TestSchemaIsThatOfFile(t *testing.T) {
@@ -31,6 +32,16 @@ func TestSchemaIsThatOfFile(t *testing.T) {
 	testkit.OK(t, r.AddGoComments("vnic.dev/vnic/internal/lab/labfile", "./"))
 	s := r.Reflect(&File{})
 	s.ID = ""
+	link := s.Definitions["Link"]
+	r.DoNotReference = true
+	link.Properties = r.ReflectFromType(linkType).Properties
+	link.Required = []string{"of"}
+	of, _ := link.Properties.Get("of")
+	of.Description = "Of is the NIC, as a.nic0."
+	for _, f := range lab.Impairments() {
+		p, _ := link.Properties.Get(f.Key)
+		p.Description = f.Help
+	}
 	b := testkit.Must(json.MarshalIndent(s, "", "  "))(t)
 	b = append(b, '\n')
 	if *update {

@@ -139,7 +139,7 @@ func (o *Options) Check() error {
 	}
 	d := o.describe()
 	_, err := o.gateway()
-	return errors.Join(limit.Check(o.Timeout), d.Check(), o.Impair.Check(), err)
+	return errors.Join(limit.Check(o.Timeout), d.Check(), err)
 }
 
 // models are those of all NICs, each once.

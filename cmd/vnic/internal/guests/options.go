@@ -272,9 +272,6 @@ func (o *Options) Check() error {
 	case o.Fetch.Modules != "" && o.Fetch.Kernel == "":
 		return errors.New("--modules without --kernel: give the kernel that they belong to")
 	}
-	if err := o.Impairment.Check(); err != nil {
-		return err
-	}
 	d, err := o.Describe()
 	if err != nil {
 		return err

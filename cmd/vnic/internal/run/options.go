@@ -212,8 +212,8 @@ func (o *Options) Check() error {
 		return fmt.Errorf("--rsc-usecs %d: microseconds, 0 to %d", o.RSCUsecs, lab.MaxRSCUsecs)
 	case o.MTU < 576 || o.MTU > 65535-14 || o.Family == 6 && o.MTU < 1280:
 		return fmt.Errorf("--mtu %d: 576 (IPv6: 1280) to %d", o.MTU, 65535-14)
-	case o.Impairment.Check() != nil:
-		return o.Impairment.Check()
+	case lab.CheckLink(&o.Impairment) != nil:
+		return lab.CheckLink(&o.Impairment)
 	case o.GPUMemory&(o.GPUMemory-1) != 0:
 		return fmt.Errorf("--gpu-memory %s: not a power of two, as a PCI BAR must be", lab.FormatBytes(o.GPUMemory))
 	case o.Memory < lab.MinRAM || o.Memory%(2<<20) != 0:
