@@ -31,7 +31,7 @@ func (b *bytesFlag) Set(s string) error {
 func impairFlags(f *pflag.FlagSet, im *lab.Impairment) {
 	for _, x := range lab.Impairments() {
 		if x.Flag != "" {
-			f.Var(impairFlag{x.Value(im), x.Flag}, x.Key, x.Help)
+			f.Var(impairFlag{x.Value(im), x.Flag}, x.Key, x.Help+"; as "+x.Example)
 		}
 	}
 }

@@ -40,7 +40,9 @@ func TestSchemaIsThatOfFile(t *testing.T) {
 	of.Description = "Of is the NIC, as a.nic0."
 	for _, f := range lab.Impairments() {
 		p, _ := link.Properties.Get(f.Key)
-		p.Description = f.Help
+		if p.Description = f.Help; p.Type == "" { // a Quantity
+			p.Description += "; as " + f.Example
+		}
 	}
 	b := testkit.Must(json.MarshalIndent(s, "", "  "))(t)
 	b = append(b, '\n')
