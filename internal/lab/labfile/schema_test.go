@@ -27,11 +27,13 @@ func TestSchemaIsThatOfFile(t *testing.T) {
 		if t != reflect.TypeFor[Quantity]() {
 			return nil
 		}
-		return &jsonschema.Schema{AnyOf: []*jsonschema.Schema{{Type: "string"}, {Type: "number"}}}
+		return &jsonschema.Schema{Ref: "#/$defs/Quantity"}
 	}}
 	testkit.OK(t, r.AddGoComments("vnic.dev/vnic/internal/lab/labfile", "./"))
 	s := r.Reflect(&File{})
 	s.ID = ""
+	s.Definitions["Quantity"] = &jsonschema.Schema{Description: "Quantity is a number, with or without a unit.",
+		AnyOf: []*jsonschema.Schema{{Type: "string"}, {Type: "number"}}}
 	link := s.Definitions["Link"]
 	r.DoNotReference = true
 	link.Properties = r.ReflectFromType(linkType).Properties
