@@ -183,10 +183,7 @@ Memory TCP.`,
 	f.StringVar(&o.Scale, "scale", "",
 		"how many times slower than the lab file says its links are, or auto: so that they are what limits the transfer")
 	f.BoolVar(&o.MustShare, "check", false, "with --scale: fail where something else than links was the limit")
-	f.IntVar(&o.MTU, "mtu", o.MTU, mtuHelp)
-	maxMTUFlag(f, &o.MaxMTU)
-	xdpFlag(f, &o.XDP)
-	rscFlag(f, &o.RSCUsecs)
+	nicFlags(f, &o.MTU, &o.MaxMTU, &o.XDP, &o.RSCUsecs)
 	impairFlags(f, &o.Impairment)
 	f.IntVar(&o.Family, "family", o.Family, "IP version, 4 or 6")
 	f.IntVar(&o.BindQueues, "bind-queues", o.BindQueues, "receive queues that are bound to GPU memory")
@@ -245,7 +242,7 @@ func setGuests(o *run.Options, words []string) error {
 
 // takeLab has the guests be those of a lab file, or of one of them that is named.
 func takeLab(c *cobra.Command, o *run.Options, name string) error {
-	said := []string{"memory", "gpu-memory", "mtu", "max-mtu", "xdp", "rsc-usecs", "p2p"}
+	said := []string{"p2p"}
 	if o.Half == "" {
 		said = append(said, "uplink")
 	} else {

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// YAML is the lab as a file in which everything is said.
+// YAML is the lab as a file without any key left out.
 func (l *Lab) YAML() ([]byte, error) {
 	on := "on"
 	if l.NoP2P {
@@ -86,7 +86,7 @@ func (l *Lab) guest(i int, g *lab.Guest) Guest {
 	return f
 }
 
-// raised is the MTU to which a guest may raise its own; 0: that one.
+// raised is the key max-mtu of a NIC; 0: left out, as it is the MTU.
 func raised(n *lab.NIC) int {
 	if n.MaxMTU == n.MTU {
 		return 0

@@ -149,7 +149,7 @@ func (o *Options) note(format string, args ...any) {
 
 // loss says where segments are lost.
 func (o *Options) loss() transfer.Loss {
-	if o.Lossy() || o.Lab != nil && (o.Lab.Lossy() || len(o.Lab.Script) > 0) {
+	if o.Lossy() || o.Lab.MayLose() {
 		return transfer.LinkLoss
 	}
 	return transfer.NoLoss

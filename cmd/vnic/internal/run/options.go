@@ -263,7 +263,7 @@ func (o *Options) checkIOMMU() error {
 // loss says where segments are lost. What is between hosts may do so.
 func (o *Options) loss() transfer.Loss {
 	switch {
-	case o.Half != "", o.Lossy(), o.Lab != nil && (o.Lab.Lossy() || len(o.Lab.Script) > 0):
+	case o.Half != "", o.Lossy(), o.Lab.MayLose():
 		return transfer.LinkLoss
 	case o.HoldTokens > 0:
 		return transfer.PoolLoss
