@@ -1,8 +1,8 @@
 package labfile
 
 import (
+	"fmt"
 	"reflect"
-	"strings"
 
 	"github.com/goccy/go-yaml"
 
@@ -19,9 +19,9 @@ type Link struct {
 // linkType is a struct with the keys of a link: of, and those of lab.Impairments.
 var linkType = func() reflect.Type {
 	fields := []reflect.StructField{{Name: "OF", Type: reflect.TypeFor[string](), Tag: `yaml:"of"`}}
-	for _, f := range lab.Impairments() {
-		fields = append(fields, reflect.StructField{Name: strings.ToUpper(f.Key),
-			Type: typed(&f, new(wire.Impairment)).Type(), Tag: reflect.StructTag(`yaml:"` + f.Key + `,omitempty"`)})
+	for i, f := range lab.Impairments() {
+		fields = append(fields, reflect.StructField{Name: fmt.Sprint("F", i), Type: typed(&f, new(wire.Impairment)).Type(),
+			Tag: reflect.StructTag(`yaml:"` + f.Key + `,omitempty"`)})
 	}
 	return reflect.StructOf(fields)
 }()
