@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -269,13 +270,15 @@ shows them (port0).
 // faultsHelp lists all faults, with a value that each may have.
 func faultsHelp() string {
 	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	kind := ""
 	for _, f := range lab.Faults() {
 		if f.Kind != kind {
 			kind = f.Kind
-			fmt.Fprintf(&b, "\n%s:\n", kind)
+			fmt.Fprintf(w, "\n%s:\n", kind)
 		}
-		fmt.Fprintf(&b, "  %-16s  %s\n", f.Words(), f.Help)
+		fmt.Fprintf(w, "  %s\t%s\n", f.Words(), f.Help)
 	}
+	_ = w.Flush() // to a strings.Builder
 	return b.String()
 }
