@@ -14,17 +14,17 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Fault is one setting that changes in a lab that runs: `vnic lab set KIND NAME KEY=VALUE`, or the script of a lab file.
-// An impairment is also a key of `links` in a lab file, and may be a flag.
+// Fault is one setting that changes in a lab that runs: `vnic lab set KIND NAME KEY=VALUE`, or the
+// script of a lab file. An impairment is also a key of `links` in a lab file, and may be a flag.
 type Fault struct {
 	Kind, Key string
 	Example   string // of a value
 	Help      string // what it does, without a full stop
 	Flag      string // the unit that help shows for the flag of this name, which is for all links; "": no flag
-	// Value gives the field of an impairment. nil: the fault is no impairment, and parse reads its value.
+	// Value gives the field of an impairment. nil: it is no impairment, and parse reads its value.
 	Value func(im *wire.Impairment) Value
 	parse func(value string) (change, error)
-	// unable is the reason why a port cannot do it, found before anything is changed. nil: all ports can.
+	// unable is the reason why a port cannot do it, before anything is changed. nil: all can.
 	unable func(p *Port) error
 }
 
@@ -253,8 +253,8 @@ func (c Change) String() string {
 	return s
 }
 
-// OnApply makes Apply call f with each change that it has made; nil: it calls nothing. f returns at once, and changes
-// nothing.
+// OnApply makes Apply call f with each change that it has made; nil: it calls nothing. f returns at
+// once, and changes nothing.
 func (l *Lab) OnApply(f func(Change)) {
 	if f == nil {
 		l.applied.Store(nil)
@@ -356,7 +356,8 @@ func (l *Lab) impair(p *Port, im wire.Impairment) error {
 	return nil
 }
 
-// scaled is the impairment of a link that is so many times slower than it says; 0: without its rate and its delay.
+// scaled is the impairment of a link that is so many times slower than it says; 0: without its rate
+// and its delay.
 func scaled(im wire.Impairment, scale float64) wire.Impairment {
 	if scale == 0 {
 		im.Rate, im.Limit, im.Delay, im.Jitter = 0, 0, 0, 0
@@ -372,8 +373,8 @@ func longer(d time.Duration, scale float64) time.Duration {
 	return time.Duration(min(float64(d)*scale, float64(wire.MaxDelay)))
 }
 
-// SetScale makes all links so many times slower than they say, and all delays so many times longer, those of
-// completions too; 0: there are neither rates nor delays.
+// SetScale makes all links so many times slower than they say, and all delays so many times longer,
+// those of completions too; 0: there are neither rates nor delays.
 func (l *Lab) SetScale(scale float64) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -406,8 +407,9 @@ func (e Event) Told(err error) string {
 // MaxEvents is how many events a lab file has at most.
 const MaxEvents = 1000
 
-// Play applies events at their times, which are as many times longer as links are slower, until all are applied or ctx
-// ends. It calls tell after each, with the error of an event that could not be applied.
+// Play applies events at their times, which are as many times longer as links are slower, until all
+// are applied or ctx ends. It calls tell after each, with the error of an event that could not be
+// applied.
 func (l *Lab) Play(ctx context.Context, events []Event, tell func(Event, error)) {
 	start, scale := time.Now(), max(l.clock.Scale(), 1)
 	timer := time.NewTimer(0)

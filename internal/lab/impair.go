@@ -129,7 +129,7 @@ func (l *segments) Set(s string) error {
 	return nil
 }
 
-// DefaultLimit is how many bytes the queue of a link with a rate holds, unless something else is said.
+// DefaultLimit is how many bytes the queue of a link with a rate holds, unless limit is set.
 const DefaultLimit = 1 << 20
 
 // queueRate is the rate of a link's queue.

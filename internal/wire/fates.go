@@ -26,8 +26,8 @@ type Impairment struct {
 	Drop      []uint32
 	Reorder   float64 // probability that a segment that is not lost is held back
 	Duplicate float64 // probability that one that is neither lost nor held back comes twice
-	// Corrupt is the probability that one bit is flipped, in the TCP or UDP header or in the payload.
-	// The checksum is complete before, so that the receiver detects it.
+	// Corrupt is the probability that one bit is flipped, in the TCP or UDP header or in the
+	// payload. The checksum is complete before, so that the receiver detects it.
 	Corrupt float64
 	// ReorderDepth is the largest number of later segments that overtake one that is held back; the
 	// number is random, from 1. 0 means 3.
@@ -39,17 +39,18 @@ type Impairment struct {
 	MaxPackets int
 	MaxBytes   int
 
-	// Delay is the time that each packet is under way, give or take a random time of at most Jitter. None
-	// overtakes another.
+	// Delay is the time that each packet is under way, give or take a random time of at most
+	// Jitter. None overtakes another.
 	Delay, Jitter time.Duration
-	// Rate, in bytes a second on the wire, is the rate of a queue that holds Limit bytes and drops what
-	// does not fit. With ECN, segments are marked when it is half full. 0: no queue, and no Limit.
+	// Rate, in bytes a second on the wire, is the rate of a queue that holds Limit bytes and drops
+	// what does not fit. With ECN, segments are marked when it is half full. 0: no queue, and no
+	// Limit.
 	Rate  float64
 	Limit int
 }
 
-// Burst is the model of Gilbert and Elliott, gemodel p r 1-h 1-k of tc-netem: a link is good or bad,
-// and its state may change at each segment.
+// Burst is the model of Gilbert and Elliott, gemodel p r 1-h 1-k of tc-netem: a link is good or
+// bad, and its state may change at each segment.
 type Burst struct {
 	P, R      float64 // probability that a good link turns bad, and a bad one good, at each segment
 	Bad, Good float64 // probability that a bad link, and a good one, loses a segment; Bad: 0 means 1
@@ -123,8 +124,8 @@ type chances struct {
 	onlyLoses bool // by Loss; Drop, which depends on the segment, comes on top
 }
 
-// newChances compiles an impairment that begins at segment from. old is the link's impairment before,
-// or nil: where Burst and Drop are the same, their state is kept.
+// newChances compiles an impairment that begins at segment from. old is the link's impairment
+// before, or nil: where Burst and Drop are the same, their state is kept.
 func newChances(im Impairment, lv int, from uint64, old *chances) *chances {
 	c := &chances{Impairment: im, lv: lv, seed: mix64(im.Seed + uint64(lv)), depth: uint64(im.ReorderDepth)}
 	if c.depth == 0 {
@@ -194,8 +195,8 @@ func (c *chances) fateOf(p *Packet, seq uint64) (f fate, due uint64) {
 	return f, due
 }
 
-// burst is the state of a link in the model of Gilbert and Elliott. The seed alone decides how long each
-// state lasts. Of the latest changes of state it keeps at which segments they were.
+// burst is the state of a link in the model of Gilbert and Elliott. The seed alone decides how long
+// each state lasts. Of the latest changes of state it keeps at which segments they were.
 type burst struct {
 	Burst
 	seed uint64
@@ -226,7 +227,8 @@ func (b *burst) stay(n uint64) uint64 {
 	return 1 + uint64(min(math.Log(u)/l, 1e18))
 }
 
-// bad reports whether the link is bad at a segment. At one before the changes that are kept it is good.
+// bad reports whether the link is bad at a segment. At one before the changes that are kept it is
+// good.
 func (b *burst) bad(seq uint64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -278,8 +280,8 @@ type dropFlow struct {
 	next  int    // of list
 }
 
-// hits reports whether a segment of n bytes at seq has the first byte of the next segment of the list.
-// mss is the length of a full segment, as far as it is known.
+// hits reports whether a segment of n bytes at seq has the first byte of the next segment of the
+// list. mss is the length of a full segment, as far as it is known.
 func (d *drops) hits(h *splitter.Headers, seq, n, mss uint32) bool {
 	if h.Class != splitter.TCP {
 		return false

@@ -16,8 +16,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// faultRow is a fault of the links of both guests, or one that a script sets. The stream is right, or ends in the error
-// of ends; a device model that cannot do it refuses in the words of refused.
+// faultRow is a fault of the links of both guests, or one that a script sets. The stream is right,
+// or ends in the error of ends; a device model that cannot do it refuses in the words of refused.
 type faultRow struct {
 	fault   string
 	link    string              // as a lab file has it
@@ -27,8 +27,8 @@ type faultRow struct {
 	seen    func(a, b *nic.Port) bool // its counters; nil: there are none that are sure
 }
 
-// everyFault has a row for each of lab.Faults; TestEveryFaultHasARow fails for a fault without one. exampleRows adds one
-// for an impairment that has none, with its example.
+// everyFault has a row for each of lab.Faults; TestEveryFaultHasARow fails for a fault without one.
+// exampleRows adds one for an impairment that has none, with its example.
 var everyFault = exampleRows([]faultRow{
 	{fault: "link loss", link: "loss: 0.3%", set: []string{"600ms link b.nic0 loss=1%"},
 		seen: func(a, _ *nic.Port) bool { return a.Link().Counters().Drops[wire.DropLinkLoss] > 0 }},
