@@ -252,7 +252,7 @@ func (n *NIC) check(gpus int) error {
 			control.MaxGPUs)
 	}
 	if err := CheckLink(&n.Link.Up); err != nil {
-		return err
+		return fmt.Errorf("--%w", err)
 	}
 	for i, g := range n.GPUs {
 		if g < 0 || g >= gpus || slices.Contains(n.GPUs[:i], g) {

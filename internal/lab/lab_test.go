@@ -147,7 +147,7 @@ func TestBadOptionsAreRefused(t *testing.T) {
 		"GPU 0 of guest : no NIC":          {Guests: []lab.Guest{none}},
 		"NIC : GPU 1: not one of the gues": {Guests: []lab.Guest{far}},
 		"--rsc-usecs 1000001: ":            lab.Uniform(1, lab.NIC{Model: lab.GVE, RSCUsecs: 1e6 + 1}, 0),
-		"loss is 100%: not a part": lab.Uniform(1, lab.NIC{Model: lab.Virtio,
+		"--loss is 100%: not a part": lab.Uniform(1, lab.NIC{Model: lab.Virtio,
 			Link: wire.LinkOptions{Up: lab.Impairment{Loss: 1}}}, 0),
 	} {
 		if w, err := lab.Open(d, lab.Options{}); w != nil || err == nil || !strings.HasPrefix(err.Error(), want) {

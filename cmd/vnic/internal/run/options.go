@@ -213,7 +213,7 @@ func (o *Options) Check() error {
 	case o.MTU < 576 || o.MTU > 65535-14 || o.Family == 6 && o.MTU < 1280:
 		return fmt.Errorf("--mtu %d: 576 (IPv6: 1280) to %d", o.MTU, 65535-14)
 	case lab.CheckLink(&o.Impairment) != nil:
-		return lab.CheckLink(&o.Impairment)
+		return fmt.Errorf("--%w", lab.CheckLink(&o.Impairment))
 	case o.GPUMemory&(o.GPUMemory-1) != 0:
 		return fmt.Errorf("--gpu-memory %s: not a power of two, as a PCI BAR must be", lab.FormatBytes(o.GPUMemory))
 	case o.Memory < lab.MinRAM || o.Memory%(2<<20) != 0:
