@@ -98,19 +98,10 @@ type Faults struct {
 	Refused         uint64 `json:"refused"` // frames, as often as they came while it took no receive buffers
 }
 
-// LinkCounters are the wire's, of one port: wire.Counters.
+// LinkCounters are the wire's, of one port.
 type LinkCounters struct {
-	Sent             uint64            `json:"sent"`
-	SentBytes        uint64            `json:"sent_bytes"`
-	SentSegments     uint64            `json:"sent_segments"`
-	Received         uint64            `json:"received"`
-	ReceivedBytes    uint64            `json:"received_bytes"`
-	ReceivedSegments uint64            `json:"received_segments"`
-	Busy             uint64            `json:"busy"`
-	Held             uint64            `json:"held"`
-	DelayFull        uint64            `json:"delay_full"`
-	NotLearned       uint64            `json:"not_learned"`
-	Drops            map[string]uint64 `json:"drops"` // by wire.DropReason; what is 0 is left out
+	wire.Counters
+	Drops map[string]uint64 `json:"drops"` // by wire.DropReason; what is 0 is left out
 }
 
 // Gateway counts what a gateway refused to its guests, ended or lost.
@@ -222,11 +213,8 @@ func (c *PortCounters) readNIC(p *nic.Port) {
 }
 
 func (l *LinkCounters) read(link *wire.Link) {
-	n := link.Counters()
-	*l = LinkCounters{Sent: n.Sent, SentBytes: n.SentBytes, SentSegments: n.SentSegments, Received: n.Received,
-		ReceivedBytes: n.ReceivedBytes, ReceivedSegments: n.ReceivedSegments, Busy: n.Busy, Held: n.Held,
-		DelayFull: n.DelayFull, NotLearned: n.NotLearned, Drops: map[string]uint64{}}
-	for r, count := range n.Drops {
+	*l = LinkCounters{Counters: link.Counters(), Drops: map[string]uint64{}}
+	for r, count := range l.Counters.Drops {
 		if count > 0 {
 			l.Drops[wire.DropReason(r).String()] = count
 		}
