@@ -68,20 +68,20 @@ type Sandbox struct {
 
 // PortCounters are those of one port.
 type PortCounters struct {
-	Name        string          `json:"name"`
-	Kind        string          `json:"kind"`
-	MAC         string          `json:"mac,omitempty"`
-	Link        LinkCounters    `json:"link"`
-	Unsplit     uint64          `json:"unsplit"`      // frames that a split queue was to split, and that could not be
-	LostReplies uint64          `json:"lost_replies"` // of the control channel
-	Coalesced   Coalesced       `json:"coalesced"`    // of receive queues
-	Faults      *Faults         `json:"faults,omitempty"`
-	Rules       int             `json:"rules"` // flow rules that are set
-	Engine      *EngineCounters `json:"engine,omitempty"`
-	Gateway     *Gateway        `json:"gateway,omitempty"`
-	Memory      *uint64         `json:"frontend_memory_bytes,omitempty"` // that it occupies; nil: nobody counts it
-	GPUs        []GPU           `json:"gpus,omitempty"`
-	Queues      []Queue         `json:"queues"`
+	Name        string             `json:"name"`
+	Kind        string             `json:"kind"`
+	MAC         string             `json:"mac,omitempty"`
+	Link        LinkCounters       `json:"link"`
+	Unsplit     uint64             `json:"unsplit"`          // frames that a split queue was to split, and that could not be
+	LostReplies uint64             `json:"lost_replies"`     // of the control channel
+	Coalesced   Coalesced          `json:"coalesced"`        // of receive queues
+	Faults      *nic.FaultCounters `json:"faults,omitempty"` // nil: it had none (vnic lab set)
+	Rules       int                `json:"rules"`            // flow rules that are set
+	Engine      *EngineCounters    `json:"engine,omitempty"`
+	Gateway     *Gateway           `json:"gateway,omitempty"`
+	Memory      *uint64            `json:"frontend_memory_bytes,omitempty"` // that it occupies; nil: nobody counts it
+	GPUs        []GPU              `json:"gpus,omitempty"`
+	Queues      []Queue            `json:"queues"`
 }
 
 // Coalesced counts frames that came to a guest as part of a GSO packet that was made of several, and
@@ -89,13 +89,6 @@ type PortCounters struct {
 type Coalesced struct {
 	Frames  uint64 `json:"frames"`
 	Packets uint64 `json:"packets"`
-}
-
-// Faults count what a NIC did wrong as it was told to (vnic lab set); left out where it did nothing of the kind.
-type Faults struct {
-	LostInterrupts  uint64 `json:"lost_interrupts"`
-	LateCompletions uint64 `json:"late_completions"`
-	Refused         uint64 `json:"refused"` // frames, as often as they came while it took no receive buffers
 }
 
 // LinkCounters are the wire's, of one port.
@@ -188,7 +181,7 @@ func (c *PortCounters) readNIC(p *nic.Port) {
 	}
 	c.Unsplit, c.LostReplies = p.Unsplit(), p.LostReplies()
 	c.Coalesced.Frames, c.Coalesced.Packets = p.Coalesced()
-	if f := Faults(p.Faults()); f != (Faults{}) {
+	if f := p.Faults(); f != (nic.FaultCounters{}) {
 		c.Faults = &f
 	}
 	all, _ := p.PortCounters()
