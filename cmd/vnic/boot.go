@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -79,8 +78,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 				o.End = "''" // no value either
 			}
 			if labName != "" {
-				file, err := loadLab(c, labName, withRAM, slices.Concat(ofNICs, []string{"nic", "guests", "cpus", "memory",
-					"gpu-memory", "seed", "uplink"})...)
+				file, err := loadLab(c, labName, withRAM, "nic", "guests", "cpus", "seed", "uplink")
 				if err != nil {
 					return err
 				}

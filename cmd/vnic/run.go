@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime/pprof"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -205,7 +204,7 @@ func setGuests(o *run.Options, words []string) error {
 
 // takeLab has the guests be those of a lab file, or of one of them that is named.
 func takeLab(c *cobra.Command, o *run.Options, name string) error {
-	said := slices.Concat(ofNICs, []string{"memory", "gpu-memory", "p2p"})
+	said := []string{"p2p"}
 	if o.Half == "" {
 		said = append(said, "uplink")
 	} else {

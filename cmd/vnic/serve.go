@@ -79,8 +79,7 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 				return serve.PrintCapabilities(c.OutOrStdout())
 			}
 			if labName != "" {
-				l, err := loadLab(c, labName, withoutRAM, slices.Concat(ofNICs, []string{"ports", "nic", "gpu-memory", "queues",
-					"seed", "p2p", "uplink"})...)
+				l, err := loadLab(c, labName, withoutRAM, "ports", "nic", "queues", "seed", "p2p", "uplink")
 				if err == nil {
 					err = gatewayOnce(c, l)
 				}

@@ -95,8 +95,7 @@ func (u *use) complete(c *cobra.Command) error {
 	if u.lab == "" {
 		return nil
 	}
-	l, err := loadLab(c, u.lab, func(l *labfile.Lab) uint64 { return l.Memory(!u.opt.InProc) }, "memory", "gpu-memory",
-		"mtu", "nic")
+	l, err := loadLab(c, u.lab, func(l *labfile.Lab) uint64 { return l.Memory(!u.opt.InProc) }, "nic")
 	if err != nil {
 		return err
 	}

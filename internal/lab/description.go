@@ -256,6 +256,9 @@ func (n *NIC) check(gpus int) error {
 		return fmt.Errorf("NIC %s may address %d GPUs: %d at most, so name those that it may", n.Name, reached,
 			control.MaxGPUs)
 	}
+	if err := CheckLink(&n.Link.Up); err != nil {
+		return fmt.Errorf("--%w", err)
+	}
 	for i, g := range n.GPUs {
 		if g < 0 || g >= gpus || slices.Contains(n.GPUs[:i], g) {
 			return fmt.Errorf("NIC %s: GPU %d: not one of the guest's %d, or twice", n.Name, g, gpus)

@@ -149,12 +149,14 @@ func TestBadOptionsAreRefused(t *testing.T) {
 		"NIC : GPU 1: not one of the gues": {Guests: []lab.Guest{far}},
 		"--rsc-usecs 1000001: ": lab.Uniform(1, lab.NIC{Model: lab.GVE,
 			NICOptions: lab.NICOptions{RSCUsecs: 1e6 + 1}}, 0),
+		"--loss is 100%: not a part": lab.Uniform(1, lab.NIC{Model: lab.Virtio,
+			Link: wire.LinkOptions{Up: lab.Impairment{Loss: 1}}}, 0),
 	} {
 		if w, err := lab.Open(d, lab.Options{}); w != nil || err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: %v, %v", want, w, err)
 		}
 	}
-	if (lab.Impairment{Loss: 1}).Check() == nil || (lab.Impairment{Loss: 0.99}).Check() != nil {
+	if lab.CheckLink(&lab.Impairment{Loss: 1}) == nil || lab.CheckLink(&lab.Impairment{Loss: 0.99}) != nil {
 		t.Error("all segments may be lost, or not nearly all")
 	}
 	var missing *lab.MemoryError

@@ -37,11 +37,11 @@ type faults struct {
 	closed  bool         // under mu
 }
 
-// FaultCounters count what a port did wrong, as it was told to.
+// FaultCounters count what a port did wrong on demand, with their keys in the JSON of vnic stat.
 type FaultCounters struct {
-	LostInterrupts  uint64
-	LateCompletions uint64 // frames
-	Refused         uint64 // frames that found no buffer as none was taken, as often as they came
+	LostInterrupts  uint64 `json:"lost_interrupts"`
+	LateCompletions uint64 `json:"late_completions"` // frames
+	Refused         uint64 `json:"refused"`          // frames without a buffer during Exhaust, as often as they came
 }
 
 // Faults reads the counters.

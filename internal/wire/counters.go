@@ -45,17 +45,24 @@ func (r DropReason) String() string {
 	return "unknown"
 }
 
-// Counters are a link's. A packet counts once it is disposed of, not when it meets a busy port. What is dropped before
-// its receiver is known counts at the sender's link, the rest at the receiver's.
+// Counters are a link's, with their keys in the JSON of vnic stat. A packet counts once it is
+// disposed of, not when it meets a busy port. What is dropped before its receiver is known counts at
+// the sender's link, the rest at the receiver's.
 type Counters struct {
-	Sent, SentBytes, SentSegments             uint64 // by the port, whatever became of them; segments lost by Up too
-	Received, ReceivedBytes, ReceivedSegments uint64 // taken by the port; a packet that was cut is several
-	Busy                                      uint64 // times that the port had no buffers
-	Drops                                     [NumDropReasons]uint64
-	Held                                      uint64 // segments held back in a delay line
-	DelayFull                                 uint64 // segments that were to be, and there was no room
-	Duplicated, Corrupted, Marked             uint64 // segments that an Impairment sent twice, changed, and marked (ECN)
-	NotLearned                                uint64 // source addresses for which the table had no room
+	Sent             uint64                 `json:"sent"` // by the port, whatever became of them
+	SentBytes        uint64                 `json:"sent_bytes"`
+	SentSegments     uint64                 `json:"sent_segments"` // segments lost by Up too
+	Received         uint64                 `json:"received"`      // taken by the port; a packet that was cut is several
+	ReceivedBytes    uint64                 `json:"received_bytes"`
+	ReceivedSegments uint64                 `json:"received_segments"`
+	Busy             uint64                 `json:"busy"` // times that the port had no buffers
+	Drops            [NumDropReasons]uint64 `json:"-"`
+	Held             uint64                 `json:"held"`                 // segments held back in a delay line
+	DelayFull        uint64                 `json:"delay_full"`           // segments that a full delay line did not hold back
+	Duplicated       uint64                 `json:"duplicated,omitempty"` // segments that an Impairment sent twice
+	Corrupted        uint64                 `json:"corrupted,omitempty"`  // segments that an Impairment changed
+	Marked           uint64                 `json:"marked,omitempty"`     // segments that an Impairment marked (ECN)
+	NotLearned       uint64                 `json:"not_learned"`          // source addresses that did not fit the table
 }
 
 // counters are the live ones, written by many workers, a few times a batch.

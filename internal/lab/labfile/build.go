@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"vnic.dev/vnic/internal/lab"
@@ -25,13 +24,13 @@ type Lab struct {
 	Accel    string // auto, kvm or tcg; "" likewise
 }
 
-// Machine is what a guest has besides NICs and GPUs.
+// Machine is the hardware of a guest besides NICs and GPUs.
 type Machine struct {
 	RAM  uint64 // bytes
 	CPUs int
 }
 
-// Memory is how much all GPUs take and, with ram, the guests' RAM.
+// Memory is the size of all GPUs and, with ram, of the guests' RAM.
 func (l *Lab) Memory(ram bool) (sum uint64) {
 	add := func(n uint64) { sum += min(n, math.MaxUint64-sum) }
 	for i, g := range l.Guests {
@@ -45,7 +44,7 @@ func (l *Lab) Memory(ram bool) (sum uint64) {
 	return sum
 }
 
-// gpus is how many GPUs all guests have.
+// gpus is the number of GPUs of all guests.
 func (l *Lab) gpus() (n int) {
 	for _, g := range l.Guests {
 		n += len(g.GPUs)
@@ -53,19 +52,20 @@ func (l *Lab) gpus() (n int) {
 	return n
 }
 
-// Lossy says whether any link loses or holds back segments.
+// Lossy reports whether any link loses or holds back segments.
 func (l *Lab) Lossy() bool {
 	for _, g := range l.Guests {
-		for _, n := range g.NICs {
-			if n.Link.Up.Lossy() {
-				return true
-			}
+		if slices.ContainsFunc(g.NICs, func(n lab.NIC) bool { return n.Link.Up.Lossy() }) {
+			return true
 		}
 	}
 	return false
 }
 
-// Defaults of what a file does not say.
+// MayLose reports whether any link is lossy, or may become so by the script. Without a lab none is.
+func (l *Lab) MayLose() bool { return l != nil && (l.Lossy() || len(l.Script) > 0) }
+
+// Defaults of keys that a file leaves out, and bounds.
 const (
 	defaultRAM = 512 << 20
 	maxMemory  = 1 << 42 // of RAM, or of a GPU
@@ -74,7 +74,7 @@ const (
 	maxBare    = 24 // NICs and GPUs of a guest without sockets: the root complex has so many slots for them
 )
 
-// builder makes a description of a file.
+// builder makes a Lab of a file.
 type builder struct {
 	*document
 	file  *File
@@ -134,7 +134,7 @@ func (b *builder) build() error {
 	if gpus := b.out.gpus(); gpus > lab.MaxGPUs {
 		return b.wrong([]any{"guests"}, "%d GPUs: a lab has %d at most", gpus, lab.MaxGPUs)
 	}
-	if err := b.out.Check(); err != nil { // what is above the whole of it
+	if err := b.out.Check(); err != nil { // of the whole lab
 		return b.wrong([]any{"guests"}, "%v", err)
 	}
 	return nil
@@ -286,35 +286,24 @@ func (b *builder) nic(at path, f *Guest, n *NIC, guest string) (out lab.NIC, err
 	return out, nil
 }
 
-// links puts what links do into the description.
+// links puts the impairments of links into the description.
 func (b *builder) links() error {
 	seen := make(map[string]bool)
 	for i, l := range b.file.Links {
 		at := path{"links", i}
-		n := b.find(l.Of)
+		n := b.find(l.of)
 		switch {
 		case n == nil:
-			return b.wrong(at.to("of"), "%q is no NIC: guest and NIC, as %s", l.Of, b.out.Guests[0].NICs[0].Name)
-		case seen[l.Of]:
-			return b.wrong(at.to("of"), "the link of %s is there twice", l.Of)
+			return b.wrong(at.to("of"), "%q is no NIC: guest and NIC, as %s", l.of, b.out.Guests[0].NICs[0].Name)
+		case seen[l.of]:
+			return b.wrong(at.to("of"), "the link of %s is there twice", l.of)
 		}
-		seen[l.Of] = true
-		ecn, drop := "", ""
-		if l.ECN {
-			ecn = "on"
-		}
-		if len(l.Drop) > 0 {
-			drop = strings.Trim(fmt.Sprint(l.Drop), "[]")
-		}
-		for _, p := range []struct{ key, text string }{{"loss", string(l.Loss)}, {"gemodel", string(l.Gemodel)},
-			{"drop", drop},
-			{"reorder", string(l.Reorder)}, {"duplicate", string(l.Duplicate)}, {"corrupt", string(l.Corrupt)}, {"ecn", ecn},
-			{"delay", string(l.Delay)}, {"jitter", string(l.Jitter)}, {"rate", string(l.Rate)}, {"limit", string(l.Limit)}} {
-			if p.text == "" {
-				continue
-			}
-			if err := lab.SetLink(&n.Link.Up, p.key, p.text); err != nil {
-				return b.wrong(at.to(p.key), "%v", err)
+		seen[l.of] = true
+		for _, f := range lab.Impairments() {
+			if text := l.text[f.Key]; text != "" {
+				if err := f.Set(&n.Link.Up, text); err != nil {
+					return b.wrong(at.to(f.Key), "%v", err)
+				}
 			}
 		}
 		if err := lab.CheckLink(&n.Link.Up); err != nil {
@@ -324,7 +313,7 @@ func (b *builder) links() error {
 	return nil
 }
 
-// script puts what changes into the description.
+// script puts the events of the script into the description.
 func (b *builder) script() error {
 	if n := len(b.file.Script); n > lab.MaxEvents {
 		return b.wrong([]any{"script"}, "%d changes: a lab has %d at most", n, lab.MaxEvents)
@@ -347,7 +336,7 @@ func (b *builder) script() error {
 	return nil
 }
 
-// names says what is wrong with the name of what is changed.
+// names checks that a change names a NIC or a GPU of the lab.
 func (b *builder) names(c *lab.Change) error {
 	if c.Kind != lab.KindGPU {
 		if b.find(c.Of) == nil {
@@ -405,7 +394,7 @@ func (b *builder) bytes(at path, text Quantity, to *uint64) error {
 	return nil
 }
 
-// path is where in a file something is: keys, and numbers of elements.
+// path is a place in a file: keys, and indexes of elements.
 type path []any
 
 func (p path) to(steps ...any) path { return append(slices.Clip(p), steps...) }

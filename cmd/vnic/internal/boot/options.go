@@ -117,7 +117,7 @@ func (o *Options) Check() error {
 	}
 	d := o.describe()
 	_, err := o.gateway()
-	return errors.Join(guests.CheckRAM(o.Memory), o.Common.Check(), d.Check(), o.Impair.Check(), err)
+	return errors.Join(guests.CheckRAM(o.Memory), o.Common.Check(), d.Check(), err)
 }
 
 // models are those of all NICs, each once.

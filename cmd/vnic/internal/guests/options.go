@@ -113,7 +113,7 @@ func (o *Options) gateways() []netip.Addr {
 
 // loss says where segments are lost.
 func (o *Options) loss() transfer.Loss {
-	if o.Lossy() || o.Lab != nil && (o.Lab.Lossy() || len(o.Lab.Script) > 0) {
+	if o.Lossy() || o.Lab.MayLose() {
 		return transfer.LinkLoss
 	}
 	return transfer.NoLoss
@@ -232,7 +232,7 @@ func (o *Options) Check() error {
 	case o.GPUMemory&(o.GPUMemory-1) != 0:
 		return fmt.Errorf("--gpu-memory %s: not a power of two, as a PCI BAR must be", lab.FormatBytes(o.GPUMemory))
 	}
-	if err := cmp.Or(CheckRAM(o.Memory), o.Common.Check(), o.Impairment.Check()); err != nil {
+	if err := cmp.Or(CheckRAM(o.Memory), o.Common.Check()); err != nil {
 		return err
 	}
 	d, err := o.Describe()

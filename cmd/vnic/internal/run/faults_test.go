@@ -16,17 +16,20 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// everyFault has a row for each word of lab.Faults, in which a fault is the link's of both guests, or is set in a
-// script; what is in no row fails TestEveryFaultHasARow. The stream is right, or ends in the error of ends, and who
-// cannot do it refuses in words of refused: both by device model.
-var everyFault = []struct {
+// faultRow is a fault of the links of both guests, or one that a script sets. The stream is right,
+// or ends in the error of ends; a device model that cannot do it refuses in the words of refused.
+type faultRow struct {
 	fault   string
 	link    string              // as a lab file has it
 	set     []string            // at each time a change: "300ms link a.nic0 state=down"
 	ends    map[string][]string // one of these, whichever end is heard first
 	refused map[string]string
 	seen    func(a, b *nic.Port) bool // its counters; nil: there are none that are sure
-}{
+}
+
+// everyFault has a row for each of lab.Faults; TestEveryFaultHasARow fails for a fault without one.
+// exampleRows adds one for an impairment that has none, with its example.
+var everyFault = exampleRows([]faultRow{
 	{fault: "link loss", link: "loss: 0.3%", set: []string{"600ms link b.nic0 loss=1%"},
 		seen: func(a, _ *nic.Port) bool { return a.Link().Counters().Drops[wire.DropLinkLoss] > 0 }},
 	{fault: "link gemodel", link: "gemodel: 0.05%/30%"},
@@ -57,15 +60,29 @@ var everyFault = []struct {
 		ends: map[string][]string{NICVirtio: {"no such device"}}, refused: map[string]string{NICGVE: "QEMU aborts"}},
 	{fault: "gpu remove", set: []string{"200ms gpu b.gpu0 remove"},
 		ends: map[string][]string{NICVirtio: {"no such device"}}, refused: map[string]string{NICGVE: "NUMA node's"}},
+})
+
+func exampleRows(rows []faultRow) []faultRow {
+	for _, f := range lab.Impairments() {
+		name := f.Kind + " " + f.Key
+		if !slices.ContainsFunc(rows, func(r faultRow) bool { return r.fault == name }) {
+			rows = append(rows, faultRow{fault: name, set: []string{"20ms link a.nic0 " + f.Words()}})
+		}
+	}
+	return rows
 }
 
 func TestEveryFaultHasARow(t *testing.T) {
-	var rows []string
+	var rows, faults []string
 	for _, f := range everyFault {
 		rows = append(rows, f.fault)
 	}
+	for _, f := range lab.Faults() {
+		faults = append(faults, f.Kind+" "+f.Key)
+	}
 	slices.Sort(rows)
-	testkit.Equal(t, "rows", strings.Join(rows, ", "), strings.Join(slices.Sorted(slices.Values(lab.Faults())), ", "))
+	slices.Sort(faults)
+	testkit.Equal(t, "rows", strings.Join(rows, ", "), strings.Join(faults, ", "))
 }
 
 // faultyLab is a lab file of two guests, with links and a script; it ends all that has no end by itself.

@@ -131,14 +131,14 @@ func (o *Options) Check() error {
 	case o.Pause != "" && !slices.Contains(Stages, o.Pause):
 		return fmt.Errorf("--pause-at %s: none of %s", o.Pause, strings.Join(Stages, ", "))
 	}
-	return cmp.Or(guests.CheckRAM(o.Memory), o.Common.Check(), o.Impairment.Check(),
+	return cmp.Or(guests.CheckRAM(o.Memory), o.Common.Check(),
 		errors.Join(o.checkHalf(), o.checkScale()), o.checkLab())
 }
 
 // loss says where segments are lost. What is between hosts may do so.
 func (o *Options) loss() transfer.Loss {
 	switch {
-	case o.Half != "", o.Lossy(), o.Lab != nil && (o.Lab.Lossy() || len(o.Lab.Script) > 0):
+	case o.Half != "", o.Lossy(), o.Lab.MayLose():
 		return transfer.LinkLoss
 	case o.HoldTokens > 0:
 		return transfer.PoolLoss
