@@ -142,10 +142,10 @@ func TestWhatAScriptRemovesIsHotplug(t *testing.T) {
 	}
 	testkit.Equal(t, "hotplug", fmt.Sprint(got), "[a.nic0 a.gpu1 d.nic1 d.gpu1]")
 	for want, change := range map[string]func(d *Description){
-		"NIC b.nic1: a gVNIC cannot be hotplug":                   func(d *Description) { d.Guests[1].NICs[1].Hotplug = true },
-		"a NUMA node's":                                           func(d *Description) { d.Guests[1].GPUs[1].Hotplug = true },
-		"NIC c.nic1 cannot be hotplug: it is on the root complex": func(d *Description) { d.Guests[2].NICs[1].Hotplug = true },
-		"hotplug: it is on the root complex":                      func(d *Description) { d.Guests[2].GPUs[1].Hotplug = true },
+		"NIC b.nic1: hotplug: not with model gve": func(d *Description) { d.Guests[1].NICs[1].Hotplug = true },
+		"a NUMA node's": func(d *Description) { d.Guests[1].GPUs[1].Hotplug = true },
+		"NIC c.nic1: hotplug: it is on the root complex": func(d *Description) { d.Guests[2].NICs[1].Hotplug = true },
+		"GPU c.gpu1: hotplug: it is on the root complex": func(d *Description) { d.Guests[2].GPUs[1].Hotplug = true },
 	} {
 		d := removalDescription()
 		change(&d)

@@ -70,7 +70,7 @@ func TestBadTreesAreRefused(t *testing.T) {
 		"guest a: there are two sw0":                     func(g *lab.Guest) { g.Switches[1].Name = "sw0" },
 		"guest a: sw0 is below itself":                   func(g *lab.Guest) { g.Switches[0].Below = "sw0" },
 		"guest a: gpu0: a socket is below nothing":       func(g *lab.Guest) { g.GPUs[0].Slot.Below = "" },
-		"NIC a.nic0 may address 17 GPUs: 16 at most": func(g *lab.Guest) {
+		"NIC a.nic0: gpus: it may address 17: 16 at most": func(g *lab.Guest) {
 			for range 15 {
 				g.GPUs = append(g.GPUs, g.GPUs[0])
 			}

@@ -217,30 +217,6 @@ func (b *builder) nic(at path, f *Guest, n *NIC, guest string) (out lab.NIC, err
 	out = lab.NIC{Name: guest + "." + n.Name, Model: cmp.Or(n.Model, lab.Virtio),
 		QueuePairs: n.Queues, MAC: lab.MAC(b.port),
 		NICOptions: lab.NICOptions{MTU: n.MTU, MaxMTU: n.MaxMTU, XDP: n.XDP, RSCUsecs: n.RSCUsecs}}
-	model, known := lab.LookupModel(out.Model)
-	switch {
-	case !known:
-		return out, b.wrong(at.to("model"), "model %s: %s or %s", n.Model, lab.Virtio, lab.GVE)
-	case n.MTU != 0 && (n.MTU < lab.MinMTU || n.MTU > model.MaxMTU):
-		return out, b.wrong(at.to("mtu"), "an MTU of %d: %d to %d with model %s", n.MTU, lab.MinMTU, model.MaxMTU, model.Name)
-	case !out.MTUs(&model):
-		return out, b.wrong(at.to("max-mtu"), "an MTU of %d at most: from that which the guest begins with to %d with model "+
-			"%s", n.MaxMTU, model.MaxMTU, model.Name)
-	case n.RSCUsecs < 0 || n.RSCUsecs > lab.MaxRSCUsecs:
-		return out, b.wrong(at.to("rsc-usecs"), "%d microseconds: 0 to %d", n.RSCUsecs, lab.MaxRSCUsecs)
-	case n.Queues < 0 || n.Queues > lab.MaxQueuePairs:
-		return out, b.wrong(at.to("queues"), "%d pairs of queues: 1 to %d", n.Queues, lab.MaxQueuePairs)
-	case n.XDP && model.VFIOUser:
-		return out, b.wrong(at.to("xdp"), "xdp is of virtio: %s", lab.WhyNoXDP)
-	case n.Hotplug && model.VFIOUser:
-		return out, b.wrong(at.to("hotplug"), "a gVNIC cannot be hotplug, as QEMU aborts at device_del of vfio-user: leave it "+
-			"out, and take the link down instead (link %s state=down)", out.Name)
-	case n.Hotplug && len(f.Sockets) == 0:
-		return out, b.wrong(at.to("hotplug"), "hotplug is of a guest with sockets: name them, as sockets: [{name: s0}]")
-	}
-	if n.Timestamps && model.Name != lab.GVE {
-		return out, b.wrong(at.to("timestamps"), "timestamps are of model gve: virtio-net has none")
-	}
 	out.Hotplug, out.Timestamps = n.Hotplug, n.Timestamps
 	if out.Slot, err = b.slot(at, f, n.Slot); err != nil {
 		return out, err

@@ -30,15 +30,12 @@ func (b *builder) reaches(at path, g *lab.Guest) error {
 			i -= part.n
 		}
 	}
-	if bad := (*lab.GPUError)(nil); errors.As(err, &bad) {
-		where := at.to("gpus", bad.Index)
-		if bad.Size != "" {
-			return b.wrong(where.to("memory"), "memory of %s: %s", bad.Size, bad.Text)
+	if bad := (*lab.FieldError)(nil); errors.As(err, &bad) {
+		where := at.to(bad.Part, bad.Index)
+		if bad.Key != "" {
+			where = where.to(bad.Key)
 		}
-		if bad.Hotplug {
-			where = where.to("hotplug")
-		}
-		return b.wrong(where, "%s: %s", g.GPUs[bad.Index].Name, bad.Text)
+		return b.wrong(where, "%s", bad.InFile())
 	}
 	if err != nil {
 		return b.wrong(at, "%v", err)

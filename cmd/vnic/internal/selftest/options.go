@@ -56,7 +56,7 @@ func (o *Options) Check() error {
 	case o.Device != "" && devices[o.Device] == nil:
 		return fmt.Errorf("--device %s: %s", o.Device, strings.Join(slices.Sorted(maps.Keys(devices)), ", "))
 	case !known:
-		return fmt.Errorf("--nic %s: %s or %s", o.NIC, lab.GVE, lab.Virtio)
+		return lab.UnknownModel(o.NIC)
 	case o.IOMMU && (o.Device != "" || !m.VFIOUser):
 		return fmt.Errorf("--iommu is for --nic %s: QEMU has no other NIC of this command's behind its IOMMU", lab.GVE)
 	case o.MTU < lab.MinMTU || o.MTU > m.MaxMTU:
