@@ -19,7 +19,7 @@
 // The table is a tree; the old and the new table share nodes. With n regions (at most MaxRegions
 // per space), Add, Remove and a translation take O(log n) time; a range takes O(log n) more for
 // each of its regions, or O(n) for all. A change allocates at most 16 KiB for each region that it
-// adds or removes, most of which becomes garbage at once, and RemoveRange at most 4 MiB for any
+// adds or removes, most of it garbage at once, and RemoveRange at most 4 MiB for any
 // number; 65,535 regions occupy less than 16 MiB.
 //
 // The regions may be the entries of an IOTLB (Space.SetIOTLB). An address outside all of them is
@@ -32,7 +32,7 @@
 // hugetlbfs and local disks. It determines the file system without asking a server that may be
 // behind the file: by 7 system calls, and for files that are not memory by reading
 // /proc/self/mountinfo. A disk has 2 s to answer (ErrBlocked). A descriptor that cannot be closed
-// without asking a server stays open (Space.Discard): at most 64 per Space, plus those of one
+// without asking a server stays open (Space.Discard): at most 64 per Space, plus the descriptors of one
 // message; then the Space's owner must stop serving (Space.DiscardErr).
 //
 // A peer may have mapped a file privately: then its guest writes to private copies of the file's

@@ -153,8 +153,8 @@ func stat(fd int) (st unix.Statx_t, err error) {
 //
 // Device and inode are not enough: hugetlbfs numbers its inodes with 32 bits, from a counter that
 // every pipe advances as well, so a peer can wait until its own file gets the number of another
-// guest's. The owner of such a file controls everything else about it (its times are those of the
-// last change, its size is chosen at creation). So the FileID of a hugetlbfs file is valid within
+// guest's. The owner of such a file controls everything else about it (its times change with its
+// last write, its size is chosen at creation). So the FileID of a hugetlbfs file is valid within
 // one Space only. All other accepted files have a time of birth, which cannot be set (tmpfs since
 // Linux 5.18), or inode numbers that are not reused.
 type FileID struct {
@@ -174,8 +174,8 @@ func (id FileID) in(s *Space) FileID {
 
 func (id FileID) String() string { return fmt.Sprintf("%d:%d", id.dev, id.ino) }
 
-// FileIDOf returns the identity of the file behind fd, if it can be a guest's memory. Its errors
-// are those of Files.Open. It asks no server.
+// FileIDOf returns the identity of the file behind fd, if it can be a guest's memory. It returns
+// the same errors as Files.Open. It asks no server.
 func FileIDOf(fd int) (FileID, error) {
 	id, _, err := check(fd)
 	return id, err

@@ -114,7 +114,7 @@ func (s *Space) unmapped(iova, n uint64, a Access) error {
 	return &AddrError{s.name, iova, n, a, ErrUnmapped}
 }
 
-// ReadAt fills dst with the bytes at iova, for structures of which a device keeps a private copy
+// ReadAt fills dst with the bytes at iova, for structures that a device copies
 // (descriptor tables). The caller is inside the space. The bytes are not counted.
 func (s *Space) ReadAt(dst []byte, iova uint64) (err error) {
 	defer Recover(&err)
