@@ -29,7 +29,6 @@ type Worker struct {
 //
 // v's descriptors belong to the Worker, also after an error. A queue without a kick eventfd would
 // have to be polled, which is not supported.
-// supported.
 func StartWorker(v Vring, enabled bool, kicked func(w *Worker) (more bool)) (*Worker, error) {
 	w := new(Worker)
 	if err := w.take(v, enabled); err != nil {
