@@ -55,7 +55,7 @@ type server struct {
 var patterned = sync.OnceValue(func() []byte {
 	b := make([]byte, 8<<20)
 	for off := 0; off < len(b); off += 8 {
-		binary.BigEndian.PutUint64(b[addr:], uint64(off))
+		binary.BigEndian.PutUint64(b[off:], uint64(off))
 	}
 	return b
 })

@@ -14,9 +14,8 @@ import (
 const slotBits = 10
 
 // maxJobs is how many jobs of a command the sender may have: the command, or earlier data, which
-// the target may have received before the sender has counted it as sent; the data of an R2T, of
-// which there is one at a time (MAXR2T is 0); and the command once more, if the target refuses it
-// before it has received that data.
+// the target may have received before the sender has counted it as sent; the data of the one R2T (MAXR2T
+// is 0); and the command once more, if the target refuses it before it has received the data.
 const maxJobs = 3
 
 // queue is the I/O queue.
