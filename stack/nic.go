@@ -30,7 +30,7 @@ type NIC interface {
 	Offloads() driver.Offloads
 }
 
-// merges reports whether the NIC receives GSO packets: those that a peer sends, and segments that
+// merges reports whether the NIC receives GSO packets: packets of a peer, and segments that
 // the NIC merges.
 func (s *Stack) merges(ipv6 bool) bool {
 	o := s.nic.Offloads()
