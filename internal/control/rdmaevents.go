@@ -12,7 +12,7 @@ type RDMAEvents struct {
 	Reset func(old, generation uint32)
 }
 
-// OnRDMA registers callbacks for notifies of RDMA, in addition to those of earlier calls. undo
+// OnRDMA registers callbacks for notifies of RDMA, in addition to callbacks of earlier calls. undo
 // removes them; a callback that has started may end after undo.
 func (c *Client) OnRDMA(e RDMAEvents) (undo func()) {
 	added := &e
