@@ -165,7 +165,7 @@ func (n *NIC) GPUs() []GPUInfo { return slices.Clone(n.gpus) }
 // Control returns the client of the in-band channel to the NIC.
 func (n *NIC) Control() *control.Client { return n.ctl }
 
-// AllocDMA allocates memory for the caller and the device, which has it at iova: tables and staging
+// AllocDMA allocates memory for the caller and the device, whose address for it is iova: tables and staging
 // buffers of jobs. It is page aligned and contiguous, and at most 2 MiB in a guest. It is freed by
 // Close, and not before.
 func (n *NIC) AllocDMA(size int) (b []byte, iova uint64, err error) {

@@ -144,7 +144,7 @@ func (q *rxQueue) takeHost(b *batch, used []virtq.Used) (n int, err error) {
 	return n, nil
 }
 
-// readHeader reads the virtio_net_hdr in b, the first buffer (or chain) of a frame, of which the
+// device wrote n bytes of b. readHeader returns how many buffers the frame uses.
 // device wrote n bytes, and returns how many buffers the frame uses.
 func (q *rxQueue) readHeader(h *netHdr, b []byte, n int, buffer string) (count int, err error) {
 	if n < netHdrLen {

@@ -2,7 +2,7 @@ package driver
 
 import "errors"
 
-// memory is DMA memory: the driver and the device share it; the device has it at addr. It is page
+// memory is DMA memory: the driver and the device share it; addr is its address for the device. It is page
 // aligned, zero at first, and freed when the transport is closed.
 type memory struct {
 	b    []byte
