@@ -14,7 +14,7 @@ import (
 // after the SYN.
 //
 // An outgoing SYN creates a flow. Its conn is set while the application has the connection open.
-// The lock is taken below netstack's and the transmit queue's locks, above those of shadow queues
+// The lock is taken below netstack's and the transmit queue's locks, above the locks of shadow queues
 // and pools.
 type flow struct {
 	key   splitter.Flow // of received packets
