@@ -142,40 +142,40 @@ func (b *builder) build() error {
 
 func (b *builder) guest(name string) error {
 	f := b.file.Guests[name]
-	at := path{"guests", name}
+	where := path{"guests", name}
 	if err := lab.CheckName(name); err != nil {
-		return b.wrong(at, "%q is no name of a guest: %v", name, err)
+		return b.wrong(where, "%q is no name of a guest: %v", name, err)
 	}
 	if b.out.Gateway != lab.GatewayOff && lab.HasName(name) { // boot and serve have one if the file says nothing
-		return b.wrong(at, "a guest cannot be called %s beside a gateway: give it another name, or write gateway: off", name)
+		return b.wrong(where, "a guest cannot be called %s beside a gateway: give it another name, or write gateway: off", name)
 	}
 	m := Machine{RAM: defaultRAM, CPUs: cmp.Or(f.CPUs, 1)}
-	if err := b.bytes(at.to("memory"), f.Memory, &m.RAM); err != nil {
+	if err := b.bytes(where.to("memory"), f.Memory, &m.RAM); err != nil {
 		return err
 	}
 	switch {
 	case m.RAM < lab.MinRAM || m.RAM > maxMemory || m.RAM%(2<<20) != 0:
-		return b.wrong(at.to("memory"), "memory of %s: 192M to 4T, in steps of 2M", lab.FormatBytes(m.RAM))
+		return b.wrong(where.to("memory"), "memory of %s: 192M to 4T, in steps of 2M", lab.FormatBytes(m.RAM))
 	case m.CPUs < 1 || m.CPUs > lab.MaxCPUs:
-		return b.wrong(at.to("cpus"), "%d CPUs: 1 to %d", f.CPUs, lab.MaxCPUs)
+		return b.wrong(where.to("cpus"), "%d CPUs: 1 to %d", f.CPUs, lab.MaxCPUs)
 	case f.Driver != "" && f.Driver != lab.DriverNode && f.Driver != lab.DriverVNICGPU:
-		return b.wrong(at.to("driver"), "driver %s: %s or %s", f.Driver, lab.DriverNode, lab.DriverVNICGPU)
+		return b.wrong(where.to("driver"), "driver %s: %s or %s", f.Driver, lab.DriverNode, lab.DriverVNICGPU)
 	case len(f.NICs) == 0 || len(f.NICs) > maxNICs:
-		return b.wrong(at.to("nics"), "%s has %d NICs: 1 to %d", name, len(f.NICs), maxNICs)
+		return b.wrong(where.to("nics"), "%s has %d NICs: 1 to %d", name, len(f.NICs), maxNICs)
 	case len(f.Sockets) == 0 && len(f.NICs)+len(f.GPUs) > maxBare:
-		return b.wrong(at, "%d NICs and GPUs without a PCIe tree: %d at most, or name sockets that they are below",
+		return b.wrong(where, "%d NICs and GPUs without a PCIe tree: %d at most, or name sockets that they are below",
 			len(f.NICs)+len(f.GPUs), maxBare)
 	case b.port+len(f.NICs) > lab.MaxPorts:
-		return b.wrong(at, "%d NICs up to here: a lab has %d", b.port+len(f.NICs), lab.MaxPorts)
+		return b.wrong(where, "%d NICs up to here: a lab has %d", b.port+len(f.NICs), lab.MaxPorts)
 	case len(f.Sockets) == 0 && len(f.Switches) > 0:
-		return b.wrong(at.to("switches"), "switches without sockets: name one that they are below, as sockets: [{name: s0}]")
+		return b.wrong(where.to("switches"), "switches without sockets: name one that they are below, as sockets: [{name: s0}]")
 	}
 	g := lab.Guest{Name: name, Driver: f.Driver, IOMMU: f.IOMMU}
-	if err := b.tree(at, &f, &g); err != nil {
+	if err := b.tree(where, &f, &g); err != nil {
 		return err
 	}
 	for i := range f.NICs {
-		n, err := b.nic(at.to("nics", i), &f, &f.NICs[i], name)
+		n, err := b.nic(where.to("nics", i), &f, &f.NICs[i], name)
 		if err != nil {
 			return err
 		}
@@ -184,11 +184,11 @@ func (b *builder) guest(name string) error {
 		for _, x := range []struct{ key, value string }{{"mac", net.HardwareAddr(n.MAC[:]).String()},
 			{"ipv4", n.Addr4.Addr().String()}, {"ipv6", n.Addr6.Addr().String()}} {
 			if b.given[x.value] {
-				return b.wrong(at.to("nics", i, x.key), "%s has the %s %s, as another NIC has", n.Name, x.key, x.value)
+				return b.wrong(where.to("nics", i, x.key), "%s has the %s %s, as another NIC has", n.Name, x.key, x.value)
 			}
 			b.given[x.value] = true
 		}
-		if err := b.addresses(at, i, &n, g.NICs); err != nil {
+		if err := b.addresses(where, i, &n, g.NICs); err != nil {
 			return err
 		}
 		g.NICs = append(g.NICs, n)
@@ -197,37 +197,37 @@ func (b *builder) guest(name string) error {
 	for i := range f.GPUs {
 		p := &f.GPUs[i]
 		mem := uint64(defaultGPU)
-		if err := b.bytes(at.to("gpus", i, "memory"), p.Memory, &mem); err != nil {
+		if err := b.bytes(where.to("gpus", i, "memory"), p.Memory, &mem); err != nil {
 			return err
 		}
 		if mem > maxMemory {
-			return b.wrong(at.to("gpus", i, "memory"), "memory of %s: at most 4T", lab.FormatBytes(mem))
+			return b.wrong(where.to("gpus", i, "memory"), "memory of %s: at most 4T", lab.FormatBytes(mem))
 		}
-		slot, err := b.slot(at.to("gpus", i), &f, p.Slot)
+		slot, err := b.slot(where.to("gpus", i), &f, p.Slot)
 		if err != nil {
 			return err
 		}
 		g.GPUs = append(g.GPUs, lab.GPU{Name: name + "." + p.Name, Memory: mem, Slot: slot, Hotplug: p.Hotplug})
 	}
 	b.out.Guests, b.out.Machines = append(b.out.Guests, g), append(b.out.Machines, m)
-	return b.reaches(at, &g)
+	return b.reaches(where, &g)
 }
 
-func (b *builder) nic(at path, f *Guest, n *NIC, guest string) (out lab.NIC, err error) {
+func (b *builder) nic(where path, f *Guest, n *NIC, guest string) (out lab.NIC, err error) {
 	out = lab.NIC{Name: guest + "." + n.Name, Model: cmp.Or(n.Model, lab.Virtio),
 		QueuePairs: n.Queues, MAC: lab.MAC(b.port),
 		NICOptions: lab.NICOptions{MTU: n.MTU, MaxMTU: n.MaxMTU, XDP: n.XDP, RSCUsecs: n.RSCUsecs}}
 	out.Hotplug, out.Timestamps = n.Hotplug, n.Timestamps
-	if out.Slot, err = b.slot(at, f, n.Slot); err != nil {
+	if out.Slot, err = b.slot(where, f, n.Slot); err != nil {
 		return out, err
 	}
-	if err = b.rate(at.to("rate"), n.Rate, &out.Rate); err != nil {
+	if err = b.rate(where.to("rate"), n.Rate, &out.Rate); err != nil {
 		return out, err
 	}
 	if n.MAC != "" {
 		a, err := lab.ParseAllowedMACs(n.MAC)
 		if err != nil || len(a.List) != 1 {
-			return out, b.wrong(at.to("mac"), "mac is one address of a NIC, as 02:76:6e:69:00:01")
+			return out, b.wrong(where.to("mac"), "mac is one address of a NIC, as 02:76:6e:69:00:01")
 		}
 		out.MAC = wire.MAC(a.List[0])
 	}
@@ -241,7 +241,7 @@ func (b *builder) nic(at path, f *Guest, n *NIC, guest string) (out lab.NIC, err
 		}
 		if *a.to, err = netip.ParsePrefix(a.text); err != nil || a.to.Addr().Is4() != a.is4 || a.to.Addr().Zone() != "" ||
 			!a.to.Addr().IsGlobalUnicast() {
-			return out, b.wrong(at.to(a.key), "%s is an address of a guest with the length of its prefix, as %s", a.key,
+			return out, b.wrong(where.to(a.key), "%s is an address of a guest with the length of its prefix, as %s", a.key,
 				map[bool]string{true: "10.0.0.1/24", false: "fd00::1/64"}[a.is4])
 		}
 	}
@@ -252,10 +252,10 @@ func (b *builder) nic(at path, f *Guest, n *NIC, guest string) (out lab.NIC, err
 	for i, name := range *n.GPUs {
 		j := slices.IndexFunc(f.GPUs, func(g GPU) bool { return g.Name == name })
 		if j < 0 {
-			return out, b.wrong(at.to("gpus", i), "%s is no GPU of the guest", name)
+			return out, b.wrong(where.to("gpus", i), "%s is no GPU of the guest", name)
 		}
 		if slices.Contains(out.GPUs, j) {
-			return out, b.wrong(at.to("gpus", i), "%s is there twice", name)
+			return out, b.wrong(where.to("gpus", i), "%s is there twice", name)
 		}
 		out.GPUs = append(out.GPUs, j)
 	}
@@ -266,24 +266,24 @@ func (b *builder) nic(at path, f *Guest, n *NIC, guest string) (out lab.NIC, err
 func (b *builder) links() error {
 	seen := make(map[string]bool)
 	for i, l := range b.file.Links {
-		at := path{"links", i}
-		n := b.find(l.of)
+		where := path{"links", i}
+		n := b.find(l.nic)
 		switch {
 		case n == nil:
-			return b.wrong(at.to("of"), "%q is no NIC: guest and NIC, as %s", l.of, b.out.Guests[0].NICs[0].Name)
-		case seen[l.of]:
-			return b.wrong(at.to("of"), "the link of %s is there twice", l.of)
+			return b.wrong(where.to("of"), "%q is no NIC: guest and NIC, as %s", l.nic, b.out.Guests[0].NICs[0].Name)
+		case seen[l.nic]:
+			return b.wrong(where.to("of"), "the link of %s is there twice", l.nic)
 		}
-		seen[l.of] = true
+		seen[l.nic] = true
 		for _, f := range lab.Impairments() {
 			if text := l.text[f.Key]; text != "" {
 				if err := f.Set(&n.Link.Up, text); err != nil {
-					return b.wrong(at.to(f.Key), "%v", err)
+					return b.wrong(where.to(f.Key), "%v", err)
 				}
 			}
 		}
 		if err := lab.CheckLink(&n.Link.Up); err != nil {
-			return b.wrong(at.to("limit"), "%v", err)
+			return b.wrong(where.to("limit"), "%v", err)
 		}
 	}
 	return nil
@@ -295,17 +295,17 @@ func (b *builder) script() error {
 		return b.wrong([]any{"script"}, "%d changes: a lab has %d at most", n, lab.MaxEvents)
 	}
 	for i, e := range b.file.Script {
-		at := path{"script", i}
+		where := path{"script", i}
 		when, err := lab.ParseTime(string(e.At), maxScript)
 		if err != nil {
-			return b.wrong(at.to("at"), "at is %q: %v", e.At, err)
+			return b.wrong(where.to("at"), "at is %q: %v", e.At, err)
 		}
 		c, err := lab.ParseChange(e.Set)
 		if err == nil {
 			err = b.names(&c)
 		}
 		if err != nil {
-			return b.wrong(at.to("set"), "%v", err)
+			return b.wrong(where.to("set"), "%v", err)
 		}
 		b.out.Script = append(b.out.Script, lab.Event{At: when, Change: c})
 	}
@@ -348,23 +348,23 @@ func (b *builder) find(name string) *lab.NIC {
 	return nil
 }
 
-func (b *builder) rate(at path, text Quantity, to *float64) (err error) {
+func (b *builder) rate(where path, text Quantity, to *float64) (err error) {
 	if text == "" {
 		return nil
 	}
 	if *to, err = lab.ParseRate(string(text)); err != nil {
-		return b.wrong(at, "%s is no rate here: %v", text, err)
+		return b.wrong(where, "%s is no rate here: %v", text, err)
 	}
 	return nil
 }
 
-func (b *builder) bytes(at path, text Quantity, to *uint64) error {
+func (b *builder) bytes(where path, text Quantity, to *uint64) error {
 	if text == "" {
 		return nil
 	}
 	n, err := lab.ParseBytes(string(text))
 	if err != nil {
-		return b.wrong(at, "%s is %v", text, err)
+		return b.wrong(where, "%s is %v", text, err)
 	}
 	*to = n
 	return nil

@@ -12,7 +12,7 @@ import (
 
 // Link is a NIC's link to the switch.
 type Link struct {
-	of   string            // the NIC, as a.nic0
+	nic  string            // the NIC, as a.nic0
 	text map[string]string // of the impairments that the file gives a value, by their keys
 }
 
@@ -40,7 +40,7 @@ func (l *Link) UnmarshalYAML(unmarshal func(any) error) error {
 	if err := unmarshal(v.Addr().Interface()); err != nil {
 		return err
 	}
-	l.of, l.text = v.Field(0).String(), make(map[string]string)
+	l.nic, l.text = v.Field(0).String(), make(map[string]string)
 	for i, f := range lab.Impairments() {
 		switch x := v.Field(i + 1).Addr().Interface().(type) {
 		case *Quantity:
