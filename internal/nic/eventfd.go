@@ -7,19 +7,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var signal = [8]byte{1} // what an eventfd is written
+var signal = [8]byte{1} // the value written to an eventfd
 
-// sharedFD is an eventfd that goroutines write while its owner closes it: the last of them ends it.
+// sharedFD is an eventfd that goroutines write while its owner may close it: the last user closes
+// the descriptor.
 //
-// It is no os.File. Writes of one wait in Go's netpoller, unless its descriptor blocks when the file is made. But that
-// flag belongs to the open file: a read of the peer's that met it would block until the next signal.
+// It is not an os.File. Writes of an os.File wait in Go's netpoller, unless its descriptor blocks
+// when the file is made; but that flag belongs to the open file, so a read of the peer's would
+// block too until the next signal.
 type sharedFD struct {
 	fd     int
-	users  atomic.Int32 // and the owner; 0: closed
+	users  atomic.Int32 // goroutines inside do, and the owner; 0: closed
 	closed atomic.Bool  // by the owner
 }
 
-// own takes an eventfd.
+// init takes ownership of an eventfd.
 func (s *sharedFD) own(fd int) {
 	s.fd = fd
 	s.users.Store(1)
@@ -33,7 +35,8 @@ func (s *sharedFD) do(f func(fd int)) {
 	}
 }
 
-// signal writes it once. A full counter is a signal already, a broken eventfd its owner's loss.
+// signal writes the eventfd once. A full counter is a signal already; an error hurts only the
+// eventfd's owner.
 func (s *sharedFD) signal() {
 	if !s.enter() {
 		return
@@ -64,22 +67,22 @@ func (s *sharedFD) leave() {
 	}
 }
 
-// close is the owner's. It waits for nobody.
+// close is called by the owner. It does not wait.
 func (s *sharedFD) close() {
 	if !s.closed.Swap(true) {
 		s.leave()
 	}
 }
 
-// EventReader reads eventfds that a frontend shares with us. It holds the memory that a read needs,
-// which would be allocated each time.
+// EventReader reads eventfds that a frontend shares with us. It has the buffer for a read, which
+// would be allocated for each call otherwise.
 type EventReader struct {
 	b   [8]byte
 	iov [1][]byte
 }
 
-// Consume takes the signals of an eventfd and tells whether there were any. It never blocks:
-// O_NONBLOCK belongs to the open file, and a frontend could take the flag away.
+// Consume reads an eventfd and reports whether there was a signal. It never blocks, whatever
+// O_NONBLOCK says: that flag belongs to the open file, and a frontend could clear it.
 func (r *EventReader) Consume(fd int) bool {
 	r.iov[0] = r.b[:]
 	n, err := unix.Preadv2(fd, r.iov[:], -1, unix.RWF_NOWAIT)
@@ -89,11 +92,11 @@ func (r *EventReader) Consume(fd int) bool {
 	return err == nil && n == len(r.b)
 }
 
-// event is an eventfd of our own, by which one goroutine that sleeps is woken.
+// event is our own eventfd, by which goroutines wake one that sleeps.
 //
-// The sleeper calls Park, looks once more whether there is something to do, and then sleeps, or
-// calls Unpark. A goroutine that has work for it makes the work visible first, and then calls Wake:
-// one of the two sees the other.
+// The sleeper calls Park, looks for work once more, and then sleeps, or calls Unpark. A goroutine
+// that has work for it makes the work visible first, and then calls Wake. So either the sleeper
+// sees the work, or Wake sees that it sleeps.
 type event struct {
 	file   sharedFD
 	parked atomic.Bool
@@ -109,7 +112,7 @@ func (e *event) open() error {
 	return nil
 }
 
-// Wake implements wire.Waker. It makes a system call only if the owner sleeps, and may come late,
+// Wake implements wire.Waker. It makes a system call only if the owner sleeps. It may be called
 // after Close.
 func (e *event) Wake() {
 	if e.parked.Load() && e.parked.Swap(false) {
@@ -117,14 +120,14 @@ func (e *event) Wake() {
 	}
 }
 
-// Park says that the owner is about to sleep: from now on it can be woken.
+// Park marks the owner as about to sleep: from now on Wake signals.
 func (e *event) Park() { e.parked.Store(true) }
 
-// Unpark takes Park back. A Wake that was on its way ends the next sleep early.
+// Unpark cancels Park. A Wake in progress may end the next sleep early.
 func (e *event) Unpark() { e.parked.Store(false) }
 
-// consume takes the signals, if there are any.
+// consume reads the signals, if there are any.
 func (e *event) consume() { _, _ = unix.Read(e.file.fd, e.b[:]) }
 
-// Close closes the descriptor. The owner does not sleep any more.
+// Close closes the descriptor. The owner must not be asleep.
 func (e *event) Close() { e.file.close() }

@@ -8,24 +8,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EventFD is an eventfd that a frontend wants written: the call of a virtqueue, an MSI-X vector. EventFDs
-// makes it and ends it; it is fired on any goroutine.
+// EventFD is an eventfd that a frontend wants us to write: the call eventfd of a virtqueue, an
+// MSI-X vector. EventFDs creates and ends it; any goroutine may fire it.
 //
-// Nothing but O_NONBLOCK keeps a write to a full eventfd from blocking (eventfd(2)), and that flag
-// belongs to the open file, which the frontend shares with us and may change; there is no
-// RWF_NOWAIT for it. The writer is mostly another guest's worker. So the device's Monitor looks for
-// writers that are blocked in a full eventfd, takes the frontend's eventfds away, and frees the
-// writers by reading. The eventfd of an honest frontend is never full.
+// A write to a full eventfd blocks unless O_NONBLOCK is set (eventfd(2)). That flag belongs to the
+// open file, which the frontend shares with us and may change; for writes there is no RWF_NOWAIT.
+// The writer is usually another guest's worker. So the device's Monitor looks for writers that
+// block in a full eventfd, takes all eventfds away from that frontend, and frees the writers by
+// reading. The eventfd of an honest frontend is never full.
 type EventFD struct {
 	lines  *EventFDs
 	file   sharedFD
-	inside atomic.Int32 // writers
+	inside atomic.Int32 // number of writers
 }
 
-// Enter says that Write follows.
+// Enter announces a Write.
 func (l *EventFD) Enter() { l.inside.Add(1) }
 
-// Write signals, after Enter.
+// Write signals. Enter comes first.
 func (l *EventFD) Write() {
 	if ls := l.lines; ls.parked.Load() && ls.parked.Swap(false) {
 		ls.wake()
@@ -34,16 +34,16 @@ func (l *EventFD) Write() {
 	l.inside.Add(-1)
 }
 
-// Fire signals.
+// Fire signals: Enter and Write.
 func (l *EventFD) Fire() {
 	l.Enter()
 	l.Write()
 }
 
-// Busy says whether a writer is between Enter and the end of Write.
+// Busy reports whether a writer is between Enter and the end of Write.
 func (l *EventFD) Busy() bool { return l.inside.Load() > 0 }
 
-// Stuck says whether a writer is blocked in Write.
+// Stuck reports whether a writer is blocked in Write.
 func (l *EventFD) Stuck() (stuck bool) {
 	if l.Busy() {
 		l.file.do(func(fd int) { stuck = isFull(fd) })
@@ -51,8 +51,8 @@ func (l *EventFD) Stuck() (stuck bool) {
 	return stuck
 }
 
-// drain reads the eventfd if it is full: else what is read is a signal that is lost. A writer that
-// is blocked in it goes on, unless another one fills it first.
+// drain reads the eventfd if it is full, and so lets one blocked writer go on. If it is not full,
+// drain reads nothing: that would lose a signal.
 func (l *EventFD) drain() {
 	l.file.do(func(fd int) {
 		if isFull(fd) {
@@ -69,20 +69,20 @@ func isFull(fd int) bool {
 	return err == nil && p[0].Revents&unix.POLLOUT == 0
 }
 
-// EventFDs are the eventfds of a device, given to it by one frontend after another. The zero EventFDs is
-// ready; its methods may be called on any goroutine.
+// EventFDs are the eventfds that a device gets from its frontends, one frontend after another. The
+// zero value is ready; any goroutine may call the methods.
 type EventFDs struct {
 	quarantined atomic.Bool
-	parked      atomic.Bool // the monitor sleeps until wake
+	parked      atomic.Bool // the monitor sleeps until wake is called
 	wake        func()      // set before the first Park
 
 	mu    sync.Mutex
-	open  map[*EventFD]bool // under mu: made, and not ended
-	ended []*EventFD        // under mu: ended with writers inside
+	open  map[*EventFD]bool // under mu: not ended
+	ended []*EventFD        // under mu: ended while writers were inside
 }
 
-// New makes an EventFD of an eventfd, which it owns from then on. nil: the frontend is quarantined, and
-// fd is closed.
+// New makes an EventFD of fd and takes ownership of it. It returns nil, and closes fd, while the
+// frontend is quarantined.
 func (ls *EventFDs) New(fd int) *EventFD {
 	if ls.quarantined.Load() {
 		_ = unix.Close(fd)
@@ -99,8 +99,8 @@ func (ls *EventFDs) New(fd int) *EventFD {
 	return l
 }
 
-// End ends an EventFD that its owner does not use any more; nil is none. If writers are inside, Free
-// closes it.
+// End ends an EventFD whose owner does not use it any more; nil is allowed. If writers are inside,
+// Free closes it later.
 func (ls *EventFDs) End(l *EventFD) {
 	if l == nil {
 		return
@@ -108,21 +108,22 @@ func (ls *EventFDs) End(l *EventFD) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	delete(ls.open, l)
-	if l.Busy() { // perhaps stuck
+	if l.Busy() { // the writer may be stuck
 		ls.ended = append(ls.ended, l)
 		return
 	}
 	l.file.close()
 }
 
-// OnWrite sets the function that wakes a parked monitor: it is called on the goroutine that writes,
-// under none of its locks, and never waits. Park needs it.
+// OnWrite sets the function that wakes a parked monitor. The writing goroutine calls it, holding no
+// lock of EventFDs; it must not block. Set it before the first Park.
 func (ls *EventFDs) OnWrite(wake func()) { ls.wake = wake }
 
-// Park parks the monitor: it need not look until the next write, which wakes it. So a device that
-// is idle costs nothing. false: there are writers inside, so the monitor looks again after a while.
+// Park lets the monitor sleep until the next write, which wakes it, so an idle device costs
+// nothing. It returns false if writers are inside: then the monitor has to look again after a
+// while.
 func (ls *EventFDs) Park() bool {
-	ls.parked.Store(true) // before looking: a writer that enters later sees it
+	ls.parked.Store(true) // before the check: a writer that enters later sees it
 	if ls.busy() {
 		ls.parked.Store(false)
 		return false
@@ -130,21 +131,21 @@ func (ls *EventFDs) Park() bool {
 	return true
 }
 
-// busy says whether there are writers inside.
+// busy reports whether writers are inside.
 func (ls *EventFDs) busy() bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	return len(ls.ended) > 0 || ls.anyOpen((*EventFD).Busy)
 }
 
-// anyStuck says whether a writer is blocked in an EventFD that has not ended.
+// anyStuck reports whether a writer is blocked in an EventFD that has not ended.
 func (ls *EventFDs) anyStuck() bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	return ls.anyOpen((*EventFD).Stuck)
 }
 
-// anyOpen says whether f is true of an EventFD that has not ended. The caller holds mu.
+// anyOpen reports whether f is true for an EventFD that has not ended. The caller holds mu.
 func (ls *EventFDs) anyOpen(f func(*EventFD) bool) bool {
 	for l := range ls.open {
 		if f(l) {
@@ -154,23 +155,23 @@ func (ls *EventFDs) anyOpen(f func(*EventFD) bool) bool {
 	return false
 }
 
-// Parked says whether the monitor is parked: there was no write since Park.
+// Parked reports whether the monitor is parked: no write has come since Park.
 func (ls *EventFDs) Parked() bool { return ls.parked.Load() }
 
-// Quarantine quarantines the frontend, which has blocked writers: New refuses all eventfds. Release
-// ends that, for the next frontend.
+// Quarantine quarantines the frontend, which has blocked writers: New refuses its eventfds until
+// Release.
 func (ls *EventFDs) Quarantine() { ls.quarantined.Store(true) }
 
-// Release ends the quarantine.
+// Release ends the quarantine, for the next frontend.
 func (ls *EventFDs) Release() { ls.quarantined.Store(false) }
 
-// Quarantined says whether the frontend is quarantined.
+// Quarantined reports whether the frontend is quarantined.
 func (ls *EventFDs) Quarantined() bool { return ls.quarantined.Load() }
 
 // freeTime bounds one call of Free: the frontend may fill an eventfd again meanwhile.
 const freeTime = 100 * time.Millisecond
 
-// Free frees the writers of EventFDs that have ended, and closes the EventFDs that have no writers left.
+// Free frees the writers of ended EventFDs, and closes those that have no writers left.
 func (ls *EventFDs) Free() {
 	ls.mu.Lock()
 	left := ls.ended

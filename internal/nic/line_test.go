@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// almost is the greatest count an eventfd can have: no write fits.
+// almost is the greatest count that an eventfd can have: any further write blocks.
 var almost = []byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
 // eventFD makes an eventfd, which the test closes.
@@ -23,14 +23,14 @@ func eventFD(t *testing.T) int {
 	return fd
 }
 
-// write writes to an eventfd.
+// write writes count to an eventfd.
 func write(t *testing.T, fd int, count []byte) {
 	t.Helper()
 	_, err := unix.Write(fd, count)
 	testkit.OK(t, err)
 }
 
-// one is a signal.
+// one is one signal.
 var one = []byte{1, 0, 0, 0, 0, 0, 0, 0}
 
 // frontend makes an eventfd, an EventFD of it, and the frontend's own descriptor.
@@ -44,7 +44,7 @@ func frontend(t *testing.T, ls *nic.EventFDs) (l *nic.EventFD, front int) {
 	return ls.New(fd), front
 }
 
-// freeStuck waits until a writer is stuck in the only EventFD, and does as a Monitor does.
+// freeStuck waits until a writer is stuck in the only EventFD, and then acts as a Monitor.
 func freeStuck(ls *nic.EventFDs, l *nic.EventFD) {
 	for !l.Stuck() {
 		runtime.Gosched()
@@ -66,19 +66,20 @@ func TestLineSignals(t *testing.T) {
 		t.Errorf("%v, count %d", err, b[0])
 	}
 	write(t, front, almost)
-	l.Fire() // full, and returns
+	l.Fire() // the eventfd is full and does not block
 	if l.Stuck() || l.Busy() || !ls.Open() {
 		t.Error("full: stuck, busy, or not open")
 	}
 	ls.End(l)
 	ls.End(nil)
-	l.Fire() // too late: it does no harm
+	l.Fire() // after End, without effect
 	if ls.Open() {
 		t.Error("open after its end")
 	}
 }
 
-// The monitor need not look while there are no writes: the first one wakes it, before it may block.
+// The monitor need not look while there are no writes: the first writer wakes it before it may
+// block.
 //
 // Invariant: nic: A device that is idle wakes nobody.
 func TestFirstWriterWakesTheWatcher(t *testing.T) {
@@ -131,12 +132,12 @@ func TestFirstWriterWakesTheWatcher(t *testing.T) {
 	<-written
 }
 
-// Writers go on that are blocked by a frontend, which makes the eventfd block and fills it as fast
-// as it can.
+// Blocked writers are freed, although a hostile frontend makes the eventfd blocking and fills it as
+// fast as it can.
 func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 	var ls nic.EventFDs
 	l, front := frontend(t, &ls)
-	write(t, front, almost) // before all others: it fits an empty one only
+	write(t, front, almost) // first, because it fits only into an empty one
 	var stop atomic.Bool
 	var filling atomic.Int32
 	for range 4 {
@@ -145,7 +146,7 @@ func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 			defer filling.Add(-1)
 			for !stop.Load() {
 				_ = unix.SetNonblock(front, false)
-				_, _ = unix.Write(front, almost) // waits for us
+				_, _ = unix.Write(front, almost) // blocks until we read
 			}
 		}()
 	}
@@ -179,8 +180,8 @@ func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 	}
 }
 
-// TestPeerSeesNoOtherFlags: O_NONBLOCK belongs to the open file. A driver that reads its eventfd until EAGAIN, as QEMU
-// does, would wait for ever if it met the moment at which ours is off.
+// TestPeerSeesNoOtherFlags: O_NONBLOCK belongs to the open file. A peer that reads its eventfd
+// until EAGAIN, as QEMU does, would wait for ever if we cleared the flag even for a moment.
 func TestPeerSeesNoOtherFlags(t *testing.T) {
 	fd := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(t)
 	defer unix.Close(fd)
@@ -206,8 +207,8 @@ func TestPeerSeesNoOtherFlags(t *testing.T) {
 	}
 }
 
-// TestEndWhileOthersFire: who fires an EventFD that is being ended writes that or nothing, never the next file of its
-// number.
+// TestEndWhileOthersFire: a goroutine that fires an EventFD during End writes that eventfd or
+// nothing, never a new file with the same descriptor number.
 func TestEndWhileOthersFire(t *testing.T) {
 	testkit.CheckFDs(t)
 	var ls nic.EventFDs
@@ -224,7 +225,7 @@ func TestEndWhileOthersFire(t *testing.T) {
 		})
 		<-started
 		ls.End(l)
-		next := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(t) // perhaps by the same number
+		next := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(t) // may get the same number
 		fires.Wait()
 		ls.Free()
 		var b [8]byte

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// What a guest can make us say is said once a second, with how often it was not.
+// A line that a guest can cause is logged at most once a second, with the number of suppressed
+// ones.
 //
 // Invariant: nic: What a guest can make vnic log has a bound.
 func TestLogLimit(t *testing.T) {

@@ -7,15 +7,15 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// A receiver that was waited for in vain is not waited for again and again, each time for longer,
-// until it gets buffers; and that holds for each of several.
+// Frames do not wait again and again for a receiver that took nothing: its penalty grows until it
+// has buffers. This holds for each of several receivers.
 func TestPatience(t *testing.T) {
 	p := nic.Patience{Limit: time.Second}
 	r, other := newWaitRing(), newWaitRing()
 	at := func(ms int) time.Time { return time.UnixMilli(int64(1_000_000 + ms)) }
 	for _, step := range []struct {
 		receiver   *waitRing
-		since, now int // in ms
+		since, now int // ms
 		want       bool
 		what       string
 	}{
@@ -37,7 +37,7 @@ func TestPatience(t *testing.T) {
 		t.Error("a penalty for one that got buffers")
 	}
 	var rs []*waitRing
-	for range 6 { // more than are kept
+	for range 6 { // more than Patience keeps
 		rs = append(rs, newWaitRing())
 		p.ShouldWait(rs[len(rs)-1], at(0), at(10_000))
 	}
@@ -58,8 +58,8 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// A second in which nobody ran, the Sender neither, is not one in which a receiver was waited for; one in which the
-// Sender looked at the clock is, and one in which no frame was held passes as it is.
+// Time in which the Sender did not run does not count as waiting. Time in which the Sender looked
+// at the clock counts, and so does all time in which no frame was held.
 func TestPatienceIsOfTimeThatASenderHad(t *testing.T) {
 	p := nic.Patience{Limit: time.Second}
 	start := time.UnixMilli(1_000_000)

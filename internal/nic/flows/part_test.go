@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// count counts a packet of each of n flows from a number on, each in a batch of its own.
+// count counts a packet for each of n flows, numbered from from, each in a batch of its own.
 func count(s *Shard, from, n uint32) {
 	for i := range n {
 		s.At(flow(from+i)).Packets++
@@ -15,7 +15,7 @@ func count(s *Shard, from, n uint32) {
 	}
 }
 
-// have counts the flows from a number on that have all of these packets in a shard.
+// have counts the flows among n, numbered from from, that have this number of packets in a shard.
 func have(s *Shard, from, n uint32, packets uint64) (found int) {
 	list, _ := s.Read(nil)
 	for _, r := range list {
@@ -36,7 +36,7 @@ func TestAFloodLeavesRoomForOthers(t *testing.T) {
 		t.Run(order, func(t *testing.T) {
 			tb := New(DefaultRows, shards)
 			for range rounds {
-				count(tb.Shard(0), 1<<20, 1) // the victim's own, which is used most
+				count(tb.Shard(0), 1<<20, 1) // the victim's own flow, the most used one
 			}
 			if order == "before" {
 				count(tb.Shard(0), 1<<24, flood)
@@ -68,7 +68,8 @@ func TestAFloodLeavesRoomForOthers(t *testing.T) {
 	}
 }
 
-// Who has its part, or more, takes nobody's: two that flood do not take blocks from each other for ever.
+// A shard with its part or more takes no block: two flooding queues do not take blocks from each
+// other for ever.
 func TestBlocksComeToRest(t *testing.T) {
 	tb := New(DefaultRows, 4)
 	lost := func() (n int) {
@@ -93,7 +94,7 @@ func TestBlocksComeToRest(t *testing.T) {
 	testkit.Equal(t, "packets", others.Packets+uint64(len(all)), uint64(16_000))
 }
 
-// Blocks change hands while all count, and somebody reads: no packet is lost.
+// Blocks change hands while all owners count and readers read: no packet is lost.
 func TestBlocksChangeHandsUnderReaders(t *testing.T) {
 	const shards, flood, packets = 8, 300, 400
 	for range 3 {
@@ -134,14 +135,14 @@ func TestBlocksChangeHandsUnderReaders(t *testing.T) {
 	}
 }
 
-// Another queue takes a block of a shard while somebody reads it, be that block read already or not: what is read is
-// all that the shard has counted, each packet once.
+// Another shard takes a block of a shard while a reader reads it, before or after the reader has
+// read that block. The reader gets all packets that the shard has counted, each once.
 //
-// Invariant: flows: Nothing that passes is lost of the account: rows and others together are all packets, whatever
-// flows come in whatever order, and a flow has one row in a shard.
+// Invariant: flows: Nothing that passes is lost of the account: rows and others together are all
+// packets, whatever flows come in whatever order, and a flow has one row in a shard.
 func TestBlockIsTakenWhileItsShardIsRead(t *testing.T) {
-	const blocks = 7           // of the shard; the other one has one
-	for used := range blocks { // the block whose flows are used least, and which is taken
+	const blocks = 7           // of the shard; the other shard has one
+	for used := range blocks { // index of the least used block, which is taken
 		for steps := range blocks + 1 {
 			tb := New((blocks+1)*blockRows, 2)
 			s := tb.Shard(0)

@@ -12,14 +12,14 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// flow is one of a number.
+// flow returns flow number n.
 func flow(n uint32) *splitter.Flow {
 	f := &splitter.Flow{Proto: 6, SrcPort: 1, DstPort: 2}
 	binary.BigEndian.PutUint32(f.Src[:], n)
 	return f
 }
 
-// rows reads a table's shards, by flow, and checks that no flow has two rows in a shard.
+// rows reads a table's shards by flow, and checks that no flow has two rows in a shard.
 func rows(t *testing.T, tb *Table, shards int) (map[splitter.Flow]Row, Others) {
 	t.Helper()
 	all := map[splitter.Flow]Row{}
@@ -38,15 +38,15 @@ func rows(t *testing.T, tb *Table, shards int) (map[splitter.Flow]Row, Others) {
 	return all, others
 }
 
-// Invariant: flows: Nothing that passes is lost of the account: rows and others together are all packets, whatever
-// flows come in whatever order, and a flow has one row in a shard.
+// Invariant: flows: Nothing that passes is lost of the account: rows and others together are all
+// packets, whatever flows come in whatever order, and a flow has one row in a shard.
 func TestNothingIsLost(t *testing.T) {
 	for _, hash := range []struct {
 		name string
 		of   func(*splitter.Flow) uint64
 	}{
 		{"as it is", hashOf},
-		{"all in one place", func(*splitter.Flow) uint64 { return ^uint64(0) }}, // which wraps at the end of the index
+		{"all in one place", func(*splitter.Flow) uint64 { return ^uint64(0) }}, // wraps at the end of the index
 		{"few places", func(f *splitter.Flow) uint64 { return uint64(f.Src[3]) % 5 * 13 }},
 	} {
 		t.Run(hash.name, func(t *testing.T) {
@@ -59,7 +59,7 @@ func TestNothingIsLost(t *testing.T) {
 			var want Counts
 			last := map[splitter.Flow]uint64{}
 			for range 10_000 {
-				n := uint32(rnd.IntN(100) * rnd.IntN(4)) // few that are frequent, many that are not
+				n := uint32(rnd.IntN(100) * rnd.IntN(4)) // few frequent flows, many rare ones
 				s := tb.Shard(int(n) % shards)
 				a := s.At(flow(n))
 				a.Packets++
@@ -93,8 +93,8 @@ func TestNothingIsLost(t *testing.T) {
 	}
 }
 
-// Invariant: flows: A flood of 10^6 flows takes no byte more than the table had, and the flow that moves most keeps its
-// row.
+// Invariant: flows: A flood of 10^6 flows takes no byte more than the table had, and the flow that
+// moves most keeps its row.
 func TestFlood(t *testing.T) {
 	tb := New(DefaultRows, 8)
 	s := tb.Shard(3)
@@ -130,7 +130,7 @@ func TestFlood(t *testing.T) {
 	t.Error("the flow that moves most has lost its row")
 }
 
-// A table that all others have taken is a block for each shard all the same.
+// Each shard has at least one block, even if another shard has taken all free ones.
 func TestEachShardHasABlock(t *testing.T) {
 	tb := New(1, 4)
 	testkit.Equal(t, "rows", tb.Rows(), 4*blockRows)
@@ -143,7 +143,7 @@ func TestEachShardHasABlock(t *testing.T) {
 	testkit.Equal(t, "rows of the last shard", len(list), 1)
 }
 
-// The size that doc.go says.
+// The sizes stated in doc.go hold.
 func TestSize(t *testing.T) {
 	if n := unsafe.Sizeof(row{}); n > 248 {
 		t.Errorf("a row has %d bytes", n)

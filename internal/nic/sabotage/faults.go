@@ -5,45 +5,46 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Device models, as lab names them.
+// Device models, as package lab names them.
 const (
 	virtio = "virtio"
 	gve    = "gve"
 )
 
-// Fault is one of the faults, and who sees it.
+// Fault is one fault, with the tests that detect it.
 type Fault struct {
-	Name  string // one or two words with a hyphen
-	Class string // what of a NIC it is wrong in
-	What  string // what the NIC does, one clause
-	Only  string // the device model that has it; "": both
-	Every uint32 // how many occasions there are for each that it uses, unless something else is asked for
-	Case  string // of internal/nic/nictest's suite, that fails with it
-	// Kernel is the program and the case of Linux's tools/testing/selftests/drivers/net that fails with it, and passes
-	// without (test/40-sabotage.sh); "": none, and Why says why. On is the model on whose NIC that is so; "": on
-	// both.
+	Name  string // one or two words joined by a hyphen
+	Class string // the class of the fault
+	What  string // what the NIC does wrong, one clause
+	Only  string // the only device model with the fault; "": both have it
+	Every uint32 // default of occasions for each hit
+	Case  string // case of internal/nic/nictest's suite that fails with it
+	// Kernel is the program and case of Linux's tools/testing/selftests/drivers/net that fails with
+	// the fault and passes without it (test/40-sabotage.sh); "": none does, and Why has the reason.
+	// On is the device model whose NIC shows this; "": both.
 	Kernel, On, Why string
-	With            string // flags of `vnic selftest` without which that case has no frames for the fault; "": none
-	// RunVirtio and RunGVE are what `vnic run --nic virtio` and `--nic gve` make of it.
+	With            string // flags that `vnic selftest` needs for that case to have frames for the fault; "": none
+	// RunVirtio and RunGVE are the outcomes of `vnic run --nic virtio` and `--nic gve` with the
+	// fault.
 	RunVirtio, RunGVE Outcome
 
 	install func(*nic.Sabotage)
 }
 
-// Outcome is what becomes of a `vnic run` with a fault.
+// Outcome is the outcome of a `vnic run` with a fault.
 type Outcome uint8
 
 // Outcomes.
 const (
-	Passes  Outcome = iota // nothing of what a run proves is untrue
-	Fails                  // the proof fails, or a stage of it
+	Passes  Outcome = iota // the fault breaks nothing that a run proves
+	Fails                  // the proof or a stage of it fails
 	Missing                // the model does not have the fault
-	Crawls                 // goes on, so slowly that its end was not waited for
+	Crawls                 // it goes on, so slowly that nobody waited for its end
 )
 
 func (o Outcome) String() string { return [...]string{"passes", "fails", "-", "crawls"}[o] }
 
-// faults are in the order of their classes, in which tables show them.
+// faults are sorted by class, as in tables.
 var faults = []Fault{
 	{
 		Name: "payload-place", Class: "payload place", Every: 1,
