@@ -8,25 +8,26 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// segment is a frame of the kernel's test of GRO (tools/testing/selftests/net/lib/gro.c, create_packet).
+// segment describes a frame of the kernel's test of GRO (tools/testing/selftests/net/lib/gro.c,
+// create_packet).
 type segment struct {
 	seq, n int
 	flags  uint8 // beside ACK
-	ack    byte  // what is added to the acknowledgment number
+	ack    byte  // added to the acknowledgment number
 	v6     bool
 	noDF   bool
 	id     uint16
-	opts   []byte // of TCP
+	opts   []byte // TCP options
 	ipOpts []byte
-	ext    byte // payload of IPv6 destination options; 0: there are none
+	ext    byte // payload of IPv6 destination options; 0: none
 	frag   bool
-	tos    byte // IPv4's, or so many bits of IPv6's traffic class
-	ttl    byte // what is added to it
-	badIP  bool // checksums
+	tos    byte // IPv4's TOS, or IPv6's traffic class
+	ttl    byte // added to the TTL
+	badIP  bool // wrong checksums
 	badTCP bool
 }
 
-// frame makes it, with a whole checksum.
+// frame makes the frame, with a complete checksum.
 func (s segment) frame(a, b Guest) Frame {
 	be := binary.BigEndian
 	spec := Spec{V6: s.v6, Opts: len(s.opts), Payload: s.n, Seq: uint32(s.seq), Flags: s.flags | splitter.ACK, Port: 8000}
@@ -81,15 +82,16 @@ func (s segment) frame(a, b Guest) Frame {
 	return f
 }
 
-// groCase is what a case of the kernel's test sends, and how much each packet is to carry that comes of it.
+// groCase has the segments of a case of the kernel's test, and the payload length of each packet
+// expected.
 type groCase struct {
 	send []segment
 	want []int
-	ip   int // version; 0: both
+	ip   int // IP version; 0: both
 }
 
-// groCases are those that gro.py runs as hw_ipv4_* and hw_ipv6_* (gro.c, send_* and gro_receiver), by their names. Its
-// other ones send IP in IP, which is not merged.
+// groCases are the cases that gro.py runs as hw_ipv4_* and hw_ipv6_* (gro.c, send_* and
+// gro_receiver), by name. Its other cases send IP in IP, which is not merged.
 func groCases() map[string]groCase {
 	const n = 100 // PAYLOAD_LEN
 	at := func(i int, s segment) segment {
@@ -105,7 +107,7 @@ func groCases() map[string]groCase {
 	with := func(s segment, behind ...segment) []segment {
 		return append([]segment{at(0, segment{}), at(1, s)}, behind...)
 	}
-	flag := func(flags uint8) []segment { // send_flags, where those have no payload
+	flag := func(flags uint8) []segment { // send_flags, for flags without payload
 		return slices.Concat(plain(0, 2), []segment{{flags: flags}}, plain(3, 5))
 	}
 	ids := func(noDF bool, ids ...uint16) (list []segment) {
@@ -177,13 +179,13 @@ func groCases() map[string]groCase {
 	}
 }
 
-// kernelsMerges: what the kernel's test of hardware GRO sends comes as it expects, also where each frame is a batch of
-// its own. A frame with FIN follows.
+// kernelsMerges: the frames of the kernel's test of hardware GRO arrive as it expects, also with
+// each frame in a batch of its own. A frame with FIN ends the case.
 //
 // Invariant: nic: What Linux's GRO would not merge is not merged.
 func kernelsMerges(t *testing.T, lab Lab, _ Traits) {
 	for name, c := range groCases() {
-		a, b, _ := holding(t, lab, Options{}) // each uses up much memory
+		a, b, _ := holding(t, lab, Options{}) // a new lab for each case, which uses up much guest memory
 		for _, v6 := range []bool{false, true} {
 			if c.ip == 4 && v6 || c.ip == 6 && !v6 {
 				continue
@@ -212,7 +214,7 @@ func kernelsMerges(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// payloadsToFIN is what packets on queue 0 carry that come before one with FIN.
+// payloadsToFIN returns the payload lengths of packets on queue 0, up to the packet with FIN.
 func payloadsToFIN(t *testing.T, b Guest) (n []int) {
 	for {
 		got := b.Receive(0)

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Quiet is a wire.Tap that only counts, for tests of what a tap may cost.
+// Quiet is a wire.Tap that only counts, for tests of a tap's cost.
 type Quiet struct{ sent, came atomic.Int64 }
 
 // Sending implements wire.Tap.
@@ -22,10 +22,10 @@ func (q *Quiet) Sent(*wire.Worker, *wire.Packet, uint64) { q.sent.Add(1) }
 // Received implements wire.Tap.
 func (q *Quiet) Received(*wire.Worker, *wire.Packet, wire.Placement) { q.came.Add(1) }
 
-// Seen says how many packets it was told of.
+// Seen returns the numbers of packets that were sent and received.
 func (q *Quiet) Seen() (sent, came int64) { return q.sent.Load(), q.came.Load() }
 
-// tapLog is a wire.Tap that notes what it is shown.
+// tapLog is a wire.Tap that records its calls.
 type tapLog struct {
 	mu    sync.Mutex
 	begun int
@@ -35,11 +35,11 @@ type tapLog struct {
 
 type arrival struct {
 	verdict wire.Verdict
-	at      wire.Placement // Payload is gone
-	payload []byte         // what lay there
+	at      wire.Placement // without Payload
+	payload []byte         // the bytes at Payload
 	header  []byte
-	offs    []uint64    // of the pieces, in their GPU's memory
-	kind    dma.MemKind // of the first
+	offs    []uint64    // offsets of the segments in their GPU's memory
+	kind    dma.MemKind // of the first segment
 }
 
 func (w *tapLog) Sending(*wire.Packet) uint64 {
@@ -76,7 +76,7 @@ func (w *tapLog) Received(worker *wire.Worker, p *wire.Packet, at wire.Placement
 	w.came = append(w.came, a)
 }
 
-// take gives what came and the verdicts of what was sent, and forgets them.
+// take returns the received packets and the verdicts of the sent ones, and clears the log.
 func (w *tapLog) take() (sent []wire.Verdict, came []arrival) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -85,8 +85,8 @@ func (w *tapLog) take() (sent []wire.Verdict, came []arrival) {
 	return sent, came
 }
 
-// tap: a tap of a link is told where each frame lies, while it lies there, and what became of
-// it; answers of the control channel do not pass the wire, so it is not told of them.
+// tap: a link's tap gets each frame's place while it lies there, and its verdict. Answers of the
+// control channel do not pass the wire, so the tap does not see them.
 //
 // Invariant: wire: A tap is told of each packet once, with what the link lost of it and where its
 // payload lies.
@@ -148,7 +148,8 @@ func tap(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// tapBounced: the same where the NIC does not reach the GPU: it lies there all the same, and how it came is told.
+// tapBounced: if the NIC does not reach the GPU, the tap still sees the payload in GPU memory, and
+// that it was bounced.
 //
 // Invariant: wire: A tap is told of each packet once, with what the link lost of it and where its
 // payload lies.
