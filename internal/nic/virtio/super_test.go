@@ -11,8 +11,9 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// A super-packet is cut where it is longer than its gso_size, and judged by what it is then: one that is shorter is one
-// frame, whatever segments its driver would have had. A gso_size that no TCP has is refused (Linux: TCP_MIN_GSO_SIZE).
+// A GSO packet is segmented if it is longer than its gso_size; the frames that it becomes are
+// checked. A shorter one is one frame, whatever gso_size says. A gso_size that is too small for TCP
+// is refused (Linux: TCP_MIN_GSO_SIZE).
 func TestSuperPacketIsJudgedByItsOwnLength(t *testing.T) {
 	for _, c := range []struct {
 		payload int
@@ -50,7 +51,7 @@ func TestSuperPacketIsJudgedByItsOwnLength(t *testing.T) {
 				bufs := a.layOut(&f, false)
 				if ecn {
 					a.OK(a.dev.SetFeatures(fVersion1 | fMrg | fEventIdx | fIndirect | fOffloads | fECNs))
-					a.setup(1, a.base(1)) // which opens the ring by them
+					a.setup(1, a.base(1)) // opens the ring with these features
 					a.At(bufs[0].Addr)[1] |= 0x80
 				}
 				a.OK(a.rings[1].Add(bufs, nil, 0))
