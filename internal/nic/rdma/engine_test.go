@@ -21,19 +21,20 @@ import (
 
 const memSize = 1 << 20
 
-// end is one of two NICs that a test joins by hand: it takes frames of one and gives them to the other.
+// end is one of two NICs that a test connects: the test takes frames of one and passes them to the
+// other.
 type end struct {
 	*Engine
 	t     testing.TB
 	space *dma.Space
-	mem   []byte // of its guest, at address 0
+	mem   []byte // memory of its guest, at address 0
 	ip    netip.Addr
 	pd    uint32
 	cq    uint32
-	mr    uint32 // of all memory, with all access; addresses begin at base
+	mr    uint32 // covers all memory, with all access; addresses begin at base
 	told  int
 	mtu   uint16
-	pages []control.PageRequest // that were asked for
+	pages []control.PageRequest // page requests sent to the driver
 	file  *dma.File             // of mem
 	noP2P bool
 	box   fakeBox
@@ -41,7 +42,8 @@ type end struct {
 
 const base = 0x7000_0000_0000
 
-// noRandom has numbers be those of the golden frames: keys from 0x400 on, queue pairs from 0x100 on.
+// noRandom makes keys and numbers those of the golden frames: keys from 0x400 on, queue pairs from
+// 0x100 on.
 type noRandom struct{}
 
 func (noRandom) Read(b []byte) (int, error) { clear(b); return len(b), nil }
@@ -93,12 +95,12 @@ func (d *end) guest(access uint8, va, at, n uint64) uint32 {
 type pair struct {
 	a, b   *end
 	qa, qb uint32
-	fate   func(p *wire.Packet) (copies int, late bool) // nil: each arrives once
+	fate   func(p *wire.Packet) (copies int, late bool) // decides a frame's copies and delay; nil: each arrives once
 	late   []lateFrame
 	frames int
 }
 
-// lateFrame is one that others overtake.
+// lateFrame is a frame that others overtake.
 type lateFrame struct {
 	from, to *end
 	frame    []byte
@@ -112,14 +114,14 @@ func newPair(t testing.TB, change func(p *control.QPPath)) *pair {
 	return p
 }
 
-// connect makes two queue pairs.
+// connect makes two connected queue pairs.
 func (p *pair) connect(change func(p *control.QPPath)) (qa, qb uint32) {
 	a, b := p.a, p.b
 	t := a.t
 	t.Helper()
 	qa = testkit.Must(a.AddQP(control.QP{PD: a.pd, SendCQ: a.cq, RecvCQ: a.cq, MaxSend: 64, MaxRecv: 64}))(t)
 	qb = testkit.Must(b.AddQP(control.QP{PD: b.pd, SendCQ: b.cq, RecvCQ: b.cq, MaxSend: 64, MaxRecv: 64}))(t)
-	psn := [2]uint32{0xfffff0, 0x7ffffe} // they wrap
+	psn := [2]uint32{0xfffff0, 0x7ffffe} // the numbers wrap
 	for i, d := range []*end{a, b} {
 		peer := []*end{b, a}[i]
 		path := control.QPPath{QPN: []uint32{qa, qb}[i], RemoteQPN: []uint32{qb, qa}[i], SendPSN: psn[i], RecvPSN: psn[1-i],
@@ -133,7 +135,7 @@ func (p *pair) connect(change func(p *control.QPPath)) (qa, qb uint32) {
 	return qa, qb
 }
 
-// step takes one frame from an end to the other; false: it has none.
+// step moves one frame from an end to the other; false: there is none.
 func (p *pair) step(from, to *end) bool {
 	from.TellAll()
 	var pkt wire.Packet
@@ -163,7 +165,7 @@ func (p *pair) give(to *end, pkt *wire.Packet) {
 	to.Receive(dma.NewCopier(), pkt)
 }
 
-// bytesOf is the payload of a frame.
+// bytesOf returns the payload of a frame.
 func bytesOf(p *wire.Packet) []byte {
 	b := make([]byte, p.PayloadLen)
 	if _, err := dma.NewCopier().Read(b, p.Payload); err != nil {
@@ -180,7 +182,7 @@ func with(p *wire.Packet, b []byte) *wire.Packet {
 	return &c
 }
 
-// run moves frames until both ends have none, now and later; within a bubble of time.
+// run moves frames until both ends have none, now and later; it runs in a synctest bubble.
 func (p *pair) run() {
 	p.a.t.Helper()
 	for range 100_000 {
@@ -204,7 +206,7 @@ func (p *pair) run() {
 	p.a.t.Fatalf("no end: %+v %+v", testkit.Must(p.a.QPStatus(p.qa))(p.a.t), testkit.Must(p.b.QPStatus(p.qb))(p.a.t))
 }
 
-// waits says whether an end waits for time to pass.
+// waits reports whether an end waits for time to pass.
 func (p *pair) waits() bool {
 	for _, d := range []*end{p.a, p.b} {
 		for i := range d.qps.at {
@@ -231,7 +233,7 @@ func (d *end) poll() []control.WC {
 	return c.WCs
 }
 
-// at is a piece of the MR of all memory.
+// at returns a piece of the MR of all memory.
 func (d *end) at(off, n uint64) control.SGE {
 	return control.SGE{VA: base + off, Len: uint32(n), Key: d.mr}
 }
@@ -241,8 +243,8 @@ func bubble(t *testing.T, f func(t *testing.T)) {
 	synctest.Test(t, f)
 }
 
-// Messages of each kind and of lengths around a packet's arrive, whatever the link loses, doubles and reorders, and
-// nothing else is written.
+// Messages of each kind, with lengths around a packet's, arrive, whatever the link loses, doubles
+// and reorders, and no other memory is written.
 func TestMessagesArrive(t *testing.T) {
 	for _, loss := range []bool{false, true} {
 		t.Run(fmt.Sprint("loss=", loss), func(t *testing.T) {

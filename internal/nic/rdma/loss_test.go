@@ -20,7 +20,7 @@ func TestEachPacketLost(t *testing.T) {
 	const size = 1 << 18
 	for _, c := range []struct {
 		op   control.WROp
-		deep bool // an end sends all that it can before the other does
+		deep bool // an end sends all that it can before the other end sends
 	}{{control.WRRead, false}, {control.WRWrite, false}, {control.WRSend, false}, {control.WRRead,
 		true}, {control.WRWrite, true}} {
 		op := c.op
@@ -83,7 +83,7 @@ func TestEachPacketLost(t *testing.T) {
 					n := once(lose) - all
 					most, sum = max(most, n), sum+n
 				}
-				// What was under way is sent again, and each packet may be answered once more.
+				// Packets in flight are sent again, and each may be answered once more.
 				if most > 2*(Window+readPiece) || sum == 0 {
 					t.Errorf("a loss costs up to %d frames", most)
 				}
@@ -93,7 +93,7 @@ func TestEachPacketLost(t *testing.T) {
 	}
 }
 
-// Numbers wrap at each place in messages of each kind.
+// Packet numbers wrap at each place in messages of each kind.
 func TestNumbersWrap(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		for back := range uint32(14) {
@@ -122,7 +122,8 @@ func TestNumbersWrap(t *testing.T) {
 	})
 }
 
-// A work request with a fence is not begun before the READs before it are done: it may use what they read.
+// A work request with a fence is not started before earlier READs are done: it may use what they
+// read.
 func TestFence(t *testing.T) {
 	for _, fence := range []uint8{0, control.WRFence} {
 		bubble(t, func(t *testing.T) {
@@ -132,7 +133,7 @@ func TestFence(t *testing.T) {
 				SGEs: []control.SGE{p.a.at(0, 5000)}},
 				control.WR{ID: 2, Op: control.WRWrite, Flags: control.WRSignaled | fence, Key: p.b.mr, Remote: base + 20_000,
 					SGEs: []control.SGE{p.a.at(0, 5000)}})
-			for p.step(p.a, p.b) { // all that a sends before an answer
+			for p.step(p.a, p.b) { // a sends all that it can without an answer
 			}
 			p.run()
 			testkit.Equal(t, "completions", len(p.a.poll()), 1)
@@ -178,7 +179,8 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// The peer READs without a pause: this end's own WRITE on the same queue pair is not held up.
+// The peer READs without a pause: this end's own WRITE on the same queue pair is not delayed for
+// long.
 func TestAnswersDoNotHoldUpRequests(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPair(t, func(p *control.QPPath) { p.MTU = 256 })
@@ -204,7 +206,7 @@ func TestAnswersDoNotHoldUpRequests(t *testing.T) {
 	})
 }
 
-// A packet's timeout that fires early, again and again, costs frames, but breaks nothing.
+// A timeout that fires too early, again and again, costs frames, but breaks nothing.
 func TestTimeoutsThatAreTooShort(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPair(t, func(p *control.QPPath) { p.MTU, p.Timeout = 256, 1 }) // 8 us

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// endingBox is a mailbox whose driver goes away, or gives up on something that it cannot say.
+// endingBox is a mailbox whose driver goes away, or loses an invalidation.
 type endingBox struct {
 	*fakeBox
 	gone atomic.Bool
@@ -25,12 +25,12 @@ type endingBox struct {
 func (b *endingBox) Alive() bool  { return !b.gone.Load() }
 func (b *endingBox) Lost() uint32 { return b.lost.Load() }
 
-// Packets wait for pages, of each kind: WRITEs that were parked, READs whose answer cannot be read, and requests of the
-// NIC's own. However the region ends, all of them end with an error, soon, and nothing is written there from then on,
-// whatever is answered late.
+// Packets of each kind wait for pages: parked WRITEs, READs whose answer cannot be read, and the
+// NIC's own requests. However the region ends, all of them soon end with an error, and nothing is
+// written to its pages from then on, even if page requests are answered late.
 //
-// Invariant: vnic rdma: A region that ends while packets wait for its pages: requests end with an error, other queue
-// pairs go on, and nothing is written to its pages any more.
+// Invariant: vnic rdma: A region that ends while packets wait for its pages: requests end with an
+// error, other queue pairs go on, and nothing is written to its pages any more.
 func TestRegionEndsWhilePacketsWait(t *testing.T) {
 	const bound = 2 * time.Second
 	told := func(reason uint32) func(p *pair, b *endingBox, _ *owner, _ uint32) {
@@ -70,7 +70,7 @@ func TestRegionEndsWhilePacketsWait(t *testing.T) {
 				o, key := newOwner(p.b, pages)
 				defer p.stopped()
 
-				// The NIC knows of the first page; of others nobody tells it.
+				// The NIC has the first page; page requests for others get no answer.
 				first := control.WR{Op: control.WRWrite, Flags: control.WRSignaled, Key: key, Remote: 0x1000,
 					SGEs: []control.SGE{p.a.at(0, 10)}}
 				p.a.post(p.qa, first)
@@ -98,7 +98,7 @@ func TestRegionEndsWhilePacketsWait(t *testing.T) {
 
 				begin := time.Now()
 				c.end(p, box, o, key)
-				time.Sleep(10 * pollIdle) // of the bubble: the mailbox is looked at
+				time.Sleep(10 * pollIdle) // of the bubble: lets the mailbox be polled
 				for i := range pages {
 					copy(o.bytes(i), bytes.Repeat([]byte{poisoned}, onePage))
 				}
@@ -138,8 +138,8 @@ func TestRegionEndsWhilePacketsWait(t *testing.T) {
 	}
 }
 
-// The worker looks whether there is something to send, or to ask for, while packets find that pages are missing:
-// neither waits for the other. Both once did, for ever.
+// The worker checks for packets and page requests to send, while packets find that pages are
+// missing: neither blocks the other. Both once deadlocked.
 func TestPagesAreMissedWhileTheWorkerLooks(t *testing.T) {
 	p := newPair(t, nil)
 	_, key := newOwner(p.b, 4)
@@ -154,7 +154,7 @@ func TestPagesAreMissedWhileTheWorkerLooks(t *testing.T) {
 				return
 			default:
 				p.b.Pending()
-				p.b.pop() // or it would not look any further
+				p.b.pop() // otherwise Pending would return before it looks at paging
 			}
 		}
 	})
