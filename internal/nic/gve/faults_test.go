@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// An interrupt that is lost leaves its vector armed, and the next comes. That of the management vector is not lost:
-// none might follow it.
+// A dropped interrupt leaves its vector armed, and the next one comes. The management interrupt is
+// never dropped, because no other might follow.
 //
 // Invariant: nic: The interrupt behind one that is lost comes.
 func TestLostInterruptLeavesItsVectorArmed(t *testing.T) {
@@ -35,9 +35,10 @@ func TestLostInterruptLeavesItsVectorArmed(t *testing.T) {
 	testkit.Equal(t, "lost", b.Port().Faults().LostInterrupts, 1)
 }
 
-// A queue that stops shows what was to be shown late.
+// A queue that stops shows its delayed completions.
 //
-// Invariant: nic: A NIC that takes no buffers for a while, or shows completions late, loses nothing.
+// Invariant: nic: A NIC that takes no buffers for a while, or shows completions late, loses
+// nothing.
 func TestStopShowsLateCompletions(t *testing.T) {
 	const n = 40
 	w := newWorld(t)

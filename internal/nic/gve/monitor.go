@@ -6,12 +6,12 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// monitored is a Device as its monitor sees it.
+// monitored implements nic.Monitored for a Device.
 type monitored Device
 
 var _ nic.Monitored = (*monitored)(nil)
 
-// Kicked implements nic.Monitored: no descriptor is watched, as doorbells are register writes.
+// Kicked implements nic.Monitored: no descriptor is watched, because doorbells are register writes.
 func (m *monitored) Kicked(int) {}
 
 // Tend implements nic.Monitored: it writes the driver's stats report.

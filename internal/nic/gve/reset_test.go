@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// idle says whether the device has forgotten its driver.
+// idle checks that the device has forgotten its driver.
 func (c *ctl) idle(what string) {
 	c.Helper()
 	d := c.dev
@@ -30,8 +30,8 @@ func (c *ctl) idle(what string) {
 	}
 }
 
-// A device is reset by its driver, by the machine, by a frontend that hangs up: each time nothing
-// is left, and it works again.
+// A device is reset by its driver, by the machine, or by a frontend that hangs up: each time no
+// state is left, and the device works again.
 //
 // Invariant: nic/gve: Reset by the driver, the machine or a hang-up leaves nothing; so does a
 // driver that begins without one.
@@ -71,7 +71,8 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// A driver that begins without a reset (kexec, a frontend's new guest) finds the device as after one.
+// A driver that starts without a reset (kexec, a frontend's new guest) finds the device as after a
+// reset.
 //
 // Invariant: nic/gve: Reset by the driver, the machine or a hang-up leaves nothing; so does a
 // driver that begins without one.
@@ -89,7 +90,8 @@ func TestRunTwice(t *testing.T) {
 	c.configure(4)
 }
 
-// A queue that has stopped for an error asks the driver for a reset, and is there until the driver ends it.
+// A queue that has stopped on an error asks the driver for a reset, and exists until the driver
+// destroys it.
 //
 // Invariant: nic/gve: A bad descriptor stops its queue only, and the device asks for a reset.
 func TestFailedQueue(t *testing.T) {
@@ -107,7 +109,7 @@ func TestFailedQueue(t *testing.T) {
 	testkit.Equal(t, "reset asked for", c.read32(regDeviceStatus)&statusReset, 0)
 }
 
-// A ring whose memory goes away stops its queue; the others go on.
+// A queue stops when its ring is unmapped; the others go on.
 //
 // Invariant: nic/gve: A ring whose memory goes away stops its queue first.
 func TestUnmappedRing(t *testing.T) {
@@ -133,10 +135,10 @@ func TestStatsReport(t *testing.T) {
 	const room = 20
 	at := c.alloc(8 + 16*room)
 	report := c.at(at, 8+16*room)
-	be.PutUint32(report[8+16*3:], 4) // the driver's own
+	be.PutUint32(report[8+16*3:], 4) // the driver's own counter
 	c.pass(opReportStats, uint64(len(report)), at, uint64(1<<40))
 	s := &c.dev.stats
-	put := func() { // as the monitor does when it is time
+	put := func() { // as the monitor does when a report is due
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.put()
@@ -163,7 +165,7 @@ func TestStatsReport(t *testing.T) {
 	clear(report)
 	put()
 	testkit.Equal(t, "report", strings.Trim(string(report), "\x00"), "")
-	// Room for less than there is: nothing is written.
+	// With too little room nothing is written.
 	c.pass(opReportStats, uint64(8+16*3), at, uint64(1<<40))
 	put()
 	testkit.Equal(t, "report", strings.Trim(string(report), "\x00"), "")

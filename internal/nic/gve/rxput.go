@@ -8,10 +8,10 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// placement is where a frame goes.
+// placement is where the parts of a frame go.
 type placement struct {
-	n        uint32 // buffers
-	inHeader uint32 // bytes for the first one's header buffer
+	n        uint32 // number of buffers
+	inHeader uint32 // bytes for the first buffer's header buffer
 	rest     uint32 // bytes for the buffers, which are filled one after the other
 	header   []dma.Segment
 	payload  []dma.Segment
@@ -19,9 +19,9 @@ type placement struct {
 	buffers  []dma.Segment // scratch
 }
 
-// Put implements nic.RxQueue (docs/specs/gve.md, 5). Headers of a split frame go to the header
-// buffer of its first buffer, payload to the start of that and of those that follow. A frame that
-// cannot be split lies in the buffers whole, with the overflow mark.
+// Put implements nic.RxQueue (docs/specs/gve.md, 5). The headers of a split frame go to the header
+// buffer of its first buffer, payload to that buffer and the following ones. A frame that cannot be
+// split lies whole in the buffers, with the overflow mark.
 func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	switch {
 	case !q.on:
@@ -78,7 +78,8 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	return nic.PutStopped
 }
 
-// lost counts a frame that was not taken. One that was made of several comes again in its parts.
+// lost counts a frame that was not taken, unless it is a merged one, whose frames will come one by
+// one.
 func (q *rxQueue) lost(f *nic.Frame, c *counter) {
 	if !f.Merged {
 		c.add(1)
@@ -88,7 +89,7 @@ func (q *rxQueue) lost(f *nic.Frame, c *counter) {
 // peek reads the next n posted buffers.
 func (q *rxQueue) peek(n uint32) error { return q.read(q.head, q.bufs[:n]) }
 
-// read reads posted buffers, from that one on.
+// read reads posted buffers from index i on.
 func (q *rxQueue) read(at uint32, bufs []rxBuf) (err error) {
 	defer dma.Recover(&err)
 	for i := range bufs {
@@ -97,7 +98,7 @@ func (q *rxQueue) read(at uint32, bufs []rxBuf) (err error) {
 	return nil
 }
 
-// locate finds the places of a frame's parts, or the buffer that is not what it should be.
+// locate finds the memory for a frame's parts; if ok is false, buffer number bad is unusable.
 func (q *rxQueue) locate(f *nic.Frame) (bad uint32, ok bool) {
 	at := &q.frame
 	var err error
@@ -124,15 +125,15 @@ func (q *rxQueue) locate(f *nic.Frame) (bad uint32, ok bool) {
 	}
 	at.header = dma.Cut(at.header[:0], at.whole, 0, head)
 	at.payload = at.payload[:0]
-	if more := uint64(at.inHeader) - head; more > 0 { // of a frame without TCP, all goes to the header buffer
+	if more := uint64(at.inHeader) - head; more > 0 { // a frame that is not TCP goes to the header buffer whole
 		at.payload = dma.Cut(at.payload, at.whole, head, more)
 	}
 	at.payload = append(at.payload, at.buffers...)
 	return 0, true
 }
 
-// refuse gives back the buffers up to one that cannot be used, marked as bad, and drops the frame:
-// the driver posts others.
+// refuse returns the buffers up to an unusable one, marked as bad, and drops the frame: the driver
+// posts other buffers.
 func (q *rxQueue) refuse(bad uint32) nic.Result {
 	q.count.badBuffer.add(1)
 	q.frame.n, q.frame.rest, q.frame.inHeader = bad+1, 0, 0
@@ -143,8 +144,8 @@ func (q *rxQueue) refuse(bad uint32) nic.Result {
 	return nic.PutFault
 }
 
-// write fills the places found, and finds out about the checksums: this NIC knows no partial ones on receive, so it
-// completes them, and it verifies those that nothing vouches for.
+// write fills the located memory, and determines the checksum. This NIC has no partial checksums on
+// receive, so it completes them, and it verifies checksums that are not known to be good.
 func (q *rxQueue) write(m *nic.Mover, f *nic.Frame, c *rxCompl) error {
 	h, meta := &f.Meta.Headers, &f.Meta
 	hdr := q.scratch[:copy(q.scratch[:], f.Header)]
@@ -153,7 +154,7 @@ func (q *rxQueue) write(m *nic.Mover, f *nic.Frame, c *rxCompl) error {
 	var sum uint16
 	var err error
 	switch {
-	case meta.GSOType != splitter.GSONone: // its segments' checksums are vouched for; the driver never looks at this one
+	case meta.GSOType != splitter.GSONone: // its frames' checksums are good; the driver does not look at this one
 		c.segLen = meta.GSOSize
 		csum = splitter.CsumGood
 		err = m.Payload(q.frame.payload, f.Payload)
@@ -183,7 +184,7 @@ func (q *rxQueue) write(m *nic.Mover, f *nic.Frame, c *rxCompl) error {
 	return m.Header(q.frame.header, hdr)
 }
 
-// complete stages the completions of a frame's buffers, all with the facts of c. Flush publishes them.
+// complete stages the completions of a frame's buffers, with the fields of c. Flush publishes them.
 func (q *rxQueue) complete(c *rxCompl) (err error) {
 	defer dma.Recover(&err)
 	at := &q.frame

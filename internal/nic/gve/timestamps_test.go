@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// options gives the ids of DESCRIBE_DEVICE's options, and the mask of DQO_RDA.
+// describedOptions returns the ids of DESCRIBE_DEVICE's options, and the mask of DQO_RDA.
 func (c *ctl) describedOptions() (ids []uint16, mask uint32) {
 	c.Helper()
 	to := c.alloc(4096)
@@ -27,7 +27,7 @@ func (c *ctl) describedOptions() (ids []uint16, mask uint32) {
 	return ids, mask
 }
 
-// The clock is offered if it is asked for, and never goes back.
+// The clock is offered if configured, and never goes back.
 func TestNICTime(t *testing.T) {
 	for _, on := range []bool{false, true} {
 		c := newCtl(t, Options{Queues: 1, Timestamps: on})
@@ -63,9 +63,11 @@ func TestNICTime(t *testing.T) {
 	}
 }
 
-// Frames that come in one batch have its time, which is read once; without a clock there is none.
+// Frames of one batch have the batch's time, which is read once; without a clock there are no
+// timestamps.
 //
-// Invariant: nic/gve: A receive timestamp is that of the frame's batch, and without the option no clock is read.
+// Invariant: nic/gve: A receive timestamp is that of the frame's batch, and without the option no
+// clock is read.
 func TestReceiveTimestamps(t *testing.T) {
 	w := newWorld(t)
 	g, q := w.B, w.B.dev.rx[0]
