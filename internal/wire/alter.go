@@ -7,13 +7,13 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// fault is what a link does to a packet behind forwarding and what is judged of it: to a copy of its own.
+// fault is a change that an impaired link makes to a packet after switching and checks, in a copy.
 type fault struct {
-	kind fate   // passes: nothing; corrupt, of one segment; or marked
-	draw uint64 // which bit
+	kind fate   // passes: none; corrupt (one segment) or marked
+	draw uint64 // selects the bit
 }
 
-// alter brings a packet with a fault to the link's port: a copy of it, which has changed.
+// alter delivers a changed copy of a packet to the link's port, according to the packet's fault.
 func (l *Link) alter(w *Worker, p *Packet) {
 	x := &w.altered
 	from := cursor{segs: p.Payload}
@@ -37,7 +37,8 @@ func (l *Link) alter(w *Worker, p *Packet) {
 	p.Verdict, p.Progress = x.Verdict, x.Progress
 }
 
-// ecn is where a packet's two bits of ECN are, shifted up by so much; nil: it is no TCP in IP.
+// ecn returns the byte with a packet's ECN bits, and how far they are shifted up in it; nil: not
+// TCP in IP.
 func ecn(p *Packet) (at *byte, shift int) {
 	h := &p.Meta.Headers
 	if h.Class != splitter.TCP || int(h.L3Off)+20 > len(p.Header) {
@@ -49,14 +50,14 @@ func ecn(p *Packet) (at *byte, shift int) {
 	return &p.Header[h.L3Off+1], shift
 }
 
-// capable says whether the sender of a packet can be told of congestion.
+// capable reports whether the packet is ECN-capable (ECT or CE).
 func capable(p *Packet) bool {
 	at, shift := ecn(p)
 	return at != nil && *at>>shift&3 != 0
 }
 
-// mark sets Congestion Experienced (RFC 3168, section 5) in a packet that is capable. Of IPv4 the header's checksum
-// goes with it (RFC 1624).
+// mark sets Congestion Experienced (RFC 3168, section 5) in an ECN-capable packet, and updates the
+// IPv4 header checksum (RFC 1624).
 func (x *piece) mark() bool {
 	at, shift := ecn(&x.Packet)
 	if at == nil {
@@ -72,7 +73,8 @@ func (x *piece) mark() bool {
 	return true
 }
 
-// corrupt turns over a bit of what the checksum of TCP or UDP covers, which is complete first. Anything else is left.
+// corrupt flips a bit that the TCP or UDP checksum covers, after completing the checksum. Other
+// packets stay unchanged.
 func (x *piece) corrupt(w *Worker, draw uint64) DropReason {
 	h := &x.Meta.Headers
 	if h.Class != splitter.TCP && h.Class != splitter.UDP || int(h.HdrLen) != len(x.Header) || h.L4Off == 0 ||
@@ -92,7 +94,7 @@ func (x *piece) corrupt(w *Worker, draw uint64) DropReason {
 	} else if r := x.flip(w, at-head, 1<<(bit%8)); r != DropNone {
 		return r
 	}
-	x.Meta.Csum, x.Meta.CsumStart, x.Meta.CsumOffset = splitter.CsumNone, 0, 0 // nobody vouches for it
+	x.Meta.Csum, x.Meta.CsumStart, x.Meta.CsumOffset = splitter.CsumNone, 0, 0 // not known to be good any more
 	return DropNone
 }
 

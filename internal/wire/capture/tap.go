@@ -15,8 +15,8 @@ type iface struct {
 	about  string
 	rx     bool          // as the port's guest sees it
 	seen   atomic.Uint64 // frames that passed
-	missed atomic.Uint64 // of these, not captured
-	told   uint64        // of missed; the writer's
+	missed atomic.Uint64 // part of seen: not captured
+	told   uint64        // missed so far in the file; used by the writer
 }
 
 // tap is a port's wire.Tap.
@@ -37,7 +37,8 @@ func (t *tap) Sending(p *wire.Packet) (mark uint64) {
 	return notCaptured
 }
 
-// notCaptured is the mark of a packet for which there was no record: with Options.Once it is missed once, too.
+// notCaptured is the mark of a packet without a record: with Options.Once it counts as missed only
+// once.
 const notCaptured = math.MaxUint64
 
 // Sent implements wire.Tap.
@@ -65,9 +66,10 @@ func (t *tap) Sent(w *wire.Worker, p *wire.Packet, mark uint64) {
 // Received implements wire.Tap.
 func (t *tap) Received(w *wire.Worker, p *wire.Packet, at wire.Placement) {
 	if t.c.once {
-		// A record that says it is of this packet is this goroutine's until Sent, whatever else had the mark before.
+		// If the record belongs to this packet, only this goroutine uses it until Sent, whatever
+		// had the mark before.
 		switch o, mark := p.Origin(); mark {
-		case 0: // a link has had it, or nobody of ours has sent it
+		case 0: // a link has delayed it, or no captured port has sent it
 		case notCaptured:
 			return
 		default:
@@ -86,18 +88,18 @@ func (t *tap) Received(w *wire.Worker, p *wire.Packet, at wire.Placement) {
 	r.iface = t.rx
 	segs := at.Payload
 	if segs == nil {
-		segs = p.Payload // what was dropped is still where it came from
+		segs = p.Payload // a dropped packet is still at its source
 	}
 	r.frame(w, p, segs, t.c.payload)
 	if at.Payload == nil && p.Verdict.Kind == wire.Taken {
-		r.places.set(nil, 0) // where it went only its port knows
+		r.places.set(nil, 0) // only its port knows its place
 	}
 	r.queue, r.split, r.header, r.unsplit = at.Queue, at.Split, at.HeaderLen, at.Unsplit
 	r.merged, r.bounced = at.Merged, at.Bounced
 	t.c.commit(r)
 }
 
-// reserve gives a record with its time set, nil if there is none.
+// reserve returns a record with its time set; nil: there is none.
 func (c *Capture) reserve() *record {
 	if c.broken.Load() {
 		return nil
@@ -110,8 +112,7 @@ func (c *Capture) reserve() *record {
 	return r
 }
 
-// commit hands a record to the writer, and wakes it if it sleeps. It never blocks: at most it wakes
-// a thread.
+// commit passes a record to the writer, and wakes the writer if it sleeps. It never blocks.
 func (c *Capture) commit(r *record) {
 	r.commit()
 	if c.asleep.Load() && c.asleep.CompareAndSwap(true, false) {

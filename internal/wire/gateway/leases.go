@@ -10,27 +10,27 @@ import (
 )
 
 const (
-	poolSize  = 128              // addresses for unknown MACs, at most
-	leaseTime = 2 * time.Hour    // of a lease: a client that was stopped at half of it for half an hour still has it
-	offerTime = 20 * time.Second // that an offered address is kept for its client
-	badTime   = 10 * time.Minute // that an address is not given out which a client found in use (RFC 2131, 4.4.4)
+	poolSize  = 128              // most addresses for unknown MACs
+	leaseTime = 2 * time.Hour    // of a lease: long enough for a client that was stopped for half an hour at half of it
+	offerTime = 20 * time.Second // how long an offered address is kept for its client
+	badTime   = 10 * time.Minute // how long an address that a client found in use is not given out (RFC 2131, 4.4.4)
 )
 
-// leases are the IPv4 addresses that the gateway gives out. Their number is fixed from the start.
+// leases are the IPv4 addresses that the gateway gives out. Their number is fixed.
 type leases struct {
-	hosts map[wire.MAC]*Host // with an IPv4 address
-	none  map[wire.MAC]bool  // known, and to get no address
-	sw    *wire.Switch       // knows which port has which address; nil: nobody does
+	hosts map[wire.MAC]*Host // hosts with an IPv4 address
+	none  map[wire.MAC]bool  // known MACs that get no address
+	sw    *wire.Switch       // has the bindings of addresses to ports; nil: no checks
 
 	mu   sync.Mutex
-	pool []lease // in the order of their addresses
+	pool []lease // sorted by address
 }
 
 // lease is an address of the pool.
 type lease struct {
 	addr  netip.Addr
 	owner wire.MAC  // zero: none
-	until time.Time // then it is free again
+	until time.Time // end of the lease
 }
 
 // newLeases makes a pool of the addresses in the gateway's network that no host has.
@@ -63,8 +63,8 @@ func newLeases(o *Options) *leases {
 	return l
 }
 
-// offer gives the address that a client may have: its own, else that which it wants, if that is free, else any. The
-// address is kept for it for some time.
+// offer returns the address for a client: its own; otherwise the one that it wants, if that is
+// free; otherwise any. The address is kept for it for offerTime.
 func (l *leases) offer(mac wire.MAC, want netip.Addr, now time.Time) (netip.Addr, bool) {
 	if h := l.hosts[mac]; h != nil {
 		return h.Addr4, true
@@ -86,7 +86,7 @@ func (l *leases) offer(mac wire.MAC, want netip.Addr, now time.Time) (netip.Addr
 	return at.addr, true
 }
 
-// confirm says whether a client may use an address for leaseTime from now on.
+// confirm leases an address to a client for leaseTime from now on; false: it may not have it.
 func (l *leases) confirm(mac wire.MAC, addr netip.Addr, now time.Time) bool {
 	if h := l.hosts[mac]; h != nil {
 		return h.Addr4 == addr
@@ -105,7 +105,7 @@ func (l *leases) confirm(mac wire.MAC, addr netip.Addr, now time.Time) bool {
 	return true
 }
 
-// release takes an address back from its client.
+// release ends a client's lease.
 func (l *leases) release(mac wire.MAC, addr netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,7 +115,7 @@ func (l *leases) release(mac wire.MAC, addr netip.Addr) {
 	}
 }
 
-// decline keeps an address from everybody for a while: its client found it in use.
+// decline keeps an address unused for a while: its client found it in use.
 func (l *leases) decline(mac wire.MAC, addr netip.Addr, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,7 +125,7 @@ func (l *leases) decline(mac wire.MAC, addr netip.Addr, now time.Time) {
 	}
 }
 
-// taken says how many addresses of the pool are leased.
+// taken returns how many addresses of the pool are leased.
 func (l *leases) taken() (n int64) {
 	now := time.Now()
 	l.mu.Lock()
@@ -138,10 +138,11 @@ func (l *leases) taken() (n int64) {
 	return n
 }
 
-// may says whether no other port than the client's has an address. Under mu.
+// may reports whether no port but the client's has an address. The caller holds mu.
 func (l *leases) may(mac wire.MAC, at *lease) bool { return l.sw == nil || l.sw.MayLease(mac, at.addr) }
 
-// ended says that a client's port does not use an address any more. Under mu.
+// ended tells the switch that a client's port does not use an address any more. The caller holds
+// mu.
 func (l *leases) ended(mac wire.MAC, at *lease) {
 	if l.sw != nil {
 		l.sw.EndLease(mac, at.addr)
@@ -150,12 +151,13 @@ func (l *leases) ended(mac wire.MAC, at *lease) {
 
 func (at *lease) free(now time.Time) bool { return !now.Before(at.until) }
 
-// byMAC finds a client's address, also one that has run out and has no other owner. Under mu.
+// byMAC finds a client's address, also one whose lease has expired, if it has no other owner. The
+// caller holds mu.
 func (l *leases) byMAC(mac wire.MAC) *lease {
 	return l.find(func(at lease) bool { return at.owner == mac && mac != (wire.MAC{}) })
 }
 
-// byAddr finds an address of the pool. Under mu.
+// byAddr finds an address of the pool. The caller holds mu.
 func (l *leases) byAddr(a netip.Addr) *lease {
 	return l.find(func(at lease) bool { return at.addr == a })
 }
@@ -167,8 +169,8 @@ func (l *leases) find(is func(lease) bool) *lease {
 	return nil
 }
 
-// oldest finds the free address that has been free for longest, so that clients that come back find theirs, and that
-// the client may have. Under mu.
+// oldest finds the address that has been free for longest, so that returning clients find theirs,
+// and that the client may have. The caller holds mu.
 func (l *leases) oldest(mac wire.MAC, now time.Time) (found *lease) {
 	for i := range l.pool {
 		if at := &l.pool[i]; at.free(now) && (found == nil || at.until.Before(found.until)) && l.may(mac, at) {

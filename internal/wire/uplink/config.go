@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config says what an uplink leads to: one of VXLAN, Tap and Stream.
+// Config describes where an uplink leads: one of VXLAN, Tap and Stream.
 type Config struct {
 	Name   string
 	VXLAN  *VXLAN
@@ -21,23 +21,24 @@ type Config struct {
 
 // VXLAN is a tunnel to one peer.
 type VXLAN struct {
-	Local  netip.AddrPort // where datagrams come to
-	Remote netip.AddrPort // where they are sent to; they come from this address, at any port
+	Local  netip.AddrPort // address that receives datagrams
+	Remote netip.AddrPort // address to which they are sent; they come from it, from any port
 	VNI    uint32
 }
 
-// Stream is a socket: the name of a file, which has a slash, or HOST:PORT. Either we listen or the peer does.
+// Stream is a socket: the name of a file, which has a slash, or HOST:PORT. Either we listen or we
+// connect.
 type Stream struct{ Listen, Connect string }
 
 // MaxVNI is the greatest VXLAN network identifier (RFC 7348, 5).
 const MaxVNI = 1<<24 - 1
 
-// Error says which part of a Config is wrong: its key in lab files.
+// Error is an error in a part of a Config, Key by its name in lab files.
 type Error struct{ Key, Text string }
 
 func (e *Error) Error() string { return e.Text }
 
-// Check says what is wrong with it: an *Error.
+// Check returns the Config's error, an *Error; nil: none.
 func (c *Config) Check() error {
 	kinds := 0
 	for _, is := range []bool{c.VXLAN != nil, c.Tap != "", c.Stream != nil} {
@@ -107,7 +108,7 @@ func (s *Stream) check() error {
 	return nil
 }
 
-// network is that of a stream's address, as package net has it.
+// network returns the network of a stream's address, for package net.
 func network(at string) string {
 	if strings.Contains(at, "/") {
 		return "unix"
@@ -115,10 +116,10 @@ func network(at string) string {
 	return "tcp"
 }
 
-// forms are what Parse reads.
+// forms are the forms that Parse accepts.
 const forms = "vxlan=LOCAL,REMOTE,VNI, tap=NAME, stream=listen:ADDRESS or stream=connect:ADDRESS"
 
-// Parse reads an uplink as a flag has it.
+// Parse parses an uplink in the form of the command line flag.
 func Parse(s string) (c Config, err error) {
 	kind, rest, _ := strings.Cut(s, "=")
 	switch kind {
@@ -154,7 +155,7 @@ func Parse(s string) (c Config, err error) {
 	return c, c.Check()
 }
 
-// String writes it as Parse reads it.
+// String formats it as Parse accepts it.
 func (c *Config) String() string {
 	switch {
 	case c.VXLAN != nil:

@@ -22,15 +22,15 @@ type stream struct {
 	longest int
 	count   *counters
 	l       net.Listener // nil: we have connected
-	remove  func() error // the listener's file; nil: there is none
+	remove  func() error // removes the listener's file; nil: there is none
 
 	mu     sync.Mutex
 	peer   *peer // under mu; nil: none
 	closed bool  // under mu
 
-	pieces [outBatch][]byte // write's
+	pieces [outBatch][]byte // used by write
 
-	came, quiet nic.LogLimit // of peers that connect, and of those that do not or go: who reaches the socket makes both
+	came, quiet nic.LogLimit // for peers that connect, and that leave or fail: any peer can cause both lines
 }
 
 // peer is a connection.
@@ -58,7 +58,7 @@ func openStream(o *Stream, longest int, count *counters,
 	return s, nil
 }
 
-// listen makes the socket. A file that a dead process has left is replaced.
+// listen makes the socket. It replaces a file left by a dead process.
 func (s *stream) listen(keep func(string, bool) (func() error, error)) (err error) {
 	at := s.o.Listen
 	if network(at) != "unix" {
@@ -94,7 +94,7 @@ func (s *stream) mtu() (n int, why string) { return 0, "" }
 
 func (s *stream) room() int { return streamLen }
 
-// connected has a connection be that to the peer.
+// connected makes c the connection to the peer.
 func (s *stream) connected(c net.Conn) error {
 	p := &peer{conn: c}
 	var err error
@@ -115,14 +115,14 @@ func (s *stream) connected(c net.Conn) error {
 	return nil
 }
 
-// now is the connection that there is; nil: none.
+// now returns the current connection; nil: none.
 func (s *stream) now() *peer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.peer
 }
 
-// read implements carrier. Where we listen, peers come one after the other.
+// read implements carrier. A listening stream serves one peer after another.
 func (s *stream) read(in func([]byte)) error {
 	for {
 		if s.l != nil {
@@ -153,7 +153,7 @@ func (s *stream) read(in func([]byte)) error {
 	}
 }
 
-// frames gives the frames of a connection, until it ends.
+// frames passes the frames of a connection to in, until the connection ends.
 func (s *stream) frames(c net.Conn, in func([]byte)) error {
 	cut := newCutter(s.longest)
 	for {
@@ -179,7 +179,7 @@ func (s *stream) frames(c net.Conn, in func([]byte)) error {
 	}
 }
 
-// write implements carrier. Of frames that are under way when the peer hangs up the rest is lost.
+// write implements carrier. If the peer hangs up, the remaining frames are lost.
 func (s *stream) write(fs []*frame, wait func()) {
 	p := s.now()
 	if p == nil {
@@ -196,7 +196,7 @@ func (s *stream) write(fs []*frame, wait func()) {
 	for len(rest) > 0 {
 		n, err := p.raw.write(rest, wait)
 		if err != nil {
-			_ = p.conn.Close() // read sees it
+			_ = p.conn.Close() // so that read returns
 			if !errors.Is(err, net.ErrClosed) {
 				s.count.refuse(notSent, "err", err)
 			}
