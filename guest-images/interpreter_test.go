@@ -150,12 +150,12 @@ func TestLibraryOfAnInterpreterComesAlong(t *testing.T) {
 	o := NewOverlay()
 	testkit.OK(t, o.Program(script, "/run/it"))
 	m := unpacked(t, o)
-	at := strings.TrimPrefix(root, "/") + "/"
+	prefix := strings.TrimPrefix(root, "/") + "/"
 	for name, want := range map[string]string{
-		"usr/local/bin/python3": "-> " + root + "/bin/python3.99", at + "bin/python3.99": "755 bin/python3.99",
-		at + "lib/python3.99/os.py":           "755 lib/python3.99/os.py",
-		at + "lib/python3.99/json/decoder.py": "755 lib/python3.99/json/decoder.py", at + "linked/x.so": "755 other/x.so",
-		at + "lib/python3.99/test": "", at + "lib/python3.99/__pycache__": "", at + "lib/python3.99/site-packages": "",
+		"usr/local/bin/python3": "-> " + root + "/bin/python3.99", prefix + "bin/python3.99": "755 bin/python3.99",
+		prefix + "lib/python3.99/os.py":           "755 lib/python3.99/os.py",
+		prefix + "lib/python3.99/json/decoder.py": "755 lib/python3.99/json/decoder.py", prefix + "linked/x.so": "755 other/x.so",
+		prefix + "lib/python3.99/test": "", prefix + "lib/python3.99/__pycache__": "", prefix + "lib/python3.99/site-packages": "",
 	} {
 		testkit.Equal(t, name, m[name], want)
 	}

@@ -60,8 +60,8 @@ func TestUserlandIsLookedForInItsOrder(t *testing.T) {
 func TestUserlandIsBuiltOnce(t *testing.T) {
 	dir := fakeCheckout(t)
 	t.Setenv(EnvSource, dir)
-	var said atomic.Int32
-	o := UserlandOptions{CacheDir: t.TempDir(), Building: func() { said.Add(1) }}
+	var builds atomic.Int32
+	o := UserlandOptions{CacheDir: t.TempDir(), Building: func() { builds.Add(1) }}
 	find := func() {
 		if u, err := FindUserland(t.Context(), o); err != nil || !u.Has("built") || u.Has("none") {
 			t.Errorf("%v, %v", u, err)
@@ -75,7 +75,7 @@ func TestUserlandIsBuiltOnce(t *testing.T) {
 	o.Offline = true
 	find()
 	testkit.Equal(t, "builds", string(testkit.Must(os.ReadFile(filepath.Join(dir, "builds")))(t)), "x\n")
-	testkit.Equal(t, "said", said.Load(), int32(1))
+	testkit.Equal(t, "said", builds.Load(), int32(1))
 	left := testkit.Must(os.ReadDir(filepath.Join(o.CacheDir, "programs")))(t)
 	testkit.Equal(t, "entries of the cache", len(left), 1)
 }

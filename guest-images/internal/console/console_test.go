@@ -132,18 +132,18 @@ func TestProgramsEnd(t *testing.T) {
 	for script, want := range map[string]string{"echo out; exit 3": "exit status 3", "kill -9 $$": "ended by signal 9"} {
 		r, w, err := os.Pipe()
 		testkit.OK(t, err)
-		how, _ := run(&agent.Alone{Path: "sh", Args: []string{"sh", "-c", script}, Dir: "/"}, env, w)
+		end, _ := run(&agent.Alone{Path: "sh", Args: []string{"sh", "-c", script}, Dir: "/"}, env, w)
 		_ = w.Close()
-		if out, err := io.ReadAll(r); how != want || err != nil ||
+		if out, err := io.ReadAll(r); end != want || err != nil ||
 			strings.Contains(script, "echo") != (string(out) == "out\n") {
-			t.Errorf("%s: %s, %q, %v", script, how, out, err)
+			t.Errorf("%s: %s, %q, %v", script, end, out, err)
 		}
 		_ = r.Close()
 	}
 	for path, want := range map[string]int{"no-such-program": 127, "/etc/passwd": 126} {
-		if how, status := run(&agent.Alone{Path: path, Args: []string{path}, Dir: "/"}, env, os.Stdout); status != want ||
-			!strings.Contains(how, path) {
-			t.Errorf("%s: %d: %s", path, status, how)
+		if end, status := run(&agent.Alone{Path: path, Args: []string{path}, Dir: "/"}, env, os.Stdout); status != want ||
+			!strings.Contains(end, path) {
+			t.Errorf("%s: %d: %s", path, status, end)
 		}
 	}
 }
