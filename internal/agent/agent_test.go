@@ -40,7 +40,7 @@ func init() {
 	})
 }
 
-// client gives a client, and the guest's end of its pipe.
+// client returns a client, and the guest's end of its pipe.
 func client(t *testing.T) (*Client, net.Conn) {
 	ignore := goleak.IgnoreCurrent()
 	host, guest := net.Pipe()

@@ -35,24 +35,24 @@ func TestDeviceOfAGPU(t *testing.T) {
 	for _, c := range []struct {
 		gpu  int
 		path string
-		at   uint64
+		iova uint64
 	}{
 		{0, "/dev/vnicgpu1", 0}, {1, "/dev/vnicgpu0", 0}, {2, "/dev/vnicgpu2", 1<<20 + 4096},
 		{gpu: 3}, {gpu: 4}, {gpu: 5}, {gpu: 6}, {gpu: 8},
 	} {
-		g, at, err := findGPU(gpus, c.gpu, maps)
+		g, iova, err := findGPU(gpus, c.gpu, maps)
 		if c.path == "" {
 			testkit.ErrorIs(t, err, unix.ENODEV, "GPU %d, which is %s", c.gpu, g.Path)
 			continue
 		}
 		testkit.NoError(t, err)
-		if g.Path != c.path || at != c.at {
-			t.Errorf("GPU %d: %s at %#x, and not %s at %#x", c.gpu, g.Path, at, c.path, c.at)
+		if g.Path != c.path || iova != c.iova {
+			t.Errorf("GPU %d: %s at %#x, and not %s at %#x", c.gpu, g.Path, iova, c.path, c.iova)
 		}
 	}
 	// One map over all of the guest's memory: the last GPU is a byte too long for it.
-	g, at, err := findGPU(gpus[3:], 7, maps)
-	testkit.ErrorIs(t, err, unix.ENODEV, "%s at %#x", g.Path, at)
+	g, iova, err := findGPU(gpus[3:], 7, maps)
+	testkit.ErrorIs(t, err, unix.ENODEV, "%s at %#x", g.Path, iova)
 	testkit.ErrorSays(t, testkit.Err(takeErr(findGPU(nil, 0, maps))), "none of the 0 GPUs", "vnicgpu", "GPU 0")
 }
 
