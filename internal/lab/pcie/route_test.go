@@ -58,11 +58,11 @@ func TestLoads(t *testing.T) {
 			t.Errorf("%v: %v", l.Edge, l.PerByte)
 		}
 	}
-	of := make(map[string]float64)
+	rates := make(map[string]float64)
 	for _, l := range tree.Read("nic", "s0") {
-		of[l.Edge.String()] += l.PerByte
+		rates[l.Edge.String()] += l.PerByte
 	}
-	if len(of) != 5 || of["s0 memory"] != 1 || !near(of["nic down"], 276./256) || !near(of["nic up"], 24./512) {
-		t.Errorf("%v", of)
+	if len(rates) != 5 || rates["s0 memory"] != 1 || !near(rates["nic down"], 276./256) || !near(rates["nic up"], 24./512) {
+		t.Errorf("%v", rates)
 	}
 }

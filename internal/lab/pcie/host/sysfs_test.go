@@ -28,13 +28,13 @@ func reference(sys string) (map[string]*device, error) {
 	if err != nil {
 		return nil, err
 	}
-	at := func(l sysfs.PciDeviceLocation) location { return location{l.Segment, l.Bus, l.Device, l.Function} }
+	locate := func(l sysfs.PciDeviceLocation) location { return location{l.Segment, l.Bus, l.Device, l.Function} }
 	all := make(map[string]*device)
 	for _, p := range list {
-		d := &device{at: at(p.Location), class: p.Class, vendor: p.Vendor, device: p.Device, numa: -1}
-		d.name = d.at.String()
+		d := &device{loc: locate(p.Location), class: p.Class, vendor: p.Vendor, device: p.Device, numa: -1}
+		d.name = d.loc.String()
 		if p.ParentLocation != nil {
-			up := at(*p.ParentLocation)
+			up := locate(*p.ParentLocation)
 			d.up = &up
 		}
 		if p.NumaNode != nil {
