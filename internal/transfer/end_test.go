@@ -102,7 +102,7 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 		if err := Listen(t.Context(), w.b.end); err == nil {
 			t.Error("a second Listen")
 		}
-		errs := start(t.Context(), at(w.b.end, Accept))
+		errs := start(t.Context(), on(w.b.end, Accept))
 		testkit.Eventually(t, "Accept", func() bool { return w.b.busy() == 1 })
 		w.finish()
 		testkit.ErrorIs(t, <-errs, errFinished, "accept")
@@ -113,7 +113,7 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 		send, _ := w.prepares(x)
 		send.Remote = netip.AddrPortFrom(netip.MustParseAddr("10.118.110.99"), send.Remote.Port()) // nobody
 		testkit.OK(t, Prepare(t.Context(), w.a.end, send))
-		errs := start(t.Context(), at(w.a.end, Connect))
+		errs := start(t.Context(), on(w.a.end, Connect))
 		testkit.Eventually(t, "Connect", func() bool { return w.a.busy() == 1 })
 		w.finish()
 		testkit.ErrorIs(t, <-errs, errFinished, "connect")
@@ -182,7 +182,7 @@ func TestOrderOfCalls(t *testing.T) {
 	testkit.OK(t, errors.Join(Prepare(t.Context(), w.a.end, send), Prepare(t.Context(), w.b.end, recv)))
 	testkit.ErrorIs(t, testkit.Err(Send(t.Context(), w.a.end)), syscall.ENOTCONN, "send before connect")
 	testkit.ErrorIs(t, Accept(t.Context(), w.b.end), syscall.EINVAL, "accept before listen")
-	testkit.OK(t, errors.Join(Listen(t.Context(), w.b.end), both(t.Context(), at(w.a.end, Connect), at(w.b.end, Accept))))
+	testkit.OK(t, errors.Join(Listen(t.Context(), w.b.end), both(t.Context(), on(w.a.end, Connect), on(w.b.end, Accept))))
 	testkit.ErrorIs(t, testkit.Err(Receive(t.Context(), w.a.end)), syscall.EINVAL, "receive by the sender")
 	testkit.ErrorIs(t, testkit.Err(Send(t.Context(), w.b.end)), syscall.EINVAL, "send by the receiver")
 	w.moves()
@@ -202,7 +202,7 @@ func TestAcceptTakesOnlyThePeer(t *testing.T) {
 	defer c.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	accepted := start(ctx, at(w.b.end, Accept))
+	accepted := start(ctx, on(w.b.end, Accept))
 	testkit.OK(t, c.SetReadDeadline(time.Now().Add(testkit.Patience)))
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.EOF) {
 		t.Errorf("the stranger: %v", err)

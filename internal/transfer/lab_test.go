@@ -50,8 +50,8 @@ type guest struct {
 	v6   netip.Addr
 }
 
-// at is an operation of a Guest.
-func at(g Guest, op func(context.Context, Guest) error) func(context.Context) error {
+// on is an operation of a Guest.
+func on(g Guest, op func(context.Context, Guest) error) func(context.Context) error {
 	return func(ctx context.Context) error { return op(ctx, g) }
 }
 
@@ -139,7 +139,7 @@ func (w *world) connect(ctx context.Context, send, recv PrepareArgs) error {
 	if err := Listen(ctx, w.b.end); err != nil {
 		return err
 	}
-	return both(ctx, at(w.a.end, Connect), at(w.b.end, Accept))
+	return both(ctx, on(w.a.end, Connect), on(w.b.end, Accept))
 }
 
 func (g *guest) send(ctx context.Context) error    { return testkit.Err(Send(ctx, g.end)) }

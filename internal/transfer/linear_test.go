@@ -66,9 +66,9 @@ func (h *fakeHost) AllocDMA(n int) ([]byte, uint64, error) {
 	if n > cap(h.dma)-len(h.dma) {
 		return nil, 0, errors.New("no DMA memory left")
 	}
-	at := len(h.dma)
-	h.dma = h.dma[:at+n]
-	return h.dma[at : at+n : at+n], uint64(at), nil
+	pos := len(h.dma)
+	h.dma = h.dma[:pos+n]
+	return h.dma[pos : pos+n : pos+n], uint64(pos), nil
 }
 
 func (h *fakeHost) RunJob(_ context.Context, j control.Job) (s control.JobStatus, err error) {

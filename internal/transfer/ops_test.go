@@ -178,7 +178,7 @@ func TestNodesOfOneNIC(t *testing.T) {
 	back.GPU, back.Off, there.GPU, there.Off = there.GPU, 14<<20, back.GPU, 14<<20
 	back.Local, back.Remote, there.Local, there.Remote = there.Local, there.Remote, back.Local, back.Remote
 	testkit.OK(t, errors.Join(Prepare(ctx, b[1], back), Prepare(ctx, a[1], there), Listen(ctx, a[1])))
-	testkit.OK(t, both(ctx, at(b[1], Connect), at(a[1], Accept)))
+	testkit.OK(t, both(ctx, on(b[1], Connect), on(a[1], Accept)))
 	testkit.OK(t, both(ctx, func(ctx context.Context) error { return testkit.Err(Send(ctx, b[1])) },
 		func(ctx context.Context) error { return testkit.Err(Receive(ctx, a[1])) }))
 	testkit.OK(t, errors.Join(Finish(ctx, a[1]), Finish(ctx, b[1])))

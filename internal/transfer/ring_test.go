@@ -56,9 +56,9 @@ func TestCollectives(t *testing.T) {
 		testkit.ErrorIs(t, testkit.Err(w.a.node.Collective(ctx, CollectiveArgs{Op: "scan"})), syscall.EINVAL)
 		const count = 1000 // 0 to 999 at a, 10,000 times as many at b
 		for _, c := range []struct {
-			op   string
-			want [2]uint32 // of element 1 and of element 501, where i is what element 1 of a is
-			at   int       // which guest has the sum of the first half; -1: both have all
+			op    string
+			want  [2]uint32 // of element 1 and of element 501, where i is what element 1 of a is
+			guest int       // which guest has the sum of the first half; -1: both have all
 		}{
 			{AllReduce, [2]uint32{10001, 501 * 10001}, -1},
 			{ReduceScatter, [2]uint32{10001, 501 * 10001}, 0},
@@ -79,7 +79,7 @@ func TestCollectives(t *testing.T) {
 			})
 			for i, g := range guests {
 				for half, want := range c.want {
-					if c.at >= 0 && (half == 0) != (i == c.at) {
+					if c.guest >= 0 && (half == 0) != (i == c.guest) {
 						continue // the other's
 					}
 					got := binary.LittleEndian.Uint32(g.ram[dataOff+4*(1+500*half):])

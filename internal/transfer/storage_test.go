@@ -35,14 +35,14 @@ func TestOperationsOfAnIO(t *testing.T) {
 		inOrder := slices.IsSortedFunc(list, func(a, b block.Op) int { return int(a.Off) - int(b.Off) })
 		testkit.Equal(t, "in order", inOrder, x.Random == nil)
 		slices.SortFunc(list, func(a, b block.Op) int { return int(a.Off) - int(b.Off) })
-		at := x.Off
+		off := x.Off
 		for _, o := range list {
-			if o.Off != at || o.Mem-x.Mem != at-x.Off || o.Len == 0 || o.Len > x.Size || o.Write != x.Write {
-				t.Fatalf("%+v: %+v at %d", x, o, at)
+			if o.Off != off || o.Mem-x.Mem != off-x.Off || o.Len == 0 || o.Len > x.Size || o.Write != x.Write {
+				t.Fatalf("%+v: %+v at %d", x, o, off)
 			}
-			at += o.Len
+			off += o.Len
 		}
-		testkit.Equal(t, "end", at, x.Off+x.Len)
+		testkit.Equal(t, "end", off, x.Off+x.Len)
 	}
 	for _, c := range []struct {
 		x    IO
