@@ -26,11 +26,11 @@ func TestBundleIsFetchedOnce(t *testing.T) {
 			m.suite(base, "", time.Time{})
 		}
 	}
-	said := 0
+	calls := 0
 	b := Bundle{Name: BundleGuestTools, Title: "the tools x", Series: "tool", Packages: []string{"tool"}, Want: "1.2",
 		Leave: []string{"script"}, Needs: []string{"usr/bin/tool", "usr/bin/lib"},
 		Build:       func(_ context.Context, root string) error { return os.Remove(filepath.Join(root, "usr/bin/lib")) },
-		Downloading: func(bytes int64) { said++; testkit.Equal(t, "bytes", bytes > 0, true) }}
+		Downloading: func(bytes int64) { calls++; testkit.Equal(t, "bytes", bytes > 0, true) }}
 	b.Needs = b.Needs[:1]
 	o := Options{CacheDir: t.TempDir(), Mirror: "file:" + m.dir, Keyring: m.keyring}
 	offline := o
@@ -48,7 +48,7 @@ func TestBundleIsFetchedOnce(t *testing.T) {
 	tree, _, err = FetchBundle(t.Context(), offline, b)
 	testkit.OK(t, err)
 	testkit.OK(t, tree.Close())
-	testkit.Equal(t, "downloads", said, 1)
+	testkit.Equal(t, "downloads", calls, 1)
 
 	b.Series, b.Packages = "none", []string{"tool", "no-such-package"}
 	if _, _, err := FetchBundle(t.Context(), o, b); !errors.Is(err, ErrNoPackage) ||

@@ -223,13 +223,13 @@ func TestNoSpaceIsSaid(t *testing.T) {
 //
 // Invariant: vnic: A mistake gives one message that says what to do, and leaves nothing.
 func TestErrorsOfTheCacheHaveAFix(t *testing.T) {
-	at := func(name string, err error) error {
+	openError := func(name string, err error) error {
 		return fmt.Errorf("guest image: %w", &fs.PathError{Op: "open", Path: name, Err: err})
 	}
 	for name, c := range map[string]struct{ err, want error }{
-		"full":      {at("/cache/images", unix.ENOSPC), ErrNoSpace},
+		"full":      {openError("/cache/images", unix.ENOSPC), ErrNoSpace},
 		"limited":   {fmt.Errorf("write: %w", unix.EFBIG), ErrNoSpace},
-		"read-only": {at("/cache/images", unix.EROFS), ErrNoCache},
+		"read-only": {openError("/cache/images", unix.EROFS), ErrNoCache},
 		"a link":    {&os.LinkError{Op: "rename", Old: "/x", New: "/cache/x", Err: unix.EACCES}, ErrNoCache},
 	} {
 		var m *Missing
@@ -237,8 +237,8 @@ func TestErrorsOfTheCacheHaveAFix(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, err := range []error{nil, errors.New("other"), at("/modules/x.ko", unix.EACCES),
-		&Missing{Err: at("", unix.ENOSPC)}} {
+	for _, err := range []error{nil, errors.New("other"), openError("/modules/x.ko", unix.EACCES),
+		&Missing{Err: openError("", unix.ENOSPC)}} {
 		if got := CacheError("/cache", err); got != err {
 			t.Errorf("%v became %v", err, got)
 		}

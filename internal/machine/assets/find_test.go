@@ -118,7 +118,7 @@ func TestWhatIsGivenForAKernelIsNamed(t *testing.T) {
 	alone := t.TempDir()
 	const otherwise = "give the path of a readable bzImage, of a build arch/x86/boot/bzImage (--kernel)"
 	long := strings.Repeat("\x00", 1024)
-	for name, c := range map[string]struct{ dir, content, is, fix string }{
+	for name, c := range map[string]struct{ dir, content, want, fix string }{
 		"vmlinux":      {alone, "\x7fELF\x02\x01\x01" + long, "not a bzImage: an ELF file, as vmlinux is", otherwise},
 		"vmlinux of":   {build, "\x7fELF\x02\x01\x01" + long, "an ELF file", "give " + built + " (--kernel)"},
 		"Image.gz":     {alone, "\x1f\x8b\x08" + long, "packed by gzip", otherwise},
@@ -132,7 +132,7 @@ func TestWhatIsGivenForAKernelIsNamed(t *testing.T) {
 		path := filepath.Join(c.dir, name)
 		testkit.OK(t, os.WriteFile(path, []byte(c.content), 0o600))
 		_, err := givenKernel(&Options{Kernel: path})
-		testkit.ErrorSays(t, err, path, c.is, c.fix)
+		testkit.ErrorSays(t, err, path, c.want, c.fix)
 	}
 	_, err := givenKernel(&Options{Kernel: build})
 	testkit.ErrorSays(t, err, "not a bzImage: a directory", "give "+built)
@@ -176,10 +176,10 @@ func TestGivenKernelFindsItsModules(t *testing.T) {
 
 func FuzzKernelVersion(f *testing.F) {
 	f.Add([]byte("HdrS"), uint16(0x100))
-	f.Fuzz(func(t *testing.T, text []byte, at uint16) {
+	f.Fuzz(func(t *testing.T, text []byte, off uint16) {
 		b := make([]byte, 0x210, 0x210+len(text))
 		copy(b[0x202:], "HdrS")
-		binary.LittleEndian.PutUint16(b[0x20e:], at)
+		binary.LittleEndian.PutUint16(b[0x20e:], off)
 		path := filepath.Join(t.TempDir(), "k")
 		testkit.OK(t, os.WriteFile(path, append(b, text...), 0o600))
 		if v, err := kernelVersion(path); err == nil && (v == "" || strings.Contains(v, "/")) {

@@ -316,15 +316,15 @@ func TestScriptsPassOverASuiteThatIsOfNoUse(t *testing.T) {
 		{"gone expired", "", "no kernel of gone expired to be had"},
 	} {
 		cmd := m.script(t.TempDir(), "../../../tools/kernel", strings.Fields(c.suites)...)
-		var said bytes.Buffer
-		cmd.Stderr = &said
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
 		out, err := cmd.Output()
 		if (err == nil) != (c.kernel != "") || !strings.Contains(string(out), c.kernel) ||
-			!strings.Contains(said.String(), c.says) {
-			t.Errorf("%s: %v, %q, said:\n%s", c.suites, err, out, &said)
+			!strings.Contains(stderr.String(), c.says) {
+			t.Errorf("%s: %v, %q, said:\n%s", c.suites, err, out, &stderr)
 		}
-		if c.says == "" && strings.Contains(said.String(), "note:") {
-			t.Errorf("%s: said:\n%s", c.suites, &said)
+		if c.says == "" && strings.Contains(stderr.String(), "note:") {
+			t.Errorf("%s: said:\n%s", c.suites, &stderr)
 		}
 	}
 }

@@ -81,9 +81,9 @@ func TestCacheOfAnotherUserIsRefused(t *testing.T) {
 		testkit.OK(t, os.MkdirAll(filepath.Join(o.CacheDir, "tmp"), 0o755))
 		if name == "link" { // to a QEMU of ours, by another
 			name = "qemu"
-			at := filepath.Join(o.CacheDir, name)
-			testkit.OK(t, os.Rename(at, at+"-mine"))
-			testkit.OK(t, os.Symlink(at+"-mine", at))
+			file := filepath.Join(o.CacheDir, name)
+			testkit.OK(t, os.Rename(file, file+"-mine"))
+			testkit.OK(t, os.Symlink(file+"-mine", file))
 		}
 		testkit.OK(t, os.Lchown(filepath.Join(o.CacheDir, name), 65534, 65534))
 		refuses(t, o, name, "belongs to user 65534", started)
@@ -96,9 +96,9 @@ func TestCacheThatOthersWriteIsRefused(t *testing.T) {
 	for _, name := range places(tree) {
 		o, _, started := marked(t)
 		testkit.OK(t, os.MkdirAll(filepath.Join(o.CacheDir, "tmp"), 0o755))
-		at := filepath.Join(o.CacheDir, name)
-		st := testkit.Must(os.Stat(at))(t)
-		testkit.OK(t, os.Chmod(at, st.Mode()|0o002))
+		file := filepath.Join(o.CacheDir, name)
+		st := testkit.Must(os.Stat(file))(t)
+		testkit.OK(t, os.Chmod(file, st.Mode()|0o002))
 		refuses(t, o, name, "open to others, mode 0", started)
 	}
 	o, _, started := marked(t)
@@ -118,15 +118,15 @@ func TestBundleThatOthersWriteIsRefused(t *testing.T) {
 	c, b := cache{o.CacheDir}, Bundle{Name: BundleCompiler, Packages: []string{"gcc"}}
 	have := testkit.Must(c.load())(t)
 	have[b.role().key] = &tree{Dir: BundleCompiler + "/x", Version: "1"}
-	at := filepath.Join(c.dir, BundleCompiler, "x", compiler)
-	write(t, at, "")
-	testkit.OK(t, errors.Join(c.save(have), os.Chmod(at, 0o646)))
+	file := filepath.Join(c.dir, BundleCompiler, "x", compiler)
+	write(t, file, "")
+	testkit.OK(t, errors.Join(c.save(have), os.Chmod(file, 0o646)))
 	r := testkit.Must(Fetch(t.Context(), o))(t)
 	testkit.OK(t, r.Close())
 	_, _, err := FetchBundle(t.Context(), o, b)
 	testkit.ErrorIs(t, err, trusted.Err)
-	testkit.ErrorSays(t, err, at)
-	testkit.OK(t, os.Chmod(at, 0o644))
+	testkit.ErrorSays(t, err, file)
+	testkit.OK(t, os.Chmod(file, 0o644))
 	tree, _, err := FetchBundle(t.Context(), o, b)
 	testkit.OK(t, err)
 	testkit.OK(t, tree.Close())
@@ -156,11 +156,11 @@ func TestClosedDirectoryIsNotTrustedForWhatItHas(t *testing.T) {
 	}
 	for _, name := range []string{Libraries + "/libaio.so.1", "usr/share/qemu/x/y", filepath.Dir(compiler) + "/as"} {
 		o, tree, started := marked(t)
-		at := filepath.Join(o.CacheDir, tree, name)
-		write(t, at, "")
-		testkit.OK(t, errors.Join(os.Lchown(at, 65534, 65534), os.Chmod(filepath.Dir(at), 0o775)))
+		file := filepath.Join(o.CacheDir, tree, name)
+		write(t, file, "")
+		testkit.OK(t, errors.Join(os.Lchown(file, 65534, 65534), os.Chmod(filepath.Dir(file), 0o775)))
 		refuses(t, o, filepath.Join(tree, name), "belongs to user 65534", started)
-		st := testkit.Must(os.Stat(filepath.Dir(at)))(t)
+		st := testkit.Must(os.Stat(filepath.Dir(file)))(t)
 		testkit.Equal(t, "mode of its directory", st.Mode().Perm(), 0o755)
 		refuses(t, o, filepath.Join(tree, name), "belongs to user 65534", started)
 	}
@@ -195,10 +195,10 @@ func TestLinksOfOursAreFollowed(t *testing.T) {
 		t.Error(r.QEMU.Args[0])
 	}
 	o, _, started := marked(t)
-	at := filepath.Join(o.CacheDir, "qemu") // what a link leads to is looked at
-	testkit.OK(t, os.Rename(at, at+"-open"))
-	testkit.OK(t, os.Chmod(at+"-open", 0o777))
-	testkit.OK(t, os.Symlink("qemu-open", at))
+	file := filepath.Join(o.CacheDir, "qemu") // what a link leads to is looked at
+	testkit.OK(t, os.Rename(file, file+"-open"))
+	testkit.OK(t, os.Chmod(file+"-open", 0o777))
+	testkit.OK(t, os.Symlink("qemu-open", file))
 	refuses(t, o, "qemu-open", "open to others", started)
 }
 
@@ -212,20 +212,20 @@ func TestScriptsTrustWhatVnicTrusts(t *testing.T) {
 			write(t, filepath.Join(tree, f), "")
 		}
 		testkit.OK(t, os.Symlink("vmlinuz-1", filepath.Join(tree, "boot/vmlinuz")))
-		at := filepath.Join(dir, place)
+		file := filepath.Join(dir, place)
 		if mode != 0 {
-			testkit.OK(t, os.Chmod(at, mode))
+			testkit.OK(t, os.Chmod(file, mode))
 		}
-		testkit.OK(t, os.Lchown(at, owner, -1))
+		testkit.OK(t, os.Lchown(file, owner, -1))
 		cmd := exec.Command("../../../tools/kernel", "good")
 		cmd.Env = append(os.Environ(), EnvCache+"="+dir, EnvMirror+"=file:"+dir, EnvKeyring+"=/dev/null")
 		out, err := cmd.CombinedOutput()
-		mine := cache{dir}.checkTree("tools/kernel-good")
-		if (mine == nil) != (err == nil) {
-			t.Errorf("%s, %v: vnic: %v; the script: %v, %s", place, mode, mine, err, out)
+		trust := cache{dir}.checkTree("tools/kernel-good")
+		if (trust == nil) != (err == nil) {
+			t.Errorf("%s, %v: vnic: %v; the script: %v, %s", place, mode, trust, err, out)
 		}
 		if err == nil {
-			st := testkit.Must(os.Lstat(at))(t)
+			st := testkit.Must(os.Lstat(file))(t)
 			testkit.Equal(t, place, st.Mode(), fs.ModeDir|mode&^0o020)
 		}
 		return string(out), err

@@ -64,8 +64,8 @@ func TestOnlyTheChosenProcessIsLetIn(t *testing.T) {
 				t.Error(err)
 			}
 			_ = c.Close()
-			if said, err := io.ReadAll(out); err != nil || string(said) != "welcome" {
-				t.Errorf("the one that is meant got %q, %v", said, err)
+			if greeting, err := io.ReadAll(out); err != nil || string(greeting) != "welcome" {
+				t.Errorf("the one that is meant got %q, %v", greeting, err)
 			}
 			testkit.NoError(t, cmd.Wait())
 			if c, err := net.Dial("unix", ours); err == nil { // nobody listens any more

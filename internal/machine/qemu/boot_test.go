@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// guest gives the configuration of a small guest.
+// guest returns the configuration of a small guest.
 func guest(t *testing.T, modules ...string) Config {
 	t.Helper()
 	r := fetched(t)
@@ -125,9 +125,9 @@ func TestGuestBootsAndListsItsDevices(t *testing.T) {
 }
 
 // crash boots a guest and has it end in some way.
-func crash(t *testing.T, how string) error {
+func crash(t *testing.T, trigger string) error {
 	m := boot(t, guest(t))
-	if err := m.Agent().Call(t.Context(), "crash", how, nil); err == nil {
+	if err := m.Agent().Call(t.Context(), "crash", trigger, nil); err == nil {
 		t.Error("the guest lived on")
 	}
 	err := m.Wait()

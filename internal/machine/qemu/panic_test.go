@@ -90,13 +90,13 @@ func TestPanicShowsItsCause(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := panicLines([]byte(c.console))
-			at := 0
+			pos := 0
 			for _, want := range c.has {
-				i := slices.IndexFunc(got[at:], func(l string) bool { return strings.Contains(l, want) })
+				i := slices.IndexFunc(got[pos:], func(l string) bool { return strings.Contains(l, want) })
 				if i < 0 {
-					t.Fatalf("no %q behind line %d of\n%s", want, at, strings.Join(got, "\n"))
+					t.Fatalf("no %q behind line %d of\n%s", want, pos, strings.Join(got, "\n"))
 				}
-				at += i
+				pos += i
 			}
 			if s := strings.Join(got, "\n"); len(got) != c.lines || strings.Contains(s, "R13") || strings.Contains(s, "Code: ") {
 				t.Errorf("%d lines, not %d:\n%s", len(got), c.lines, s)

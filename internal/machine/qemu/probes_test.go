@@ -41,9 +41,9 @@ func TestProbesAnswerForOtherKernels(t *testing.T) {
 	if p := late.find(here); p == nil || p.Why != "late" {
 		t.Errorf("of half an hour ago: %v", p)
 	}
-	for _, at := range []time.Time{time.Now().Add(-2 * lateHolds), time.Now().Add(time.Hour), {}} {
-		if late[0].At = at; late.find(here) != nil {
-			t.Errorf("of %v it still holds", at)
+	for _, when := range []time.Time{time.Now().Add(-2 * lateHolds), time.Now().Add(time.Hour), {}} {
+		if late[0].At = when; late.find(here) != nil {
+			t.Errorf("of %v it still holds", when)
 		}
 	}
 

@@ -128,7 +128,7 @@ func TestKVMIsBlamed(t *testing.T) {
 
 // Invariant: qemu: A guest is begun again by TCG where KVM may be to blame for its end, and for no other end.
 func TestWhatKVMIsToBlameFor(t *testing.T) {
-	said := func(l ...string) []string { return l }
+	lines := func(l ...string) []string { return l }
 	for _, c := range []struct {
 		name   string
 		e      RunError
@@ -141,18 +141,18 @@ func TestWhatKVMIsToBlameFor(t *testing.T) {
 		{"silent", RunError{Err: ErrSilent}, false, true},
 		{"late", RunError{Err: ErrNoInit}, false, true},
 		{"dies without a word", RunError{Err: ErrExited, Detail: "exit status 1"}, false, true},
-		{"dies by a signal", RunError{Err: ErrExited, Detail: "signal: aborted", Stderr: said("warning: x")}, false, true},
-		{"its arguments are wrong", RunError{Err: ErrExited, Detail: "exit status 1", Stderr: said("-x: invalid option")},
+		{"dies by a signal", RunError{Err: ErrExited, Detail: "signal: aborted", Stderr: lines("warning: x")}, false, true},
+		{"its arguments are wrong", RunError{Err: ErrExited, Detail: "exit status 1", Stderr: lines("-x: invalid option")},
 			false, false},
-		{"is called by it", RunError{Err: ErrExited, Detail: "exit status 1", Stderr: said("qemu-kvm: -x: invalid option")},
+		{"is called by it", RunError{Err: ErrExited, Detail: "exit status 1", Stderr: lines("qemu-kvm: -x: invalid option")},
 			false, false},
 		{"has it in a file's name", RunError{Err: ErrExited, Detail: "exit status 1",
-			Stderr: said("-drive file=/srv/kvm/x: Could not open '/srv/kvm/x': No such file")}, false, false},
+			Stderr: lines("-drive file=/srv/kvm/x: Could not open '/srv/kvm/x': No such file")}, false, false},
 		{"dies of an assertion", RunError{Err: ErrExited, Detail: "signal: aborted",
-			Stderr: said("qemu: ../accel/kvm/kvm-all.c:1: kvm_set_x: Assertion `r == 0' failed.")}, true, true},
-		{"says kvm", RunError{Err: ErrExited, Detail: "exit status 1", Stderr: said("failed to initialize kvm")},
+			Stderr: lines("qemu: ../accel/kvm/kvm-all.c:1: kvm_set_x: Assertion `r == 0' failed.")}, true, true},
+		{"says kvm", RunError{Err: ErrExited, Detail: "exit status 1", Stderr: lines("failed to initialize kvm")},
 			false, true},
-		{"says KVM later", RunError{Err: ErrExited, Detail: "signal: killed", Stderr: said("x", "KVM internal error.")}, true,
+		{"says KVM later", RunError{Err: ErrExited, Detail: "signal: killed", Stderr: lines("x", "KVM internal error.")}, true,
 			true},
 		{"ends later", RunError{Err: ErrExited, Detail: "signal: killed"}, true, false},
 		{"panics", RunError{Err: ErrKernelPanic}, false, false},

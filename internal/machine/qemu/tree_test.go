@@ -95,7 +95,7 @@ func TestCPUsOfATree(t *testing.T) {
 		args, _ := arguments(&c, AccelTCG, in)
 		var got []string
 		for _, a := range args {
-			if rest, is := strings.CutPrefix(a, "node,nodeid="); is {
+			if rest, ok := strings.CutPrefix(a, "node,nodeid="); ok {
 				cpus, _, _ := strings.Cut(rest[1:], ",memdev")
 				got = append(got, cmp.Or(cpus, "-"))
 			}

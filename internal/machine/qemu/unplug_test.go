@@ -69,7 +69,7 @@ func TestUnplugThatDoesNotEnd(t *testing.T) {
 	_, err = m.UnplugNIC(0)
 	testkit.ErrorSays(t, err, "on its way out already")
 	close(m.done)
-	if err, told := <-done; told {
+	if err, done2 := <-done; done2 {
 		t.Errorf("told that the device is out, or not: %v", err)
 	}
 }

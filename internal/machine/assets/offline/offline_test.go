@@ -46,7 +46,7 @@ func written(t testing.TB, files fstest.MapFS) []byte {
 	return b
 }
 
-// read gives the files of an archive.
+// read returns the files of an archive.
 func read(ctx context.Context, b []byte) (map[string]string, *offline.Manifest, error) {
 	got := map[string]string{}
 	var manifest *offline.Manifest

@@ -167,8 +167,8 @@ f=$(sed -n 's/^+++ b.//p' "$arg")
 }
 
 // oneLine is a patch of a file of one line.
-func oneLine(file, was, is string) []byte {
-	return fmt.Appendf(nil, "--- a/%s\n+++ b/%s\n@@ -1,1 +1,1 @@\n-%s\n+%s\n", file, file, was, is)
+func oneLine(file, was, now string) []byte {
+	return fmt.Appendf(nil, "--- a/%s\n+++ b/%s\n@@ -1,1 +1,1 @@\n-%s\n+%s\n", file, file, was, now)
 }
 
 // Of a patch in several forms that one is applied which applies, whole; where none does, nothing has changed, and the
@@ -270,8 +270,8 @@ func TestPatchesInBadFormAreNoticed(t *testing.T) {
 		"other changes": {replace("+++ b/", "+++ c/"), "lead to"},
 		"cut short":     {func(p *Patch) { p.Text = p.Text[:bytes.LastIndex(p.Text, []byte("\n "))+1] }, "cut short"},
 		"edited by hand": {func(p *Patch) {
-			at := bytes.LastIndex(p.Text, []byte("\n-"))
-			p.Text = append(p.Text[:at:at], p.Text[at+1+bytes.IndexByte(p.Text[at+1:], '\n'):]...)
+			pos := bytes.LastIndex(p.Text, []byte("\n-"))
+			p.Text = append(p.Text[:pos:pos], p.Text[pos+1+bytes.IndexByte(p.Text[pos+1:], '\n'):]...)
 		}, "cut short"},
 		"no changes": {func(p *Patch) { p.Text = p.Text[:bytes.Index(p.Text, []byte("diff --git"))] }, "changes nothing"},
 	} {
