@@ -93,12 +93,12 @@ func (x *piece) sumUnplaced(w *Worker) DropReason {
 	if field+2 > hdr {
 		n = field + 2 - hdr // at most len(w.csum) and PayloadLen, as admit has checked
 		all := cursor{segs: x.Payload}
-		own := append(dma.Reuse(w.csumSegs), dma.Segment{Region: w.csumRegion, Len: n})
-		if _, err := w.Copier.Copy(own, x.Payload); err != nil {
+		sum := append(dma.Reuse(w.csumSegs), dma.Segment{Region: w.csumRegion, Len: n})
+		if _, err := w.Copier.Copy(sum, x.Payload); err != nil {
 			return faultReason(err)
 		}
 		all.skip(n)
-		w.csumSegs, _ = all.take(own, x.PayloadLen-n)
+		w.csumSegs, _ = all.take(sum, x.PayloadLen-n)
 		x.Payload, w.csumSegs = w.csumSegs, x.Payload
 	}
 	var sum uint16
@@ -119,10 +119,10 @@ func (x *piece) sumUnplaced(w *Worker) DropReason {
 	var b [2]byte
 	splitter.PutCsum(b[:], splitter.Add(sum, splitter.SumAt(payload, even)), true) // 0xffff is equivalent to 0
 	for i, v := range b {
-		if at := field + uint32(i); at < hdr {
-			x.Header[at] = v
+		if off := field + uint32(i); off < hdr {
+			x.Header[off] = v
 		} else {
-			w.csum[at-hdr] = v
+			w.csum[off-hdr] = v
 		}
 	}
 	x.Meta.Csum, x.Meta.CsumStart, x.Meta.CsumOffset = splitter.CsumNone, 0, 0

@@ -289,16 +289,16 @@ func (l *line) pop(better func(h, best *heldSegment) bool) *heldSegment {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var best *heldSegment
-	at := -1
+	last := -1
 	for i, h := range l.held {
 		if better(h, best) {
-			best, at = h, i
+			best, last = h, i
 		}
 	}
 	if best == nil {
 		return nil
 	}
-	l.held = slices.Delete(l.held, at, at+1)
+	l.held = slices.Delete(l.held, last, last+1)
 	due := uint64(never)
 	for _, h := range l.held {
 		due = min(due, h.due)
@@ -420,22 +420,22 @@ func (l *line) enqueue(c *chances, h *heldSegment) DropReason {
 		return DropStopped
 	}
 	now := time.Now()
-	at := now
+	due := now
 	if c.Rate > 0 {
 		if l.departed.After(now) {
-			at = l.departed
+			due = l.departed
 		}
-		waits, n := at.Sub(now).Seconds()*c.Rate, float64(h.WireLen())
+		waits, n := due.Sub(now).Seconds()*c.Rate, float64(h.WireLen())
 		if waits > 0 && waits+n > float64(c.Limit)+0.5 { // tolerance for rounding
 			return DropLinkQueue
 		}
 		if c.ECN && waits > float64(c.Limit)/2 && h.fault.kind == passes && capable(&h.Packet) {
 			h.fault.kind = marked
 		}
-		at = at.Add(time.Duration(n / c.Rate * 1e9))
-		l.departed = at
+		due = due.Add(time.Duration(n / c.Rate * 1e9))
+		l.departed = due
 	}
-	h.late = at.Add(c.Delay)
+	h.late = due.Add(c.Delay)
 	if c.Jitter > 0 {
 		l.jitterDraws++
 		h.late = h.late.Add(time.Duration((float64(c.draw(l.jitterDraws, 6)>>11)/(1<<52) - 1) * float64(c.Jitter)))

@@ -44,7 +44,7 @@ func (p *Packet) begun(l *Link) bool {
 	return p.Progress.begun && p.Progress.level[levelFit].done != 0 && p.Progress.link == l.serial
 }
 
-// levelAt returns the packet's progress on a level below a link. Progress on another link does not
+// at returns the packet's progress on a level below a link. Progress on another link does not
 // count.
 func (p *Packet) at(lv int, l *Link) *level {
 	p.Progress.begun = true
@@ -57,7 +57,7 @@ func (p *Packet) at(lv int, l *Link) *level {
 
 // cut delivers one packet that the port does not accept as it is.
 func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
-	at := p.at(levelFit, l)
+	state := p.at(levelFit, l)
 	if p.Meta.GSOType == splitter.GSONone {
 		l.complete(w, lim, p)
 		return
@@ -80,10 +80,10 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 		}
 	}
 	from := cursor{segs: p.Payload}
-	from.skip(at.done)
+	from.skip(state.done)
 	var took Waitable
 	for {
-		n, end, reason := 0, at.done, DropNone
+		n, end, reason := 0, state.done, DropNone
 		for ; n < maxPieces && (end < p.PayloadLen || p.PayloadLen == 0 && n == 0); n++ {
 			size := min(super, p.PayloadLen-end)
 			if end == 0 && !lim.ECN && cwr(&p.Meta) {
@@ -112,11 +112,11 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 					p.Verdict, p.Progress.arrives = v, w.pieces[i].Progress.arrives
 					return
 				case Taken:
-					at.taken, took = true, w.pieces[i].Verdict.Queue
+					state.taken, took = true, w.pieces[i].Verdict.Queue
 				default:
 					p.Verdict = w.pieces[i].Verdict
 				}
-				at.done += w.pieces[i].PayloadLen
+				state.done += w.pieces[i].PayloadLen
 			}
 		}
 		if reason != DropNone {
@@ -126,7 +126,7 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 			break
 		}
 	}
-	if at.taken {
+	if state.taken {
 		p.Verdict = Verdict{Kind: Taken, Queue: took}
 	}
 }

@@ -41,13 +41,13 @@ type Refusal struct {
 const (
 	// MaxBindings is the most IP addresses of a port, beside those reserved for it, and the most
 	// MACs, beside its own. Another one is refused, unless one of them is idle.
-	MaxClaims = 64
+	MaxBindings = 64
 	// BindingIdle is how long a bound address must be unused before another port may take it, or
 	// before it makes room for another address of the port. The time counts from when the address
 	// was first wanted.
-	ClaimIdle = time.Minute
+	BindingIdle = time.Minute
 	// ReportEvery is the shortest interval between two calls of Identity.Refused, for each reason.
-	TellEvery = time.Minute
+	ReportEvery = time.Minute
 	// probeIdle is BindingIdle for an address that its port has probed for and never used.
 	probeIdle = 10 * time.Second
 	// wantedAgain is how old the last recorded use of an address must be before its port has to
@@ -128,53 +128,53 @@ func (s source) unicast() bool {
 
 // bindings has the address bindings of a switch. Frames whose addresses their port has used before
 // do not look there: see identity.allowed.
-type registry struct {
+type bindings struct {
 	mu     sync.Mutex
 	clock  func() time.Time // nil: time.Now
-	claims map[source]*claim
+	byAddr map[source]*binding
 }
 
 // binding binds an address to a port.
-type claim struct {
-	at     source
-	by     *identity // nil: reserved, and no port uses it
-	own    bool      // the own MAC of a port, which no other port may use
-	lessor *Link     // the link that has reserved it; nil: not reserved
-	mac    MAC       // if reserved: Identity.MAC of the port for which it is
-	used   bool      // the port has sent from it
-	probed bool      // the port's latest use was a probe for duplicates
-	until  time.Time // end of the lease; zero: none
-	seen   time.Time // the latest recorded use
-	wanted time.Time // since then the port has to show that it uses the address; zero: it need not
+type binding struct {
+	src        source
+	by         *identity // nil: reserved, and no port uses it
+	isPortMAC  bool      // the own MAC of a port, which no other port may use
+	reservedBy *Link     // the link that has reserved it; nil: not reserved
+	mac        MAC       // if reserved: Identity.MAC of the port for which it is
+	used       bool      // the port has sent from it
+	probed     bool      // the port's latest use was a probe for duplicates
+	until      time.Time // end of the lease; zero: none
+	seen       time.Time // the latest recorded use
+	wanted     time.Time // since then the port has to show that it uses the address; zero: it need not
 }
 
 // fixed reports whether the binding does not count for its port, and never becomes idle.
-func (c *claim) bound() bool { return c.own || c.lessor != nil }
+func (c *binding) fixed() bool { return c.isPortMAC || c.reservedBy != nil }
 
 // idle reports whether the binding may be given up.
-func (c *claim) idle(now time.Time) bool {
+func (c *binding) idle(now time.Time) bool {
 	switch {
-	case c.bound() || now.Before(c.until):
+	case c.fixed() || now.Before(c.until):
 		return false
 	case !c.until.IsZero():
 		return true // the lease has expired
 	case !c.used:
 		return now.Sub(c.seen) >= probeIdle
 	}
-	return !c.wanted.IsZero() && now.Sub(c.wanted) >= ClaimIdle
+	return !c.wanted.IsZero() && now.Sub(c.wanted) >= BindingIdle
 }
 
 // identity is the Identity of a link, with its state.
 type identity struct {
 	Identity
-	link *Link
-	held atomic.Pointer[sources]
+	link    *Link
+	allowed atomic.Pointer[sources]
 
 	// Under bindings.mu.
-	learned MAC
-	mine    [2][]*claim  // bindings that are not fixed: of IP addresses, of MACs
-	told    [2]time.Time // time of the last Refused: for DropMAC, for DropAddress
-	more    [2]uint64    // frames refused since
+	learned    MAC
+	movable    [2][]*binding // bindings that are not fixed: of IP addresses, of MACs
+	reported   [2]time.Time  // time of the last Refused: for DropMAC, for DropAddress
+	unreported [2]uint64     // frames refused since
 }
 
 // sources are the addresses that a port's frames may have without a look at the bindings;
@@ -237,47 +237,47 @@ func (h *sources) without(s source) *sources {
 }
 
 // enter makes the identity of a link that is being attached; nil for nil.
-func (r *registry) enter(o *Identity) (*identity, error) {
+func (r *bindings) enter(o *Identity) (*identity, error) {
 	if o == nil {
 		return nil, nil
 	}
 	d := &identity{Identity: *o}
 	d.Also = slices.Clone(o.Also)
-	d.held.Store(new(sources))
+	d.allowed.Store(new(sources))
 	s := d.MAC.source()
 	if d.MAC != (MAC{}) && !s.unicast() {
 		return nil, fmt.Errorf("%w: %x is a group's address", ErrIdentity, d.MAC)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.claims == nil {
-		r.claims = map[source]*claim{}
+	if r.byAddr == nil {
+		r.byAddr = map[source]*binding{}
 	}
 	if d.MAC != (MAC{}) {
-		if c := r.claims[s]; c != nil && c.own {
+		if c := r.byAddr[s]; c != nil && c.isPortMAC {
 			return nil, fmt.Errorf("%w: %x is the address of port %s", ErrIdentity, d.MAC, c.by.link.Name())
 		}
 		r.drop(s)
-		r.claims[s] = &claim{at: s, by: d, own: true}
+		r.byAddr[s] = &binding{src: s, by: d, isPortMAC: true}
 		if !d.Learn {
-			d.held.Store(d.held.Load().with(s))
+			d.allowed.Store(d.allowed.Load().with(s))
 		}
 	}
 	return d, nil
 }
 
 // leave removes a link's bindings and reservations.
-func (r *registry) leave(l *Link) {
+func (r *bindings) leave(l *Link) {
 	if l.who == nil {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for s, c := range r.claims {
+	for s, c := range r.byAddr {
 		switch {
-		case c.lessor == l:
+		case c.reservedBy == l:
 			r.drop(s)
-		case c.by == l.who && c.lessor != nil:
+		case c.by == l.who && c.reservedBy != nil:
 			c.by = nil
 		case c.by == l.who:
 			r.drop(s)
@@ -295,11 +295,11 @@ func (l *Link) Forget() {
 	r, d := &l.sw.names, l.who
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	own := d.MAC.source()
-	for s, c := range r.claims {
+	mac := d.MAC.source()
+	for s, c := range r.byAddr {
 		switch {
-		case c.by != d || s == own:
-		case c.lessor != nil:
+		case c.by != d || s == mac:
+		case c.reservedBy != nil:
 			c.by, c.used, c.probed = nil, false, false
 		default:
 			r.drop(s)
@@ -308,9 +308,9 @@ func (l *Link) Forget() {
 	d.learned = MAC{}
 	h := new(sources)
 	if d.MAC != (MAC{}) && !d.Learn {
-		h = h.with(own)
+		h = h.with(mac)
 	}
-	d.held.Store(h)
+	d.allowed.Store(h)
 }
 
 // Reserve reserves addresses for the port whose Identity.MAC is mac, which need not exist yet, as
@@ -320,16 +320,16 @@ func (l *Link) Reserve(mac MAC, addrs ...netip.Addr) {
 	r := &l.sw.names
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.claims == nil {
-		r.claims = map[source]*claim{}
+	if r.byAddr == nil {
+		r.byAddr = map[source]*binding{}
 	}
 	for _, a := range addrs {
 		s := sourceOf(a)
-		if c := r.claims[s]; c != nil && c.lessor != nil {
+		if c := r.byAddr[s]; c != nil && c.reservedBy != nil {
 			continue // the first reservation counts
 		}
 		r.drop(s)
-		r.claims[s] = &claim{at: s, lessor: l, mac: mac}
+		r.byAddr[s] = &binding{src: s, reservedBy: l, mac: mac}
 	}
 }
 
@@ -349,7 +349,7 @@ func (s *Switch) Holds(mac MAC, addr netip.Addr) bool {
 	r := &s.names
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	d, c := r.holder(mac.source()), r.claims[sourceOf(addr)]
+	d, c := r.holder(mac.source()), r.byAddr[sourceOf(addr)]
 	return d == nil || c != nil && c.by == d
 }
 
@@ -359,12 +359,12 @@ func (s *Switch) EndLease(mac MAC, addr netip.Addr) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d, a := r.holder(mac.source()), sourceOf(addr)
-	if c := r.claims[a]; d != nil && c != nil && c.by == d && !c.bound() {
+	if c := r.byAddr[a]; d != nil && c != nil && c.by == d && !c.fixed() {
 		r.drop(a)
 	}
 }
 
-func (r *registry) lease(mac MAC, addr netip.Addr, until *time.Time) bool {
+func (r *bindings) lease(mac MAC, addr netip.Addr, until *time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d, a := r.holder(mac.source()), sourceOf(addr)
@@ -372,8 +372,8 @@ func (r *registry) lease(mac MAC, addr netip.Addr, until *time.Time) bool {
 		return true
 	}
 	now := r.now()
-	c := r.claims[a]
-	if c != nil && c.lessor != nil {
+	c := r.byAddr[a]
+	if c != nil && c.reservedBy != nil {
 		return c.mac == d.MAC
 	}
 	if until == nil {
@@ -383,22 +383,22 @@ func (r *registry) lease(mac MAC, addr netip.Addr, until *time.Time) bool {
 		r.want(c, now)
 		return false
 	}
-	if ok, _ := r.claim(d, a, false, now); !ok {
+	if ok, _ := r.bind(d, a, false, now); !ok {
 		return false
 	}
-	r.claims[a].until = *until
+	r.byAddr[a].until = *until
 	return true
 }
 
 // holder returns the identity to which a MAC is bound; nil: none. The caller holds mu.
-func (r *registry) holder(s source) *identity {
-	if c := r.claims[s]; c != nil {
+func (r *bindings) holder(s source) *identity {
+	if c := r.byAddr[s]; c != nil {
 		return c.by
 	}
 	return nil
 }
 
-func (r *registry) now() time.Time {
+func (r *bindings) now() time.Time {
 	if r.clock != nil {
 		return r.clock()
 	}
@@ -406,26 +406,26 @@ func (r *registry) now() time.Time {
 }
 
 // drop removes a binding. The caller holds mu.
-func (r *registry) drop(s source) {
-	c := r.claims[s]
+func (r *bindings) drop(s source) {
+	c := r.byAddr[s]
 	if c == nil {
 		return
 	}
-	delete(r.claims, s)
+	delete(r.byAddr, s)
 	if d := c.by; d != nil {
-		d.held.Store(d.held.Load().without(s))
+		d.allowed.Store(d.allowed.Load().without(s))
 		list := d.like(s)
-		*list = slices.DeleteFunc(*list, func(o *claim) bool { return o == c })
+		*list = slices.DeleteFunc(*list, func(o *binding) bool { return o == c })
 	}
 }
 
 // like returns the identity's list for bindings of the address's kind. The caller holds
 // bindings.mu.
-func (d *identity) like(s source) *[]*claim {
+func (d *identity) like(s source) *[]*binding {
 	if s.kind == kindMAC {
-		return &d.mine[1]
+		return &d.movable[1]
 	}
-	return &d.mine[0]
+	return &d.movable[0]
 }
 
 // allow reports whether a port may send from an address, and binds it; probe: the port only probes
@@ -435,11 +435,11 @@ func (d *identity) allow(s source, probe bool, mac MAC) DropReason {
 	r.mu.Lock()
 	now := r.now()
 	var ok bool
-	var c *claim // of another port
+	var c *binding // of another port
 	if s.kind == kindMAC {
-		ok, c = r.claimMAC(d, s, now)
+		ok, c = r.bindMAC(d, s, now)
 	} else {
-		ok, c = r.claim(d, s, probe, now)
+		ok, c = r.bind(d, s, probe, now)
 	}
 	if ok {
 		r.mu.Unlock()
@@ -449,18 +449,18 @@ func (d *identity) allow(s source, probe bool, mac MAC) DropReason {
 	if s.kind == kindMAC {
 		reason = DropMAC
 	}
-	told, more := &d.told[reason-DropMAC], &d.more[reason-DropMAC]
-	if d.Refused == nil || !told.IsZero() && now.Sub(*told) < TellEvery {
-		*more++
+	reported, unreported := &d.reported[reason-DropMAC], &d.unreported[reason-DropMAC]
+	if d.Refused == nil || !reported.IsZero() && now.Sub(*reported) < ReportEvery {
+		*unreported++
 		r.mu.Unlock()
 		return reason
 	}
-	f := Refusal{Link: d.link, Reason: reason, MAC: mac, Addr: s.addr(), More: *more}
-	*told, *more = now, 0
+	f := Refusal{Link: d.link, Reason: reason, MAC: mac, Addr: s.addr(), More: *unreported}
+	*reported, *unreported = now, 0
 	if c != nil {
 		f.Holder = r.name(c)
 	} else {
-		f.Full = s.unicast() && len(*d.like(s)) >= MaxClaims
+		f.Full = s.unicast() && len(*d.like(s)) >= MaxBindings
 	}
 	r.mu.Unlock()
 	d.Refused(f)
@@ -468,58 +468,58 @@ func (d *identity) allow(s source, probe bool, mac MAC) DropReason {
 }
 
 // name returns the name of the port that has an address. The caller holds mu.
-func (r *registry) name(c *claim) string {
+func (r *bindings) name(c *binding) string {
 	d := c.by
 	if d == nil {
 		d = r.holder(c.mac.source())
 	}
 	if d == nil {
-		return c.lessor.Name()
+		return c.reservedBy.Name()
 	}
 	return d.link.Name()
 }
 
 // bindMAC reports whether a port may send from a MAC, and binds it. If not, it returns the other
 // port's binding. The caller holds mu.
-func (r *registry) claimMAC(d *identity, s source, now time.Time) (ok bool, other *claim) {
-	m, c := MAC(s.b[:6]), r.claims[s]
+func (r *bindings) bindMAC(d *identity, s source, now time.Time) (ok bool, other *binding) {
+	m, c := MAC(s.b[:6]), r.byAddr[s]
 	switch {
 	case !s.unicast():
 		return false, nil
-	case c != nil && c.by != d && (c.own || !c.idle(now)):
-		if !c.own && (d.Any || slices.Contains(d.Also, m)) {
+	case c != nil && c.by != d && (c.isPortMAC || !c.idle(now)):
+		if !c.isPortMAC && (d.Any || slices.Contains(d.Also, m)) {
 			r.want(c, now)
 		}
 		return false, c
 	case d.Learn && d.learned == MAC{} && !d.Router:
 		if c == nil || c.by != d {
 			r.drop(s)
-			r.claims[s] = &claim{at: s, by: d, own: true}
+			r.byAddr[s] = &binding{src: s, by: d, isPortMAC: true}
 		}
 		d.learned = m
 	case m == d.learned, m == d.MAC && !d.Learn && m != MAC{}:
 	case d.Any || slices.Contains(d.Also, m):
-		if c == nil || !c.own { // otherwise it is the configured MAC, which the port has not learned
-			return r.claim(d, s, false, now)
+		if c == nil || !c.isPortMAC { // otherwise it is the configured MAC, which the port has not learned
+			return r.bind(d, s, false, now)
 		}
 	default:
 		return false, nil
 	}
-	d.held.Store(d.held.Load().with(s))
+	d.allowed.Store(d.allowed.Load().with(s))
 	return true, nil
 }
 
 // bind reports whether a port may use an address, and binds it. If not, it returns the other port's
 // binding; nil: no port may use the address, or this one has too many. The caller holds mu.
-func (r *registry) claim(d *identity, s source, probe bool, now time.Time) (ok bool, other *claim) {
+func (r *bindings) bind(d *identity, s source, probe bool, now time.Time) (ok bool, other *binding) {
 	if !s.unicast() {
 		return false, nil
 	}
-	c := r.claims[s]
+	c := r.byAddr[s]
 	if c != nil && c.by != d {
-		mine := c.lessor != nil && c.mac == d.MAC && d.MAC != MAC{}
+		reserved := c.reservedBy != nil && c.mac == d.MAC && d.MAC != MAC{}
 		switch {
-		case mine:
+		case reserved:
 			c.by = d
 		case probe && !(c.probed && now.Sub(c.seen) < probeIdle):
 			return true, nil // its user answers the probe
@@ -533,40 +533,40 @@ func (r *registry) claim(d *identity, s source, probe bool, now time.Time) (ok b
 	}
 	if c == nil {
 		list := d.like(s)
-		if len(*list) >= MaxClaims && !r.makeRoom(*list, now) {
+		if len(*list) >= MaxBindings && !r.makeRoom(*list, now) {
 			return false, nil
 		}
-		c = &claim{at: s, by: d}
-		r.claims[s] = c
-		if *list = append(*list, c); len(*list) == MaxClaims {
+		c = &binding{src: s, by: d}
+		r.byAddr[s] = c
+		if *list = append(*list, c); len(*list) == MaxBindings {
 			for _, o := range *list {
 				r.want(o, now) // so that idle ones are known when the next address needs room
 			}
 		}
 	}
 	c.seen, c.wanted, c.probed, c.used = now, time.Time{}, probe, c.used || !probe
-	if h := d.held.Load(); probe {
-		d.held.Store(h.without(s)) // so that its next use is recorded
+	if h := d.allowed.Load(); probe {
+		d.allowed.Store(h.without(s)) // so that its next use is recorded
 	} else {
-		d.held.Store(h.with(s))
+		d.allowed.Store(h.with(s))
 	}
 	return true, nil
 }
 
 // want records that another port wants an address: the next use by its port has to be recorded in
 // the bindings. The caller holds mu.
-func (r *registry) want(c *claim, now time.Time) {
-	if c.by == nil || c.bound() || !c.wanted.IsZero() || now.Sub(c.seen) < wantedAgain {
+func (r *bindings) want(c *binding, now time.Time) {
+	if c.by == nil || c.fixed() || !c.wanted.IsZero() || now.Sub(c.seen) < wantedAgain {
 		return
 	}
 	c.wanted = now
-	c.by.held.Store(c.by.held.Load().without(c.at))
+	c.by.allowed.Store(c.by.allowed.Load().without(c.src))
 }
 
 // makeRoom removes the port's binding that has been idle for longest; false: none is idle. The
 // caller holds mu.
-func (r *registry) makeRoom(list []*claim, now time.Time) bool {
-	var found *claim
+func (r *bindings) makeRoom(list []*binding, now time.Time) bool {
+	var found *binding
 	for _, c := range list {
 		if c.idle(now) && (found == nil || c.seen.Before(found.seen)) {
 			found = c
@@ -574,7 +574,7 @@ func (r *registry) makeRoom(list []*claim, now time.Time) bool {
 		r.want(c, now)
 	}
 	if found != nil {
-		r.drop(found.at)
+		r.drop(found.src)
 	}
 	return found != nil
 }

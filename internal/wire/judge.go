@@ -9,7 +9,7 @@ import (
 
 // unchecked is used by forward for a packet that may pass, but whose sender's addresses have to be
 // looked up in the packet or in the bindings. It is not a reason to drop, and never counted.
-const unjudged = NumDropReasons + 1
+const unchecked = NumDropReasons + 1
 
 // checked reports whether the link's source addresses are checked.
 func (l *Link) checked() bool { return l.who != nil && !l.who.Router }
@@ -17,8 +17,8 @@ func (l *Link) checked() bool { return l.who != nil && !l.who.Router }
 // passes reports whether a packet has no other source addresses than those in its headers, and its
 // port has used these before. It takes no lock, and looks only at what splitter has parsed.
 func (d *identity) passes(p *Packet) bool {
-	held, h := d.held.Load(), &p.Meta.Headers
-	if !held.hasMAC(p.Src) {
+	allowed, h := d.allowed.Load(), &p.Meta.Headers
+	if !allowed.hasMAC(p.Src) {
 		return false
 	}
 	switch h.Class {
@@ -37,7 +37,7 @@ func (d *identity) passes(p *Packet) bool {
 		return false
 	}
 	s := flowSource(h)
-	return s.unspecified() || held.has(s)
+	return s.unspecified() || allowed.has(s)
 }
 
 // sameSource reports whether a packet has the source addresses of the packet before it in its
@@ -81,7 +81,7 @@ const (
 // checkSource reports whether a packet's sender may send it. For a packet with addresses behind the
 // headers (ARP, neighbor discovery) it returns a copy whose Header includes them, because the
 // sender may rewrite its memory.
-func (l *Link) judge(w *Worker, p *Packet) (*Packet, DropReason) {
+func (l *Link) checkSource(w *Worker, p *Packet) (*Packet, DropReason) {
 	d, h := l.who, &p.Meta.Headers
 	if r := d.from(p.Src.source(), p.Src); r != DropNone {
 		return p, r
@@ -90,7 +90,7 @@ func (l *Link) judge(w *Worker, p *Packet) (*Packet, DropReason) {
 		return p, DropBadFrame // receivers may parse further
 	}
 	l3 := int(h.L3Off)
-	q, r := w.pulled(p, judgedLen(h))
+	q, r := w.pulled(p, checkedLen(h))
 	if r != DropNone {
 		return q, r
 	}
@@ -117,7 +117,7 @@ func (l *Link) judge(w *Worker, p *Packet) (*Packet, DropReason) {
 }
 
 // checkedLen returns how many bytes of a frame checkSource reads.
-func judgedLen(h *splitter.Headers) uint32 {
+func checkedLen(h *splitter.Headers) uint32 {
 	switch {
 	case h.Class == splitter.TCP || h.Class == splitter.UDP:
 		return 0 // all are in Header
@@ -159,7 +159,7 @@ func (w *Worker) pulled(p *Packet, n uint32) (*Packet, DropReason) {
 
 // from reports whether the port may send from an address.
 func (d *identity) from(s source, mac MAC) DropReason {
-	if s.kind != kindMAC && s.unspecified() || d.held.Load().has(s) {
+	if s.kind != kindMAC && s.unspecified() || d.allowed.Load().has(s) {
 		return DropNone
 	}
 	return d.allow(s, false, mac)
@@ -244,31 +244,31 @@ func (d *identity) malformed(h *splitter.Headers, b []byte, mac MAC) DropReason 
 // 6980), and a first fragment that does not include the upper-layer header (RFC 7112). A whole
 // packet with a fragment header is a first fragment too.
 func fragmented(h *splitter.Headers, b []byte) DropReason {
-	at := int(h.L4Off)
-	if at < 8 || at > len(b) {
+	off := int(h.L4Off)
+	if off < 8 || off > len(b) {
 		return DropBadFrame
 	}
-	if binary.BigEndian.Uint16(b[at-6:])&^7 != 0 {
+	if binary.BigEndian.Uint16(b[off-6:])&^7 != 0 {
 		return DropNone // not the first
 	}
-	next := b[at-8]
+	next := b[off-8]
 	for extension(next) {
-		if len(b) < at+8 {
+		if len(b) < off+8 {
 			return DropBadFrame
 		}
-		n := (int(b[at+1]) + 1) * 8
+		n := (int(b[off+1]) + 1) * 8
 		switch next {
 		case extFragment:
 			n = 8
 		case extAH:
-			n = (int(b[at+1]) + 2) * 4
+			n = (int(b[off+1]) + 2) * 4
 		}
-		next, at = b[at], at+n
+		next, off = b[off], off+n
 	}
 	if next != protoICMPv6 {
 		return DropNone
 	}
-	if len(b) <= at || b[at] >= ndRouterSolicit && b[at] <= ndRedirect {
+	if len(b) <= off || b[off] >= ndRouterSolicit && b[off] <= ndRedirect {
 		return DropBadFrame
 	}
 	return DropNone

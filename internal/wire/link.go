@@ -137,7 +137,7 @@ func (l *Link) forward(w *Worker, batch []*Packet) {
 		r := admit(p)
 		if checked && r == DropNone && (before == nil || !sameSource(p, before)) {
 			if before = p; !l.who.passes(p) {
-				before, r = nil, unjudged
+				before, r = nil, unchecked
 			}
 		}
 		if r != DropNone {
@@ -177,11 +177,11 @@ func (l *Link) forwardAlone(w *Worker, ports *ports, one []*Packet, r DropReason
 	q := p
 	if r == unplaced {
 		q, r = &w.whole.Packet, w.completed(p)
-	} else if r == unjudged {
+	} else if r == unchecked {
 		r = DropNone
 	}
 	if r == DropNone && l.checked() {
-		q, r = l.judge(w, q)
+		q, r = l.checkSource(w, q)
 	}
 	if r != DropNone {
 		l.count.drop(p, r)

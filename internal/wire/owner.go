@@ -4,20 +4,20 @@ package wire
 // is the port's own one, so only another machine with the same MAC could send from it. A port whose
 // frames are not checked, such as an uplink to other machines, calls it before the switch learns a
 // MAC from it.
-func (s *Switch) Owner(mac MAC) (l *Link, own bool) {
+func (s *Switch) Owner(mac MAC) (l *Link, isPortMAC bool) {
 	r := &s.names
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c := r.claims[mac.source()]
-	if c == nil || c.by == nil || c.own && c.by.Learn && c.by.learned != mac {
+	c := r.byAddr[mac.source()]
+	if c == nil || c.by == nil || c.isPortMAC && c.by.Learn && c.by.learned != mac {
 		return nil, false // the configured MAC of a port that learns its MAC is unbound
 	}
-	if now := r.now(); !c.own && c.idle(now) {
+	if now := r.now(); !c.isPortMAC && c.idle(now) {
 		return nil, false
-	} else if !c.own {
+	} else if !c.isPortMAC {
 		r.want(c, now)
 	}
-	return c.by.link, c.own
+	return c.by.link, c.isPortMAC
 }
 
 // Router reports whether the link's Identity is a router's.

@@ -25,7 +25,7 @@ var (
 type Switch struct {
 	log   *slog.Logger
 	table *macTable
-	names registry // of addresses, for Identity
+	names bindings // of addresses, for Identity
 	ports atomic.Pointer[ports]
 
 	mu     sync.Mutex // held by changes

@@ -68,11 +68,11 @@ func (t *macTable) learn(key uint64, id uint16) bool {
 		if old == id {
 			return true
 		}
-		t.disown(old, key)
+		t.removeFrom(old, key)
 	} else if s = t.slot(key, true); s == nil {
 		return false
 	}
-	t.own(id, key)
+	t.addTo(id, key)
 	s.Store((uint64(id)+1)<<48 | key)
 	return true
 }
@@ -90,7 +90,7 @@ func (t *macTable) slot(key uint64, empty bool) *atomic.Uint64 {
 
 // addTo adds an address to a link's list; the oldest goes if there are too many. The caller holds
 // mu.
-func (t *macTable) own(id uint16, key uint64) {
+func (t *macTable) addTo(id uint16, key uint64) {
 	keys := t.byLink[id]
 	if len(keys) >= maxPerLink {
 		if s := t.slot(keys[0], false); s != nil {
@@ -102,7 +102,7 @@ func (t *macTable) own(id uint16, key uint64) {
 }
 
 // removeFrom removes an address from a link's list. The caller holds mu.
-func (t *macTable) disown(id uint16, key uint64) {
+func (t *macTable) removeFrom(id uint16, key uint64) {
 	if i := slices.Index(t.byLink[id], key); i >= 0 {
 		t.byLink[id] = slices.Delete(t.byLink[id], i, i+1)
 	}

@@ -12,7 +12,7 @@ type Tap interface {
 	Sent(w *Worker, p *Packet, mark uint64)
 	// Received is called for a packet that came for the port; its Verdict is Taken or Dropped. A
 	// packet that was cut comes as its pieces.
-	Received(w *Worker, p *Packet, at Placement)
+	Received(w *Worker, p *Packet, place Placement)
 }
 
 // Placement is where a receiving port has put a packet; Nowhere if it was dropped.
@@ -125,14 +125,14 @@ func (p *Packet) Held() int { return int(p.Progress.level[levelUp].held) }
 // sender's link lost: segments [first, first+n). n is 0 if there is none. Only taps may call it, in
 // their methods.
 func (l *Link) Lost(p *Packet, from uint32) (first, n uint32) {
-	at := &p.Progress.level[levelUp]
+	state := &p.Progress.level[levelUp]
 	up := l.up.Load()
-	if up == nil || !at.known {
+	if up == nil || !state.known {
 		return 0, 0
 	}
 	c := up.now.Load()
 	for i, all := from, p.Segments(); i < all; i++ {
-		f, _ := c.fateOf(p, at.seq+uint64(i))
+		f, _ := c.fateOf(p, state.seq+uint64(i))
 		if f == lost || i < 8*maxNoted && p.Progress.dropped[i/64]&(1<<(i%64)) != 0 {
 			if n == 0 {
 				first = i

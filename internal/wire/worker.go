@@ -143,13 +143,13 @@ func (c *cursor) move(k uint32) {
 
 // cut makes a piece of p: payload [off, off+n), which starts at the cursor, with the header that s
 // makes.
-func (x *piece) cut(s *splitter.Segmenter, p *Packet, at *cursor, off, n uint32) DropReason {
+func (x *piece) cut(s *splitter.Segmenter, p *Packet, pos *cursor, off, n uint32) DropReason {
 	x.Header = x.hdr[:copy(x.hdr[:], p.Header)]
 	if len(p.Header) > len(x.hdr) || s.Piece(x.Header, &x.Meta, off, n) != nil {
 		return DropBadFrame
 	}
 	var ok bool
-	if x.Payload, ok = at.take(dma.Reuse(x.Payload), n); !ok {
+	if x.Payload, ok = pos.take(dma.Reuse(x.Payload), n); !ok {
 		return DropBadFrame
 	}
 	x.PayloadLen = n

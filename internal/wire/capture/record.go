@@ -17,8 +17,8 @@ const (
 // record is one frame on its way to the file. The goroutine that has reserved it writes it, then
 // the writer reads it.
 type record struct {
-	turn atomic.Uint64 // see ring
-	at   uint64        // its index in the ring
+	turn  atomic.Uint64 // see ring
+	index uint64        // its index in the ring
 
 	iface    *iface // nil: nothing to write
 	when     int64  // Unix time in ns
@@ -44,11 +44,11 @@ type record struct {
 
 	// With Options.Once: origin is the packet being sent, for its receivers; nil: none. ends is its
 	// fate at its receivers. Only the first one's payload is located.
-	of    atomic.Pointer[wire.Packet]
-	ends  [maxEnds]end
-	nEnds int // number of ends
-	more  int // receivers that did not fit
-	taken locations
+	origin atomic.Pointer[wire.Packet]
+	ends   [maxEnds]end
+	nEnds  int // number of ends
+	more   int // receivers that did not fit
+	taken  locations
 }
 
 // maxEnds is the most receivers in a frame's comment.
@@ -70,7 +70,7 @@ type end struct {
 }
 
 // arrived records that a receiver has taken or dropped a piece of the packet, or all of it.
-func (r *record) arrived(i *iface, p *wire.Packet, at *wire.Placement) {
+func (r *record) arrived(i *iface, p *wire.Packet, place *wire.Placement) {
 	k := r.nEnds - 1
 	if k < 0 || r.ends[k].iface != i {
 		if r.nEnds == maxEnds {
@@ -86,12 +86,12 @@ func (r *record) arrived(i *iface, p *wire.Packet, at *wire.Placement) {
 		e.dropped, e.reason = e.dropped+1, p.Verdict.Reason
 		return
 	}
-	e.queue, e.split, e.unsplit, e.bounced = at.Queue, at.Split, at.Unsplit, e.bounced || at.Bounced
-	e.merged = e.merged || at.Merged
-	e.header = max(e.header, at.HeaderLen)
+	e.queue, e.split, e.unsplit, e.bounced = place.Queue, place.Split, place.Unsplit, e.bounced || place.Bounced
+	e.merged = e.merged || place.Merged
+	e.header = max(e.header, place.HeaderLen)
 	e.payload += p.PayloadLen
-	if k == 0 && at.Payload != nil {
-		r.taken.append(at.Payload, p.PayloadLen)
+	if k == 0 && place.Payload != nil {
+		r.taken.append(place.Payload, p.PayloadLen)
 	}
 }
 

@@ -27,25 +27,25 @@ func newRing(n, size int) *ring {
 // reserve returns the next record; nil: all are waiting to be written.
 func (r *ring) reserve() *record {
 	for {
-		at := r.tail.Load()
-		s := &r.slots[at&r.mask]
+		i := r.tail.Load()
+		s := &r.slots[i&r.mask]
 		switch turn := s.turn.Load(); {
-		case turn == at:
-			if r.tail.CompareAndSwap(at, at+1) {
-				s.at = at
+		case turn == i:
+			if r.tail.CompareAndSwap(i, i+1) {
+				s.index = i
 				return s
 			}
-		case int64(turn-at) < 0: // from the lap before, and not consumed yet
+		case int64(turn-i) < 0: // from the lap before, and not consumed yet
 			return nil
 		}
 	}
 }
 
 // reserved returns a reserved record.
-func (r *ring) at(at uint64) *record { return &r.slots[at&r.mask] }
+func (r *ring) reserved(i uint64) *record { return &r.slots[i&r.mask] }
 
 // commit passes a record to the consumer.
-func (s *record) commit() { s.turn.Store(s.at + 1) }
+func (s *record) commit() { s.turn.Store(s.index + 1) }
 
 // next returns the next committed record; nil: none yet.
 func (r *ring) next() *record {

@@ -19,7 +19,7 @@ func TestRingKeepsOrder(t *testing.T) {
 		wg.Go(func() {
 			for n := uint32(1); n <= each; n += 2 {
 				first, second := r.reserve(), r.reserve()
-				if second != nil { // committed the other way round
+				if second != nil { // committed in reverse order
 					second.length, second.segments = n+1, uint32(p)
 					second.commit()
 				} else {

@@ -156,9 +156,9 @@ func (w *writer) packet(r *record) error {
 	b.pad(len(data)) // padding of the data, which is written before it
 	b.optionText(optComment, w.text)
 	b.optionUint32(epbFlags, flags(r))
-	if missed := r.iface.missed.Load(); missed != r.iface.told {
-		b.optionUint64(epbDropCount, missed-r.iface.told)
-		r.iface.told = missed
+	if missed := r.iface.missed.Load(); missed != r.iface.reported {
+		b.optionUint64(epbDropCount, missed-r.iface.reported)
+		r.iface.reported = missed
 	}
 	if r.queue >= 0 {
 		b.optionUint32(epbQueue, uint32(r.queue))

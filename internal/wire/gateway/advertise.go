@@ -60,7 +60,7 @@ func (g *Gateway) advertisement() []byte {
 	if g.o.Prefix6.Bits() == 64 {
 		flags |= 0x40 // autonomous
 	}
-	own, network, all := g.o.Prefix6.Addr().As16(), g.o.Prefix6.Masked().Addr().As16(), [16]byte{0: 0xff, 1: 2, 15: 1}
+	gateway6, network, all := g.o.Prefix6.Addr().As16(), g.o.Prefix6.Masked().Addr().As16(), [16]byte{0: 0xff, 1: 2, 15: 1}
 	local := g.port.filter.local6.As16()
 
 	ra := []byte{134, 0, 0, 0, 64, 0}
@@ -74,7 +74,7 @@ func (g *Gateway) advertisement() []byte {
 	ra = be.AppendUint32(ra, prefixLifetime)
 	ra = append(append(ra, 0, 0, 0, 0), network[:]...)
 	ra = append(ra, 25, 3, 0, 0) // recursive DNS server (RFC 8106, 5.1)
-	ra = append(be.AppendUint32(ra, uint32(routerLifetime)), own[:]...)
+	ra = append(be.AppendUint32(ra, uint32(routerLifetime)), gateway6[:]...)
 	search := encodeNames(g.search)
 	search = append(search, make([]byte, -len(search)&7)...)
 	ra = append(ra, 31, byte(1+len(search)/8), 0, 0) // DNS search list (RFC 8106, 5.2)

@@ -38,14 +38,14 @@ func (q *backlog) send(d outgoing) {
 	if q.shutDown || !q.busy && q.now(&d) {
 		return
 	}
-	n, others := len(d.data), &q.gateway.waiting
-	if q.bytes+n > flowAlways && (q.bytes+n > flowWaiting || others.Load()+int64(n) > allWaiting) {
+	n, total := len(d.data), &q.gateway.waiting
+	if q.bytes+n > flowAlways && (q.bytes+n > flowWaiting || total.Load()+int64(n) > allWaiting) {
 		q.gateway.count.udpLost.Add(1)
 		return
 	}
 	q.waiting = append(q.waiting, d)
 	q.bytes += n
-	others.Add(int64(n))
+	total.Add(int64(n))
 	if !q.busy && q.gateway.serve(q.flush) {
 		q.busy = true
 	}

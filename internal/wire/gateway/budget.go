@@ -67,8 +67,8 @@ func (b *budget) sizeOf(n int) int {
 func (b *budget) take(o owner, n, count int) *buffers {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	part, size := b.part(o), b.sizeOf(n)
-	for size > b.least && count*(size-b.least) > part {
+	share, size := b.share(o), b.sizeOf(n)
+	for size > b.least && count*(size-b.least) > share {
 		size /= 2
 	}
 	f := &buffers{b: b, owner: o, size: size}
@@ -81,8 +81,8 @@ func (b *budget) take(o owner, n, count int) *buffers {
 func (b *budget) more(o owner, n int) *buffers {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	part, size := b.part(o), b.sizeOf(n)
-	for size > part {
+	share, size := b.share(o), b.sizeOf(n)
+	for size > share {
 		if size /= 2; size < b.least {
 			return nil
 		}
@@ -93,7 +93,7 @@ func (b *budget) more(o owner, n int) *buffers {
 }
 
 // share returns how much a port may take now. The caller holds mu.
-func (b *budget) part(o owner) int {
+func (b *budget) share(o owner) int {
 	owners := len(b.by) + 1
 	if b.by[o] == 0 {
 		owners++

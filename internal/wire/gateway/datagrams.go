@@ -82,7 +82,7 @@ func (w *waiting) pop() (d datagram, ok bool) {
 }
 
 // serveDatagrams calls handle for each datagram to an address of the gateway, one after the other.
-func (g *Gateway) serveDatagrams(at tcpip.FullAddress, proto tcpip.NetworkProtocolNumber,
+func (g *Gateway) serveDatagrams(addr tcpip.FullAddress, proto tcpip.NetworkProtocolNumber,
 	handle func(*datagramServer, datagram)) error {
 	wq := new(waiter.Queue)
 	ep, err := g.ns.NewEndpoint(udp.ProtocolNumber, proto, wq)
@@ -94,9 +94,9 @@ func (g *Gateway) serveDatagrams(at tcpip.FullAddress, proto tcpip.NetworkProtoc
 	entry := waiter.NewFunctionEntry(waiter.ReadableEvents, func(waiter.EventMask) { s.drain() })
 	wq.EventRegister(&entry) // before Bind, so that no datagram stays in the endpoint
 	ep.SocketOptions().SetBroadcast(true)
-	if err := ep.Bind(at); err != nil {
+	if err := ep.Bind(addr); err != nil {
 		s.conn.Close()
-		return fmt.Errorf("port %d: %s", at.Port, err)
+		return fmt.Errorf("port %d: %s", addr.Port, err)
 	}
 	g.serve(func() {
 		defer s.conn.Close()
@@ -138,6 +138,6 @@ func (s *datagramServer) drain() {
 
 // reply answers a datagram. If the answer is lost, the client asks again.
 func (s *datagramServer) reply(b []byte, to netip.AddrPort) {
-	at := fullAddress(to)
-	_, _ = s.conn.send(b, &at)
+	addr := fullAddress(to)
+	_, _ = s.conn.send(b, &addr)
 }

@@ -25,8 +25,8 @@ func (g *Gateway) startDHCP() error {
 	if !g.o.Prefix4.IsValid() {
 		return nil
 	}
-	at := tcpip.FullAddress{NIC: ether.NIC, Port: portDHCPServer}
-	if err := g.serveDatagrams(at, ipv4.ProtocolNumber, g.dhcp); err != nil {
+	addr := tcpip.FullAddress{NIC: ether.NIC, Port: portDHCPServer}
+	if err := g.serveDatagrams(addr, ipv4.ProtocolNumber, g.dhcp); err != nil {
 		return fmt.Errorf("dhcp: %w", err)
 	}
 	return nil
@@ -176,15 +176,15 @@ func (g *Gateway) dhcpReply(req *dhcp4.Message, kind dhcp4.Type, yours netip.Add
 // network adds the options that describe the network. Without NAT there is no router: the client
 // may have another network with one.
 func (g *Gateway) network(o dhcp4.Options, mac wire.MAC) {
-	own := g.o.Prefix4.Addr().AsSlice()
+	gateway4 := g.o.Prefix4.Addr().AsSlice()
 	o[dhcp4.SubnetMask] = net.CIDRMask(g.o.Prefix4.Bits(), 32)
 	o[dhcp4.BroadcastAddress] = lastOf(g.o.Prefix4).AsSlice()
-	o[dhcp4.DNS] = own
+	o[dhcp4.DNS] = gateway4
 	o[dhcp4.DomainName] = []byte(domain)
 	o[dhcp4.DomainSearch] = encodeNames(g.search)
 	o[dhcp4.InterfaceMTU] = binary.BigEndian.AppendUint16(nil, uint16(g.o.MTU))
 	if g.o.NAT {
-		o[dhcp4.Router] = own
+		o[dhcp4.Router] = gateway4
 	}
 	if h := g.leases.hosts[mac]; h != nil && h.Name != "" {
 		o[dhcp4.HostName] = []byte(h.Name)

@@ -22,8 +22,8 @@ func dialHost(ctx context.Context, network string, p permit) (net.Conn, error) {
 }
 
 // listenHost makes the socket of a UDP forward.
-func listenHost(at netip.AddrPort) (Datagrams, error) {
-	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+func listenHost(addr netip.AddrPort) (Datagrams, error) {
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(addr))
 	if err != nil {
 		return nil, err
 	}
@@ -56,8 +56,8 @@ func openAnswer(ctx context.Context, a Answer) (*net.UDPConn, error) {
 		return nil, err
 	}
 	d := net.Dialer{}
-	if at := a.Listen.Addr(); !at.IsUnspecified() {
-		d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, 0))
+	if addr := a.Listen.Addr(); !addr.IsUnspecified() {
+		d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 0))
 	}
 	c, err := d.DialContext(ctx, "udp", a.Sender.String())
 	if err != nil {
@@ -101,7 +101,7 @@ func (d *Dialer) Dial(ctx context.Context, network string, to netip.AddrPort) (n
 	if !d.nat || network != "tcp" {
 		return nil, refusedOutside(to, "no NAT")
 	}
-	p, no := d.policy.judge(to, d.host)
+	p, no := d.policy.check(to, d.host)
 	if no != nil {
 		return nil, refusedOutside(to, no.rule.String())
 	}
@@ -124,7 +124,7 @@ func (d *Dialer) OpenFlow(ctx context.Context, f Flow) (*net.UDPConn, error) {
 		return nil, refusedOutside(f.To, "no flow of this machine's with that port")
 	}
 	if f.Proto != splitter.ProtoUDP || f.To.Port() != 0 { // otherwise it only receives
-		if _, no := d.policy.judge(f.To, d.host); no != nil {
+		if _, no := d.policy.check(f.To, d.host); no != nil {
 			return nil, refusedOutside(f.To, no.rule.String())
 		}
 	}
@@ -152,7 +152,7 @@ func (d *Dialer) DialResolver(ctx context.Context, network string, to netip.Addr
 	if !d.nat || network != "tcp" && network != "udp" || !slices.Contains(d.resolvers(), to) {
 		return nil, refusedOutside(to, "no resolver of this machine")
 	}
-	p, no := d.policy.judgeResolver(to)
+	p, no := d.policy.checkResolver(to)
 	if no != nil {
 		return nil, refusedOutside(to, no.rule.String())
 	}
@@ -176,13 +176,13 @@ func (d *Dialer) Addrs() (out []netip.Addr, err error) {
 }
 
 // ListenUDP implements Outside: only at a forward's address.
-func (d *Dialer) ListenUDP(at netip.AddrPort) (Datagrams, error) {
+func (d *Dialer) ListenUDP(addr netip.AddrPort) (Datagrams, error) {
 	for _, f := range d.forwards {
-		if f.Proto == "udp" && f.Listen == at {
-			return listenHost(at)
+		if f.Proto == "udp" && f.Listen == addr {
+			return listenHost(addr)
 		}
 	}
-	return nil, refusedOutside(at, "no forward of UDP")
+	return nil, refusedOutside(addr, "no forward of UDP")
 }
 
 // addrsOf returns Addrs in the form of package net.

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A Dialer judges for itself: what asks it may be anything.
+// A Dialer checks addresses itself, because its caller may be compromised.
 //
 // Invariant: gateway: What makes sockets for a confined gateway judges each address itself.
 func TestDialerJudgesByItself(t *testing.T) {

@@ -40,8 +40,8 @@ func (g *Gateway) startDNS() error {
 		if !p.IsValid() {
 			continue
 		}
-		at := fullAddress(netip.AddrPortFrom(p.Addr(), portDNS))
-		if err := g.serveDatagrams(at, ether.Protocol(p.Addr()), s.datagram); err != nil {
+		addr := fullAddress(netip.AddrPortFrom(p.Addr(), portDNS))
+		if err := g.serveDatagrams(addr, ether.Protocol(p.Addr()), s.datagram); err != nil {
 			return fmt.Errorf("dns: %w", err)
 		}
 	}
@@ -49,12 +49,12 @@ func (g *Gateway) startDNS() error {
 }
 
 // datagram answers a question over UDP.
-func (s *dnsServer) datagram(at *datagramServer, d datagram) {
+func (s *dnsServer) datagram(server *datagramServer, d datagram) {
 	if b, forward := s.answer(d.data, maxUDPQuestion); b != nil {
-		at.reply(b, d.from)
+		server.reply(b, d.from)
 	} else if forward != nil {
 		forward.owner, forward.from = d.sender, d.from
-		s.begin(forward, func(b []byte) { at.reply(b, d.from) })
+		s.begin(forward, func(b []byte) { server.reply(b, d.from) })
 	}
 }
 
@@ -78,7 +78,7 @@ func (s *dnsServer) begin(q *question, reply func([]byte)) {
 }
 
 // serves reports whether DNS is served at an address.
-func (s *dnsServer) is(a netip.AddrPort) bool {
+func (s *dnsServer) serves(a netip.AddrPort) bool {
 	return a.Port() == portDNS && (a.Addr() == s.g.o.Prefix4.Addr() || a.Addr() == s.g.o.Prefix6.Addr())
 }
 

@@ -8,8 +8,8 @@ const maxLayers = 8
 // embedded are the prefixes of IPv6 addresses with an embedded IPv4 address, and its place. A
 // router or translator on the way may extract that address and send the packet there.
 var embedded = []struct {
-	prefix netip.Prefix
-	at     []func(b *[16]byte) [4]byte
+	prefix  netip.Prefix
+	extract []func(b *[16]byte) [4]byte
 }{
 	{netip.MustParsePrefix("::ffff:0:0/96"), low},   // IPv4-mapped (RFC 4291, 2.5.5.2)
 	{netip.MustParsePrefix("::/96"), low},           // IPv4-compatible (2.5.5.1)
@@ -49,8 +49,8 @@ func layers(a netip.Addr) []netip.Addr {
 		if !e.prefix.Contains(list[0]) {
 			continue
 		}
-		for _, at := range e.at {
-			if v4 := netip.AddrFrom4(at(&b)); e.prefix != ownNAT64 || !reserved(v4) {
+		for _, extract := range e.extract {
+			if v4 := netip.AddrFrom4(extract(&b)); e.prefix != ownNAT64 || !reserved(v4) {
 				list = append(list, v4)
 			}
 		}

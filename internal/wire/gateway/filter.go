@@ -75,15 +75,15 @@ func (f *filter) ipv4(h *splitter.Headers) bool {
 		return false
 	}
 	src, dst := netip.AddrFrom4([4]byte(h.Flow.Src[:4])), netip.AddrFrom4([4]byte(h.Flow.Dst[:4]))
-	own := dst == f.prefix4.Addr()
+	toGateway := dst == f.prefix4.Addr()
 	if h.Class == splitter.UDP && h.Flow.DstPort == portDHCPServer &&
-		(own || dst == broadcast4 || dst == lastOf(f.prefix4)) {
+		(toGateway || dst == broadcast4 || dst == lastOf(f.prefix4)) {
 		return f.neighbor4(src) || src.IsUnspecified()
 	}
 	switch {
 	case !f.neighbor4(src):
 		return false
-	case own:
+	case toGateway:
 		return true
 	}
 	return f.outside(h, dst) && !f.prefix4.Contains(dst) && h.Flow.Dst[0] != 0 && dst != broadcast4
@@ -92,11 +92,11 @@ func (f *filter) ipv4(h *splitter.Headers) bool {
 // outside reports whether a packet may go to an address that is not on the link, as far as the
 // filter is concerned: the policy is checked when a socket is made.
 func (f *filter) outside(h *splitter.Headers, dst netip.Addr) bool {
-	own := uint8(protoICMP) // allowedICMP checks its types
+	icmp := uint8(protoICMP) // allowedICMP checks its types
 	if h.IPv6 {
-		own = protoICMPv6
+		icmp = protoICMPv6
 	}
-	return f.nat && (h.Proto == splitter.ProtoTCP || h.Proto == splitter.ProtoUDP || h.Proto == own) &&
+	return f.nat && (h.Proto == splitter.ProtoTCP || h.Proto == splitter.ProtoUDP || h.Proto == icmp) &&
 		!dst.IsMulticast() && !dst.IsLoopback() && !dst.IsUnspecified() && !dst.Is4In6()
 }
 
@@ -105,29 +105,29 @@ func (f *filter) ipv6(h *splitter.Headers, b []byte) bool {
 		return false
 	}
 	src, dst := netip.AddrFrom16(h.Flow.Src), netip.AddrFrom16(h.Flow.Dst)
-	own := dst == f.prefix6.Addr() || dst == f.local6
+	toGateway := dst == f.prefix6.Addr() || dst == f.local6
 	neighbor := (f.prefix6.Contains(src) || src.IsLinkLocalUnicast()) && src != f.prefix6.Addr() && src != f.local6
 	if h.Proto == protoICMPv6 && h.Class != splitter.Fragment {
-		at := int(h.L4Off)
+		off := int(h.L4Off)
 		switch {
-		case len(b) < at+4:
+		case len(b) < off+4:
 			return false
-		case b[at] == ndSolicit: // from a guest without an address too
-			if len(b) < at+24 || !neighbor && !src.IsUnspecified() {
+		case b[off] == ndSolicit: // from a guest without an address too
+			if len(b) < off+24 || !neighbor && !src.IsUnspecified() {
 				return false
 			}
-			target := netip.AddrFrom16([16]byte(b[at+8 : at+24]))
+			target := netip.AddrFrom16([16]byte(b[off+8 : off+24]))
 			return target == f.prefix6.Addr() || target == f.local6
-		case b[at] == ndNeighborAdvert:
+		case b[off] == ndNeighborAdvert:
 			return neighbor
-		case b[at] == ndRouterSolicit:
+		case b[off] == ndRouterSolicit:
 			return neighbor || src.IsUnspecified()
 		}
 	}
 	switch {
 	case !neighbor:
 		return false
-	case own:
+	case toGateway:
 		return true
 	}
 	return f.outside(h, dst) && !f.prefix6.Contains(dst) && !src.IsLinkLocalUnicast()
@@ -145,12 +145,12 @@ const (
 // least 8 bytes of data (RFC 791, 3.2; RFC 8200, 4.5). An IPv6 fragment with more extension headers
 // behind the fragment header may be ICMP; it is refused, because nobody sends such packets.
 func allowedICMP(h *splitter.Headers, b []byte) bool {
-	at, first := int(h.L4Off-h.L3Off), true
+	off, first := int(h.L4Off-h.L3Off), true
 	switch {
 	case h.Class == splitter.NotIP:
 		return true
 	case h.Class == splitter.Fragment && h.IPv6:
-		first = at >= fragmentHeader && at <= len(b) && binary.BigEndian.Uint16(b[at-fragmentHeader+2:])>>3 == 0
+		first = off >= fragmentHeader && off <= len(b) && binary.BigEndian.Uint16(b[off-fragmentHeader+2:])>>3 == 0
 		if h.Proto != protoICMPv6 {
 			return h.Proto == splitter.ProtoUDP || h.Proto == splitter.ProtoTCP
 		}
@@ -161,10 +161,10 @@ func allowedICMP(h *splitter.Headers, b []byte) bool {
 		h.IPv6 && h.Proto != protoICMPv6 || !first {
 		return true
 	}
-	if at >= len(b) {
+	if off >= len(b) {
 		return false
 	}
-	switch t := b[at]; {
+	switch t := b[off]; {
 	case !h.IPv6:
 		return t == echo4
 	case h.Class == splitter.Fragment:

@@ -46,7 +46,7 @@ type outerFlow struct {
 	key    forwardKey
 	back   *stack.Route // to the guest, from the gateway
 
-	others []*flowSocket // under the backlog's mu
+	extra []*flowSocket // under the backlog's mu
 }
 
 func (g *Gateway) listenUDP(f *Forward) error {
@@ -99,7 +99,7 @@ func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 		return f
 	}
 	g, guest := u.g, u.to.Addr()
-	f = &outerFlow{u: u, sender: from, back: g.routeTo(guest, g.own(guest))}
+	f = &outerFlow{u: u, sender: from, back: g.routeTo(guest, g.ownAddr(guest))}
 	if f.back == nil {
 		g.count.unreached.Add(1)
 		return nil
@@ -142,10 +142,10 @@ func (f *outerFlow) close() {
 	f.u.mu.Unlock()
 	f.mu.Lock()
 	f.shut()
-	others := f.others
-	f.others = nil
+	extra := f.extra
+	f.extra = nil
 	f.mu.Unlock()
-	closeAll(others)
+	closeAll(extra)
 	f.back.Release()
 }
 
@@ -184,14 +184,14 @@ func (f *outerFlow) later(d *outgoing) {
 // other finds the socket for another port of the guest, or opens it.
 func (f *outerFlow) other(port uint16) (*flowSocket, error) {
 	f.mu.Lock()
-	for _, s := range f.others {
+	for _, s := range f.extra {
 		if s.port == port {
 			f.mu.Unlock()
 			return s, nil
 		}
 	}
 	f.mu.Unlock()
-	bufs := f.buffer(f.entry, &f.others)
+	bufs := f.buffer(f.entry, &f.extra)
 	s, err := newFlowSocket(f.ctx, bufs, func(ctx context.Context) (*net.UDPConn, error) {
 		return f.u.g.openAnswer(ctx, Answer{Listen: f.u.listen, Sender: f.sender, Buffer: bufs.size})
 	})
@@ -205,7 +205,7 @@ func (f *outerFlow) other(port uint16) (*flowSocket, error) {
 		s.drop()
 		return nil, net.ErrClosed
 	}
-	f.others = append(f.others, s)
+	f.extra = append(f.extra, s)
 	s.start(f.ctx, f.gateway, f)
 	return s, nil
 }

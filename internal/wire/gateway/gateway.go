@@ -65,7 +65,7 @@ type Gateway struct {
 	confirmTime limits.Limit // for a guest to confirm a connection
 
 	dialResolver func(ctx context.Context, network string, to permit) (net.Conn, error)
-	listenHost   func(at netip.AddrPort) (Datagrams, error)
+	listenHost   func(addr netip.AddrPort) (Datagrams, error)
 	openFlow     func(ctx context.Context, f Flow, p permit) (*net.UDPConn, error)
 	openAnswer   func(ctx context.Context, a Answer) (*net.UDPConn, error)
 
@@ -179,16 +179,16 @@ func (g *Gateway) forget(o owner) {
 // reserve reserves the gateway's addresses, and addresses of its networks that no host may have, on
 // the switch; and a Host's addresses for the port with its MAC.
 func (g *Gateway) reserve() {
-	own := []netip.Addr{g.local6()}
+	addrs := []netip.Addr{g.local6()}
 	for _, p := range []netip.Prefix{g.o.Prefix4, g.o.Prefix6} {
 		if p.IsValid() {
-			own = append(own, p.Addr(), p.Masked().Addr())
+			addrs = append(addrs, p.Addr(), p.Masked().Addr())
 		}
 	}
 	if g.o.Prefix4.IsValid() {
-		own = append(own, lastOf(g.o.Prefix4))
+		addrs = append(addrs, lastOf(g.o.Prefix4))
 	}
-	g.link.Reserve(g.o.MAC, own...)
+	g.link.Reserve(g.o.MAC, addrs...)
 	for _, h := range g.o.Hosts {
 		for _, a := range []netip.Addr{h.Addr4, h.Addr6} {
 			if a.IsValid() && h.MAC != (wire.MAC{}) {

@@ -128,7 +128,7 @@ func (f *flow) tell(t trouble, d *outgoing) {
 	case from == f.host:
 		from = f.key.server
 	case !from.IsGlobalUnicast() || f.gateway.ours(from) || f.gateway.host.has(from):
-		from = f.gateway.own(f.key.server)
+		from = f.gateway.ownAddr(f.key.server)
 	}
 	var udp [header.UDPMinimumSize]byte
 	quoted := d.data
@@ -143,8 +143,8 @@ func (f *flow) tell(t trouble, d *outgoing) {
 	f.gateway.sendError(f.entry.owner, t, from, f.key, quoted)
 }
 
-// own returns the gateway's own address of a family.
-func (g *Gateway) own(family netip.Addr) netip.Addr {
+// ownAddr returns the gateway's own address of a family.
+func (g *Gateway) ownAddr(family netip.Addr) netip.Addr {
 	if family.Is4() {
 		return g.o.Prefix4.Addr()
 	}

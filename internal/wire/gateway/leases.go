@@ -71,19 +71,19 @@ func (l *leases) offer(mac wire.MAC, want netip.Addr, now time.Time) (netip.Addr
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at := l.byMAC(mac)
-	if at == nil || !l.may(mac, at) {
-		if at = l.byAddr(want); at == nil || !at.free(now) || !l.may(mac, at) {
-			at = l.oldest(mac, now)
+	x := l.byMAC(mac)
+	if x == nil || !l.may(mac, x) {
+		if x = l.byAddr(want); x == nil || !x.free(now) || !l.may(mac, x) {
+			x = l.oldest(mac, now)
 		}
 	}
-	if at == nil {
+	if x == nil {
 		return netip.Addr{}, false
 	}
-	if at.owner != mac || at.free(now) {
-		at.owner, at.until = mac, now.Add(offerTime)
+	if x.owner != mac || x.free(now) {
+		x.owner, x.until = mac, now.Add(offerTime)
 	}
-	return at.addr, true
+	return x.addr, true
 }
 
 // confirm leases an address to a client for leaseTime from now on; false: it may not have it.
@@ -93,15 +93,15 @@ func (l *leases) confirm(mac wire.MAC, addr netip.Addr, now time.Time) bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at := l.byAddr(addr)
-	if at == nil || at.owner != mac && !at.free(now) || l.sw != nil && !l.sw.Lease(mac, addr, now.Add(leaseTime)) {
+	x := l.byAddr(addr)
+	if x == nil || x.owner != mac && !x.free(now) || l.sw != nil && !l.sw.Lease(mac, addr, now.Add(leaseTime)) {
 		return false
 	}
-	if old := l.byMAC(mac); old != nil && old != at {
+	if old := l.byMAC(mac); old != nil && old != x {
 		l.ended(mac, old)
 		*old = lease{addr: old.addr}
 	}
-	at.owner, at.until = mac, now.Add(leaseTime)
+	x.owner, x.until = mac, now.Add(leaseTime)
 	return true
 }
 
@@ -109,9 +109,9 @@ func (l *leases) confirm(mac wire.MAC, addr netip.Addr, now time.Time) bool {
 func (l *leases) release(mac wire.MAC, addr netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if at := l.byAddr(addr); at != nil && at.owner == mac {
-		l.ended(mac, at)
-		*at = lease{addr: at.addr}
+	if x := l.byAddr(addr); x != nil && x.owner == mac {
+		l.ended(mac, x)
+		*x = lease{addr: x.addr}
 	}
 }
 
@@ -119,9 +119,9 @@ func (l *leases) release(mac wire.MAC, addr netip.Addr) {
 func (l *leases) decline(mac wire.MAC, addr netip.Addr, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if at := l.byAddr(addr); at != nil && at.owner == mac {
-		l.ended(mac, at)
-		at.owner, at.until = wire.MAC{}, now.Add(badTime)
+	if x := l.byAddr(addr); x != nil && x.owner == mac {
+		l.ended(mac, x)
+		x.owner, x.until = wire.MAC{}, now.Add(badTime)
 	}
 }
 
@@ -139,31 +139,31 @@ func (l *leases) taken() (n int64) {
 }
 
 // may reports whether no port but the client's has an address. The caller holds mu.
-func (l *leases) may(mac wire.MAC, at *lease) bool { return l.sw == nil || l.sw.MayLease(mac, at.addr) }
+func (l *leases) may(mac wire.MAC, x *lease) bool { return l.sw == nil || l.sw.MayLease(mac, x.addr) }
 
 // ended tells the switch that a client's port does not use an address any more. The caller holds
 // mu.
-func (l *leases) ended(mac wire.MAC, at *lease) {
+func (l *leases) ended(mac wire.MAC, x *lease) {
 	if l.sw != nil {
-		l.sw.EndLease(mac, at.addr)
+		l.sw.EndLease(mac, x.addr)
 	}
 }
 
-func (at *lease) free(now time.Time) bool { return !now.Before(at.until) }
+func (x *lease) free(now time.Time) bool { return !now.Before(x.until) }
 
 // byMAC finds a client's address, also one whose lease has expired, if it has no other owner. The
 // caller holds mu.
 func (l *leases) byMAC(mac wire.MAC) *lease {
-	return l.find(func(at lease) bool { return at.owner == mac && mac != (wire.MAC{}) })
+	return l.find(func(x lease) bool { return x.owner == mac && mac != (wire.MAC{}) })
 }
 
 // byAddr finds an address of the pool. The caller holds mu.
 func (l *leases) byAddr(a netip.Addr) *lease {
-	return l.find(func(at lease) bool { return at.addr == a })
+	return l.find(func(x lease) bool { return x.addr == a })
 }
 
-func (l *leases) find(is func(lease) bool) *lease {
-	if i := slices.IndexFunc(l.pool, is); i >= 0 {
+func (l *leases) find(match func(lease) bool) *lease {
+	if i := slices.IndexFunc(l.pool, match); i >= 0 {
 		return &l.pool[i]
 	}
 	return nil
@@ -173,8 +173,8 @@ func (l *leases) find(is func(lease) bool) *lease {
 // and that the client may have. The caller holds mu.
 func (l *leases) oldest(mac wire.MAC, now time.Time) (found *lease) {
 	for i := range l.pool {
-		if at := &l.pool[i]; at.free(now) && (found == nil || at.until.Before(found.until)) && l.may(mac, at) {
-			found = at
+		if x := &l.pool[i]; x.free(now) && (found == nil || x.until.Before(found.until)) && l.may(mac, x) {
+			found = x
 		}
 	}
 	return found

@@ -83,7 +83,7 @@ func (g *Gateway) hostSide(to netip.AddrPort) []netip.AddrPort {
 func (g *Gateway) permits(from owner, id stack.TransportEndpointID) (list []permit) {
 	var first *refusal
 	for _, a := range g.hostSide(addrPort(id.LocalAddress, id.LocalPort)) {
-		p, r := g.judge(a)
+		p, r := g.check(a)
 		if r == nil {
 			list = append(list, p)
 		} else if first == nil {

@@ -59,7 +59,7 @@ type Outside interface {
 	// Addrs returns the host's own addresses.
 	Addrs() ([]netip.Addr, error)
 	// ListenUDP makes the socket of a forward, at its Listen.
-	ListenUDP(at netip.AddrPort) (Datagrams, error)
+	ListenUDP(addr netip.AddrPort) (Datagrams, error)
 }
 
 // Datagrams is an unconnected UDP socket.

@@ -143,8 +143,8 @@ func (r *refusal) Error() string {
 // second.
 //
 // This program's own ports are checked only here: a Dialer in another process does not know them.
-func (g *Gateway) judge(to netip.AddrPort) (permit, *refusal) {
-	p, no := g.o.Policy.judge(to, g.host)
+func (g *Gateway) check(to netip.AddrPort) (permit, *refusal) {
+	p, no := g.o.Policy.check(to, g.host)
 	if no != nil || g.o.Own == nil || !g.o.Own(to.Port()) || g.o.Policy.HostPorts.names(to.Port()) {
 		return p, no
 	}
@@ -156,7 +156,7 @@ func (g *Gateway) judge(to netip.AddrPort) (permit, *refusal) {
 	return p, nil
 }
 
-func (p *Policy) judge(to netip.AddrPort, host *hostAddrs) (permit, *refusal) {
+func (p *Policy) check(to netip.AddrPort, host *hostAddrs) (permit, *refusal) {
 	for _, a := range layers(to.Addr()) {
 		rule, flag := p.addr(a, builtin)
 		if rule == RuleNone && !p.HostPorts.Contains(to.Port()) && host.has(a) {
@@ -171,7 +171,7 @@ func (p *Policy) judge(to netip.AddrPort, host *hostAddrs) (permit, *refusal) {
 
 // checkResolver reports whether a resolver of the host may be asked. It often is a link-local
 // address or the host's own, and no guest chooses it.
-func (p *Policy) judgeResolver(to netip.AddrPort) (permit, *refusal) {
+func (p *Policy) checkResolver(to netip.AddrPort) (permit, *refusal) {
 	for _, a := range layers(to.Addr()) {
 		if rule, flag := p.addr(a, nil); rule == RuleDeny {
 			return permit{}, &refusal{to, rule, flag}

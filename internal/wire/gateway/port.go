@@ -74,8 +74,8 @@ func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	var buf [splitter.MaxHeader]byte
 	in := p.in.lane(batch[0].From) // a batch comes from one port
 	for i, pkt := range batch {
-		judged, ok := p.wants(w, pkt, &buf)
-		beyond := !ok && p.filter.pingBeyond(&pkt.Meta.Headers, judged)
+		checked, ok := p.wants(w, pkt, &buf)
+		beyond := !ok && p.filter.pingBeyond(&pkt.Meta.Headers, checked)
 		if !ok && !beyond {
 			p.count.filtered.Add(1)
 			pkt.Verdict = wire.Drop(wire.DropUnknownDst)
@@ -93,7 +93,7 @@ func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 			}
 			return
 		}
-		a, reason := receive(w, pkt, judged, n)
+		a, reason := receive(w, pkt, checked, n)
 		if reason != wire.DropNone {
 			in.unreserve(n)
 			pkt.Verdict = wire.Drop(reason)
@@ -121,7 +121,7 @@ func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 
 // wants reports whether a packet is for the gateway, and returns the bytes at its start that were
 // checked: in its Header, or buf.
-func (p *port) wants(w *wire.Worker, pkt *wire.Packet, buf *[splitter.MaxHeader]byte) (judged []byte, ok bool) {
+func (p *port) wants(w *wire.Worker, pkt *wire.Packet, buf *[splitter.MaxHeader]byte) (checked []byte, ok bool) {
 	if pkt.Dst != p.mac && pkt.Dst[0]&1 == 0 {
 		return nil, false
 	}
@@ -131,19 +131,19 @@ func (p *port) wants(w *wire.Worker, pkt *wire.Packet, buf *[splitter.MaxHeader]
 	}
 	// For other packets the sender may have left all but the link header in the payload. The filter
 	// gets JudgedLen bytes and no more: behind them, the wire may have completed a checksum.
-	judged = buf[:min(len(buf), int(h.JudgedLen()))]
-	n := copy(judged, pkt.Header)
-	if k, err := w.Copier.Read(judged[n:], pkt.Payload); err == nil {
+	checked = buf[:min(len(buf), int(h.JudgedLen()))]
+	n := copy(checked, pkt.Header)
+	if k, err := w.Copier.Read(checked[n:], pkt.Payload); err == nil {
 		n += k
 	}
-	judged = judged[:n]
-	return judged, p.filter.admits(h, judged)
+	checked = checked[:n]
+	return checked, p.filter.admits(h, checked)
 }
 
 // receive copies a packet, n bytes from its network header on, and verifies its checksum, which
 // netstack will not do. The payload may lie in memory that the sender is changing: the checked
 // bytes are those that were read for the check.
-func receive(w *wire.Worker, pkt *wire.Packet, judged []byte, n int) (arrived, wire.DropReason) {
+func receive(w *wire.Worker, pkt *wire.Packet, checked []byte, n int) (arrived, wire.DropReason) {
 	h := &pkt.Meta.Headers
 	a := arrived{from: pkt.From, proto: h.EtherType, group: pkt.Dst[0]&1 != 0,
 		fragment: h.Class == splitter.Fragment}
@@ -162,8 +162,8 @@ func receive(w *wire.Worker, pkt *wire.Packet, judged []byte, n int) (arrived, w
 		a.release()
 		return arrived{}, wire.DropFault
 	}
-	if int(h.L3Off) < len(judged) {
-		copy(b, judged[h.L3Off:])
+	if int(h.L3Off) < len(checked) {
+		copy(b, checked[h.L3Off:])
 	}
 	bad := pkt.Meta.Csum == splitter.CsumBad
 	if pkt.Meta.Csum == splitter.CsumNone && (h.Class == splitter.TCP || h.Class == splitter.UDP) {
@@ -175,8 +175,8 @@ func receive(w *wire.Worker, pkt *wire.Packet, judged []byte, n int) (arrived, w
 		a.release()
 		return arrived{}, wire.DropBadCsum
 	}
-	if at := int(h.L4Off) - int(h.L3Off); h.IPv6 && h.Proto == protoICMPv6 && h.Class == splitter.OtherIP && at < n {
-		a.solicited = b[at] == ndRouterSolicit
+	if l4 := int(h.L4Off) - int(h.L3Off); h.IPv6 && h.Proto == protoICMPv6 && h.Class == splitter.OtherIP && l4 < n {
+		a.solicited = b[l4] == ndRouterSolicit
 	}
 	return a, wire.DropNone
 }

@@ -42,14 +42,14 @@ func newShares[T any](all int) shares[T] { return shares[T]{all: all, by: map[ow
 
 // giver returns the owner that has to give up an entry to o when the table is full; false: none.
 func (s *shares[T]) giver(o owner) (from owner, ok bool) {
-	own, owners := len(s.by[o]), len(s.by)
-	if own == 0 {
+	held, owners := len(s.by[o]), len(s.by)
+	if held == 0 {
 		owners++
 	}
-	if own >= s.all/owners {
+	if held >= s.all/owners {
 		return from, false
 	}
-	most := own
+	most := held
 	for k, list := range s.by {
 		if len(list) > most {
 			from, most, ok = k, len(list), true

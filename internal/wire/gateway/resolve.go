@@ -53,7 +53,7 @@ func readResolvers(r io.Reader) (found []netip.AddrPort) {
 func (s *dnsServer) ask(ctx context.Context, q *question, network string) []byte {
 	s.g.count.forwarded.Add(1)
 	for _, r := range s.g.resolvers() {
-		p, no := s.g.o.Policy.judgeResolver(r)
+		p, no := s.g.o.Policy.checkResolver(r)
 		if no != nil {
 			s.g.refuse(q.owner, q.from, no)
 			continue

@@ -52,15 +52,15 @@ func (p *pending) segment(id stack.TransportEndpointID, pkt *stack.PacketBuffer)
 		return false
 	}
 	g, to := p.g, addrPort(id.LocalAddress, id.LocalPort)
-	if g.looped(id) || !g.o.NAT && !g.dns.is(to) {
+	if g.looped(id) || !g.o.NAT && !g.dns.serves(to) {
 		return false
 	}
 	var a asked
 	from := g.port.sender()
-	if p.known(id) {
+	if p.isPending(id) {
 		return true // it is pending already
 	}
-	if !g.dns.is(to) {
+	if !g.dns.serves(to) {
 		if a.to = g.permits(from, id); a.to == nil {
 			return false
 		}
@@ -89,7 +89,7 @@ func (p *pending) end(id stack.TransportEndpointID) {
 }
 
 // isPending reports whether a connection is pending. Only segment adds one.
-func (p *pending) known(id stack.TransportEndpointID) bool {
+func (p *pending) isPending(id stack.TransportEndpointID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_, known := p.ids[id]

@@ -105,7 +105,7 @@ func (g *Gateway) expire(key flowKey, pkt *stack.PacketBuffer) {
 	}
 	v := stack.PayloadSince(pkt.TransportHeader())
 	defer v.Release()
-	g.sendError(g.port.sender(), t, g.own(key.server), key, v.AsSlice())
+	g.sendError(g.port.sender(), t, g.ownAddr(key.server), key, v.AsSlice())
 }
 
 // prohibit reports to the sender of a packet that it was refused (RFC 1812, 5.2.7.1; RFC 4443,

@@ -122,7 +122,7 @@ func (q *inbox) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 			q.release(s)
 			continue
 		}
-		if err = q.judge(&t.Packet); err != nil {
+		if err = q.checkSource(&t.Packet); err != nil {
 			why := ourSource
 			if errors.Is(err, ErrLoop) {
 				why = loop
@@ -180,15 +180,15 @@ func vouch(p *wire.Packet, b []byte) {
 // checkSource returns an error if a frame may not come in, because of its source MAC. A MAC that
 // the switch last saw behind this uplink may: if a port of this switch used it, the switch would
 // have seen it there later.
-func (q *inbox) judge(p *wire.Packet) error {
+func (q *inbox) checkSource(p *wire.Packet) error {
 	if q.u.sw.Find(p.Src) == q.u.link {
 		return nil
 	}
-	l, own := q.u.sw.Owner(p.Src)
+	l, isPortMAC := q.u.sw.Owner(p.Src)
 	switch {
 	case l == nil || l == q.u.link:
 		return nil
-	case own && !l.Router():
+	case isPortMAC && !l.Router():
 		return fmt.Errorf("%w: %s is that of %s: what the uplink leads to leads back here, or has a machine with the same "+
 			"MAC, which then needs another (mac: in its lab file)", ErrLoop, net.HardwareAddr(p.Src[:]), l.Name())
 	}

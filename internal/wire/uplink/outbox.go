@@ -63,11 +63,11 @@ func (o *outbox) lane(from uint32) *lane {
 }
 
 // share returns how many buffers each lane may have.
-func (o *outbox) part() int32 { return max(1, int32(cap(o.free))/(max(1, o.active.Load())+1)) }
+func (o *outbox) share() int32 { return max(1, int32(cap(o.free))/(max(1, o.active.Load())+1)) }
 
 // take takes a free buffer for the lane; nil: the lane has its share, or no buffer is free.
 func (l *lane) take() *frame {
-	if l.count(1) > l.o.part() {
+	if l.count(1) > l.o.share() {
 		l.count(-1)
 		return nil
 	}
@@ -164,7 +164,7 @@ func (l *lane) AwaitBuffers() bool {
 	switch {
 	case l.o.waits.Load():
 		return false
-	case l.used.Load() > l.o.part()/2:
+	case l.used.Load() > l.o.share()/2:
 		return true
 	case len(l.o.free) > 0:
 		return false

@@ -60,9 +60,9 @@ func openStream(o *Stream, longest int, count *counters,
 
 // listen makes the socket. It replaces a file left by a dead process.
 func (s *stream) listen(keep func(string, bool) (func() error, error)) (err error) {
-	at := s.o.Listen
-	if network(at) != "unix" {
-		l, err := net.Listen(network(at), at)
+	addr := s.o.Listen
+	if network(addr) != "unix" {
+		l, err := net.Listen(network(addr), addr)
 		if err != nil {
 			return err
 		}
@@ -73,18 +73,18 @@ func (s *stream) listen(keep func(string, bool) (func() error, error)) (err erro
 		}
 		return nil
 	}
-	if err := sockfile.RemoveStale(at); err != nil {
-		return fmt.Errorf("%s: %w", at, err)
+	if err := sockfile.RemoveStale(addr); err != nil {
+		return fmt.Errorf("%s: %w", addr, err)
 	}
-	l, err := sockfile.Bind(at)
+	l, err := sockfile.Bind(addr)
 	if err != nil {
 		return err
 	}
 	s.l = l
-	s.remove = func() error { return os.Remove(at) }
+	s.remove = func() error { return os.Remove(addr) }
 	if keep != nil {
-		if s.remove, err = keep(at, false); err != nil {
-			return errors.Join(err, s.l.Close(), os.Remove(at))
+		if s.remove, err = keep(addr, false); err != nil {
+			return errors.Join(err, s.l.Close(), os.Remove(addr))
 		}
 	}
 	return nil
