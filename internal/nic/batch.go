@@ -10,7 +10,7 @@ const batchBytes = 256 << 10
 type batchSize struct{ last uint32 } // payload of the newest frame, an estimate for the next ones
 
 // limit returns the part of the free frames that the next batch may fill: at least one.
-func (b *batchSize) of(free []*TxFrame) []*TxFrame {
+func (b *batchSize) limit(free []*TxFrame) []*TxFrame {
 	if uint64(b.last)*uint64(len(free)) <= batchBytes {
 		return free
 	}

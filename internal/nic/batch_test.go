@@ -21,7 +21,7 @@ func TestBatchSize(t *testing.T) {
 		frames[4].Packet.PayloadLen = c.payload
 		b.filled(frames[:5])
 		b.filled(nil) // no new frames: no change
-		if n := len(b.of(frames[:c.free])); n != c.want {
+		if n := len(b.limit(frames[:c.free])); n != c.want {
 			t.Errorf("behind frames of %d bytes a batch has %d of %d frames, not %d", c.payload, n, c.free, c.want)
 		}
 	}

@@ -274,14 +274,14 @@ func (m *merger) put(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) b
 	if rq.q.Put(&rq.mover, &rq.frame) != PutTaken {
 		return false
 	}
-	at := wire.Placement{Queue: r.q, Split: r.split, HeaderLen: r.hlen, Merged: true,
+	place := wire.Placement{Queue: r.q, Split: r.split, HeaderLen: r.hlen, Merged: true,
 		Bounced: rq.mover.byMem.bounced > 0}
 	off := uint32(0)
 	if h := g.held; h != nil {
-		off = m.parts(d, rq, h, &at)
+		off = m.parts(d, rq, h, &place)
 	}
 	for i, n := g.first, g.here; n > 0; i, n = m.next[i], n-1 {
-		off = rq.part(d, batch[i], &at, off)
+		off = rq.part(d, batch[i], &place, off)
 	}
 	rq.delta.add(&rq.mover.byMem)
 	if a := rq.account(d.s, p); a != nil {
@@ -297,7 +297,7 @@ func (m *merger) put(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) b
 
 // part counts one frame of a merged packet, and reports it to the tap. The frame's payload is at
 // offset off of the packet's; part returns the offset of the next one.
-func (rq *rxQueue) part(d *delivery, pkt *wire.Packet, at *wire.Placement, off uint32) (next uint32) {
+func (rq *rxQueue) part(d *delivery, pkt *wire.Packet, place *wire.Placement, off uint32) (next uint32) {
 	PutTaken.verdict(&pkt.Verdict, rq.wait)
 	rq.delta.count(1, uint64(len(pkt.Header)), &bytesByMem{})
 	for _, mt := range d.s.meters {
@@ -307,9 +307,9 @@ func (rq *rxQueue) part(d *delivery, pkt *wire.Packet, at *wire.Placement, off u
 		}
 	}
 	if d.tap != nil {
-		at.Payload = rq.mover.placed(off, pkt.PayloadLen)
-		d.tap.Received(d.w, pkt, *at)
+		place.Payload = rq.mover.placed(off, pkt.PayloadLen)
+		d.tap.Received(d.w, pkt, *place)
 	}
-	at.HeaderLen = 0 // only the first frame's headers are in the guest's memory
+	place.HeaderLen = 0 // only the first frame's headers are in the guest's memory
 	return off + pkt.PayloadLen
 }

@@ -202,7 +202,7 @@ func (p *Port) AddFlowCounter(m control.FlowCounter) (id uint32, err error) {
 
 // ReadFlowCounter implements control.Handler.
 func (p *Port) ReadFlowCounter(id uint32) (control.FlowCounts, error) {
-	if m := p.steering.Load().meter(id); m != nil {
+	if m := p.steering.Load().counter(id); m != nil {
 		p.settle()
 		return control.FlowCounts{Rx: m.rx.Read(), Tx: m.tx.Read()}, nil
 	}

@@ -38,12 +38,12 @@ type bytesByMem struct {
 	node    int32  // 1 + the NUMA node of the first byte in host memory; 0: unknown
 
 	// Valid if gpu is not 0.
-	second  int32  // 1 + the second GPU in whose memory payload lies; 0: none
-	seconds uint64 // bytes outside the first GPU
+	second      int32  // 1 + the second GPU in whose memory payload lies; 0: none
+	secondBytes uint64 // bytes outside the first GPU
 
 	// Valid if node is not 0.
-	other        int32  // 1 + the second node; 0: none
-	here, others uint64 // bytes on the first node, and outside it
+	secondNode      int32  // 1 + the second node; 0: none
+	here, elsewhere uint64 // bytes on the first node, and outside it
 }
 
 // reset prepares w for a new frame. It runs once a frame, so it clears only the fields that must be
@@ -86,30 +86,30 @@ func (w *bytesByMem) locate(segs []dma.Segment) (total uint64) {
 func (w *bytesByMem) gpuBytes(s *dma.Segment, n uint32) {
 	switch g := int32(s.GPU() + 1); {
 	case w.gpu == 0:
-		w.gpu, w.second, w.seconds = g, 0, 0
+		w.gpu, w.second, w.secondBytes = g, 0, 0
 	case g == w.gpu:
 	default:
 		if w.second == 0 {
 			w.second = g
 		}
-		w.seconds += uint64(n)
+		w.secondBytes += uint64(n)
 	}
 }
 
 // nodeBytes counts n bytes of host memory for a NUMA node (-1: unknown). Bytes of a third node
 // count as the second's.
 func (w *bytesByMem) nodeBytes(node int, n uint64) {
-	switch at := int32(node + 1); {
-	case at == 0:
+	switch slot := int32(node + 1); {
+	case slot == 0:
 	case w.node == 0:
-		w.node, w.here, w.other, w.others = at, n, 0, 0
-	case at == w.node:
+		w.node, w.here, w.secondNode, w.elsewhere = slot, n, 0, 0
+	case slot == w.node:
 		w.here += n
 	default:
-		if w.other == 0 {
-			w.other = at
+		if w.secondNode == 0 {
+			w.secondNode = slot
 		}
-		w.others += n
+		w.elsewhere += n
 	}
 }
 
@@ -119,8 +119,8 @@ func (t *bytesByMem) nodesOf(w *bytesByMem) {
 		return
 	}
 	t.nodeBytes(int(w.node-1), w.here)
-	if w.other != 0 {
-		t.nodeBytes(int(w.other-1), w.others)
+	if w.secondNode != 0 {
+		t.nodeBytes(int(w.secondNode-1), w.elsewhere)
 	}
 }
 
@@ -131,12 +131,12 @@ func (t *bytesByMem) placed(w *bytesByMem) {
 		return
 	}
 	if t.gpu == 0 {
-		t.gpu, t.second, t.seconds = w.gpu, 0, 0
+		t.gpu, t.second, t.secondBytes = w.gpu, 0, 0
 	}
 	if w.second != 0 {
 		t.second = w.second
 	}
-	t.seconds += w.seconds
+	t.secondBytes += w.secondBytes
 }
 
 // addTo adds the delta to c and clears it. It is for a caller that holds a lock which readers take
@@ -215,15 +215,15 @@ func (t *delta) add(w *bytesByMem) {
 // places adds the payload of w by GPU and by NUMA node.
 func (t *delta) places(w *bytesByMem) {
 	if w.gpu != 0 {
-		t.of(w.gpu, w, w.device+w.gpuFile+w.bounced-w.seconds)
+		t.toGPU(w.gpu, w, w.device+w.gpuFile+w.bounced-w.secondBytes)
 		if w.second != 0 {
-			t.of(w.second, w, w.seconds)
+			t.toGPU(w.second, w, w.secondBytes)
 		}
 	}
 	if w.node != 0 {
 		t.on(w.node, w.here)
-		if w.other != 0 {
-			t.on(w.other, w.others)
+		if w.secondNode != 0 {
+			t.on(w.secondNode, w.elsewhere)
 		}
 	}
 }
@@ -245,7 +245,7 @@ func (t *delta) flushNode() {
 }
 
 // toGPU adds n bytes for a GPU. A batch seldom has bytes of more than one.
-func (t *delta) of(gpu int32, w *bytesByMem, n uint64) {
+func (t *delta) toGPU(gpu int32, w *bytesByMem, n uint64) {
 	if t.gpu != gpu {
 		t.flushGPU()
 		t.gpu = gpu

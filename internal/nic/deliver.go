@@ -256,12 +256,12 @@ func (rq *rxQueue) account(s *steering, pkt *wire.Packet) *flows.Acc {
 
 // placement describes where the packet just put lies. It is valid while the lock is held.
 func (rq *rxQueue) placement(r *route, pkt *wire.Packet) wire.Placement {
-	at := wire.Placement{Queue: r.q, Split: r.split, HeaderLen: r.hlen, Unsplit: r.unsplit,
+	place := wire.Placement{Queue: r.q, Split: r.split, HeaderLen: r.hlen, Unsplit: r.unsplit,
 		Bounced: rq.mover.byMem.bounced > 0}
 	if pkt.Verdict.Kind == wire.Taken {
-		at.Payload = rq.mover.placed(0, pkt.PayloadLen)
+		place.Payload = rq.mover.placed(0, pkt.PayloadLen)
 	}
-	return at
+	return place
 }
 
 // ReportsPlacement implements wire.PlacementReporter.

@@ -22,7 +22,7 @@ type sharedFD struct {
 }
 
 // init takes ownership of an eventfd.
-func (s *sharedFD) own(fd int) {
+func (s *sharedFD) init(fd int) {
 	s.fd = fd
 	s.users.Store(1)
 }
@@ -108,7 +108,7 @@ func (e *event) open() error {
 	if err != nil {
 		return os.NewSyscallError("eventfd", err)
 	}
-	e.file.own(fd)
+	e.file.init(fd)
 	return nil
 }
 

@@ -40,17 +40,17 @@ type receiver struct {
 	// The fields used for each frame come first, in one cache line.
 	queue             wire.Waitable
 	place             int // index in receivers.known
-	newSent, newTaken int // frames since at: the clock is read only while frames are held
+	newSent, newTaken int // frames since updated: the clock is read only while frames are held
 	held              int // frames held for it
 
-	at          time.Time // when the sums below were updated
+	updated     time.Time // when the sums below were updated
 	sent, taken float64   // frames
 	waited      float64   // seconds during which frames to it were held
 	stuck       float64   // part of waited in which it held most slots, all were held, and the driver's ring was full
 	stuckSent   float64   // frames sent during stuck
 
 	busy     bool      // it is in receivers.busy
-	sticks   bool      // stuck is counting, since at
+	sticks   bool      // stuck is counting, since updated
 	lastTook time.Time // when it last took frames that were held
 	lastSent time.Time // when frames were last sent to it; long ago, if not known within window
 	mixed    int       // frames to it since any frame was held, or among the last recent ones to all receivers
@@ -80,7 +80,7 @@ type receivers struct {
 
 // find returns the state of a queue. The cost does not depend on the number of receivers: a Sender
 // that serves its receivers in turn finds each one behind the one before.
-func (rs *receivers) of(q wire.Waitable, now func() time.Time) *receiver {
+func (rs *receivers) find(q wire.Waitable, now func() time.Time) *receiver {
 	if r := rs.last; r != nil && r.queue == q {
 		return r
 	}
@@ -93,7 +93,7 @@ func (rs *receivers) of(q wire.Waitable, now func() time.Time) *receiver {
 	r := rs.index[q]
 	if r == nil {
 		r = rs.add()
-		*r = receiver{queue: q, place: r.place, at: now()}
+		*r = receiver{queue: q, place: r.place, updated: now()}
 		rs.index[q] = r
 	}
 	rs.last = r
@@ -112,7 +112,7 @@ func (rs *receivers) add() *receiver {
 	}
 	oldest := 0
 	for i, k := range rs.known {
-		if o := rs.known[oldest]; k.held == 0 && (o.held > 0 || k.at.Before(o.at)) {
+		if o := rs.known[oldest]; k.held == 0 && (o.held > 0 || k.updated.Before(o.updated)) {
 			oldest = i
 		}
 	}
@@ -132,7 +132,7 @@ func (rs *receivers) count(frames []*TxFrame, old int, now func() time.Time) (bu
 			}
 			continue
 		}
-		r := rs.of(v.Queue, now)
+		r := rs.find(v.Queue, now)
 		if i >= old {
 			r.newSent++
 		}
@@ -164,7 +164,7 @@ func (rs *receivers) hold(frames []*TxFrame, old int, now time.Time) {
 		}
 		// Between count and here it may have been evicted for another frame's receiver, unless it
 		// is busy.
-		r := rs.of(f.Packet.Verdict.Queue, func() time.Time { return now })
+		r := rs.find(f.Packet.Verdict.Queue, func() time.Time { return now })
 		if !r.busy {
 			r.pass(now)
 			r.busy, r.fill = true, fill{since: now, lastly: now}
@@ -182,14 +182,14 @@ func (rs *receivers) hold(frames []*TxFrame, old int, now time.Time) {
 // batch count as sent now.
 func (rs *receivers) begin(batch []*TxFrame, now time.Time) {
 	for _, r := range rs.known {
-		if now.Sub(r.at) > time.Millisecond { // otherwise at is recent enough for its frames
+		if now.Sub(r.updated) > time.Millisecond { // otherwise updated is recent enough for its frames
 			r.pass(now)
 		}
 		r.mixed = -r.newSent // cancels newSent, which pass will add
 	}
 	for _, f := range batch {
 		if q := f.Packet.Verdict.Queue; q != nil {
-			r := rs.of(q, func() time.Time { return now })
+			r := rs.find(q, func() time.Time { return now })
 			r.mixed++
 			r.lastSent = now
 		}
@@ -198,11 +198,11 @@ func (rs *receivers) begin(batch []*TxFrame, now time.Time) {
 
 // pass updates a receiver's sums to now.
 func (r *receiver) pass(now time.Time) {
-	dt := now.Sub(r.at).Seconds()
+	dt := now.Sub(r.updated).Seconds()
 	if dt <= 0 {
 		return
 	}
-	if r.newSent > 0 && now.Sub(r.at) <= window { // otherwise it is unknown when they were sent
+	if r.newSent > 0 && now.Sub(r.updated) <= window { // otherwise it is unknown when they were sent
 		r.lastSent = now
 	}
 	left := math.Exp(-dt)
@@ -221,12 +221,12 @@ func (r *receiver) pass(now time.Time) {
 	}
 	r.fill.came += r.newSent
 	r.mixed += r.newSent
-	r.at, r.newSent, r.newTaken = now, 0, 0
+	r.updated, r.newSent, r.newTaken = now, 0, 0
 }
 
 // mayBeSlow reports whether slow is worth a call while frames take all slots: if all slots are
 // held, or if the receiver that was found slow the last time still holds some.
-func (rs *receivers) judges(all bool) bool { return all || rs.slows != nil && rs.slows.held > 0 }
+func (rs *receivers) mayBeSlow(all bool) bool { return all || rs.slows != nil && rs.slows.held > 0 }
 
 // slow returns the receiver that has to give up frames, so that frames to others get slots; nil:
 // none. It is the one with most held frames, if in the last second frames to it have waited for
@@ -244,13 +244,13 @@ func (rs *receivers) slow(backlog int, full bool, now time.Time) *receiver {
 	if most == nil {
 		return nil
 	}
-	all, others := 0, false
+	all, waiting := 0, false
 	for _, r := range rs.known {
-		if now.Sub(r.at) > time.Millisecond {
+		if now.Sub(r.updated) > time.Millisecond {
 			r.pass(now)
 		}
 		all += r.mixed + r.newSent
-		others = others || r != most && now.Sub(r.lastSent) <= window
+		waiting = waiting || r != most && now.Sub(r.lastSent) <= window
 	}
 	if all > recent {
 		for _, r := range rs.known {
@@ -263,7 +263,7 @@ func (rs *receivers) slow(backlog int, full bool, now time.Time) *receiver {
 	}
 	most.fill.note(share, full, now)
 	most.sticks = full
-	if !others {
+	if !waiting {
 		return nil
 	}
 	offered := most.offered(share)
@@ -280,7 +280,7 @@ func (rs *receivers) slow(backlog int, full bool, now time.Time) *receiver {
 // full the driver waited, and could send no faster than the receiver took: for that time offered
 // uses the rate at which the ring was filled, at most twice slowRate.
 func (r *receiver) offered(share float64) float64 {
-	came := share * math.Exp(-r.at.Sub(r.fill.since).Seconds()) // decayed like sent
+	came := share * math.Exp(-r.updated.Sub(r.fill.since).Seconds()) // decayed like sent
 	return r.sent - r.stuckSent + came + max(r.stuckSent, r.stuck*min(r.fill.rate, 2*slowRate))
 }
 

@@ -24,7 +24,7 @@ type sim struct {
 
 	slots   [32]*TxFrame
 	buffers int // free buffers of the receiver
-	others  int // frames that went to the other
+	rest    int // frames that went to the other
 	taken   int // frames that the receiver took
 	slow    int // frames given up
 }
@@ -58,7 +58,7 @@ func (s *sim) round() (some bool) {
 		switch {
 		case v.Queue == simOther:
 			v.Kind = wire.Taken
-			s.others++
+			s.rest++
 		case s.buffers > 0:
 			v.Kind = wire.Taken
 			s.buffers--
@@ -72,7 +72,7 @@ func (s *sim) round() (some bool) {
 		return n > 0
 	}
 	s.rs.hold(frames, old, s.now)
-	if all := s.held == len(s.slots); len(frames) == len(s.slots) && s.rs.judges(all) {
+	if all := s.held == len(s.slots); len(frames) == len(s.slots) && s.rs.mayBeSlow(all) {
 		full := RingFull(s.held+len(s.ring), s.size)
 		if slow := s.rs.slow(len(s.ring), full && all, s.now); slow != nil {
 			give := max(0, slow.held-len(s.slots)/slowKeeps)
@@ -177,7 +177,7 @@ func TestSlowReceivers(t *testing.T) {
 			}
 			s.run(c.behaviour, 0, seconds*10_000)
 			if got := s.slow > 0; got != c.slow {
-				t.Errorf("%d frames given up, %d taken, %d went to the other", s.slow, s.taken, s.others)
+				t.Errorf("%d frames given up, %d taken, %d went to the other", s.slow, s.taken, s.rest)
 			}
 			// At least 0.9 of the frames that would arrive beside a receiver that takes all, as the
 			// first 0.1 s is lost.
@@ -185,8 +185,8 @@ func TestSlowReceivers(t *testing.T) {
 			if c.sends > 0 {
 				most = seconds * c.sends * (c.each - 1) / c.each
 			}
-			if c.slow && s.others < most*9/10 {
-				t.Errorf("%d frames of %d went to the other", s.others, most)
+			if c.slow && s.rest < most*9/10 {
+				t.Errorf("%d frames of %d went to the other", s.rest, most)
 			}
 			if len(s.rs.known) > 2 {
 				t.Errorf("%d receivers are known", len(s.rs.known))
@@ -230,18 +230,18 @@ func TestSlowReceiversByTime(t *testing.T) {
 			s := newSim()
 			s.run(c.first, 0, 20_000)
 			s.now = s.now.Add(c.idle)
-			at := 10 * c.from
-			s.run(c.then, 0, at)
-			given, others := s.slow, s.others
-			s.run(c.then, at, 10_000)
-			given, others = s.slow-given, s.others-others
+			mid := 10 * c.from
+			s.run(c.then, 0, mid)
+			given, rest := s.slow, s.rest
+			s.run(c.then, mid, 10_000)
+			given, rest = s.slow-given, s.rest-rest
 			most := 10_000 * 20 / 2
 			if c.then.sends > 0 {
 				most = c.then.sends / 2
 			}
 			// Some frames are lost until the receiver is found slow.
-			if (given > 0) != c.slow || c.slow && others < most*85/100 {
-				t.Errorf("%d frames given up, %d went to the other", given, others)
+			if (given > 0) != c.slow || c.slow && rest < most*85/100 {
+				t.Errorf("%d frames given up, %d went to the other", given, rest)
 			}
 		})
 	}
@@ -278,7 +278,7 @@ func TestReceiversAreBounded(t *testing.T) {
 		s.slots[0].Packet.Verdict.Queue = s.rs.known[(i+1)%maxReceivers].queue
 		s.now = s.now.Add(time.Millisecond)
 	}
-	if r := s.rs.of(queueNamed("held"), nil); r.held != 1 || r.waited < 0.5 {
+	if r := s.rs.find(queueNamed("held"), nil); r.held != 1 || r.waited < 0.5 {
 		t.Errorf("%+v", r)
 	}
 }

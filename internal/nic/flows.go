@@ -21,8 +21,8 @@ func countFlow(a *flows.Acc, p *wire.Packet, segments, header uint32, w *bytesBy
 	if h := &p.Meta.Headers; h.Class == splitter.TCP {
 		a.TCP(h.TCPFlags, h.Seq, p.PayloadLen)
 		const ack = 0x10
-		if at := int(h.L4Off) + 14; h.TCPFlags&ack != 0 && len(p.Header) >= at+2 { // RFC 9293, 3.1: window
-			a.Acked(h.Ack, uint16(p.Header[at])<<8|uint16(p.Header[at+1]))
+		if windowOff := int(h.L4Off) + 14; h.TCPFlags&ack != 0 && len(p.Header) >= windowOff+2 { // RFC 9293, 3.1: window
+			a.Acked(h.Ack, uint16(p.Header[windowOff])<<8|uint16(p.Header[windowOff+1]))
 		}
 	}
 }

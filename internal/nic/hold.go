@@ -122,17 +122,17 @@ func (s *store) fill(c *dma.Copier, g *merge, batch []*wire.Packet, next []int32
 	for len(h.chunks)*chunkBytes < int(g.Payload()) {
 		h.chunks = append(h.chunks, s.chunk())
 	}
-	at := h.bytes
+	pos := h.bytes
 	for i, n := g.first, g.here; n > 0; i, n = next[i], n-1 {
 		pkt := batch[i]
-		s.pkt.Payload = dma.Cut(dma.Reuse(s.pkt.Payload), h.chunks, uint64(at), uint64(pkt.PayloadLen))
+		s.pkt.Payload = dma.Cut(dma.Reuse(s.pkt.Payload), h.chunks, uint64(pos), uint64(pkt.PayloadLen))
 		if k, err := c.Copy(s.pkt.Payload, pkt.Payload); err != nil || k < uint64(pkt.PayloadLen) {
 			if fresh {
 				s.put(h)
 			}
 			return false
 		}
-		at += pkt.PayloadLen
+		pos += pkt.PayloadLen
 	}
 	if fresh {
 		first := batch[g.first]
@@ -145,7 +145,7 @@ func (s *store) fill(c *dma.Copier, g *merge, batch []*wire.Packet, next []int32
 		}
 		h.frames++
 	}
-	h.bytes, h.kept, g.segments = at, g.Merge, len(h.chunks)
+	h.bytes, h.kept, g.segments = pos, g.Merge, len(h.chunks)
 	return true
 }
 
@@ -243,7 +243,7 @@ func (m *merger) release(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) 
 
 // parts counts the held frames of a merged packet, and reports them to the tap. It returns the
 // payload offset at which this batch's frames begin.
-func (m *merger) parts(d *delivery, rq *rxQueue, h *held, at *wire.Placement) (off uint32) {
+func (m *merger) parts(d *delivery, rq *rxQueue, h *held, place *wire.Placement) (off uint32) {
 	hdr, _ := h.kept.First()
 	if d.tap == nil && len(d.s.meters) == 0 { // nothing looks at single frames
 		for range h.frames {
@@ -253,7 +253,7 @@ func (m *merger) parts(d *delivery, rq *rxQueue, h *held, at *wire.Placement) (o
 	}
 	m.store.cut(h)
 	for j := range h.frames {
-		off = rq.part(d, m.store.frame(d.w.Copier, h, j), at, off)
+		off = rq.part(d, m.store.frame(d.w.Copier, h, j), place, off)
 	}
 	return off
 }

@@ -89,7 +89,7 @@ func (ls *EventFDs) New(fd int) *EventFD {
 		return nil
 	}
 	l := &EventFD{lines: ls}
-	l.file.own(fd)
+	l.file.init(fd)
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	if ls.open == nil {

@@ -54,7 +54,7 @@ func (d *direction) lose(n uint64) {
 }
 
 // counterFlows returns the flows of a connection, as the port receives and as it sends it.
-func meterFlows(m control.FlowCounter) (rx, tx splitter.Flow) {
+func counterFlows(m control.FlowCounter) (rx, tx splitter.Flow) {
 	local, remote := m.Local.Addr().Unmap(), m.Remote.Addr().Unmap()
 	rx = splitter.Flow{Proto: m.Proto, IPv6: !local.Is4(), SrcPort: m.Remote.Port(), DstPort: m.Local.Port()}
 	copy(rx.Src[:], remote.AsSlice())

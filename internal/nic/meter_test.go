@@ -6,7 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// seen agrees with a model that keeps each sequence number, around the wrap too.
+// TestSeenIsASet: seen agrees with a model that keeps each sequence number, around the wrap too.
 //
 // Invariant: nic: A flow counter counts its connection only, by kind of memory, and knows
 // retransmissions.

@@ -248,7 +248,7 @@ type toyTx struct {
 }
 
 type toySlot struct {
-	at  int
+	pos int
 	buf [nic.MaxHeader]byte
 }
 
@@ -285,12 +285,12 @@ func (q *toyTx) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 		f := free[filled]
 		s := &q.slots[f.Slot]
 		segs := q.ring[q.next]
-		s.at = q.next
+		s.pos = q.next
 		q.next++
 		taken++
 		if err := nic.ParseFrame(q.t.Worker.Copier, segs, 0, segs[0].Len, s.buf[:], &f.Packet); err != nil {
 			q.t.Discard(wire.DropBadFrame)
-			q.staged = append(q.staged, s.at)
+			q.staged = append(q.staged, s.pos)
 			continue
 		}
 		f.Packet.Prepare()
@@ -304,29 +304,29 @@ func (q *toyTx) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
 	if q.failures {
 		return false, errToy
 	}
-	if q.moved = q.moved || moved; moved && s.at == q.goneAt {
+	if q.moved = q.moved || moved; moved && s.pos == q.goneAt {
 		return false, nil
 	}
 	q.mu.Lock()
-	segs := q.ring[s.at]
+	segs := q.ring[s.pos]
 	q.mu.Unlock()
 	return true, nic.RelocatePayload(segs, 0, segs[0].Len, &f.Packet)
 }
 
 func (q *toyTx) Done(fs []*nic.TxFrame) error {
 	for _, f := range fs {
-		q.staged = append(q.staged, q.slots[f.Slot].at)
+		q.staged = append(q.staged, q.slots[f.Slot].pos)
 	}
 	return nil
 }
 
 func (q *toyTx) Abandon(f *nic.TxFrame) (kept bool) {
 	s := &q.slots[f.Slot]
-	if q.keeps && s.at == q.next-1 {
+	if q.keeps && s.pos == q.next-1 {
 		q.next--
 		return true
 	}
-	q.staged = append(q.staged, s.at)
+	q.staged = append(q.staged, s.pos)
 	return false
 }
 

@@ -10,19 +10,19 @@ import (
 // Mover copies the bytes of frames into a receive queue's buffers, and records where the payload
 // lies. Each receive queue has one, used under its lock.
 type Mover struct {
-	c      *dma.Copier // the sender's, during a Deliver
-	port   *Port
-	at     []dma.Segment // where this frame's payload lies, behind skip other bytes
-	skip   uint64
-	nodes  bool // count host memory by NUMA node; set during a Deliver
-	byMem  bytesByMem
-	parts  bytesByMem    // scratch of payload
-	shown  []dma.Segment // scratch of placed
-	step   []dma.Segment // scratch of a bounce
-	rest   []dma.Segment // likewise
-	head   []dma.Segment // scratch of Whole
-	tail   []dma.Segment // likewise
-	bounce []dma.Segment // host memory of bounceSize bytes, made when first needed
+	c         *dma.Copier // the sender's, during a Deliver
+	port      *Port
+	payloadAt []dma.Segment // where this frame's payload lies, behind skip other bytes
+	skip      uint64
+	nodes     bool // count host memory by NUMA node; set during a Deliver
+	byMem     bytesByMem
+	parts     bytesByMem    // scratch of payload
+	shown     []dma.Segment // scratch of placed
+	step      []dma.Segment // scratch of a bounce
+	rest      []dma.Segment // likewise
+	head      []dma.Segment // scratch of Whole
+	tail      []dma.Segment // likewise
+	bounce    []dma.Segment // host memory of bounceSize bytes, made when first needed
 }
 
 // bounceSize is the most bytes bounced in one step.
@@ -31,7 +31,7 @@ const bounceSize = 64 << 10
 // begin resets the Mover for a new frame.
 func (m *Mover) begin() {
 	m.byMem.reset(m.nodes)
-	m.at = nil
+	m.payloadAt = nil
 }
 
 // Header writes bytes that are not payload to dst.
@@ -56,7 +56,7 @@ func (m *Mover) Whole(dst []dma.Segment, b []byte, src []dma.Segment) error {
 			return m.Payload(m.tail, src)
 		}
 	}
-	m.at, m.skip = dst, uint64(len(b))
+	m.payloadAt, m.skip = dst, uint64(len(b))
 	k, err := m.c.CopyBehind(dst, b, src)
 	m.byMem.host += n - uint64(len(b))
 	if m.nodes {
@@ -98,7 +98,7 @@ func (m *Mover) payload(dst, src []dma.Segment, summed bool) (sum uint16, err er
 	if n == 0 {
 		return 0, nil
 	}
-	m.at, m.skip = dst, 0
+	m.payloadAt, m.skip = dst, 0
 	m.byMem.placed(w)
 	m.byMem.buffers += uint32(len(dst))
 	if w.device+w.gpuFile > 0 && !m.port.direct(dst) {
@@ -124,7 +124,7 @@ func (m *Mover) payload(dst, src []dma.Segment, summed bool) (sum uint16, err er
 // placed returns where bytes [off, off+n) of the payload just moved lie. Valid until the next call
 // or frame.
 func (m *Mover) placed(off, n uint32) []dma.Segment {
-	m.shown = dma.Cut(dma.Reuse(m.shown), m.at, m.skip+uint64(off), uint64(n))
+	m.shown = dma.Cut(dma.Reuse(m.shown), m.payloadAt, m.skip+uint64(off), uint64(n))
 	return m.shown
 }
 

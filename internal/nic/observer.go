@@ -14,7 +14,7 @@ import (
 type Observer interface {
 	// Changed has the State before and after a command. Both belong to the port and must not be
 	// changed. A new Generation means a device reset, or another driver.
-	Changed(was, is *control.State)
+	Changed(was, now *control.State)
 	// DeviceQueue is called when a receive queue gets its first buffers in GPU memory, and when it
 	// has none any more, on NICs whose driver posts such buffers without a command.
 	DeviceQueue(queue int, on bool)
@@ -30,16 +30,16 @@ func (p *Port) Observe(o Observer) {
 }
 
 // changed notifies the observer.
-func (p *Port) changed(was, is *control.State) {
+func (p *Port) changed(was, now *control.State) {
 	if o := p.observer.Load(); o != nil && was != nil {
-		(*o).Changed(was, is)
+		(*o).Changed(was, now)
 	}
 }
 
 // queueSet is a set of receive queues. Any goroutine may change or read it.
 type queueSet [MaxQueuePairs / 64]atomic.Uint64
 
-func (s *queueSet) add(queue int) (is bool) {
+func (s *queueSet) add(queue int) (added bool) {
 	return s[queue/64].Or(1<<(queue%64))&(1<<(queue%64)) == 0
 }
 

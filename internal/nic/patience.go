@@ -45,11 +45,11 @@ func (p *Patience) Pass(now time.Time, waited bool) time.Time {
 		p.lost += late
 	}
 	p.looked = now
-	return p.at(now)
+	return p.clockAt(now)
 }
 
 // clockAt converts real time between two looks.
-func (p *Patience) at(now time.Time) time.Time { return now.Add(-p.lost) }
+func (p *Patience) clockAt(now time.Time) time.Time { return now.Add(-p.lost) }
 
 // stalled is a receiver that took nothing within the limit. The entry is freed as soon as the
 // receiver has buffers.

@@ -265,8 +265,8 @@ func (t *poller) consumeAll() {
 		t.consume()
 	}
 	for i, s := range t.senders {
-		own, kick := &t.fds[1+2*i], &t.fds[2+2*i]
-		if own.Revents != 0 {
+		wake, kick := &t.fds[1+2*i], &t.fds[2+2*i]
+		if wake.Revents != 0 {
 			s.sleep.consume()
 		}
 		if kick.Revents != 0 && s.sleep.kicks.Consume(s.kick) {

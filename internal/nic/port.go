@@ -138,8 +138,8 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointe
 	p.registry = gpumem.NewRegistry(gpus, maxBuffers)
 	engine := gpumem.EngineOptions{MaxJobs: maxJobs, Done: p.jobDone}
 	if s := c.Shape; s != nil {
-		engine.ToGuest = func(gpu, node int) *shape.Route { return s.ToHost[gpu].of(node) }
-		engine.FromGuest = func(gpu, node int) *shape.Route { return s.FromHost[gpu].of(node) }
+		engine.ToGuest = func(gpu, node int) *shape.Route { return s.ToHost[gpu].route(node) }
+		engine.FromGuest = func(gpu, node int) *shape.Route { return s.FromHost[gpu].route(node) }
 	}
 	p.engine = gpumem.NewEngine(p.registry, p.memory, engine)
 	p.dispatcher = control.NewDispatcher(p)

@@ -184,7 +184,7 @@ func (r *roce) receive(e *rdma.Engine, d *delivery, p *wire.Packet) {
 		p.Verdict = wire.Drop(wire.DropRDMA)
 	}
 	if s != nil {
-		r.way.Store(s.Rx.of(&bytesByMem{gpu: int32(gpu)}, bounced))
+		r.way.Store(s.Rx.route(&bytesByMem{gpu: int32(gpu)}, bounced))
 	}
 	if d.tap != nil {
 		d.tap.Received(d.w, p, wire.Nowhere)

@@ -31,14 +31,14 @@ type RxBase struct {
 	model   RxModel
 	waiting atomic.Int32 // number of waiting senders, one inside Arm included
 
-	mu     sync.Mutex
-	ports  []portTurns  // under mu, as all fields below
-	served int          // greatest portTurns.took so far
-	others []wire.Waker // waiters without a port
-	posts  uint64       // calls of WakeNext
-	woken  []wire.Waker // Unlock wakes these
-	err    error        // why the queue stopped
-	failed bool         // Unlock reports err
+	mu       sync.Mutex
+	ports    []portTurns  // under mu, as all fields below
+	served   int          // greatest portTurns.took so far
+	portless []wire.Waker // waiters without a port
+	posts    uint64       // calls of WakeNext
+	woken    []wire.Waker // Unlock wakes these
+	err      error        // why the queue stopped
+	failed   bool         // Unlock reports err
 }
 
 const (
@@ -124,7 +124,7 @@ func (b *RxBase) Arm(w wire.Waker) bool {
 		b.waiting.Add(-1)
 		return false
 	case serial == 0:
-		b.others = append(b.others, w)
+		b.portless = append(b.portless, w)
 	default:
 		if p == nil {
 			p = b.add(serial)
@@ -132,11 +132,11 @@ func (b *RxBase) Arm(w wire.Waker) bool {
 		if p.idle() {
 			p.took = max(p.took, b.served-mostLag)
 		}
-		at := len(p.waiters)
+		pos := len(p.waiters)
 		if p.vain == w {
-			at, p.vain = 0, nil
+			pos, p.vain = 0, nil
 		}
-		p.waiters, p.posts = slices.Insert(p.waiters, at, waiter{w, looked}), b.posts
+		p.waiters, p.posts = slices.Insert(p.waiters, pos, waiter{w, looked}), b.posts
 	}
 	if more {
 		b.giveTurns(true)
@@ -155,8 +155,8 @@ func (b *RxBase) Disarm(w wire.Waker) {
 func (b *RxBase) disarm(w wire.Waker) {
 	serial := serialOf(w)
 	if serial == 0 {
-		if i := slices.Index(b.others, w); i >= 0 {
-			b.others = slices.Delete(b.others, i, i+1)
+		if i := slices.Index(b.portless, w); i >= 0 {
+			b.portless = slices.Delete(b.portless, i, i+1)
 			b.waiting.Add(-1)
 		}
 		return
@@ -217,7 +217,7 @@ func (b *RxBase) giveTurns(all bool) {
 }
 
 // next returns the port whose turn is next, and the index of its waiter; nil: none.
-func (b *RxBase) next(all bool) (least *portTurns, at int) {
+func (b *RxBase) next(all bool) (least *portTurns, index int) {
 	for i := range b.ports {
 		p := &b.ports[i]
 		if p.turn != nil || least != nil && p.took >= least.took {
@@ -225,7 +225,7 @@ func (b *RxBase) next(all bool) (least *portTurns, at int) {
 		}
 		for j := range p.waiters {
 			if all || p.waiters[j].posts != b.posts {
-				least, at = p, j
+				least, index = p, j
 				break
 			}
 		}
@@ -233,7 +233,7 @@ func (b *RxBase) next(all bool) (least *portTurns, at int) {
 	if least != nil && b.leads(least) { // so do all other waiting ports, which have had more
 		return nil, 0
 	}
-	return least, at
+	return least, index
 }
 
 // leads reports whether a port is too far ahead of one that has a turn.
@@ -367,10 +367,10 @@ func (b *RxBase) WakeAll() {
 }
 
 func (b *RxBase) wakeOthers() {
-	b.waiting.Add(-int32(len(b.others)))
-	b.woken = append(b.woken, b.others...)
-	clear(b.others)
-	b.others = b.others[:0]
+	b.waiting.Add(-int32(len(b.portless)))
+	b.woken = append(b.woken, b.portless...)
+	clear(b.portless)
+	b.portless = b.portless[:0]
 }
 
 // Err returns the error that stopped the queue.

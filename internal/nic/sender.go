@@ -142,7 +142,7 @@ func NewSender(q TxQueue, out Outlet, o SenderOptions) (*Sender, error) {
 		frames: make([]*TxFrame, o.Batch), batch: make([]*wire.Packet, o.Batch),
 		disposed: make([]*TxFrame, 0, o.Batch), armed: make([]wire.Waitable, 0, o.Batch),
 	}
-	s.clock = func() time.Time { return s.patience.at(time.Now()) }
+	s.clock = func() time.Time { return s.patience.clockAt(time.Now()) }
 	if t, ok := out.(*Transmitter); ok {
 		s.port, s.late.port = t.port, t.port
 		s.late.q, _ = q.(LateTxQueue)
@@ -317,7 +317,7 @@ func (s *Sender) exchange(last bool) (n int, err error) {
 	old := s.held
 	if !last && old < len(s.frames) {
 		var filled int
-		filled, n, err = s.q.Gather(s.size.of(s.frames[old:]))
+		filled, n, err = s.q.Gather(s.size.limit(s.frames[old:]))
 		s.held += filled
 		s.size.filled(s.frames[old:s.held])
 	}
@@ -367,7 +367,7 @@ func (s *Sender) settle(old int) error {
 	now := s.patience.Pass(time.Now(), old > 0)
 	s.receivers.hold(all, old, now)
 	slow, give := (*receiver)(nil), 0
-	if s.held == len(s.frames) && s.receivers.judges(busy == s.held) {
+	if s.held == len(s.frames) && s.receivers.mayBeSlow(busy == s.held) {
 		backlog, full := s.q.Backlog()
 		if slow = s.receivers.slow(backlog, full && busy == s.held, now); slow != nil {
 			give = slow.held - len(s.frames)/slowKeeps
@@ -382,7 +382,7 @@ func (s *Sender) settle(old int) error {
 			kept++
 			continue
 		} else if v.Kind == wire.Busy {
-			r := s.receivers.of(f.Packet.Verdict.Queue, s.clock)
+			r := s.receivers.find(f.Packet.Verdict.Queue, s.clock)
 			if i >= old || r.lastTook.After(f.since) {
 				f.since = now
 			}

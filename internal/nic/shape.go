@@ -19,7 +19,7 @@ type CopyRoutes struct {
 	Nodes [dma.MaxNodes]*shape.Route // host memory on a NUMA node; nil: as Host
 }
 
-func (r *CopyRoutes) of(node int) *shape.Route {
+func (r *CopyRoutes) route(node int) *shape.Route {
 	if node >= 0 && r.Nodes[node] != nil {
 		return r.Nodes[node]
 	}
@@ -35,7 +35,7 @@ type Routes struct {
 	Bounced [dma.MaxGPUs]*shape.Route  // the same, bounced through host memory
 }
 
-func (r *Routes) of(w *bytesByMem, bounced bool) *shape.Route {
+func (r *Routes) route(w *bytesByMem, bounced bool) *shape.Route {
 	switch {
 	case w.gpu == 0 && w.node != 0 && r.Nodes[w.node-1] != nil:
 		return r.Nodes[w.node-1]
@@ -105,7 +105,7 @@ func (g *gate) passes(p *wire.Packet, start *int64, r *shape.Route, u shape.Use,
 
 // leaves reports whether a packet may leave over its sender's links; otherwise it has its verdict.
 func (g *gate) leaves(p *wire.Packet, w *bytesByMem, direct bool) bool {
-	return g.passes(p, &p.Leaves, g.shape.Tx.of(w, !direct), use(p, w.buffers), false)
+	return g.passes(p, &p.Leaves, g.shape.Tx.route(w, !direct), use(p, w.buffers), false)
 }
 
 // arrives reports whether a packet may come in over its receiver's links; otherwise it has its
@@ -125,5 +125,5 @@ func (rq *rxQueue) arrives(d *delivery, p *wire.Packet) bool {
 // took records the links of the packet just taken.
 func (rq *rxQueue) took(s *Shape) {
 	w := &rq.mover.byMem
-	rq.way, rq.pieces = s.Rx.of(w, w.bounced > 0), w.buffers
+	rq.way, rq.pieces = s.Rx.route(w, w.bounced > 0), w.buffers
 }

@@ -36,10 +36,10 @@ func compile(s *control.State, old *steering) (*steering, error) {
 		}
 	}
 	for _, m := range s.FlowCounters {
-		mt := old.meter(m.ID)
+		mt := old.counter(m.ID)
 		if mt == nil {
 			mt = &flowCounter{id: m.ID}
-			mt.rx.flow, mt.tx.flow = meterFlows(m)
+			mt.rx.flow, mt.tx.flow = counterFlows(m)
 		}
 		n.meters = append(n.meters, mt)
 	}
@@ -47,7 +47,7 @@ func compile(s *control.State, old *steering) (*steering, error) {
 }
 
 // counter returns the flow counter with an id; nil: none.
-func (s *steering) meter(id uint32) *flowCounter {
+func (s *steering) counter(id uint32) *flowCounter {
 	for _, m := range s.meters {
 		if m.id == id {
 			return m

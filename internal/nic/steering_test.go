@@ -211,7 +211,7 @@ func TestMetersCountOn(t *testing.T) {
 
 // TestDefaultRSS: when flows are spread over the queues in use, and when not.
 func TestDefaultRSS(t *testing.T) {
-	mine := []uint16{3, 2}
+	table := []uint16{3, 2}
 	set := func(table ...uint16) func(*Port) error {
 		return func(p *Port) error {
 			r, _ := p.RSS()
@@ -242,16 +242,16 @@ func TestDefaultRSS(t *testing.T) {
 		"fewer again":                   {do: []func(*Port) error{use(0, 3), use(0)}, want: []uint16{0}},
 		"hello":                         {do: []func(*Port) error{use(0, 3), hello}, want: []uint16{0}},
 		"hello before":                  {do: []func(*Port) error{hello, use(0, 3)}, want: []uint16{0}},
-		"set":                           {do: []func(*Port) error{set(mine...), use(0, 3)}, want: mine},
-		"set, then hello":               {do: []func(*Port) error{use(0, 3), set(mine...), hello, use(0, 1)}, want: mine},
-		"hello, then set":               {do: []func(*Port) error{hello, set(mine...), use(0, 3)}, want: mine},
+		"set":                           {do: []func(*Port) error{set(table...), use(0, 3)}, want: table},
+		"set, then hello":               {do: []func(*Port) error{use(0, 3), set(table...), hello, use(0, 1)}, want: table},
+		"hello, then set":               {do: []func(*Port) error{hello, set(table...), use(0, 3)}, want: table},
 		"another key":                   {do: []func(*Port) error{use(0, 3), key, use(0, 1)}, want: over(0, 1)},
-		"reset":                         {do: []func(*Port) error{use(0, 3), set(mine...), reset}, want: []uint16{0}},
-		"reset, and queues":             {do: []func(*Port) error{set(mine...), hello, reset, use(0, 3)}, want: over(0, 3)},
+		"reset":                         {do: []func(*Port) error{use(0, 3), set(table...), reset}, want: []uint16{0}},
+		"reset, and queues":             {do: []func(*Port) error{set(table...), hello, reset, use(0, 3)}, want: over(0, 3)},
 		"driver's queues: hello":        {c: drivers, do: []func(*Port) error{use(0, 3), hello}, want: over(0, 3)},
 		"driver's queues: hello before": {c: drivers, do: []func(*Port) error{hello, use(0, 3)}, want: over(0, 3)},
 		"driver's queues: set": {c: drivers,
-			do: []func(*Port) error{use(0, 3), set(mine...), use(0, 1)}, want: mine},
+			do: []func(*Port) error{use(0, 3), set(table...), use(0, 1)}, want: table},
 		"driver's queues: set to the default": {c: drivers,
 			do: []func(*Port) error{use(0, 3), set(over(0, 3)...), use(0, 1)}, want: over(0, 1)},
 	} {

@@ -173,9 +173,9 @@ func (g *Merge) follows(hdr []byte) bool {
 
 // Add adds a frame that continues the Merge.
 func (g *Merge) Add(hdr []byte, m *splitter.Meta, payload uint32) {
-	at := g.meta.Headers.L3Off + ipv4ID
+	idOff := g.meta.Headers.L3Off + ipv4ID
 	if g.frames == 1 && !m.Headers.IPv6 {
-		g.fixedID = hdr[at] == g.hdr[at] && hdr[at+1] == g.hdr[at+1]
+		g.fixedID = hdr[idOff] == g.hdr[idOff] && hdr[idOff+1] == g.hdr[idOff+1]
 	}
 	g.frames++
 	g.payload += payload

@@ -445,7 +445,7 @@ func FuzzMerge(f *testing.F) {
 		fixed := kind&128 != 0
 		var frames []*frame
 		for ; len(program) >= 4 && len(frames) < 300; program = program[4:] {
-			op, at, v, n := program[0], program[1], program[2], program[3]
+			op, pos, v, n := program[0], program[1], program[2], program[3]
 			now := s
 			now.n = max(0, s.n+int(int8(n)))
 			f := now.frame(t)
@@ -454,7 +454,7 @@ func FuzzMerge(f *testing.F) {
 				s.id++
 			}
 			if op&1 != 0 && len(f.hdr) > 0 { // changes any byte of the header; checksums are not corrected
-				f.hdr[int(at)%len(f.hdr)] ^= v
+				f.hdr[int(pos)%len(f.hdr)] ^= v
 				h := f.meta.Headers
 				if splitter.Parse(f.hdr, uint32(len(f.hdr)+len(f.payload)), &h) != nil || h.Class != splitter.TCP ||
 					int(h.HdrLen) != len(f.hdr) || h.FrameLen != uint32(len(f.hdr)+len(f.payload)) {
@@ -468,7 +468,7 @@ func FuzzMerge(f *testing.F) {
 					f.sum(s.partial)
 				}
 			} else if op&2 != 0 && len(f.payload) > 0 {
-				f.payload[int(at)%len(f.payload)] ^= v
+				f.payload[int(pos)%len(f.payload)] ^= v
 			}
 			if op&8 != 0 {
 				f.hdr[f.meta.Headers.L4Off+tcpFlags] |= splitter.PSH

@@ -51,13 +51,13 @@ func TestAFloodLeavesRoomForOthers(t *testing.T) {
 			}
 			for i := range shards - 1 {
 				testkit.Equal(t, "flows that have all of their packets", have(tb.Shard(i+1), uint32(i+1)<<16, real, rounds), real)
-				_, others := tb.Shard(i + 1).Read(nil)
-				testkit.Equal(t, "others", others.Flows, uint64(0))
+				_, rest := tb.Shard(i + 1).Read(nil)
+				testkit.Equal(t, "others", rest.Flows, uint64(0))
 			}
 			testkit.Equal(t, "the flow that moved most", have(tb.Shard(0), 1<<20, 1, rounds), 1)
-			_, others := rows(t, tb, shards)
+			_, rest := rows(t, tb, shards)
 			list, _ := tb.Shard(0).Read(nil)
-			testkit.Equal(t, "packets of others", others.Packets, func() uint64 {
+			testkit.Equal(t, "packets of others", rest.Packets, func() uint64 {
 				n := uint64(flood)
 				if order == "meanwhile" {
 					n = 10 * rounds
@@ -90,8 +90,8 @@ func TestBlocksComeToRest(t *testing.T) {
 		count(tb.Shard(int(i)), (i+4)<<20, 2_000)
 	}
 	testkit.Equal(t, "taken since", lost()-before, 0)
-	all, others := rows(t, tb, 4)
-	testkit.Equal(t, "packets", others.Packets+uint64(len(all)), uint64(16_000))
+	all, rest := rows(t, tb, 4)
+	testkit.Equal(t, "packets", rest.Packets+uint64(len(all)), uint64(16_000))
 }
 
 // Blocks change hands while all owners count and readers read: no packet is lost.
@@ -125,8 +125,8 @@ func TestBlocksChangeHandsUnderReaders(t *testing.T) {
 		readers.Wait()
 		sum := uint64(0)
 		for i := range shards {
-			list, others := tb.Shard(i).Read(nil)
-			sum += others.Packets
+			list, rest := tb.Shard(i).Read(nil)
+			sum += rest.Packets
 			for _, r := range list {
 				sum += r.Packets
 			}
@@ -151,15 +151,15 @@ func TestBlockIsTakenWhileItsShardIsRead(t *testing.T) {
 				count(s, uint32(used+1)*blockRows, (blocks-1)*blockRows)
 			}
 			count(s, uint32(used)*blockRows, blockRows)
-			before, others := s.Read(nil)
-			sum := func(rows []Row, others Others) uint64 {
-				n := others.Packets
+			before, rest := s.Read(nil)
+			sum := func(rows []Row, rest Others) uint64 {
+				n := rest.Packets
 				for i := range rows {
 					n += rows[i].Packets
 				}
 				return n
 			}
-			want := sum(before, others)
+			want := sum(before, rest)
 			r := reading{s: s, lost: -1}
 			for range steps {
 				r.step()
@@ -169,7 +169,7 @@ func TestBlockIsTakenWhileItsShardIsRead(t *testing.T) {
 			testkit.Equal(t, "blocks taken", s.lost, lost+1)
 			for r.step() {
 			}
-			testkit.Equal(t, "packets", sum(r.rows, r.others), want)
+			testkit.Equal(t, "packets", sum(r.rows, r.rest), want)
 		}
 	}
 }

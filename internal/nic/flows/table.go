@@ -168,29 +168,29 @@ type Shard struct {
 	used   int // rows in use
 	hand   int // index of the block in which evict looks next
 	lost   int // blocks taken by other shards
-	others Others
+	rest   Others
 }
 
 // find returns the row of a flow, a new one if it has none. The caller holds mu.
 func (s *Shard) find(f *splitter.Flow, hash uint64, now int64) *row {
 	mask := uint64(len(s.index) - 1)
 	for i := hash; ; i++ {
-		at := s.index[i&mask]
-		if at == 0 {
+		slot := s.index[i&mask]
+		if slot == 0 {
 			break
 		}
-		if r := &s.table.rows[at-1]; r.hash == hash && r.flow == *f {
+		if r := &s.table.rows[slot-1]; r.hash == hash && r.flow == *f {
 			return r
 		}
 	}
-	at := s.free()
-	r := &s.table.rows[at]
+	slot := s.free()
+	r := &s.table.rows[slot]
 	*r = row{flow: *f, used: true, hash: hash, first: now}
 	i := hash
 	for s.index[i&mask] != 0 {
 		i++
 	}
-	s.index[i&mask] = at + 1
+	s.index[i&mask] = slot + 1
 	return r
 }
 
@@ -206,9 +206,9 @@ func (s *Shard) free() uint16 {
 		}
 		s.add(b)
 	}
-	at := s.blocks[s.used/blockRows]*blockRows + uint16(s.used%blockRows)
+	slot := s.blocks[s.used/blockRows]*blockRows + uint16(s.used%blockRows)
 	s.used++
-	return at
+	return slot
 }
 
 // add adds a block to the shard. The caller holds mu, or is New.
@@ -246,21 +246,21 @@ func (s *Shard) give(part int) (uint16, bool) {
 	}
 	least, uses, last := 0, ^uint64(0), int64(0)
 	for i, b := range s.blocks {
-		n, at := uint64(0), int64(0)
+		n, latest := uint64(0), int64(0)
 		for _, r := range s.table.rows[int(b)*blockRows : (int(b)+1)*blockRows] {
 			if r.used {
-				n, at = max(n, r.uses()), max(at, r.last)
+				n, latest = max(n, r.uses()), max(latest, r.last)
 			}
 		}
-		if n < uses || n == uses && at < last {
-			least, uses, last = i, n, at
+		if n < uses || n == uses && latest < last {
+			least, uses, last = i, n, latest
 		}
 	}
 	block := s.blocks[least]
 	for i := range uint16(blockRows) {
-		if at := block*blockRows + i; s.table.rows[at].used {
-			s.forget(at)
-			s.table.rows[at] = row{}
+		if slot := block*blockRows + i; s.table.rows[slot].used {
+			s.forget(slot)
+			s.table.rows[slot] = row{}
 			s.used--
 		}
 	}
@@ -278,10 +278,10 @@ func (s *Shard) evict() uint16 {
 	first := s.blocks[s.hand] * blockRows
 	s.hand = (s.hand + 1) % len(s.blocks)
 	least := first
-	for at := first + 1; at < first+blockRows; at++ {
-		a, b := &s.table.rows[at], &s.table.rows[least]
+	for slot := first + 1; slot < first+blockRows; slot++ {
+		a, b := &s.table.rows[slot], &s.table.rows[least]
 		if n, m := a.uses(), b.uses(); n < m || n == m && a.last < b.last {
-			least = at
+			least = slot
 		}
 	}
 	s.forget(least)
@@ -289,20 +289,20 @@ func (s *Shard) evict() uint16 {
 }
 
 // forget adds a row's counts to the others, and removes the row from the index.
-func (s *Shard) forget(at uint16) {
-	s.unlink(at)
-	s.others.Flows++
-	s.others.add(&s.table.rows[at].Counts)
+func (s *Shard) forget(slot uint16) {
+	s.unlink(slot)
+	s.rest.Flows++
+	s.rest.add(&s.table.rows[slot].Counts)
 }
 
 // uses is the measure for the least used flow.
 func (r *row) uses() uint64 { return r.Packets + r.Dropped() }
 
 // unlink removes a row from the index, and moves rows behind it to where find will find them.
-func (s *Shard) unlink(at uint16) {
+func (s *Shard) unlink(slot uint16) {
 	mask := uint64(len(s.index) - 1)
-	hole := s.table.rows[at].hash & mask
-	for s.index[hole] != at+1 {
+	hole := s.table.rows[slot].hash & mask
+	for s.index[hole] != slot+1 {
 		hole = (hole + 1) & mask
 	}
 	for i := (hole + 1) & mask; s.index[i] != 0; i = (i + 1) & mask {
@@ -320,17 +320,17 @@ func (s *Shard) Read(to []Row) ([]Row, Others) {
 	r := reading{s: s, rows: to, begin: len(to), lost: -1}
 	for r.step() {
 	}
-	return r.rows, r.others
+	return r.rows, r.rest
 }
 
 // reading is the state of a Read, which releases the lock after each block.
 type reading struct {
-	s      *Shard
-	rows   []Row
-	begin  int // index of its first row in rows
-	block  int // next to read
-	lost   int // Shard.lost when the first block was read
-	others Others
+	s     *Shard
+	rows  []Row
+	begin int // index of its first row in rows
+	block int // next to read
+	lost  int // Shard.lost when the first block was read
+	rest  Others
 }
 
 // step reads a block. false: no block is left, and the result is consistent with the shard.
@@ -342,7 +342,7 @@ func (r *reading) step() (more bool) {
 		r.rows, r.block, r.lost = r.rows[:r.begin], 0, s.lost
 	}
 	if r.block == len(s.blocks) {
-		r.others = s.others
+		r.rest = s.rest
 		return false
 	}
 	first := int(s.blocks[r.block]) * blockRows

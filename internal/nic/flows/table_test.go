@@ -23,7 +23,7 @@ func flow(n uint32) *splitter.Flow {
 func rows(t *testing.T, tb *Table, shards int) (map[splitter.Flow]Row, Others) {
 	t.Helper()
 	all := map[splitter.Flow]Row{}
-	var others Others
+	var rest Others
 	for i := range shards {
 		list, o := tb.Shard(i).Read(nil)
 		for _, r := range list {
@@ -32,18 +32,18 @@ func rows(t *testing.T, tb *Table, shards int) (map[splitter.Flow]Row, Others) {
 			}
 			all[r.Flow] = r
 		}
-		others.Flows += o.Flows
-		others.add(&o.Counts)
+		rest.Flows += o.Flows
+		rest.add(&o.Counts)
 	}
-	return all, others
+	return all, rest
 }
 
 // Invariant: flows: Nothing that passes is lost of the account: rows and others together are all
 // packets, whatever flows come in whatever order, and a flow has one row in a shard.
 func TestNothingIsLost(t *testing.T) {
 	for _, hash := range []struct {
-		name string
-		of   func(*splitter.Flow) uint64
+		name    string
+		counter func(*splitter.Flow) uint64
 	}{
 		{"as it is", hashOf},
 		{"all in one place", func(*splitter.Flow) uint64 { return ^uint64(0) }}, // wraps at the end of the index
@@ -51,7 +51,7 @@ func TestNothingIsLost(t *testing.T) {
 	} {
 		t.Run(hash.name, func(t *testing.T) {
 			was := hashOf
-			hashOf = hash.of
+			hashOf = hash.counter
 			t.Cleanup(func() { hashOf = was })
 			const shards = 3
 			tb := New(64, shards)
@@ -76,8 +76,8 @@ func TestNothingIsLost(t *testing.T) {
 			for i := range shards {
 				tb.Shard(i).Flush()
 			}
-			all, others := rows(t, tb, shards)
-			got := others.Counts
+			all, rest := rows(t, tb, shards)
+			got := rest.Counts
 			for f, r := range all {
 				got.add(&r.Counts)
 				if r.Packets > last[f] {
@@ -85,8 +85,8 @@ func TestNothingIsLost(t *testing.T) {
 				}
 			}
 			testkit.Equal(t, "all packets", got, want)
-			if others.Flows == 0 || len(all) != tb.Rows() {
-				t.Errorf("%d flows lost their rows, %d of %d rows are in use: the test wants more flows", others.Flows,
+			if rest.Flows == 0 || len(all) != tb.Rows() {
+				t.Errorf("%d flows lost their rows, %d of %d rows are in use: the test wants more flows", rest.Flows,
 					len(all), tb.Rows())
 			}
 		})
@@ -117,9 +117,9 @@ func TestFlood(t *testing.T) {
 		t.Errorf("%v allocations", allocs)
 	}
 	s.Flush()
-	list, others := s.Read(nil)
-	if len(list) > tb.Rows() || others.Flows < uint64(n)-uint64(tb.Rows()) {
-		t.Errorf("%d rows, %d flows without", len(list), others.Flows)
+	list, rest := s.Read(nil)
+	if len(list) > tb.Rows() || rest.Flows < uint64(n)-uint64(tb.Rows()) {
+		t.Errorf("%d rows, %d flows without", len(list), rest.Flows)
 	}
 	for _, r := range list {
 		if r.Flow == *big {
@@ -221,8 +221,8 @@ func TestReadersAndOwners(t *testing.T) {
 		}
 	}
 	for i := range 2 {
-		list, others := tb.Shard(i).Read(nil)
-		n := others.Packets
+		list, rest := tb.Shard(i).Read(nil)
+		n := rest.Packets
 		for _, r := range list {
 			n += r.Packets
 		}

@@ -34,7 +34,7 @@ func TestHandshake(t *testing.T) {
 	testkit.Equal(t, "device status when it runs", c.read32(regDeviceStatus), statusLink)
 	to := c.alloc(4096)
 	c.pass(opDescribeDevice, to, uint32(1), uint32(4096))
-	d := c.at(to, 4096)
+	d := c.bytes(to, 4096)
 	if mac := d[24:30]; !bytes.Equal(mac, ctlMAC[:]) {
 		t.Errorf("MAC %x", mac)
 	}
@@ -58,7 +58,7 @@ func TestMoreQueuesThanAtFirst(t *testing.T) {
 		testkit.Equal(t, what+": most", fmt.Sprint(tx, rx), fmt.Sprint(x.want, x.want))
 		to := c.alloc(4096)
 		c.pass(opDescribeDevice, to, uint32(1), uint32(4096))
-		testkit.Equal(t, what+": at first", be.Uint16(c.at(to+14, 2)), uint16(cmp.Or(x.queues, defaultQueues)))
+		testkit.Equal(t, what+": at first", be.Uint16(c.bytes(to+14, 2)), uint16(cmp.Or(x.queues, defaultQueues)))
 		testkit.Equal(t, what+": vectors", c.dev.Info().IRQs[vfiouser.IRQMSIX].Count, 2*x.want+1)
 		// The last pair works, and there is none after it.
 		c.configure(2 * x.want)
@@ -85,7 +85,7 @@ func TestLife(t *testing.T) {
 		c.pass(opDescribeDevice, c.alloc(4096), uint32(1), uint32(4096))
 		irqs := c.configure(4)
 		for i := range 4 {
-			testkit.Equal(t, fmt.Sprint("doorbell of block ", i), be.Uint32(c.at(irqs+64*uint64(i), 4)), uint32(i))
+			testkit.Equal(t, fmt.Sprint("doorbell of block ", i), be.Uint32(c.bytes(irqs+64*uint64(i), 4)), uint32(i))
 		}
 		m := c.alloc(2048)
 		c.pass(opGetPtypeMap, uint64(2048), m)
@@ -99,7 +99,7 @@ func TestLife(t *testing.T) {
 			{splitter.Headers{Class: splitter.OtherIP, Proto: 132}, 2, 5}, {splitter.Headers{Class: splitter.Fragment}, 2, 1},
 			{splitter.Headers{Class: splitter.NotIP}, 1, 1}, {splitter.Headers{Class: splitter.Malformed}, 0, 0},
 		} {
-			if p := c.at(m+2*uint64(ptypeOf(&x.h)), 2); p[0] != x.l3 || p[1] != x.l4 {
+			if p := c.bytes(m+2*uint64(ptypeOf(&x.h)), 2); p[0] != x.l3 || p[1] != x.l4 {
 				t.Errorf("%+v: layers %d and %d", x.h, p[0], p[1])
 			}
 		}
@@ -115,18 +115,18 @@ func TestLife(t *testing.T) {
 		}
 		c.write32(regDoorbell, c.count)
 		for i, st := range done {
-			if w := be.Uint32(c.at(cmds[i].Resources, 4)); st() != statusPassed || w != txDoorbells+uint32(i) {
+			if w := be.Uint32(c.bytes(cmds[i].Resources, 4)); st() != statusPassed || w != txDoorbells+uint32(i) {
 				t.Errorf("transmit queue %d: %v, doorbell %#x", i, st(), w)
 			}
 		}
 		for i := range 2 {
 			cmd := c.rxCreate(i, 0)
 			c.pass(opCreateRx, cmd)
-			testkit.Equal(t, fmt.Sprint("rx doorbell ", i), be.Uint32(c.at(cmd.Resources, 4)), rxDoorbells+uint32(i))
+			testkit.Equal(t, fmt.Sprint("rx doorbell ", i), be.Uint32(c.bytes(cmd.Resources, 4)), rxDoorbells+uint32(i))
 		}
 		speed := c.alloc(8)
 		c.pass(opReportLinkSpeed, speed)
-		testkit.Equal(t, "link speed", be.Uint64(c.at(speed, 8)), linkSpeed)
+		testkit.Equal(t, "link speed", be.Uint64(c.bytes(speed, 8)), linkSpeed)
 		for i := range uint32(2) {
 			c.pass(opDestroyRx, i)
 			c.pass(opDestroyTx, i)

@@ -90,12 +90,12 @@ func (c *ctl) gpu() dma.Map {
 // alloc returns zeroed memory, on pages of its own.
 func (c *ctl) alloc(n int) uint64 {
 	c.Helper()
-	at, b := c.Alloc(n)
+	addr, b := c.Alloc(n)
 	clear(b)
-	return at
+	return addr
 }
 
-func (c *ctl) at(iova uint64, n int) []byte { return c.At(iova)[:n] }
+func (c *ctl) bytes(iova uint64, n int) []byte { return c.At(iova)[:n] }
 
 func (c *ctl) read32(off uint64) uint32 {
 	c.Helper()
@@ -140,7 +140,7 @@ func (c *ctl) reset() {
 
 // slot writes a command to the next slot, without a doorbell.
 func (c *ctl) slot(op uint32, vs ...any) (done func() status) {
-	s := c.at(c.ring+uint64(c.count%c.slots)*slotLen, slotLen)
+	s := c.bytes(c.ring+uint64(c.count%c.slots)*slotLen, slotLen)
 	be.PutUint32(s[0:], op)
 	be.PutUint32(s[4:], 0)
 	copy(s[8:], words(vs...)[:])
@@ -170,9 +170,9 @@ func (c *ctl) pass(op uint32, vs ...any) {
 // words makes a body of big-endian values, each as long as its type: numbers, or a command.
 func words(vs ...any) *body {
 	var b body
-	at := b[:0]
+	rest := b[:0]
 	for _, v := range vs {
-		at, _ = binary.Append(at, be, v)
+		rest, _ = binary.Append(rest, be, v)
 	}
 	return &b
 }

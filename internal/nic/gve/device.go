@@ -314,7 +314,7 @@ func (d *Device) WriteRegion(region int, off uint64, b []byte) error {
 
 // SetIRQ implements vfiouser.Device.
 func (d *Device) SetIRQ(index, vector int, fd int) error {
-	if index == vfiouser.IRQMSIX && d.vectors.at(vector) != nil {
+	if index == vfiouser.IRQMSIX && d.vectors.get(vector) != nil {
 		d.vectors.setFD(vector, fd)
 		return nil
 	}

@@ -12,9 +12,9 @@ import (
 // receiveFacts takes a frame of one buffer and returns its completion.
 func (g *suiteGuest) receiveFacts(q int) (c rxCompl, header, payload []byte) {
 	g.Helper()
-	buf, at := g.rxd[q].next(&c)
+	buf, addr := g.rxd[q].next(&c)
 	if c.split {
-		header = bytes.Clone(g.At(at)[:c.headerLen])
+		header = bytes.Clone(g.At(addr)[:c.headerLen])
 	}
 	return c, header, bytes.Clone(g.At(buf)[:c.length])
 }
@@ -33,8 +33,8 @@ func TestCompletionSaysWhatIsKnown(t *testing.T) {
 		splitter.FixL4(&h, f.Header, uint32(len(f.Payload)), splitter.Sum(f.Payload, 0))
 		return f
 	}
-	change := func(f nictest.Frame, at int) nictest.Frame {
-		f.Header[at] ^= 1
+	change := func(f nictest.Frame, off int) nictest.Frame {
+		f.Header[off] ^= 1
 		return f
 	}
 	noUDP := whole(nictest.Spec{UDP: true, Payload: 99})
@@ -152,9 +152,9 @@ func TestSuperPacketsAreCut(t *testing.T) {
 			f.GSO, f.MSS = x.gso, 1400
 			w.Bad.Post(0, 8)
 			w.A.Send(0, f)
-			nictest.Segments(t, w.Bad, 0, &f, func(got *nictest.Frame, h *splitter.Headers, at int) {
+			nictest.Segments(t, w.Bad, 0, &f, func(got *nictest.Frame, h *splitter.Headers, off int) {
 				if !got.Good || !splitter.VerifyIPv4(h, got.Bytes()) {
-					t.Errorf("segment at %d: good %v: %x", at, got.Good, got.Bytes()[:h.HdrLen])
+					t.Errorf("segment at %d: good %v: %x", off, got.Good, got.Bytes()[:h.HdrLen])
 				}
 			})
 			w.Bad.startRx(0, false)

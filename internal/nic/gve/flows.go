@@ -179,7 +179,7 @@ func (r *flowRule) set(c *control.FlowRule) {
 
 // flowTable has the locations of the port's rules. The control goroutine owns it.
 type flowTable struct {
-	at map[uint32]uint32 // location, by the port's rule id
+	locations map[uint32]uint32 // location, by the port's rule id
 }
 
 // located is a rule with its location.
@@ -189,32 +189,32 @@ type located struct {
 }
 
 // clear forgets all locations: the port's rules are gone.
-func (t *flowTable) clear() { t.at = nil }
+func (t *flowTable) clear() { t.locations = nil }
 
 // list returns the rules sorted by location. It drops locations of deleted rules, and gives new
 // rules a location.
 func (t *flowTable) list(rules []control.FlowRule) []located {
-	at := make(map[uint32]uint32, len(rules))
+	locations := make(map[uint32]uint32, len(rules))
 	used := make(map[uint32]bool, len(rules))
 	for _, r := range rules {
-		if loc, ok := t.at[r.ID]; ok {
-			at[r.ID], used[loc] = loc, true
+		if loc, ok := t.locations[r.ID]; ok {
+			locations[r.ID], used[loc] = loc, true
 		}
 	}
 	out := make([]located, 0, len(rules))
 	next := uint32(0)
 	for _, r := range rules {
-		loc, ok := at[r.ID]
+		loc, ok := locations[r.ID]
 		if !ok {
 			for used[next] {
 				next++
 			}
 			loc = next
-			at[r.ID], used[loc] = loc, true
+			locations[r.ID], used[loc] = loc, true
 		}
 		out = append(out, located{loc, r})
 	}
-	t.at = at
+	t.locations = locations
 	slices.SortFunc(out, func(a, b located) int { return cmp.Compare(a.loc, b.loc) })
 	return out
 }
@@ -250,7 +250,7 @@ func (d *Device) configureFlowRule(b *[flowCommandLen]byte) error {
 			id, err = d.port.AddFlow(c)
 		}
 		if err == nil {
-			d.flows.at[id] = loc
+			d.flows.locations[id] = loc
 		}
 		return err
 	case flowDel:

@@ -27,13 +27,13 @@ func (c *ctl) query(what uint16, first uint32, room uint64) (st status, count ui
 	c.Helper()
 	to := c.alloc(int(room))
 	st = c.command(opQueryFlowRules, what, uint16(0), first, room, to)
-	h := c.at(to, queryHeadLen)
+	h := c.bytes(to, queryHeadLen)
 	n, length := be.Uint32(h[8:]), be.Uint32(h[12:])
 	size := map[uint16]uint32{queryRules: queriedRuleLen, queryIDs: 4}[what]
 	if st == statusPassed && (length != queryHeadLen+n*size || uint64(length) > room || be.Uint32(h[4:]) != nic.MaxRules) {
 		c.Errorf("query %d: reply %x for room of %d", what, h, room)
 	}
-	return st, be.Uint32(h[0:]), c.at(to, int(length))[min(queryHeadLen, length):]
+	return st, be.Uint32(h[0:]), c.bytes(to, int(length))[min(queryHeadLen, length):]
 }
 
 // places asks for the locations of all rules, as the driver does (gve_get_flow_rule_ids).
@@ -197,14 +197,14 @@ func TestRulesSteerFrames(t *testing.T) {
 		proto, v6 := flowKinds[kind].Proto, flowKinds[kind].IPv6
 		f := nictest.Make(w.B.mac, w.A.mac, nictest.Spec{Payload: 100, V6: v6})
 		f.Partial = false
-		at := l4v4
+		off := l4v4
 		if v6 {
-			at = l4v6
+			off = l4v6
 			f.Header[20] = proto // next header
 		} else {
 			f.Header[23] = proto
 		}
-		l4 := f.Header[at:]
+		l4 := f.Header[off:]
 		rule := spi(kind, 1000<<16|2000) // ports, or the SPI of ESP at the same place
 		switch proto {
 		case splitter.ProtoUDP:

@@ -46,12 +46,12 @@ func FuzzTransmitRing(f *testing.F) {
 		return txDesc{kind: txPacket, addr: frames[name], length: uint16(n), eop: true, csum: true, report: true, tag: 7}
 	}
 	part := func(d txDesc) txDesc { d.eop = false; return d }
-	at := func(d txDesc, off uint64) txDesc { d.addr += off; return d }
+	shift := func(d txDesc, off uint64) txDesc { d.addr += off; return d }
 	general := txDesc{kind: txGeneral}
 	f.Add(append([]byte{2, 0xff}, desc(general, packet("tcp", 3054))...))
 	f.Add(append([]byte{1, 2, 3, 4, 0xff}, desc(packet("udp", 542), packet("v6", 2150), packet("vlan", 132), general)...))
 	f.Add(append([]byte{6, 0xff}, desc(txDesc{kind: txTSO, tso: true, total: 3000, mss: 1448, headerLen: 54}, general,
-		part(packet("tcp", 54)), part(at(packet("tcp", 1000), 54)), at(packet("tcp", 2000), 1054))...))
+		part(packet("tcp", 54)), part(shift(packet("tcp", 1000), 54)), shift(packet("tcp", 2000), 1054))...))
 	f.Add(append([]byte{1, 5, 9, 63, 2, 0xff}, desc(part(packet("big", 16383)), part(packet("big", 0)),
 		packet("tcp", 13))...))
 	f.Add(append([]byte{9, 0xff}, desc(txDesc{kind: txPacket, addr: ^uint64(0), length: 99, eop: true},
@@ -203,9 +203,9 @@ func FuzzReceiveRing(f *testing.F) {
 		}
 		clean := true
 		for i := range 64 { // a buffer may overlap the rings
-			at := le.Uint64(ring[i*rxBufLen+8:])
+			addr := le.Uint64(ring[i*rxBufLen+8:])
 			head := le.Uint64(ring[i*rxBufLen+16:])
-			clean = clean && (at > compl+64*rxComplLen+4096 || at+1<<14 < desc) &&
+			clean = clean && (addr > compl+64*rxComplLen+4096 || addr+1<<14 < desc) &&
 				(head > compl+64*rxComplLen+4096 || head+1024 < desc)
 		}
 		for _, b := range canary {

@@ -36,7 +36,7 @@ func FuzzDevice(f *testing.F) {
 			case 1:
 				c.write32(regDriverStatus, uint32(a))
 			case 2: // an extended command
-				in := c.at(ctlBase+ctlSize-4096, flowCommandLen)
+				in := c.bytes(ctlBase+ctlSize-4096, flowCommandLen)
 				copy(in, fuzzBody(a, b)[:])
 				be.PutUint16(in, uint16(a)%4)
 				be.PutUint16(in[4:], uint16(b)%11)

@@ -32,7 +32,7 @@ func newRecorder(t *testing.T, pairs int) *recorder {
 func (r *recorder) say(what string, args ...any) { fmt.Fprintf(&r.b, "\n# "+what+"\n", args...) }
 
 // dump writes bytes in lines of 32, without lines of zeros.
-func (r *recorder) dump(at uint64, b []byte) {
+func (r *recorder) dump(addr uint64, b []byte) {
 	for i, line := 0, []byte(nil); i < len(b); i += len(line) {
 		line = b[i:min(i+32, len(b))]
 		if bytes.Trim(line, "\x00") == nil {
@@ -42,7 +42,7 @@ func (r *recorder) dump(at uint64, b []byte) {
 		for w := range slices.Chunk(line, 4) {
 			words = append(words, hex.EncodeToString(w))
 		}
-		fmt.Fprintf(&r.b, "  %06x: %s\n", at+uint64(i), strings.Join(words, " "))
+		fmt.Fprintf(&r.b, "  %06x: %s\n", addr+uint64(i), strings.Join(words, " "))
 	}
 }
 
@@ -56,9 +56,9 @@ func (r *recorder) registers(when string) {
 
 // reply allocates memory for a reply, filled with bytes that no reply has.
 func (r *recorder) reply(n int) uint64 {
-	at := r.alloc(n)
-	copy(r.at(at, n), bytes.Repeat([]byte{0xee}, n))
-	return at
+	addr := r.alloc(n)
+	copy(r.bytes(addr, n), bytes.Repeat([]byte{0xee}, n))
+	return addr
 }
 
 // watch runs admin commands, and writes down their slots and all other changes of memory.
@@ -72,13 +72,13 @@ func (r *recorder) watch(what string, do func() status) {
 	if r.Next > watched {
 		r.Fatalf("%#x bytes of memory are used, %#x watched", r.Next, watched)
 	}
-	slots := r.at(r.ring, int(r.slots)*slotLen)
+	slots := r.bytes(r.ring, int(r.slots)*slotLen)
 	for n := from; n != r.count; n++ {
-		at := uint64(n % r.slots * slotLen)
-		if status(be.Uint32(slots[at+slotStatus:])) == statusPassed {
-			r.passed[be.Uint32(slots[at:])] = true
+		off := uint64(n % r.slots * slotLen)
+		if status(be.Uint32(slots[off+slotStatus:])) == statusPassed {
+			r.passed[be.Uint32(slots[off:])] = true
 		}
-		r.dump(r.ring-ctlBase+at, slots[at:][:slotLen])
+		r.dump(r.ring-ctlBase+off, slots[off:][:slotLen])
 	}
 	fmt.Fprintf(&r.b, "  status %08x: %v\n", uint32(st), st)
 	for i := uint64(0); i < r.Next; {
@@ -222,18 +222,18 @@ func goldenAdmin(t *testing.T) string {
 func (r *recorder) stats() {
 	r.Helper()
 	const room = statsHeadLen + 20*statLen
-	at := r.alloc(room)
-	cmd := words(uint64(room), at, uint64(1<<40))
+	addr := r.alloc(room)
+	cmd := words(uint64(room), addr, uint64(1<<40))
 	r.pass(opReportStats, cmd)
 	r.say("REPORT_STATS, and what is reported")
 	slot := uint64((r.count - 1) % r.slots * slotLen)
-	r.dump(r.ring-ctlBase+slot, r.at(r.ring+slot, slotLen))
+	r.dump(r.ring-ctlBase+slot, r.bytes(r.ring+slot, slotLen))
 	s := &r.dev.stats
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	clear(r.at(at, room))
+	clear(r.bytes(addr, room))
 	s.put()
-	r.dump(at-ctlBase, r.at(at, room))
+	r.dump(addr-ctlBase, r.bytes(addr, room))
 }
 
 // goldenTimestamps records what a driver sees only on a NIC with timestamps.

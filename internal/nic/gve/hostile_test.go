@@ -41,10 +41,10 @@ func TestBadReceiveBufferComesBack(t *testing.T) {
 			for range c.good {
 				d.post(rawGPU + rawGPUSize/2)
 			}
-			at := d.posted & d.mask * rxBufLen
+			off := d.posted & d.mask * rxBufLen
 			d.post(c.addr)
 			if c.header != 0 {
-				le.PutUint64(d.ring[at+16:], c.header)
+				le.PutUint64(d.ring[off+16:], c.header)
 			}
 			d.doorbell()
 			w.A.Send(0, tcp(w.A, w.Bad, 5000*c.good+100)) // dropped, not held
@@ -244,7 +244,7 @@ func repeat(d txDesc, n int) (ds []txDesc) {
 func TestDoorbellIsTakenModuloTheRing(t *testing.T) {
 	w := newWorld(t)
 	for _, counter := range []uint32{0, 3 * rawRing, 1<<31 - rawRing, ^uint32(0) - rawRing + 1} {
-		at := fmt.Sprintf("counters from %d on: ", counter)
+		prefix := fmt.Sprintf("counters from %d on: ", counter)
 		w.Bad.startRx(0, false)
 		w.Bad.startTx(0)
 		rx, tx := w.Bad.rxd[0], w.Bad.txd[0]
@@ -258,7 +258,7 @@ func TestDoorbellIsTakenModuloTheRing(t *testing.T) {
 				w.A.Send(0, tcp(w.A, w.Bad, 100))
 				var c rxCompl
 				if !rx.poll(&c) {
-					t.Fatal(at, "a frame did not arrive")
+					t.Fatal(prefix, "a frame did not arrive")
 				}
 			}
 		}
@@ -271,8 +271,8 @@ func TestDoorbellIsTakenModuloTheRing(t *testing.T) {
 			arrives(t, w.A, 0, &f)
 		}
 		// Otherwise the worker would spin.
-		testkit.Equal(t, at+"where descriptors end", w.Bad.dev.tx[0].tail.Load(), tx.posted&tx.mask)
-		testkit.Equal(t, at+"queues that stopped", w.Bad.dev.Failures(), 0)
+		testkit.Equal(t, prefix+"where descriptors end", w.Bad.dev.tx[0].tail.Load(), tx.posted&tx.mask)
+		testkit.Equal(t, prefix+"queues that stopped", w.Bad.dev.Failures(), 0)
 	}
 	w.Moves(t)
 }
@@ -302,10 +302,10 @@ func TestPacketInParts(t *testing.T) {
 	f.GSO, f.MSS = splitter.GSOTCPv4, 1460
 	for range 3 {
 		d := w.Bad.txd[0]
-		at := d.posted
+		posted := d.posted
 		w.Bad.Add(0, &f, false)
-		for ; at != d.posted; at++ {
-			w.Bad.dev.tx[0].doorbell((at + 1) & d.mask)
+		for ; posted != d.posted; posted++ {
+			w.Bad.dev.tx[0].doorbell((posted + 1) & d.mask)
 			for range 10 {
 				runtime.Gosched()
 			}
@@ -440,8 +440,8 @@ func TestTooManyPiecesAreNoBuffer(t *testing.T) {
 		}
 	}
 	g.dev.rx[0].Lock()
-	at := &g.dev.rx[0].frame
-	room := max(cap(at.buffers), cap(at.payload), cap(at.whole))
+	place := &g.dev.rx[0].frame
+	room := max(cap(place.buffers), cap(place.payload), cap(place.whole))
 	g.dev.rx[0].Unlock()
 	if room > 2*maxRxBufs*maxPieces {
 		t.Errorf("room for %d segments", room)
@@ -451,9 +451,9 @@ func TestTooManyPiecesAreNoBuffer(t *testing.T) {
 }
 
 // mapFixed maps a page of a file over memory of ours.
-func mapFixed(t *testing.T, at []byte, fd int, off int64) {
+func mapFixed(t *testing.T, b []byte, fd int, off int64) {
 	t.Helper()
-	if _, err := unix.MmapPtr(fd, off, unsafe.Pointer(&at[0]), 4096, unix.PROT_READ|unix.PROT_WRITE,
+	if _, err := unix.MmapPtr(fd, off, unsafe.Pointer(&b[0]), 4096, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_SHARED|unix.MAP_FIXED); err != nil {
 		t.Fatal(err)
 	}

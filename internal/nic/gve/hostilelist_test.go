@@ -37,35 +37,35 @@ func (c *ctl) oddMaps() {
 //
 // Invariant: nic/gve: A bad command is refused, and a bad admin queue stops until reset.
 func TestRepliesToOddMemory(t *testing.T) {
-	replies := map[string]func(c *ctl, at uint64) status{
-		"describe": func(c *ctl, at uint64) status {
-			return c.command(opDescribeDevice, at, uint32(1), uint32(4096))
+	replies := map[string]func(c *ctl, addr uint64) status{
+		"describe": func(c *ctl, addr uint64) status {
+			return c.command(opDescribeDevice, addr, uint32(1), uint32(4096))
 		},
-		"ptypes": func(c *ctl, at uint64) status { return c.command(opGetPtypeMap, uint64(2048), at) },
-		"speed":  func(c *ctl, at uint64) status { return c.command(opReportLinkSpeed, at) },
-		"stats":  func(c *ctl, at uint64) status { return c.command(opReportStats, uint64(8+16*20), at, uint64(1)) },
-		"time":   func(c *ctl, at uint64) status { return c.command(opReportTime, uint64(nicTimeLen), at) },
-		"RSS":    func(c *ctl, at uint64) status { return c.command(opQueryRSS, uint64(4096), at) },
-		"rules": func(c *ctl, at uint64) status {
-			return c.command(opQueryFlowRules, uint32(0), uint32(0), uint64(4096), at)
+		"ptypes": func(c *ctl, addr uint64) status { return c.command(opGetPtypeMap, uint64(2048), addr) },
+		"speed":  func(c *ctl, addr uint64) status { return c.command(opReportLinkSpeed, addr) },
+		"stats":  func(c *ctl, addr uint64) status { return c.command(opReportStats, uint64(8+16*20), addr, uint64(1)) },
+		"time":   func(c *ctl, addr uint64) status { return c.command(opReportTime, uint64(nicTimeLen), addr) },
+		"RSS":    func(c *ctl, addr uint64) status { return c.command(opQueryRSS, uint64(4096), addr) },
+		"rules": func(c *ctl, addr uint64) status {
+			return c.command(opQueryFlowRules, uint32(0), uint32(0), uint64(4096), addr)
 		},
-		"resources": func(c *ctl, at uint64) status {
-			return c.resourcesAt(at, func(x *txCommand) *uint64 { return &x.Resources })
+		"resources": func(c *ctl, addr uint64) status {
+			return c.resourcesAt(addr, func(x *txCommand) *uint64 { return &x.Resources })
 		},
-		"ring": func(c *ctl, at uint64) status {
-			return c.resourcesAt(at&^4095, func(x *txCommand) *uint64 { return &x.Compl })
+		"ring": func(c *ctl, addr uint64) status {
+			return c.resourcesAt(addr&^4095, func(x *txCommand) *uint64 { return &x.Compl })
 		},
-		"doorbells": func(c *ctl, at uint64) status {
+		"doorbells": func(c *ctl, addr uint64) status {
 			c.pass(opDeconfigure)
 			cmd := c.resources(4)
-			cmd.IRQs = at
+			cmd.IRQs = addr
 			return c.command(opConfigureResources, cmd)
 		},
 	}
 	for name, reply := range replies {
 		t.Run(name, func(t *testing.T) {
 			for where, x := range map[string]struct {
-				at   uint64
+				addr uint64
 				want status
 			}{
 				"a ROM": {romMap, statusInvalidArgument}, "read-only": {readOnlyMap, statusInvalidArgument},
@@ -81,7 +81,7 @@ func TestRepliesToOddMemory(t *testing.T) {
 				if name == "ring" && where == "the end of the memory" {
 					want = statusPassed // it starts at its page, and fits
 				}
-				testkit.Equal(t, where, reply(c, x.at), want)
+				testkit.Equal(t, where, reply(c, x.addr), want)
 				c.reset() // afterwards it works as before
 				c.up(256)
 			}
@@ -90,9 +90,9 @@ func TestRepliesToOddMemory(t *testing.T) {
 }
 
 // resourcesAt creates a transmit queue with one of its addresses set to at.
-func (c *ctl) resourcesAt(at uint64, field func(*txCommand) *uint64) status {
+func (c *ctl) resourcesAt(addr uint64, field func(*txCommand) *uint64) status {
 	cmd := c.txCreate(0)
-	*field(&cmd) = at
+	*field(&cmd) = addr
 	return c.command(opCreateTx, cmd)
 }
 
@@ -169,9 +169,9 @@ func TestQueueWithoutEventFD(t *testing.T) {
 func TestStatsReportLosesItsMemory(t *testing.T) {
 	c := newUp(t, 2, 0)
 	c.oddMaps()
-	at := uint64(splitMap + mapLen - 40) // across two mappings
+	addr := uint64(splitMap + mapLen - 40) // across two mappings
 	const room = 8 + 16*20
-	c.pass(opReportStats, uint64(room), at, uint64(100))
+	c.pass(opReportStats, uint64(room), addr, uint64(100))
 	s := &c.dev.stats
 	put := func() {
 		s.mu.Lock()

@@ -155,12 +155,12 @@ func TestTenThousandMapsUnderTraffic(t *testing.T) {
 	}
 
 	gone := order[:translatedMaps-kept]
-	at := newMemory(g.space)
+	mem := newMemory(g.space)
 	through("unmap", gone, func(i int) error {
 		if err := x.remove(i); err != nil {
 			return err
 		}
-		if err := at.has(x.iova(i), 1); !errors.Is(err, dma.ErrUnmapped) {
+		if err := mem.has(x.iova(i), 1); !errors.Is(err, dma.ErrUnmapped) {
 			return fmt.Errorf("after the answer: %v", err)
 		}
 		return nil

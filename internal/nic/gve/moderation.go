@@ -110,8 +110,8 @@ func (vs *vectors) raiseDue() (next int64) {
 	now := vs.now()
 	next = never
 	for i := range vs.v {
-		if at := vs.v[i].raiseDue(now); at != 0 {
-			next = min(next, at)
+		if due := vs.v[i].raiseDue(now); due != 0 {
+			next = min(next, due)
 		}
 	}
 	return next
@@ -119,12 +119,12 @@ func (vs *vectors) raiseDue() (next int64) {
 
 // raiseDue raises the vector's interrupt if it is due; otherwise it returns when it is due; 0: none
 // is delayed.
-func (v *vector) raiseDue(now int64) (at int64) {
+func (v *vector) raiseDue(now int64) (due int64) {
 	v.mu.Lock()
-	at = v.until
-	if at == 0 || at > now {
+	due = v.until
+	if due == 0 || due > now {
 		v.mu.Unlock()
-		return at
+		return due
 	}
 	v.until = 0
 	v.mu.Unlock()

@@ -39,8 +39,8 @@ func newStepped(t *testing.T) *stepped {
 	return s
 }
 
-// at sets the time to n microseconds after the start, and raises interrupts that are due.
-func (s *stepped) at(n int64) {
+// set sets the time to n microseconds after the start, and raises interrupts that are due.
+func (s *stepped) set(n int64) {
 	s.time = 1e9 + n*1000
 	s.raiseDue()
 }
@@ -61,7 +61,7 @@ func TestInterruptModeration(t *testing.T) {
 	s.expect("the first", 1)
 	s.arm(0, rearm)
 	for i := range int64(19) {
-		s.at(i)
+		s.set(i)
 		s.fire(0)
 		s.fire(0)
 	}
@@ -69,9 +69,9 @@ func TestInterruptModeration(t *testing.T) {
 	if len(s.waits) == 0 || slices.Max(s.waits) != 1e9+20_000 || slices.Min(s.waits) != 1e9+20_000 {
 		t.Errorf("waits until %v", s.waits)
 	}
-	s.at(20)
+	s.set(20)
 	s.expect("when it is over", 1)
-	s.at(100)
+	s.set(100)
 	s.expect("with nothing new", 0)
 	s.arm(0, rearm)
 	s.fire(0)
@@ -80,14 +80,14 @@ func TestInterruptModeration(t *testing.T) {
 	// An interrupt that is due while the vector is masked waits both for the driver and for the
 	// interval.
 	s.fire(0)
-	s.at(120)
+	s.set(120)
 	s.expect("masked, and the interval is over", 0)
 	s.arm(0, rearm)
 	s.expect("armed then", 1)
 	s.arm(0, rearm)
 	s.fire(0)
 	s.arm(0, 0|irqNoUpdate) // masked while an interrupt is delayed
-	s.at(140)
+	s.set(140)
 	s.expect("masked while it waited", 0)
 	s.arm(0, rearm)
 	s.expect("armed again", 1)
@@ -95,16 +95,16 @@ func TestInterruptModeration(t *testing.T) {
 	// A shorter interval takes effect at once; a longer one counts from the last interrupt.
 	s.arm(0, usecs(8190))
 	s.fire(0)
-	s.at(200)
+	s.set(200)
 	s.expect("with the longest interval", 0)
 	s.arm(0, usecs(60))
 	s.expect("after 60 us", 1)
 	s.arm(0, usecs(2))
 	s.fire(0)
 	s.arm(0, usecs(100))
-	s.at(202)
+	s.set(202)
 	s.expect("at its old time", 0)
-	s.at(300)
+	s.set(300)
 	s.expect("at its new time", 1)
 	testkit.Equal(t, "looks again", s.raiseDue(), int64(never))
 }
@@ -142,7 +142,7 @@ func TestModerationEnds(t *testing.T) {
 	s.arm(0, rearm)
 	s.fire(0)
 	s.reset()
-	s.at(10_000)
+	s.set(10_000)
 	s.arm(0, irqEnable)
 	s.expect("after reset", 0)
 	s.fire(0)

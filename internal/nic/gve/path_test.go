@@ -43,11 +43,11 @@ func newStream(t testing.TB, payload int, split bool) *stream {
 		f.GSO, f.MSS = splitter.GSOTCPv4, 1460
 	}
 	d := l.a.txd[0]
-	at := d.posted
+	posted := d.posted
 	l.a.Add(0, &f, false) // lays the frame out; its descriptors are taken back
-	for ; at != d.posted; at++ {
+	for ; posted != d.posted; posted++ {
 		var x txDesc
-		x.decode((*[txDescLen]byte)(d.ring[at&d.mask*txDescLen:]))
+		x.decode((*[txDescLen]byte)(d.ring[posted&d.mask*txDescLen:]))
 		l.tx = append(l.tx, x)
 	}
 	d.posted -= uint32(len(l.tx))

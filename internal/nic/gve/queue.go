@@ -21,7 +21,7 @@ type shared struct {
 	clock func() int64
 	// device reports whether a receive queue's first buffer lies in GPU memory, on the control
 	// goroutine.
-	device func(queue int, is bool)
+	device func(queue int, running bool)
 }
 
 // ringParams describe a queue's rings, from CREATE_TX_QUEUE and CREATE_RX_QUEUE (docs/specs/gve.md,

@@ -96,9 +96,9 @@ func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o raw
 // watchFailures records calls of failed.
 func (g *suiteGuest) watchFailures() {
 	s := g.dev.rx[0].shared
-	told := s.failed
+	next := s.failed
 	s.failed = func(tx bool, id int, err error) {
-		told(tx, id, err)
+		next(tx, id, err)
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		g.errs[fmt.Sprint(map[bool]string{true: "tx", false: "rx"}[tx], id)] = err
@@ -193,7 +193,7 @@ func (g *suiteGuest) newRing(descLen, complLen, vector int, doorbells uint32) dr
 	g.Helper()
 	n := g.o.ring
 	desc, compl := g.alloc(n*descLen), g.alloc(n*complLen)
-	return driverRing{g: g, mask: uint32(n - 1), ring: g.at(desc, n*descLen), compl: g.at(compl, n*complLen),
+	return driverRing{g: g, mask: uint32(n - 1), ring: g.bytes(desc, n*descLen), compl: g.bytes(compl, n*complLen),
 		params: ringParams{desc: desc, compl: compl, size: n, complSize: n, notify: vector}, doorbells: doorbells}
 }
 
@@ -242,17 +242,17 @@ func (g *suiteGuest) startRx(i int, split bool) {
 
 // post posts a buffer at addr; doorbell shows it.
 func (d *rxDriver) post(addr uint64) {
-	at := d.posted & d.mask
-	b := rxBuf{id: uint16(at) ^ 0x55, addr: addr}
+	slot := d.posted & d.mask
+	b := rxBuf{id: uint16(slot) ^ 0x55, addr: addr}
 	if d.split {
-		b.header = d.header + uint64(at)*rawHeader
+		b.header = d.header + uint64(slot)*rawHeader
 		h := d.g.RAM[b.header:][:rawHeader]
 		for i := range h {
 			h[i] = poison
 		}
 	}
-	d.addrs[at] = addr
-	b.encode((*[rxBufLen]byte)(d.ring[at*rxBufLen:]))
+	d.addrs[slot] = addr
+	b.encode((*[rxBufLen]byte)(d.ring[slot*rxBufLen:]))
 	d.posted++
 }
 
@@ -273,11 +273,11 @@ func (d *rxDriver) poll(c *rxCompl) bool {
 // next waits for a completion, and returns the addresses of its buffer and its header buffer.
 func (d *rxDriver) next(c *rxCompl) (buf, header uint64) {
 	d.g.Helper()
-	at := d.seen & d.mask
+	slot := d.seen & d.mask
 	for !d.poll(c) {
 		d.g.wait(d.params.notify)
 	}
-	return d.addrs[at], d.header + uint64(at)*rawHeader
+	return d.addrs[slot], d.header + uint64(slot)*rawHeader
 }
 
 // Post posts buffers: on a split queue a page of the GPU for each, otherwise enough for a frame.

@@ -133,10 +133,10 @@ func TestUnmappedRing(t *testing.T) {
 func TestStatsReport(t *testing.T) {
 	c := newUp(t, 2, 0)
 	const room = 20
-	at := c.alloc(8 + 16*room)
-	report := c.at(at, 8+16*room)
+	addr := c.alloc(8 + 16*room)
+	report := c.bytes(addr, 8+16*room)
 	be.PutUint32(report[8+16*3:], 4) // the driver's own counter
-	c.pass(opReportStats, uint64(len(report)), at, uint64(1<<40))
+	c.pass(opReportStats, uint64(len(report)), addr, uint64(1<<40))
 	s := &c.dev.stats
 	put := func() { // as the monitor does when a report is due
 		s.mu.Lock()
@@ -166,7 +166,7 @@ func TestStatsReport(t *testing.T) {
 	put()
 	testkit.Equal(t, "report", strings.Trim(string(report), "\x00"), "")
 	// With too little room nothing is written.
-	c.pass(opReportStats, uint64(8+16*3), at, uint64(1<<40))
+	c.pass(opReportStats, uint64(8+16*3), addr, uint64(1<<40))
 	put()
 	testkit.Equal(t, "report", strings.Trim(string(report), "\x00"), "")
 }
@@ -175,9 +175,9 @@ func TestStatsReport(t *testing.T) {
 func TestStatsReportIsFresh(t *testing.T) {
 	c := newUp(t, 1, 0)
 	const room = 4
-	at := c.alloc(8 + 16*room)
-	report := c.at(at, 8+16*room)
-	c.pass(opReportStats, uint64(len(report)), at, uint64(20000))
+	addr := c.alloc(8 + 16*room)
+	report := c.bytes(addr, 8+16*room)
+	c.pass(opReportStats, uint64(len(report)), addr, uint64(20000))
 	s := &c.dev.stats
 	now := time.Now()
 	noBuffers := func() uint64 {

@@ -196,10 +196,10 @@ func TestHalfAPacketIsNotPolled(t *testing.T) {
 	defer q.rings.close()
 	f := tcp(w.Bad, w.A, 100)
 	w.A.Post(0, 1)
-	at := d.posted
+	posted := d.posted
 	w.Bad.Add(0, &f, false)
-	for at++; ; at++ {
-		q.tail.Store(at & d.mask)
+	for posted++; ; posted++ {
+		q.tail.Store(posted & d.mask)
 		if !q.Pending() {
 			t.Error("a doorbell is not seen")
 		}
@@ -207,7 +207,7 @@ func TestHalfAPacketIsNotPolled(t *testing.T) {
 		if err != nil || q.Pending() {
 			t.Fatalf("%v, pending %v", err, q.Pending())
 		}
-		if at == d.posted {
+		if posted == d.posted {
 			if n != 1 {
 				t.Errorf("%d packets", n)
 			}

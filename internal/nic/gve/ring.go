@@ -61,7 +61,7 @@ func (r *ring) pin(space *dma.Space, iova uint64, entries, entry int) (err error
 
 // entryAt returns entry i, modulo the ring. An entry lies in one page, because it is aligned to its
 // length.
-func (r *ring) at(i uint32) []byte {
+func (r *ring) entryAt(i uint32) []byte {
 	off := uint64(i&r.mask) * uint64(r.entry)
 	in := off & (1<<r.shift - 1)
 	return r.pages[off>>r.shift][in : in+uint64(r.entry)]

@@ -31,7 +31,7 @@ func (c *ctl) queryRSS() (types uint16, key []byte, table []uint16) {
 	c.Helper()
 	to := c.alloc(4096)
 	c.pass(opQueryRSS, uint64(4096), to)
-	b := c.at(to, 8+40+4*128)
+	b := c.bytes(to, 8+40+4*128)
 	if be.Uint32(b) != uint32(len(b)) || b[6] != 1 || b[7] != 0 {
 		c.Fatalf("reply %x", b[:8])
 	}
@@ -86,11 +86,11 @@ func TestRSS(t *testing.T) {
 		c.tableIs(fmt.Sprint(n, " queues"), spreadOver(n))
 	}
 	// A table that was set stays; parameters that are not given are kept.
-	mine := make([]uint32, 128)
-	for i := range mine {
-		mine[i] = uint32(i / 64)
+	indices := make([]uint32, 128)
+	for i := range indices {
+		indices[i] = uint32(i / 64)
 	}
-	testkit.Equal(t, "RSS", c.rss(0x92, 1, nil, mine), statusPassed)
+	testkit.Equal(t, "RSS", c.rss(0x92, 1, nil, indices), statusPassed)
 	other := bytes.Repeat([]byte{7, 1}, 20)
 	testkit.Equal(t, "RSS", c.rss(0, 0, other, nil), statusPassed)
 	check := func() {

@@ -137,8 +137,8 @@ func (q *rxQueue) firstInGPU() bool {
 	if q.peek(1) != nil {
 		return false // a frame will meet the same error, and stop the queue
 	}
-	at, err := q.space.TranslateMax(nil, 1, q.bufs[0].addr, 1, dma.Write)
-	return err == nil && len(at) == 1 && at[0].GPU() >= 0
+	segs, err := q.space.TranslateMax(nil, 1, q.bufs[0].addr, 1, dma.Write)
+	return err == nil && len(segs) == 1 && segs[0].GPU() >= 0
 }
 
 // Posted implements nic.Poster.
@@ -147,14 +147,14 @@ func (q *rxQueue) Posted(limit int, visit func([]dma.Segment)) {
 		return
 	}
 	var buf [1]rxBuf
-	var at []dma.Segment
+	var segs []dma.Segment
 	for i, n := q.head, min(q.avail(), uint32(limit)); n > 0; i, n = i+1, n-1 {
 		if q.read(i, buf[:]) != nil {
 			return
 		}
 		var err error
-		if at, err = q.space.TranslateMax(at[:0], maxPieces, buf[0].addr, uint64(q.p.bufSize), dma.Write); err == nil {
-			visit(at)
+		if segs, err = q.space.TranslateMax(segs[:0], maxPieces, buf[0].addr, uint64(q.p.bufSize), dma.Write); err == nil {
+			visit(segs)
 		}
 	}
 }
@@ -190,7 +190,7 @@ func (q *rxQueue) publish() (err error) {
 		if q.out.even(q.shown) {
 			word |= rxGeneration
 		}
-		dma.StoreWord(q.out.at(q.shown)[4:], word)
+		dma.StoreWord(q.out.entryAt(q.shown)[4:], word)
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ func (q *earlyEnd) Put(m *nic.Mover, f *nic.Frame) (res nic.Result) {
 func (q *earlyEnd) end(i uint32) {
 	var err error
 	defer dma.Recover(&err)
-	q.out.at(i)[8] |= rxEOP
+	q.out.entryAt(i)[8] |= rxEOP
 }
 
 // oldGeneration is a receive queue that publishes completions with the generation of the lap
@@ -70,7 +70,7 @@ func (q *oldGeneration) publish() (err error) {
 			word |= rxGeneration
 		}
 		q.occasions.Pass()
-		dma.StoreWord(q.out.at(q.shown)[4:], word)
+		dma.StoreWord(q.out.entryAt(q.shown)[4:], word)
 	}
 	return nil
 }

@@ -107,8 +107,8 @@ func (s *statsReport) write(now time.Time) (next time.Time) {
 // counters returns a receive queue's counters in the order of the report.
 func (s *statsReport) counters(queue int) [statsPerQueue]uint64 {
 	rx, _ := s.dev.port.QueueCounters(queue)
-	own := &s.dev.rx[queue].count
-	return [statsPerQueue]uint64{rx.Drops, own.noBuffer.get(), own.tooBig.get(), own.badCsum.get()}
+	count := &s.dev.rx[queue].count
+	return [statsPerQueue]uint64{rx.Drops, count.noBuffer.get(), count.tooBig.get(), count.badCsum.get()}
 }
 
 // changed reports whether counters have changed since the last report. The caller holds mu.
@@ -124,12 +124,12 @@ func (s *statsReport) changed() bool {
 
 // put writes the report. The caller holds mu.
 func (s *statsReport) put() {
-	is := statsPerQueue * len(s.queues)
-	n := max(is, s.was)
+	now := statsPerQueue * len(s.queues)
+	n := max(now, s.was)
 	if n > s.count {
 		return // the driver expected fewer queues
 	}
-	out := make([]byte, (n-is)*statLen, n*statLen) // counters of ended queues become zeros, which is no name
+	out := make([]byte, (n-now)*statLen, n*statLen) // counters of ended queues become zeros, which is no name
 	s.sum = 0
 	for _, q := range s.queues {
 		for i, v := range s.counters(q) {
@@ -137,7 +137,7 @@ func (s *statsReport) put() {
 			s.sum += v
 		}
 	}
-	s.was = is
+	s.was = now
 	// If the memory is gone, that is the driver's fault, and the report is lost.
 	_ = s.mem.write(s.addr+statsHeadLen+uint64(s.count-n)*statLen, out)
 }

@@ -13,17 +13,17 @@ func (c *ctl) describedOptions() (ids []uint16, mask uint32) {
 	c.Helper()
 	to := c.alloc(4096)
 	c.pass(opDescribeDevice, to, uint32(descriptorVersion), uint32(4096))
-	d := c.at(to, 4096)
-	at := d[descriptorLen:be.Uint16(d[32:])]
+	d := c.bytes(to, 4096)
+	rest := d[descriptorLen:be.Uint16(d[32:])]
 	for range be.Uint16(d[30:]) {
-		id, n := be.Uint16(at), be.Uint16(at[2:])
+		id, n := be.Uint16(rest), be.Uint16(rest[2:])
 		if id == optDQORDA {
-			mask = be.Uint32(at[optionHeadLen:])
+			mask = be.Uint32(rest[optionHeadLen:])
 		}
 		ids = append(ids, id)
-		at = at[optionHeadLen+n:]
+		rest = rest[optionHeadLen+n:]
 	}
-	testkit.Equal(c, "bytes behind the options", len(at), 0)
+	testkit.Equal(c, "bytes behind the options", len(rest), 0)
 	return ids, mask
 }
 
@@ -47,7 +47,7 @@ func TestNICTime(t *testing.T) {
 		}
 		var last uint64
 		for range 3 {
-			b := c.at(to, nicTimeLen)
+			b := c.bytes(to, nicTimeLen)
 			for i := range b {
 				b[i] = poison
 			}

@@ -121,7 +121,7 @@ func (q *txQueue) DoneLate(tag uint32) (err error) {
 
 // finish writes a completion. The caller guards it with dma.Recover.
 func (q *txQueue) finish(kind, value uint16) {
-	b := q.out.at(q.compl)
+	b := q.out.entryAt(q.compl)
 	le.PutUint32(b[4:], 0)
 	word := txComplWord(q.id, kind, value)
 	if q.out.even(q.compl) {

@@ -108,7 +108,7 @@ func (q *txQueue) read(s *txSlot, posted uint32) (n uint32, err error) {
 	report := false
 	for n < posted {
 		var d txDesc
-		d.decode((*[txDescLen]byte)(q.in.at(q.head + n))) // one copy: the driver may rewrite it meanwhile
+		d.decode((*[txDescLen]byte)(q.in.entryAt(q.head + n))) // one copy: the driver may rewrite it meanwhile
 		n++
 		switch d.kind {
 		case txPacket:

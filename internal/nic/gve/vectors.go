@@ -51,7 +51,7 @@ func (vs *vectors) losesFor(p *nic.Port) {
 }
 
 // get returns vector i; nil: there is none.
-func (vs *vectors) at(i int) *vector {
+func (vs *vectors) get(i int) *vector {
 	if i < 0 || i >= len(vs.v) {
 		return nil
 	}
@@ -60,14 +60,14 @@ func (vs *vectors) at(i int) *vector {
 
 // fire raises vector i, or latches the interrupt if the vector is masked or has no eventfd.
 func (vs *vectors) fire(i int) {
-	if v := vs.at(i); v != nil {
+	if v := vs.get(i); v != nil {
 		v.change(func() { v.due = true })
 	}
 }
 
 // arm handles vector i's doorbell.
 func (vs *vectors) arm(i int, db uint32) {
-	if v := vs.at(i); v != nil {
+	if v := vs.get(i); v != nil {
 		v.change(func() {
 			v.armed = db&irqEnable != 0
 			if interval, ok := irqInterval(db); ok {
@@ -121,7 +121,7 @@ func (v *vector) change(to func()) {
 // setFD sets the eventfd of vector i, which owns it from now on; -1: none. A latched interrupt
 // fires if the vector is armed.
 func (vs *vectors) setFD(i, fd int) {
-	v := vs.at(i)
+	v := vs.get(i)
 	if v == nil {
 		scm.Close(fd)
 		return

@@ -130,7 +130,7 @@ func TestStuckInterrupt(t *testing.T) {
 func TestInterruptOnItsWay(t *testing.T) {
 	c := newConfigured(t, 1)
 	c.irq(0)
-	v := c.dev.vectors.at(0)
+	v := c.dev.vectors.get(0)
 	v.l.Enter() // as change does, before it writes
 	old := v.l
 	c.OK(c.dev.DisableIRQs(vfiouser.IRQMSIX))

@@ -130,16 +130,16 @@ func comeAs(t testing.TB, a, b Guest, q int, fs []Frame) (got []Frame) {
 	}
 	for i := range fs {
 		want := fs[i].complete(t)
-		at := flow(want)
-		if len(flows[at]) == 0 || !bytes.Equal(flows[at][0], want) {
+		key := flow(want)
+		if len(flows[key]) == 0 || !bytes.Equal(flows[key][0], want) {
 			t.Fatalf("frame %d of %d, %d received: not the next of its flow:\n got %x\nsent %x", i, len(fs), n,
-				firstOf(flows[at]), want)
+				firstOf(flows[key]), want)
 		}
-		flows[at] = flows[at][1:]
+		flows[key] = flows[key][1:]
 	}
-	for at, rest := range flows {
+	for key, rest := range flows {
 		if len(rest) > 0 {
-			t.Fatalf("%d frames too many of %v", len(rest), at)
+			t.Fatalf("%d frames too many of %v", len(rest), key)
 		}
 	}
 	return got
@@ -204,12 +204,12 @@ func coalesces(t *testing.T, lab Lab, traits Traits) {
 			after, _ := b.Port().QueueCounters(q)
 			flow, err := b.Port().ReadFlowCounter(id)
 			must(t, err)
-			type change struct{ was, is control.DirCounters }
-			for what, d := range map[string]change{"queue": {before, after}, "flow": {is: flow.Rx}} {
-				if d.is.Packets-d.was.Packets != n || d.is.Segments-d.was.Segments != n || d.is.RetransBytes != 0 ||
-					d.is.HeaderBytes-d.was.HeaderBytes != uint64(n*len(fs[0].Header)) ||
-					payloadOf(&d.is)-payloadOf(&d.was) != n*mss-100 {
-					t.Errorf("%s: %+v, before %+v", what, d.is, d.was)
+			type change struct{ was, now control.DirCounters }
+			for what, d := range map[string]change{"queue": {before, after}, "flow": {now: flow.Rx}} {
+				if d.now.Packets-d.was.Packets != n || d.now.Segments-d.was.Segments != n || d.now.RetransBytes != 0 ||
+					d.now.HeaderBytes-d.was.HeaderBytes != uint64(n*len(fs[0].Header)) ||
+					payloadOf(&d.now)-payloadOf(&d.was) != n*mss-100 {
+					t.Errorf("%s: %+v, before %+v", what, d.now, d.was)
 				}
 			}
 			countedMerged(t, b.Port(), q, fs[0].Header, n, n*mss-100, c.split, c.o)
@@ -217,7 +217,7 @@ func coalesces(t *testing.T, lab Lab, traits Traits) {
 			if len(came) != n {
 				t.Fatalf("the tap saw %d frames", len(came))
 			}
-			for i, at := range came {
+			for i, arrived := range came {
 				hlen := uint32(0)
 				if c.split && i == 0 {
 					hlen = uint32(len(fs[0].Header))
@@ -226,9 +226,9 @@ func coalesces(t *testing.T, lab Lab, traits Traits) {
 				if c.split {
 					kind = dma.GPU
 				}
-				if !bytes.Equal(at.payload, fs[i].Payload) || at.at.Split != c.split || at.at.HeaderLen != hlen ||
-					at.kind != kind || !at.at.Merged || at.at.Bounced != (c.o.NoP2P && c.split) {
-					t.Errorf("the tap saw of frame %d: %+v", i, at.at)
+				if !bytes.Equal(arrived.payload, fs[i].Payload) || arrived.place.Split != c.split || arrived.place.HeaderLen != hlen ||
+					arrived.kind != kind || !arrived.place.Merged || arrived.place.Bounced != (c.o.NoP2P && c.split) {
+					t.Errorf("the tap saw of frame %d: %+v", i, arrived.place)
 				}
 			}
 		})

@@ -108,9 +108,9 @@ func postedShown(t *testing.T, lab Lab, _ Traits) {
 	SplitTo(t, b, 1, 2000)
 	b.Post(1, 8)
 	look := func() (buffers int, gpu uint64) {
-		b.Port().Posted(1, func(at []dma.Segment) {
+		b.Port().Posted(1, func(segs []dma.Segment) {
 			buffers++
-			for _, s := range at {
+			for _, s := range segs {
 				if s.GPU() >= 0 {
 					gpu += uint64(s.Len)
 				}

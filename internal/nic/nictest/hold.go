@@ -157,12 +157,12 @@ func holds(t *testing.T, lab Lab, traits Traits) {
 			after, _ := b.Port().QueueCounters(q)
 			flow, err := b.Port().ReadFlowCounter(id)
 			must(t, err)
-			type change struct{ was, is control.DirCounters }
-			for what, d := range map[string]change{"queue": {before, after}, "flow": {is: flow.Rx}} {
-				if d.is.Packets-d.was.Packets != n || d.is.Segments-d.was.Segments != n || d.is.RetransBytes != 0 ||
-					d.is.HeaderBytes-d.was.HeaderBytes != uint64(n*len(fs[0].Header)) || d.is.Drops != d.was.Drops ||
-					payloadOf(&d.is)-payloadOf(&d.was) != n*mss-100 {
-					t.Errorf("%s: %+v, before %+v", what, d.is, d.was)
+			type change struct{ was, now control.DirCounters }
+			for what, d := range map[string]change{"queue": {before, after}, "flow": {now: flow.Rx}} {
+				if d.now.Packets-d.was.Packets != n || d.now.Segments-d.was.Segments != n || d.now.RetransBytes != 0 ||
+					d.now.HeaderBytes-d.was.HeaderBytes != uint64(n*len(fs[0].Header)) || d.now.Drops != d.was.Drops ||
+					payloadOf(&d.now)-payloadOf(&d.was) != n*mss-100 {
+					t.Errorf("%s: %+v, before %+v", what, d.now, d.was)
 				}
 			}
 			countedMerged(t, b.Port(), q, fs[0].Header, n, n*mss-100, c.split, c.o)
@@ -170,7 +170,7 @@ func holds(t *testing.T, lab Lab, traits Traits) {
 			if len(came) != n {
 				t.Fatalf("the tap saw %d frames", len(came))
 			}
-			for i, at := range came {
+			for i, arrived := range came {
 				hlen, kind := uint32(0), dma.Host
 				if c.split {
 					kind = dma.GPU
@@ -178,10 +178,10 @@ func holds(t *testing.T, lab Lab, traits Traits) {
 						hlen = uint32(len(fs[0].Header))
 					}
 				}
-				if !bytes.Equal(at.payload, fs[i].Payload) || at.at.Split != c.split || at.at.HeaderLen != hlen ||
-					at.kind != kind || !at.at.Merged || at.at.Bounced != (c.o.NoP2P && c.split) ||
-					!bytes.Equal(at.header, fs[i].Header) || at.verdict.Kind != wire.Taken {
-					t.Errorf("the tap saw of frame %d: %+v", i, at)
+				if !bytes.Equal(arrived.payload, fs[i].Payload) || arrived.place.Split != c.split || arrived.place.HeaderLen != hlen ||
+					arrived.kind != kind || !arrived.place.Merged || arrived.place.Bounced != (c.o.NoP2P && c.split) ||
+					!bytes.Equal(arrived.header, fs[i].Header) || arrived.verdict.Kind != wire.Taken {
+					t.Errorf("the tap saw of frame %d: %+v", i, arrived)
 				}
 			}
 		})
@@ -259,9 +259,9 @@ func holdFlows(t *testing.T, lab Lab, _ Traits) {
 			if i < 2 { // the first flow's frames, one by one
 				want, port = mss, 1500
 			}
-			at := f.Header
-			if n := len(f.Bytes()) - 54; n != want || int(binary.BigEndian.Uint16(at[14+20:])) != port {
-				t.Errorf("frames of %d: packet %d has %d bytes, of flow %d", mss, i, n, binary.BigEndian.Uint16(at[14+20:]))
+			hdr := f.Header
+			if n := len(f.Bytes()) - 54; n != want || int(binary.BigEndian.Uint16(hdr[14+20:])) != port {
+				t.Errorf("frames of %d: packet %d has %d bytes, of flow %d", mss, i, n, binary.BigEndian.Uint16(hdr[14+20:]))
 			}
 		}
 		testkit.Equal(t, "packets", len(got), flows+1)
@@ -473,7 +473,7 @@ func holdOrder(t *testing.T, lab Lab, traits Traits) {
 			}
 			b.Port().Link().SetTap(nil)
 			_, came := to.take()
-			if len(came) != 3 || !came[0].at.Merged || !came[1].at.Merged || came[2].at.Merged {
+			if len(came) != 3 || !came[0].place.Merged || !came[1].place.Merged || came[2].place.Merged {
 				t.Errorf("in one batch %v, IPv6 %v: %+v", together, c.v6, came)
 			}
 		}

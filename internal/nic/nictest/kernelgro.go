@@ -94,30 +94,30 @@ type groCase struct {
 // gro_receiver), by name. Its other cases send IP in IP, which is not merged.
 func groCases() map[string]groCase {
 	const n = 100 // PAYLOAD_LEN
-	at := func(i int, s segment) segment {
+	nth := func(i int, s segment) segment {
 		s.seq, s.n = i*n, n
 		return s
 	}
 	plain := func(from, to int) (list []segment) {
 		for i := from; i < to; i++ {
-			list = append(list, at(i, segment{}))
+			list = append(list, nth(i, segment{}))
 		}
 		return list
 	}
 	with := func(s segment, behind ...segment) []segment {
-		return append([]segment{at(0, segment{}), at(1, s)}, behind...)
+		return append([]segment{nth(0, segment{}), nth(1, s)}, behind...)
 	}
 	flag := func(flags uint8) []segment { // send_flags, for flags without payload
 		return slices.Concat(plain(0, 2), []segment{{flags: flags}}, plain(3, 5))
 	}
 	ids := func(noDF bool, ids ...uint16) (list []segment) {
 		for i, id := range ids {
-			list = append(list, at(i, segment{noDF: noDF, id: id}))
+			list = append(list, nth(i, segment{noDF: noDF, id: id}))
 		}
 		return list
 	}
 	ts := func(i int, value byte, order int) segment { // add_standard_tcp_options
-		return at(i, segment{opts: [][]byte{
+		return nth(i, segment{opts: [][]byte{
 			{1, 1, 8, 10, 0, 0, 0, value, 0, 0, 0, 0},
 			{1, 8, 10, 0, 0, 0, value, 0, 0, 0, 0, 1},
 			{8, 10, 0, 0, 0, value, 0, 0, 0, 0, 1, 1},
@@ -139,24 +139,24 @@ func groCases() map[string]groCase {
 		"data_lrg_1byte": {send: []segment{{n: n}, {seq: n, n: 1}}, want: []int{n + 1}},
 		"data_sml_lrg":   {send: []segment{{n: n / 2}, {seq: n / 2, n: n}}, want: []int{n / 2, n}},
 		"ack":            {send: []segment{{}, {}, {ack: 1}}, want: []int{0, 0, 0}},
-		"flags_psh": {send: slices.Concat(plain(0, 2), []segment{at(2, segment{flags: splitter.PSH})}, plain(3, 5)),
+		"flags_psh": {send: slices.Concat(plain(0, 2), []segment{nth(2, segment{flags: splitter.PSH})}, plain(3, 5)),
 			want: []int{3 * n, 2 * n}},
 		"flags_syn": {send: flag(splitter.SYN), want: []int{2 * n, 0, 2 * n}},
 		"flags_rst": {send: flag(splitter.RST), want: []int{2 * n, 0, 2 * n}},
 		"flags_urg": {send: flag(splitter.URG), want: []int{2 * n, 0, 2 * n}},
-		"flags_cwr": {send: slices.Concat(plain(0, 1), []segment{at(1, segment{flags: splitter.CWR}),
-			at(2, segment{flags: splitter.CWR})}, plain(3, 5)), want: []int{n, 2 * n, 2 * n}},
+		"flags_cwr": {send: slices.Concat(plain(0, 1), []segment{nth(1, segment{flags: splitter.CWR}),
+			nth(2, segment{flags: splitter.CWR})}, plain(3, 5)), want: []int{n, 2 * n, 2 * n}},
 		"tcp_csum": {send: with(segment{badTCP: true}), want: apart},
 		"tcp_seq":  {send: []segment{{n: n}, {seq: n + 1, n: n}}, want: apart},
 		"tcp_ts": {send: []segment{ts(0, 0, 0), ts(1, 0, 0), ts(2, 100, 0), ts(3, 100, 1), ts(4, 100, 2)},
 			want: []int{2 * n, n, n, n}},
-		"tcp_opt": {send: []segment{ts(0, 0, 0), ts(1, 0, 0), at(2, segment{opts: []byte{1, 3, 3, 0}})},
+		"tcp_opt": {send: []segment{ts(0, 0, 0), ts(1, 0, 0), nth(2, segment{opts: []byte{1, 3, 3, 0}})},
 			want: []int{2 * n, n}},
 		"ip_ecn":  {send: with(segment{tos: 2}), want: apart},
 		"ip_tos":  {send: with(segment{tos: 1}), want: apart},
-		"ip_csum": {send: with(segment{badIP: true}, at(2, segment{})), want: []int{n, n, n}, ip: 4},
+		"ip_csum": {send: with(segment{badIP: true}, nth(2, segment{})), want: []int{n, n, n}, ip: 4},
 		"ip_ttl":  {send: with(segment{ttl: 1}), want: apart, ip: 4},
-		"ip_opt": {send: with(segment{ipOpts: []byte{68, 4, 5, 0}}, at(2, segment{})),
+		"ip_opt": {send: with(segment{ipOpts: []byte{68, 4, 5, 0}}, nth(2, segment{})),
 			want: []int{n, n, n}, ip: 4},
 		"ip_frag4":            {send: with(segment{frag: true}), want: apart, ip: 4},
 		"ip_id_df1_inc":       {send: ids(false, 8, 9), want: []int{2 * n}, ip: 4},
@@ -165,10 +165,10 @@ func groCases() map[string]groCase {
 		"ip_id_df0_fixed":     {send: ids(true, 8, 8), want: []int{2 * n}, ip: 4},
 		"ip_id_df1_inc_fixed": {send: ids(false, 8, 9, 9), want: []int{2 * n, n}, ip: 4},
 		"ip_id_df1_fixed_inc": {send: ids(false, 8, 8, 9), want: []int{2 * n, n}, ip: 4},
-		"ip_frag6": {send: slices.Concat(plain(0, 2), []segment{at(2, segment{frag: true})}, plain(3, 4)),
+		"ip_frag6": {send: slices.Concat(plain(0, 2), []segment{nth(2, segment{frag: true})}, plain(3, 4)),
 			want: []int{2 * n, n, n}, ip: 6},
-		"ip_v6ext_same": {send: []segment{at(0, segment{ext: 1}), at(1, segment{ext: 1})}, want: []int{2 * n}, ip: 6},
-		"ip_v6ext_diff": {send: []segment{at(0, segment{ext: 1}), at(1, segment{ext: 0x11})}, want: apart, ip: 6},
+		"ip_v6ext_same": {send: []segment{nth(0, segment{ext: 1}), nth(1, segment{ext: 1})}, want: []int{2 * n}, ip: 6},
+		"ip_v6ext_diff": {send: []segment{nth(0, segment{ext: 1}), nth(1, segment{ext: 0x11})}, want: apart, ip: 6},
 		"large_max":     {send: large(v4, 0), want: []int{65535 - v4, (65535 - v4) % (4096 - v4)}, ip: 4},
 		"large_max, v6": {send: large(v6, 0), want: []int{65535 - v6, (65535 - v6) % (4096 - v6)}, ip: 6},
 		"large_rem": {send: large(v4, 1), want: []int{16 * (4096 - v4), (65535-v4)%(4096-v4) + 1,

@@ -136,15 +136,15 @@ func Make(dst, src wire.MAC, s Spec) Frame {
 		ip[8], ip[23], ip[24], ip[39] = 0xfd, src[5], 0xfd, dst[5]
 		if s.Ext > 0 {
 			ip[6], ip[40], ip[41] = 60, proto, byte(s.Ext/8-1)
-			for at := 42; at < len(ip); { // PadN
-				n := min(len(ip)-at, 257)
-				ip[at] = 1
+			for off := 42; off < len(ip); { // PadN
+				n := min(len(ip)-off, 257)
+				ip[off] = 1
 				if n >= 2 {
-					ip[at+1] = byte(n - 2)
+					ip[off+1] = byte(n - 2)
 				} else {
-					ip[at] = 0
+					ip[off] = 0
 				}
-				at += n
+				off += n
 			}
 		}
 		b = append(b, ip...)

@@ -298,12 +298,12 @@ func segments(t *testing.T, lab Lab, traits Traits) {
 	f.GSO, f.MSS = splitter.GSOTCPv4, 1448
 	b.Post(0, 8)
 	a.Send(0, f)
-	n := Segments(t, b, 0, &f, func(got *Frame, h *splitter.Headers, at int) {
+	n := Segments(t, b, 0, &f, func(got *Frame, h *splitter.Headers, off int) {
 		if got.Partial || got.Good != traits.Completes {
-			t.Errorf("segment at %d: partial %v, good %v", at, got.Partial, got.Good)
+			t.Errorf("segment at %d: partial %v, good %v", off, got.Partial, got.Good)
 		}
-		if h.Seq != 0xfffffc00+uint32(at) || (h.TCPFlags&splitter.PSH != 0) != (at == 3*1448) {
-			t.Errorf("segment at %d: seq %#x, flags %#x", at, h.Seq, h.TCPFlags)
+		if h.Seq != 0xfffffc00+uint32(off) || (h.TCPFlags&splitter.PSH != 0) != (off == 3*1448) {
+			t.Errorf("segment at %d: seq %#x, flags %#x", off, h.Seq, h.TCPFlags)
 		}
 	})
 	testkit.Equal(t, "segments", n, 4)
@@ -311,9 +311,9 @@ func segments(t *testing.T, lab Lab, traits Traits) {
 
 // Segments receives the segments of a GSO packet, and checks their checksums and bytes. It passes
 // each to check, with the offset of its payload.
-func Segments(t testing.TB, g Guest, q int, f *Frame, check func(got *Frame, h *splitter.Headers, at int)) (n int) {
+func Segments(t testing.TB, g Guest, q int, f *Frame, check func(got *Frame, h *splitter.Headers, off int)) (n int) {
 	t.Helper()
-	for at := 0; at < len(f.Payload); n++ {
+	for off := 0; off < len(f.Payload); n++ {
 		got := g.Receive(q)
 		b := got.Bytes()
 		var h splitter.Headers
@@ -321,11 +321,11 @@ func Segments(t testing.TB, g Guest, q int, f *Frame, check func(got *Frame, h *
 		rest := b[h.HdrLen:]
 		csum := splitter.VerifyL4(&h, b[:h.HdrLen], uint32(len(rest)), splitter.Sum(rest, 0))
 		if got.GSO != splitter.GSONone || csum != splitter.CsumGood || len(rest) == 0 || len(rest) > int(f.MSS) ||
-			!bytes.HasPrefix(f.Payload[at:], rest) {
-			t.Fatalf("segment at %d: %d bytes, %v, checksum %v: %x", at, len(rest), got.GSO, csum, b[:h.HdrLen])
+			!bytes.HasPrefix(f.Payload[off:], rest) {
+			t.Fatalf("segment at %d: %d bytes, %v, checksum %v: %x", off, len(rest), got.GSO, csum, b[:h.HdrLen])
 		}
-		check(&got, &h, at)
-		at += len(rest)
+		check(&got, &h, off)
+		off += len(rest)
 	}
 	return n
 }

@@ -35,7 +35,7 @@ type tapLog struct {
 
 type arrival struct {
 	verdict wire.Verdict
-	at      wire.Placement // without Payload
+	place   wire.Placement // without Payload
 	payload []byte         // the bytes at Payload
 	header  []byte
 	offs    []uint64    // offsets of the segments in their GPU's memory
@@ -57,12 +57,12 @@ func (w *tapLog) Sent(_ *wire.Worker, p *wire.Packet, _ uint64) {
 	}
 }
 
-func (w *tapLog) Received(worker *wire.Worker, p *wire.Packet, at wire.Placement) {
-	a := arrival{verdict: p.Verdict, at: at, header: bytes.Clone(p.Header), payload: make([]byte, dma.Len(at.Payload))}
-	if _, err := worker.Copier.Read(a.payload, at.Payload); err != nil {
+func (w *tapLog) Received(worker *wire.Worker, p *wire.Packet, place wire.Placement) {
+	a := arrival{verdict: p.Verdict, place: place, header: bytes.Clone(p.Header), payload: make([]byte, dma.Len(place.Payload))}
+	if _, err := worker.Copier.Read(a.payload, place.Payload); err != nil {
 		panic(err)
 	}
-	for i, s := range at.Payload {
+	for i, s := range place.Payload {
 		if i == 0 {
 			a.kind, _ = s.MemKind()
 		}
@@ -70,7 +70,7 @@ func (w *tapLog) Received(worker *wire.Worker, p *wire.Packet, at wire.Placement
 			a.offs = append(a.offs, s.Region.FileOffset()+s.Off)
 		}
 	}
-	a.at.Payload = nil
+	a.place.Payload = nil
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.came = append(w.came, a)
@@ -106,18 +106,18 @@ func tap(t *testing.T, lab Lab, _ Traits) {
 		t.Fatalf("sent %v, came %v", sent, came)
 	}
 	want := wire.Placement{Queue: 1, Split: true, HeaderLen: uint32(len(f.Header))}
-	if c := came[0]; c.verdict.Kind != wire.Taken || c.at.Queue != want.Queue || !c.at.Split ||
-		c.at.HeaderLen != want.HeaderLen ||
-		c.at.Bounced || c.at.Unsplit ||
+	if c := came[0]; c.verdict.Kind != wire.Taken || c.place.Queue != want.Queue || !c.place.Split ||
+		c.place.HeaderLen != want.HeaderLen ||
+		c.place.Bounced || c.place.Unsplit ||
 		!bytes.Equal(c.payload, f.Payload) || c.kind != dma.GPU || len(c.offs) == 0 {
-		t.Errorf("%d bytes of payload in %v at %#x: %+v", len(c.payload), c.kind, c.offs, c.at)
+		t.Errorf("%d bytes of payload in %v at %#x: %+v", len(c.payload), c.kind, c.offs, c.place)
 	}
 
 	f = Make(b.MAC(), a.MAC(), Spec{Port: 2001, Payload: 3000}) // no rule: whole, in host memory
 	b.Post(0, 1)
 	arrives(t, a, b, 0, f)
 	_, came = to.take()
-	if len(came) != 1 || came[0].at.Queue != 0 || came[0].at.Split || came[0].kind != dma.Host ||
+	if len(came) != 1 || came[0].place.Queue != 0 || came[0].place.Split || came[0].kind != dma.Host ||
 		!bytes.Equal(came[0].payload, f.Payload) {
 		t.Errorf("%+v", came)
 	}
@@ -131,7 +131,7 @@ func tap(t *testing.T, lab Lab, _ Traits) {
 	sent, _ = from.take()
 	_, came = to.take()
 	if len(sent) != 3 || sent[1] != wire.Drop(wire.DropDisabled) || sent[2] != wire.Drop(wire.DropStopped) ||
-		len(came) != 1 || came[0].verdict != wire.Drop(wire.DropDisabled) || came[0].at.Queue != -1 {
+		len(came) != 1 || came[0].verdict != wire.Drop(wire.DropDisabled) || came[0].place.Queue != -1 {
 		t.Errorf("sent %v, came %+v", sent, came)
 	}
 
@@ -163,7 +163,7 @@ func tapBounced(t *testing.T, lab Lab, _ Traits) {
 	a.SendGPU(0, f)
 	b.Receive(1)
 	_, came := to.take()
-	if len(came) != 1 || !came[0].at.Bounced || came[0].kind != dma.GPU || !bytes.Equal(came[0].payload, f.Payload) {
+	if len(came) != 1 || !came[0].place.Bounced || came[0].kind != dma.GPU || !bytes.Equal(came[0].payload, f.Payload) {
 		t.Errorf("%+v", came)
 	}
 }

@@ -77,12 +77,12 @@ func (m *Memory) AddGPU(files *dma.Files, id int, p2p bool) nic.GPU {
 // Alloc returns n bytes of RAM, on pages of their own.
 func (m *Memory) Alloc(n int) (addr uint64, b []byte) {
 	m.Helper()
-	at := m.Next
+	base := m.Next
 	m.Next += uint64(n+4095) &^ 4095
 	if m.Next > uint64(len(m.RAM)) {
 		m.Fatal("guest memory is used up")
 	}
-	return m.Base + at, m.RAM[at:][:n]
+	return m.Base + base, m.RAM[base:][:n]
 }
 
 // Put allocates RAM with a copy of b in it.

@@ -106,7 +106,7 @@ func New(c Config, frames int) *Engine {
 		e.c.Random = rand.Reader
 	}
 	e.qps.setTag(qpnBits, e.random())
-	e.qps.next = e.random() % uint32(len(e.qps.at))
+	e.qps.next = e.random() % uint32(len(e.qps.slots))
 	e.start = time.Now()
 	e.users.Init()
 	e.paging.init(e)
@@ -133,13 +133,13 @@ func (e *Engine) Active() bool { return e.active.Load() > 0 }
 func (e *Engine) Reset() {
 	var paged []*paged
 	e.mu.Lock()
-	for i := range e.qps.at {
-		if q := e.qps.at[i].Load(); q != nil {
+	for i := range e.qps.slots {
+		if q := e.qps.slots[i].Load(); q != nil {
 			e.endQP(q)
 		}
 	}
-	for i := range e.mrs.at {
-		if r := e.mrs.at[i].Load(); r != nil {
+	for i := range e.mrs.slots {
+		if r := e.mrs.slots[i].Load(); r != nil {
 			e.mrs.del(r.Key)
 			if r.pages != nil {
 				paged = append(paged, r.pages)
@@ -210,13 +210,13 @@ func (e *Engine) DelPD(id uint32) error {
 	if !e.pds[id] {
 		return fmt.Errorf("pd: no %d: %w", id, syscall.ENOENT)
 	}
-	for i := range e.mrs.at {
-		if r := e.mrs.at[i].Load(); r != nil && r.PD == id {
+	for i := range e.mrs.slots {
+		if r := e.mrs.slots[i].Load(); r != nil && r.PD == id {
 			return fmt.Errorf("pd %d: it has mr %#x: %w", id, r.Key, syscall.EBUSY)
 		}
 	}
-	for i := range e.qps.at {
-		if q := e.qps.at[i].Load(); q != nil && q.pd == id {
+	for i := range e.qps.slots {
+		if q := e.qps.slots[i].Load(); q != nil && q.pd == id {
 			return fmt.Errorf("pd %d: it has queue pair %d: %w", id, q.n, syscall.EBUSY)
 		}
 	}
@@ -229,8 +229,8 @@ func (e *Engine) RDMACounts() (c control.RDMAPortCounts, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c.Out, c.In = e.ended.out, e.ended.in
-	for i := range e.qps.at {
-		if q := e.qps.at[i].Load(); q != nil {
+	for i := range e.qps.slots {
+		if q := e.qps.slots[i].Load(); q != nil {
 			q.mu.Lock()
 			c.Out.Add(&q.out)
 			c.In.Add(&q.in)
@@ -264,7 +264,7 @@ func (e *Engine) tell(id uint32) {
 }
 
 // wakeAt makes the timer fire at due or earlier.
-func (e *Engine) at(due int64) {
+func (e *Engine) wakeAt(due int64) {
 	e.runMu.Lock()
 	defer e.runMu.Unlock()
 	if e.due == 0 || due < e.due {
@@ -283,8 +283,8 @@ func (e *Engine) tick() {
 	e.due = 0
 	e.runMu.Unlock()
 	t, next := e.now(), int64(math.MaxInt64)
-	for i := range e.qps.at {
-		q := e.qps.at[i].Load()
+	for i := range e.qps.slots {
+		q := e.qps.slots[i].Load()
 		if q == nil {
 			continue
 		}
@@ -299,7 +299,7 @@ func (e *Engine) tick() {
 	}
 	next = min(next, e.paging.tick(t))
 	if next != math.MaxInt64 {
-		e.at(max(next, t+int64(tickStep)))
+		e.wakeAt(max(next, t+int64(tickStep)))
 	}
 }
 

@@ -32,7 +32,7 @@ type end struct {
 	pd    uint32
 	cq    uint32
 	mr    uint32 // covers all memory, with all access; addresses begin at base
-	told  int
+	rings int
 	mtu   uint16
 	pages []control.PageRequest // page requests sent to the driver
 	file  *dma.File             // of mem
@@ -68,7 +68,7 @@ func newEnd(t testing.TB, n byte) *end {
 		GPU:     func(id uint16) *dma.Region { return d.gpu(id) },
 		Mailbox: func(uint16, uint64) (Mailbox, error) { return &d.box, nil },
 		Direct:  func(segs []dma.Segment) bool { return !d.noP2P },
-		Wake:    func() {}, Tell: func(uint32) { d.told++ },
+		Wake:    func() {}, Tell: func(uint32) { d.rings++ },
 		Ask:    func(r control.PageRequest) { d.pages = append(d.pages, r) },
 		Random: noRandom{}}, 1)
 	t.Cleanup(func() {
@@ -83,10 +83,10 @@ func newEnd(t testing.TB, n byte) *end {
 }
 
 // guest makes an MR of guest memory [at, at+n).
-func (d *end) guest(access uint8, va, at, n uint64) uint32 {
+func (d *end) guest(access uint8, va, off, n uint64) uint32 {
 	d.t.Helper()
 	key, err := d.AddMR(control.MR{PD: d.pd, Kind: control.MRGuest, Access: access, VA: va, Len: n,
-		Ranges: []control.MRRange{{IOVA: at, Len: n}}})
+		Ranges: []control.MRRange{{IOVA: off, Len: n}}})
 	testkit.OK(d.t, err)
 	return key
 }
@@ -209,8 +209,8 @@ func (p *pair) run() {
 // waits reports whether an end waits for time to pass.
 func (p *pair) waits() bool {
 	for _, d := range []*end{p.a, p.b} {
-		for i := range d.qps.at {
-			if q := d.qps.at[i].Load(); q != nil && q.due.Load() != 0 {
+		for i := range d.qps.slots {
+			if q := d.qps.slots[i].Load(); q != nil && q.due.Load() != 0 {
 				return true
 			}
 		}
@@ -233,8 +233,8 @@ func (d *end) poll() []control.WC {
 	return c.WCs
 }
 
-// at returns a piece of the MR of all memory.
-func (d *end) at(off, n uint64) control.SGE {
+// sge returns a piece of the MR of all memory.
+func (d *end) sge(off, n uint64) control.SGE {
 	return control.SGE{VA: base + off, Len: uint32(n), Key: d.mr}
 }
 
@@ -273,9 +273,9 @@ func TestMessagesArrive(t *testing.T) {
 					for op := control.WRWrite; op <= control.WRSendImm; op++ {
 						id++
 						from, to := uint64(rnd.IntN(int(memSize-n+1))), uint64(rnd.IntN(int(memSize-n+1)))
-						w := control.WR{ID: id, Op: op, Flags: control.WRSignaled, SGEs: []control.SGE{p.a.at(from, n)}}
+						w := control.WR{ID: id, Op: op, Flags: control.WRSignaled, SGEs: []control.SGE{p.a.sge(from, n)}}
 						if n > 10 { // in pieces
-							w.SGEs = []control.SGE{p.a.at(from, 7), p.a.at(from+7, n-9), p.a.at(from+n-2, 2)}
+							w.SGEs = []control.SGE{p.a.sge(from, 7), p.a.sge(from+7, n-9), p.a.sge(from+n-2, 2)}
 						}
 						switch op {
 						case control.WRRead:
@@ -292,7 +292,7 @@ func TestMessagesArrive(t *testing.T) {
 							w.Imm = uint32(id) | 1<<31
 						}
 						if op == control.WRWriteImm || op == control.WRSend || op == control.WRSendImm {
-							r := control.WR{ID: 1000 + id, Op: control.WRRecv, SGEs: []control.SGE{p.b.at(to, n)}}
+							r := control.WR{ID: 1000 + id, Op: control.WRRecv, SGEs: []control.SGE{p.b.sge(to, n)}}
 							testkit.OK(t, p.b.PostRecv(control.Post{QPN: p.qb, WRs: []control.WR{r}}))
 							want = append(want, control.WC{ID: 1000 + id, QPN: p.qb, Op: control.WRRecv, Len: uint32(n), Imm: w.Imm,
 								HasImm: w.Imm != 0})
@@ -340,15 +340,15 @@ func TestManyAtOnce(t *testing.T) {
 		for i := range uint64(20) { // the lower half is written, the upper one read
 			lo, hi := i*2*n, memSize/2+i*2*n
 			ops := []control.WR{
-				{ID: i, Op: control.WRWrite, Key: p.b.mr, Remote: base + lo, SGEs: []control.SGE{p.a.at(hi, n)}},
+				{ID: i, Op: control.WRWrite, Key: p.b.mr, Remote: base + lo, SGEs: []control.SGE{p.a.sge(hi, n)}},
 				{ID: 100 + i, Op: control.WRRead, Flags: control.WRSignaled, Key: p.b.mr, Remote: base + hi,
-					SGEs: []control.SGE{p.a.at(lo, n)}},
+					SGEs: []control.SGE{p.a.sge(lo, n)}},
 			}
 			p.a.post(p.qa, ops...)
 			copy(wantB[lo:lo+n], p.a.mem[hi:hi+n])
 			copy(wantA[lo:lo+n], p.b.mem[hi:hi+n])
 			p.b.post(p.qb, control.WR{ID: 200 + i, Op: control.WRWrite, Flags: control.WRSignaled, Key: p.a.mr,
-				Remote: base + lo + n, SGEs: []control.SGE{p.b.at(hi+n, n)}})
+				Remote: base + lo + n, SGEs: []control.SGE{p.b.sge(hi+n, n)}})
 			copy(wantA[lo+n:lo+2*n], p.b.mem[hi+n:hi+2*n])
 		}
 		p.run()

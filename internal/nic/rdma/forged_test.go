@@ -20,11 +20,11 @@ func (v *victim) posted(wrs ...control.WR) []answered {
 
 func (v *victim) read(id uint64, into, n uint64) control.WR {
 	return control.WR{ID: id, Op: control.WRRead, Flags: control.WRSignaled, Key: 1, Remote: 0,
-		SGEs: []control.SGE{v.b.at(into, n)}}
+		SGEs: []control.SGE{v.b.sge(into, n)}}
 }
 
 func (v *victim) wr(id uint64, n uint64) control.WR {
-	return control.WR{ID: id, Op: control.WRWrite, Flags: control.WRSignaled, Key: 1, SGEs: []control.SGE{v.b.at(0, n)}}
+	return control.WR{ID: id, Op: control.WRWrite, Flags: control.WRSignaled, Key: 1, SGEs: []control.SGE{v.b.sge(0, n)}}
 }
 
 // Invariant: nic/rdma: Answers to what was never asked, of another length or out of order write nothing and complete

@@ -52,13 +52,13 @@ func TestFramesThatAreDropped(t *testing.T) {
 				return v.raw(v.ip, v.b.ip, whole[:n], false)
 			}())
 		}
-		for at := range b {
+		for i := range b {
 			for bit := range 8 {
 				p := v.raw(v.ip, v.b.ip, b, true)
 				body := bytesOf(p)
-				body[at] ^= 1 << bit
-				if at != 4 { // routers may change this byte (A17.3.3), so it may have any value
-					drop(fmt.Sprintf("bit %d of byte %d is wrong", bit, at), with(p, body))
+				body[i] ^= 1 << bit
+				if i != 4 { // routers may change this byte (A17.3.3), so it may have any value
+					drop(fmt.Sprintf("bit %d of byte %d is wrong", bit, i), with(p, body))
 				}
 			}
 		}
@@ -125,7 +125,7 @@ func TestUnsupportedRequests(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				v := newVictim(t, nil)
-				v.recv(1, v.b.at(0, 100))
+				v.recv(1, v.b.sge(0, 100))
 				h := header{op: opWriteOnly, qpn: v.qpn, va: base, key: v.b.mr, dmaLen: 12, psn: after(v.psn, 3)}
 				b := v.bytes(h, fill(12))
 				b[0] = op

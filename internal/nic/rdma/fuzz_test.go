@@ -241,14 +241,14 @@ func FuzzCommands(f *testing.F) {
 				t.Fatalf("completion queue %d: %d completions, %d places taken of %d", id, c.n, c.reserved, len(c.ring))
 			}
 		}
-		for i := range d.qps.at {
-			if q := d.qps.at[i].Load(); q != nil {
+		for i := range d.qps.slots {
+			if q := d.qps.slots[i].Load(); q != nil {
 				qps++
 				places += len(q.req.wqes) + len(q.recvs)
 			}
 		}
-		for i := range d.mrs.at {
-			if m := d.mrs.at[i].Load(); m != nil {
+		for i := range d.mrs.slots {
+			if m := d.mrs.slots[i].Load(); m != nil {
 				mrs++
 				ranges += len(m.ranges)
 			}

@@ -118,18 +118,18 @@ func (g *goldens) run(ipA, ipB netip.Addr) {
 	}
 	const imm, off = 0xa1a2a3a4, 0x20001
 	for _, w := range []control.WR{
-		{Op: control.WRWrite, SGEs: []control.SGE{p.a.at(1, 600)}}, {Op: control.WRWriteImm, SGEs: []control.SGE{p.a.at(2,
+		{Op: control.WRWrite, SGEs: []control.SGE{p.a.sge(1, 600)}}, {Op: control.WRWriteImm, SGEs: []control.SGE{p.a.sge(2,
 			5)}},
-		{Op: control.WRWrite}, {Op: control.WRWriteImm, SGEs: []control.SGE{p.a.at(3, 513)}, Flags: control.WRSolicited},
-		{Op: control.WRRead, SGEs: []control.SGE{p.a.at(5000, 600)}}, {Op: control.WRRead, SGEs: []control.SGE{p.a.at(6000,
+		{Op: control.WRWrite}, {Op: control.WRWriteImm, SGEs: []control.SGE{p.a.sge(3, 513)}, Flags: control.WRSolicited},
+		{Op: control.WRRead, SGEs: []control.SGE{p.a.sge(5000, 600)}}, {Op: control.WRRead, SGEs: []control.SGE{p.a.sge(6000,
 			2)}},
-		{Op: control.WRSend, SGEs: []control.SGE{p.a.at(4, 600)}},
-		{Op: control.WRSendImm, SGEs: []control.SGE{p.a.at(4, 300)}, Flags: control.WRSolicited},
-		{Op: control.WRSend, SGEs: []control.SGE{p.a.at(4, 3)}, Flags: control.WRSolicited},
-		{Op: control.WRSendImm, SGEs: []control.SGE{p.a.at(4, 4)}},
-		{Op: control.WRWrite, Key: 0xdddddddd, SGEs: []control.SGE{p.a.at(9, 1)}},
+		{Op: control.WRSend, SGEs: []control.SGE{p.a.sge(4, 600)}},
+		{Op: control.WRSendImm, SGEs: []control.SGE{p.a.sge(4, 300)}, Flags: control.WRSolicited},
+		{Op: control.WRSend, SGEs: []control.SGE{p.a.sge(4, 3)}, Flags: control.WRSolicited},
+		{Op: control.WRSendImm, SGEs: []control.SGE{p.a.sge(4, 4)}},
+		{Op: control.WRWrite, Key: 0xdddddddd, SGEs: []control.SGE{p.a.sge(9, 1)}},
 	} {
-		r := control.WR{Op: control.WRRecv, SGEs: []control.SGE{p.b.at(0x30000, 1000)}}
+		r := control.WR{Op: control.WRRecv, SGEs: []control.SGE{p.b.sge(0x30000, 1000)}}
 		testkit.OK(t, p.b.PostRecv(control.Post{QPN: p.qb, WRs: []control.WR{r}}))
 		if w.Op == control.WRWriteImm || w.Op == control.WRSendImm {
 			w.Imm = imm

@@ -45,10 +45,10 @@ func newHostileKeys(v *victim) *hostileKeys {
 	k.highVA = math.MaxUint64 - partLen
 	k.high = b.guest(all, k.highVA, partAt, partLen)
 	k.unmapped = b.guest(all, partVA, memSize+4096, partLen)
-	own := b.pd
+	pd := b.pd
 	b.pd = testkit.Must(b.AddPD())(v.t)
 	k.otherPD = b.guest(all, partVA, partAt, partLen)
-	b.pd = own
+	b.pd = pd
 	return k
 }
 
@@ -134,9 +134,9 @@ func TestKeysOfAPeer(t *testing.T) {
 				v.next(h, data...)
 				var got []answered
 				if allowed && !read {
-					at := k.place(c.key, c.va, c.n)
+					base0 := k.place(c.key, c.va, c.n)
 					for off := uint32(0); ; {
-						copy(v.want[at+uint64(off):][:min(c.n, partLen)], data)
+						copy(v.want[base0+uint64(off):][:min(c.n, partLen)], data)
 						if off += uint32(len(data)); off == c.n {
 							break
 						}
@@ -156,8 +156,8 @@ func TestKeysOfAPeer(t *testing.T) {
 						if a.op == opAck {
 							t.Fatalf("answered %+v", a.header)
 						}
-						at := k.place(c.key, c.va, c.n)
-						if string(a.payload) != string(v.want[at+uint64(n):][:len(a.payload)]) {
+						base0 := k.place(c.key, c.va, c.n)
+						if string(a.payload) != string(v.want[base0+uint64(n):][:len(a.payload)]) {
 							t.Fatal("wrong bytes are sent")
 						}
 						n += len(a.payload)
@@ -194,9 +194,9 @@ func TestKeysOfAPeer(t *testing.T) {
 // TestRequestsThatAreWrong sends requests with a wrong order, opcode or length (9.9.3, table 57:
 // class C), each after right packets.
 func TestRequestsThatAreWrong(t *testing.T) {
-	const at = 20_000
+	const start = 20_000
 	reth := func(op uint8, n uint32) func(v *victim) header {
-		return func(v *victim) header { return header{op: op, va: base + at, key: v.b.mr, dmaLen: n} }
+		return func(v *victim) header { return header{op: op, va: base + start, key: v.b.mr, dmaLen: n} }
 	}
 	plain := func(op uint8) func(v *victim) header { return func(*victim) header { return header{op: op} } }
 	type packet struct {
@@ -262,7 +262,7 @@ func TestRequestsThatAreWrong(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				v := newVictim(t, nil)
 				const into, room = 60_000, 900
-				v.recv(7, v.b.at(into, 400), v.b.at(into+500, room-400))
+				v.recv(7, v.b.sge(into, 400), v.b.sge(into+500, room-400))
 				v.recv(8)
 				off := 0
 				for i, p := range c.packets {
@@ -272,7 +272,7 @@ func TestRequestsThatAreWrong(t *testing.T) {
 						for j, x := range fill(p.n) {
 							switch place := off + j; {
 							case h.op >= opWriteFirst:
-								v.want[at+place] = x
+								v.want[start+place] = x
 							case place < 400:
 								v.want[into+place] = x
 							default:

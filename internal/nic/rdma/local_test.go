@@ -67,7 +67,7 @@ const (
 // behind it are flushed, and nothing of it is sent.
 func TestOwnKeys(t *testing.T) {
 	for name, sge := range map[string]func(e *end) control.SGE{
-		"right":      func(e *end) control.SGE { return e.at(1000, 600) },
+		"right":      func(e *end) control.SGE { return e.sge(1000, 600) },
 		"no key":     func(e *end) control.SGE { return control.SGE{VA: base, Len: 600} },
 		"wrong tag":  func(e *end) control.SGE { return control.SGE{VA: base, Len: 600, Key: e.mr ^ 1<<20} },
 		"before it":  func(e *end) control.SGE { return control.SGE{VA: base - 1, Len: 600, Key: e.mr} },
@@ -88,11 +88,11 @@ func TestOwnKeys(t *testing.T) {
 					p := newPair(t, quick)
 					wantA, wantB := slices.Clone(p.a.mem), slices.Clone(p.b.mem)
 					ok := name == "right" || name == "no local write" && (op == control.WRWrite || op == control.WRSend)
-					room := []control.SGE{p.b.at(5000, 600)}
+					room := []control.SGE{p.b.sge(5000, 600)}
 					if op == control.WRRecv {
 						room = []control.SGE{sge(p.b)}
 					}
-					w := control.WR{ID: 2, Op: op, Flags: control.WRSignaled, SGEs: []control.SGE{p.a.at(0, 600)}}
+					w := control.WR{ID: 2, Op: op, Flags: control.WRSignaled, SGEs: []control.SGE{p.a.sge(0, 600)}}
 					if op == control.WRRecv {
 						w.Op = control.WRSend
 					} else {
@@ -103,7 +103,7 @@ func TestOwnKeys(t *testing.T) {
 					}
 					p.recvs(room, nil)
 					near := control.WR{ID: 1, Op: control.WRWrite, Flags: control.WRSignaled, Key: p.b.mr, Remote: base,
-						SGEs: []control.SGE{p.a.at(0, 4)}}
+						SGEs: []control.SGE{p.a.sge(0, 4)}}
 					far := near
 					far.ID = 3
 					p.a.post(p.qa, near, w, far)
@@ -131,8 +131,8 @@ func TestOwnKeys(t *testing.T) {
 }
 
 func (d *end) otherPD() uint32 {
-	own := d.pd
-	defer func() { d.pd = own }()
+	pd := d.pd
+	defer func() { d.pd = pd }()
 	d.pd = testkit.Must(d.AddPD())(d.t)
 	return d.guest(control.AccessLocalWrite, base, 0, memSize)
 }
@@ -233,11 +233,11 @@ func TestSilentPeer(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			p := newPair(t, func(p *control.QPPath) { p.Retries, p.MTU, p.Timeout = retries, 256, 10 }) // 4.2 ms
 			p.fate = func(*wire.Packet) (int, bool) { return 0, false }
-			p.a.post(p.qa, control.WR{ID: 1, Op: control.WRWrite, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.at(0,
+			p.a.post(p.qa, control.WR{ID: 1, Op: control.WRWrite, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.sge(0,
 				5*256)}},
-				control.WR{ID: 2, Op: control.WRRead, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.at(0, 256)}},
+				control.WR{ID: 2, Op: control.WRRead, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.sge(0, 256)}},
 				control.WR{ID: 3, Op: control.WRRead, Flags: control.WRFence, Key: p.b.mr, Remote: base,
-					SGEs: []control.SGE{p.a.at(0, 256)}})
+					SGEs: []control.SGE{p.a.sge(0, 256)}})
 			begin := time.Now()
 			p.run()
 			testkit.Equal(t, "frames", p.frames, 6*(1+int(retries)))
@@ -257,7 +257,7 @@ func TestNoReceive(t *testing.T) {
 		for _, retries := range []uint8{0, 3, 7} {
 			bubble(t, func(t *testing.T) {
 				p := newPair(t, func(p *control.QPPath) { p.RNR, p.MTU = retries, 256 })
-				w := control.WR{ID: 1, Op: op, Flags: control.WRSignaled, SGEs: []control.SGE{p.a.at(0, 600)}}
+				w := control.WR{ID: 1, Op: op, Flags: control.WRSignaled, SGEs: []control.SGE{p.a.sge(0, 600)}}
 				if op == control.WRWriteImm {
 					w.Key, w.Remote = p.b.mr, base
 				}
@@ -267,7 +267,7 @@ func TestNoReceive(t *testing.T) {
 					var h header
 					if h.parse(bytesOf(f)) && h.op == opAck && h.syndrome&synKind == synRNR {
 						if nak++; nak == 20 && retries == 7 {
-							p.recvs([]control.SGE{p.b.at(0, 600)})
+							p.recvs([]control.SGE{p.b.sge(0, 600)})
 						}
 					}
 					return 1, false

@@ -48,13 +48,13 @@ func TestEachPacketLost(t *testing.T) {
 						return 1, false
 					}
 					w := control.WR{ID: 1, Op: op, Flags: control.WRSignaled, Key: p.b.mr, Remote: base + 1000,
-						SGEs: []control.SGE{p.a.at(500_000, size)}}
+						SGEs: []control.SGE{p.a.sge(500_000, size)}}
 					switch op {
 					case control.WRRead:
-						w.Remote, w.SGEs = base+500_000, []control.SGE{p.a.at(1000, size)}
+						w.Remote, w.SGEs = base+500_000, []control.SGE{p.a.sge(1000, size)}
 					case control.WRSend:
 						w.Key, w.Remote = 0, 0
-						r := control.WR{ID: 2, Op: control.WRRecv, SGEs: []control.SGE{p.b.at(1000, size)}}
+						r := control.WR{ID: 2, Op: control.WRRecv, SGEs: []control.SGE{p.b.sge(1000, size)}}
 						testkit.OK(t, p.b.PostRecv(control.Post{QPN: p.qb, WRs: []control.WR{r}}))
 					}
 					p.a.post(p.qa, w)
@@ -103,13 +103,13 @@ func TestNumbersWrap(t *testing.T) {
 			for i := range 2000 {
 				p.a.mem[i], p.b.mem[10_000+i] = byte(i*3+1), byte(i*5+1)
 			}
-			p.recvs([]control.SGE{p.b.at(4000, 1200)})
+			p.recvs([]control.SGE{p.b.sge(4000, 1200)})
 			rnd := rand.New(rand.NewPCG(uint64(back), 5))
 			p.fate = func(*wire.Packet) (int, bool) { return min(1, rnd.IntN(8)), false }
-			p.a.post(p.qa, control.WR{ID: 1, Op: control.WRWrite, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.at(0,
+			p.a.post(p.qa, control.WR{ID: 1, Op: control.WRWrite, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.sge(0,
 				1100)}},
-				control.WR{ID: 2, Op: control.WRRead, Key: p.b.mr, Remote: base + 10_000, SGEs: []control.SGE{p.a.at(3000, 1100)}},
-				control.WR{ID: 3, Op: control.WRSend, Flags: control.WRSignaled, SGEs: []control.SGE{p.a.at(0, 1100)}})
+				control.WR{ID: 2, Op: control.WRRead, Key: p.b.mr, Remote: base + 10_000, SGEs: []control.SGE{p.a.sge(3000, 1100)}},
+				control.WR{ID: 3, Op: control.WRSend, Flags: control.WRSignaled, SGEs: []control.SGE{p.a.sge(0, 1100)}})
 			p.run()
 			if got := p.a.poll(); len(got) != 1 || got[0].ID != 3 || got[0].Status != control.WCSuccess {
 				t.Fatalf("from %d before 0: completions %+v", back, got)
@@ -130,9 +130,9 @@ func TestFence(t *testing.T) {
 			p := newPair(t, nil)
 			copy(p.b.mem[1000:], fill(5000))
 			p.a.post(p.qa, control.WR{ID: 1, Op: control.WRRead, Key: p.b.mr, Remote: base + 1000,
-				SGEs: []control.SGE{p.a.at(0, 5000)}},
+				SGEs: []control.SGE{p.a.sge(0, 5000)}},
 				control.WR{ID: 2, Op: control.WRWrite, Flags: control.WRSignaled | fence, Key: p.b.mr, Remote: base + 20_000,
-					SGEs: []control.SGE{p.a.at(0, 5000)}})
+					SGEs: []control.SGE{p.a.sge(0, 5000)}})
 			for p.step(p.a, p.b) { // a sends all that it can without an answer
 			}
 			p.run()
@@ -149,12 +149,12 @@ func TestFence(t *testing.T) {
 func TestTurns(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPair(t, func(p *control.QPPath) { p.MTU = 256 })
-		const others = 20
-		var qs [others]uint32
+		const idle = 20
+		var qs [idle]uint32
 		for i := range qs {
 			qs[i], _ = p.connect(func(p *control.QPPath) { p.MTU = 256 })
 		}
-		long := control.WR{ID: 999, Op: control.WRWrite, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.at(0, memSize/2)}}
+		long := control.WR{ID: 999, Op: control.WRWrite, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.sge(0, memSize/2)}}
 		p.a.post(p.qa, long)
 		for range 40 {
 			p.step(p.a, p.b)
@@ -162,19 +162,19 @@ func TestTurns(t *testing.T) {
 		}
 		for i, q := range qs {
 			p.a.post(q, control.WR{ID: uint64(i), Op: control.WRWrite, Flags: control.WRSignaled, Key: p.b.mr,
-				Remote: base + memSize - 8, SGEs: []control.SGE{p.a.at(0, 8)}})
+				Remote: base + memSize - 8, SGEs: []control.SGE{p.a.sge(0, 8)}})
 		}
 		p.frames = 0
 		done := 0
-		for p.frames < 10_000 && done < others {
+		for p.frames < 10_000 && done < idle {
 			p.step(p.a, p.b)
 			p.step(p.b, p.a)
 			done += len(p.a.poll())
 		}
-		if p.frames > 4*(burst+others) {
-			t.Errorf("%d short messages beside a long one took %d frames", others, p.frames)
+		if p.frames > 4*(burst+idle) {
+			t.Errorf("%d short messages beside a long one took %d frames", idle, p.frames)
 		}
-		testkit.Equal(t, "messages", done, others)
+		testkit.Equal(t, "messages", done, idle)
 		p.run()
 	})
 }
@@ -186,14 +186,14 @@ func TestAnswersDoNotHoldUpRequests(t *testing.T) {
 		p := newPair(t, func(p *control.QPPath) { p.MTU = 256 })
 		for range 8 {
 			p.b.post(p.qb, control.WR{ID: 5, Op: control.WRRead, Key: p.a.mr, Remote: base,
-				SGEs: []control.SGE{p.b.at(memSize/2, memSize/2)}})
+				SGEs: []control.SGE{p.b.sge(memSize/2, memSize/2)}})
 		}
 		for range 200 {
 			p.step(p.a, p.b)
 			p.step(p.b, p.a)
 		}
 		p.a.post(p.qa, control.WR{ID: 1, Op: control.WRWrite, Flags: control.WRSignaled, Key: p.b.mr, Remote: base,
-			SGEs: []control.SGE{p.a.at(0, 1000)}})
+			SGEs: []control.SGE{p.a.sge(0, 1000)}})
 		p.frames = 0
 		for len(p.a.poll()) == 0 {
 			p.step(p.a, p.b)
@@ -212,9 +212,9 @@ func TestTimeoutsThatAreTooShort(t *testing.T) {
 		p := newPair(t, func(p *control.QPPath) { p.MTU, p.Timeout = 256, 1 }) // 8 us
 		copy(p.b.mem, fill(100_000))
 		p.a.post(p.qa, control.WR{ID: 1, Op: control.WRRead, Flags: control.WRSignaled, Key: p.b.mr, Remote: base,
-			SGEs: []control.SGE{p.a.at(200_000, 100_000)}},
+			SGEs: []control.SGE{p.a.sge(200_000, 100_000)}},
 			control.WR{ID: 2, Op: control.WRWrite, Flags: control.WRSignaled, Key: p.b.mr, Remote: base + 500_000,
-				SGEs: []control.SGE{p.a.at(0, 100_000)}})
+				SGEs: []control.SGE{p.a.sge(0, 100_000)}})
 		n := 0
 		for range 100_000 {
 			some := p.step(p.a, p.b)

@@ -184,10 +184,10 @@ func (p *paged) places(dst []dma.Segment, q *qp, off, n, ahead uint64, a dma.Acc
 		return dst, got
 	}
 	var inVRAM, inHost uint64 // counted when all pages are there, so that a repeated look-up is not counted twice
-	for at, end := p.off+off, p.off+off+n; at < end; {
-		in := at % pageSize
-		k := min(pageSize-in, end-at)
-		e := &p.entries[at/pageSize]
+	for pos, end := p.off+off, p.off+off+n; pos < end; {
+		in := pos % pageSize
+		k := min(pageSize-in, end-pos)
+		e := &p.entries[pos/pageSize]
 		if e.state == inGPU {
 			dst = append(dst, p.memory.Segment(e.addr+in, uint32(k)))
 			inVRAM += k
@@ -198,7 +198,7 @@ func (p *paged) places(dst []dma.Segment, q *qp, off, n, ahead uint64, a dma.Acc
 			}
 			inHost += k
 		}
-		at += k
+		pos += k
 	}
 	p.counts.GPUBytes += inVRAM
 	p.counts.HostBytes += inHost
@@ -280,7 +280,7 @@ func (g *paging) want(p *paged, q *qp, i, n uint64, a dma.Access) {
 	p.counts.Requests++
 	g.toAsk = append(g.toAsk, r.PageRequest)
 	p.wait(q)
-	g.e.at(r.notify)
+	g.e.wakeAt(r.notify)
 	g.e.c.Wake()
 }
 

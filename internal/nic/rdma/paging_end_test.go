@@ -33,7 +33,7 @@ func (b *endingBox) Lost() uint32 { return b.lost.Load() }
 // error, other queue pairs go on, and nothing is written to its pages any more.
 func TestRegionEndsWhilePacketsWait(t *testing.T) {
 	const bound = 2 * time.Second
-	told := func(reason uint32) func(p *pair, b *endingBox, _ *owner, _ uint32) {
+	failed := func(reason uint32) func(p *pair, b *endingBox, _ *owner, _ uint32) {
 		return func(p *pair, b *endingBox, o *owner, _ uint32) {
 			o.gen++
 			if !b.tell(mailbox.Request{Region: 7, Pages: uint64(len(o.pages)), Generation: o.gen, Reason: reason}, bound) {
@@ -46,8 +46,8 @@ func TestRegionEndsWhilePacketsWait(t *testing.T) {
 		end         func(p *pair, b *endingBox, o *owner, key uint32)
 		quarantined bool
 	}{
-		{"closed", told(mailbox.Closed), false},
-		{"removed", told(mailbox.Removed), false},
+		{"closed", failed(mailbox.Closed), false},
+		{"removed", failed(mailbox.Removed), false},
 		{"the driver is gone", func(_ *pair, b *endingBox, _ *owner, _ uint32) { b.gone.Store(true) }, false},
 		{"something was given up", func(_ *pair, b *endingBox, _ *owner, _ uint32) { b.lost.Add(1) }, true},
 		{"given up", func(p *pair, b *endingBox, o *owner, _ uint32) {
@@ -72,7 +72,7 @@ func TestRegionEndsWhilePacketsWait(t *testing.T) {
 
 				// The NIC has the first page; page requests for others get no answer.
 				first := control.WR{Op: control.WRWrite, Flags: control.WRSignaled, Key: key, Remote: 0x1000,
-					SGEs: []control.SGE{p.a.at(0, 10)}}
+					SGEs: []control.SGE{p.a.sge(0, 10)}}
 				p.a.post(p.qa, first)
 				p.runPaged(o)
 				testkit.Equal(t, "the first", p.a.poll()[0].Status, control.WCSuccess)
@@ -82,9 +82,9 @@ func TestRegionEndsWhilePacketsWait(t *testing.T) {
 				known, _ := p.connect(func(p *control.QPPath) { p.Timeout = 18 })
 				other, _ := p.connect(func(p *control.QPPath) { p.Timeout = 18 })
 				p.a.post(p.qa, control.WR{ID: 1, Op: control.WRWrite, Flags: control.WRSignaled, Key: key,
-					Remote: 0x1000 + onePage - 100, SGEs: []control.SGE{p.a.at(0, 3*onePage)}})
+					Remote: 0x1000 + onePage - 100, SGEs: []control.SGE{p.a.sge(0, 3*onePage)}})
 				p.a.post(reader, control.WR{ID: 2, Op: control.WRRead, Flags: control.WRSignaled, Key: key,
-					Remote: 0x1000 + 6*onePage, SGEs: []control.SGE{p.a.at(400_000, onePage)}})
+					Remote: 0x1000 + 6*onePage, SGEs: []control.SGE{p.a.sge(400_000, onePage)}})
 				p.b.post(writer, control.WR{ID: 3, Op: control.WRWrite, Flags: control.WRSignaled, Key: p.a.mr,
 					Remote: base + 500_000, SGEs: []control.SGE{{VA: 0x1000 + 9*onePage, Len: 10, Key: key}}})
 				for range 100 {
@@ -107,7 +107,7 @@ func TestRegionEndsWhilePacketsWait(t *testing.T) {
 				first.ID = 4
 				p.a.post(known, first)
 				p.a.post(other, control.WR{ID: 5, Op: control.WRWrite, Flags: control.WRSignaled, Key: p.b.mr, Remote: base + 10,
-					SGEs: []control.SGE{p.a.at(0, 10)}})
+					SGEs: []control.SGE{p.a.sge(0, 10)}})
 				p.runPaged(o)
 				if took := time.Since(begin); took > bound {
 					t.Errorf("it took %v", took)

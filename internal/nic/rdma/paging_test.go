@@ -111,7 +111,7 @@ type owner struct {
 	quarantined         bool
 }
 
-type place struct{ at uint64 }
+type place struct{ addr uint64 }
 
 const poisoned = 0xdb
 
@@ -120,7 +120,7 @@ func newOwner(d *end, n int) (*owner, uint32) {
 	d.t.Helper()
 	o := &owner{d: d, pages: make([]place, n), held: make([]bool, n)}
 	for i := range n { // RAM from 64 KiB on, VRAM from its start
-		o.pages[i].at = uint64(64<<10 + i*onePage)
+		o.pages[i].addr = uint64(64<<10 + i*onePage)
 	}
 	for i := range 2 * n {
 		o.free = append(o.free, uint64(vramAt+i*onePage))
@@ -128,8 +128,8 @@ func newOwner(d *end, n int) (*owner, uint32) {
 			o.free = append(o.free, uint64(64<<10+(n+i)*onePage))
 		}
 	}
-	for _, at := range o.free {
-		copy(d.mem[at:at+onePage], bytes.Repeat([]byte{poisoned}, onePage))
+	for _, addr := range o.free {
+		copy(d.mem[addr:addr+onePage], bytes.Repeat([]byte{poisoned}, onePage))
 	}
 	testkit.OK(d.t, d.SetMailbox(control.Mailbox{}))
 	key, err := d.AddMR(control.MR{PD: d.pd, Kind: control.MROnDemand, Buffer: 7, VA: 0x1000, Len: uint64(n * onePage),
@@ -138,7 +138,7 @@ func newOwner(d *end, n int) (*owner, uint32) {
 	return o, key
 }
 
-func (o *owner) bytes(i int) []byte { return o.d.mem[o.pages[i].at : o.pages[i].at+onePage] }
+func (o *owner) bytes(i int) []byte { return o.d.mem[o.pages[i].addr : o.pages[i].addr+onePage] }
 
 // all returns the process's memory, as the process sees it.
 func (o *owner) all() (b []byte) {
@@ -163,16 +163,16 @@ func (o *owner) answer() {
 		a.Generation = o.gen
 		for i := range r.Count {
 			p := int(r.First) + int(i)
-			if o.pages[p].at >= vramAt && r.InRAM {
+			if o.pages[p].addr >= vramAt && r.InRAM {
 				o.mu.Unlock()
 				o.move(p, false)
 				o.mu.Lock()
 				a.Generation = o.gen
 			}
-			at := o.pages[p].at
-			e := at | answerRAM | answerWritable
-			if at >= vramAt {
-				e = at - vramAt | answerGPU | answerWritable
+			addr := o.pages[p].addr
+			e := addr | answerRAM | answerWritable
+			if addr >= vramAt {
+				e = addr - vramAt | answerGPU | answerWritable
 			}
 			o.held[p] = true
 			if a.Errno == 0 {
@@ -196,19 +196,19 @@ func isErrno(err error, no syscall.Errno) bool {
 // poisoned.
 func (o *owner) move(p int, vram bool) {
 	o.mu.Lock()
-	k := slices.IndexFunc(o.free, func(at uint64) bool { return at >= vramAt == vram })
+	k := slices.IndexFunc(o.free, func(addr uint64) bool { return addr >= vramAt == vram })
 	if k < 0 {
 		o.mu.Unlock()
 		return
 	}
 	o.gen++
 	r := mailbox.Request{Region: 7, First: uint64(p), Pages: 1, Generation: o.gen}
-	told := o.held[p]
+	held := o.held[p]
 	o.held[p] = false
-	to, from := o.free[k], o.pages[p].at
+	to, from := o.free[k], o.pages[p].addr
 	o.free = append(slices.Delete(o.free, k, k+1), from)
 	o.mu.Unlock()
-	if told && !o.quarantined && !o.d.box.tell(r, time.Second) {
+	if held && !o.quarantined && !o.d.box.tell(r, time.Second) {
 		o.quarantined = true
 	}
 	o.mu.Lock()
@@ -217,14 +217,14 @@ func (o *owner) move(p int, vram bool) {
 	for i := range onePage {
 		o.d.mem[from+uint64(i)] = poisoned
 	}
-	o.pages[p].at = to
+	o.pages[p].addr = to
 	o.migrations++
 }
 
 // poisonWhole reports whether all free places are still poisoned.
 func (o *owner) poisonWhole() bool {
-	return !slices.ContainsFunc(o.free[:], func(at uint64) bool {
-		return slices.ContainsFunc(o.d.mem[at:at+onePage], func(c byte) bool { return c != poisoned })
+	return !slices.ContainsFunc(o.free[:], func(addr uint64) bool {
+		return slices.ContainsFunc(o.d.mem[addr:addr+onePage], func(c byte) bool { return c != poisoned })
 	})
 }
 
@@ -307,10 +307,10 @@ func TestPagesMoveUnderTraffic(t *testing.T) {
 					}
 					copy(want[off:], p.a.mem[100:100+n])
 					p.a.post(p.qa, control.WR{ID: i, Op: control.WRWrite, Flags: control.WRSignaled, Key: key, Remote: 0x1000 + off,
-						SGEs: []control.SGE{p.a.at(100, n)}})
+						SGEs: []control.SGE{p.a.sge(100, n)}})
 					p.runPaged(o)
 					p.a.post(p.qa, control.WR{ID: i, Op: control.WRRead, Flags: control.WRSignaled, Key: key, Remote: 0x1000 + off,
-						SGEs: []control.SGE{p.a.at(200_000, n)}})
+						SGEs: []control.SGE{p.a.sge(200_000, n)}})
 					p.runPaged(o)
 					for _, w := range p.a.poll() {
 						if w.Status != control.WCSuccess {
@@ -356,7 +356,7 @@ func TestPagesComeToRAMWithoutP2P(t *testing.T) {
 		want := o.all()
 		copy(want[first*onePage+10:], p.a.mem[:(n-1)*onePage])
 		p.a.post(p.qa, control.WR{Op: control.WRWrite, Flags: control.WRSignaled, Key: key,
-			Remote: 0x1000 + first*onePage + 10, SGEs: []control.SGE{p.a.at(0, (n-1)*onePage)}})
+			Remote: 0x1000 + first*onePage + 10, SGEs: []control.SGE{p.a.sge(0, (n-1)*onePage)}})
 		p.runPaged(o)
 		c := testkit.Must(p.b.PageCounts(key))(t)
 		if o.migrations != n || c.MapsGPU != 0 || c.MapsHost != n || c.GPUBytes != 0 || c.HostBytes != (n-1)*onePage {
@@ -388,7 +388,7 @@ func TestPagesThatDoNotCome(t *testing.T) {
 				was := o.all()
 				start := time.Now()
 				p.a.post(p.qa, control.WR{Op: control.WRWrite, Flags: control.WRSignaled, Key: key, Remote: 0x1000,
-					SGEs: []control.SGE{p.a.at(0, 10)}})
+					SGEs: []control.SGE{p.a.sge(0, 10)}})
 				p.runPaged(o)
 				got := p.a.poll()
 				if len(got) != 1 || got[0].Status != c.want {
@@ -402,7 +402,7 @@ func TestPagesThatDoNotCome(t *testing.T) {
 				}
 				qa, _ := p.connect(nil)
 				p.a.post(qa, control.WR{Op: control.WRWrite, Flags: control.WRSignaled, Key: p.b.mr, Remote: base + 10,
-					SGEs: []control.SGE{p.a.at(0, 10)}})
+					SGEs: []control.SGE{p.a.sge(0, 10)}})
 				p.runPaged(o)
 				if got := p.a.poll(); len(got) != 1 || got[0].Status != control.WCSuccess {
 					t.Errorf("another queue pair: %+v", got)
@@ -420,7 +420,7 @@ func TestQuarantine(t *testing.T) {
 		p.b.DelayAcks(-1)
 		write := func() []control.WC {
 			p.a.post(p.qa, control.WR{Op: control.WRWrite, Flags: control.WRSignaled, Key: key, Remote: 0x1000,
-				SGEs: []control.SGE{p.a.at(0, 10)}})
+				SGEs: []control.SGE{p.a.sge(0, 10)}})
 			p.runPaged(o)
 			return p.a.poll()
 		}
@@ -453,7 +453,7 @@ func TestParkedPacketsAreBounded(t *testing.T) {
 		for range 3 { // three queue pairs, each of which could fill the pool
 			qa, _ := p.connect(func(p *control.QPPath) { p.Timeout, p.MTU = 18, 4096 })
 			p.a.post(qa, control.WR{Op: control.WRWrite, Flags: control.WRSignaled, Key: key, Remote: 0x1000,
-				SGEs: []control.SGE{p.a.at(0, n)}})
+				SGEs: []control.SGE{p.a.sge(0, n)}})
 		}
 		for range 2000 {
 			p.step(p.a, p.b)
@@ -493,12 +493,12 @@ func TestOwnPagesOnDemand(t *testing.T) {
 		for i := range n {
 			p.b.mem[i] = byte(i * 7)
 		}
-		mine := control.SGE{VA: 0x1000 + 500, Len: n, Key: key}
+		sge := control.SGE{VA: 0x1000 + 500, Len: n, Key: key}
 		p.a.post(p.qa, control.WR{Op: control.WRRead, Flags: control.WRSignaled, Key: p.b.mr, Remote: base,
-			SGEs: []control.SGE{mine}})
+			SGEs: []control.SGE{sge}})
 		p.runPaged(o)
 		p.a.post(p.qa, control.WR{Op: control.WRWrite, Flags: control.WRSignaled, Key: p.b.mr, Remote: base + 100_000,
-			SGEs: []control.SGE{mine}})
+			SGEs: []control.SGE{sge}})
 		p.runPaged(o)
 		close(stop)
 		<-done

@@ -184,17 +184,17 @@ func (v *victim) unharmed() {
 	v.t.Helper()
 	v.same()
 	v.ids++
-	const at, n = 700_000, 3000
+	const start, n = 700_000, 3000
 	for i := range n {
-		v.a.mem[at+i] = byte(i) ^ byte(v.ids)
-		v.wantA[at+i] = v.a.mem[at+i]
+		v.a.mem[start+i] = byte(i) ^ byte(v.ids)
+		v.wantA[start+i] = v.a.mem[start+i]
 	}
-	copy(v.want[at:], v.a.mem[at:at+n])
-	copy(v.wantA[at+n:at+2*n], v.want[at+n:])
-	v.a.post(v.qa, control.WR{ID: v.ids, Op: control.WRWrite, Key: v.b.mr, Remote: base + at,
-		SGEs: []control.SGE{v.a.at(at, n)}},
-		control.WR{ID: v.ids, Op: control.WRRead, Flags: control.WRSignaled, Key: v.b.mr, Remote: base + at + n,
-			SGEs: []control.SGE{v.a.at(at+n, n)}})
+	copy(v.want[start:], v.a.mem[start:start+n])
+	copy(v.wantA[start+n:start+2*n], v.want[start+n:])
+	v.a.post(v.qa, control.WR{ID: v.ids, Op: control.WRWrite, Key: v.b.mr, Remote: base + start,
+		SGEs: []control.SGE{v.a.sge(start, n)}},
+		control.WR{ID: v.ids, Op: control.WRRead, Flags: control.WRSignaled, Key: v.b.mr, Remote: base + start + n,
+			SGEs: []control.SGE{v.a.sge(start+n, n)}})
 	for range 200 {
 		v.step(v.a, v.b)
 		v.drain()
@@ -212,9 +212,9 @@ func (v *victim) same() {
 	for i, d := range []*end{v.a, v.b} {
 		want := [][]byte{v.wantA, v.want}[i]
 		if !bytes.Equal(d.mem, want) {
-			for at := range want {
-				if d.mem[at] != want[at] {
-					v.t.Fatalf("end %d: byte %d is %#x, not %#x", i, at, d.mem[at], want[at])
+			for k := range want {
+				if d.mem[k] != want[k] {
+					v.t.Fatalf("end %d: byte %d is %#x, not %#x", i, k, d.mem[k], want[k])
 				}
 			}
 		}

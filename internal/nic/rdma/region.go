@@ -48,20 +48,20 @@ const (
 // slots is a table. An entry's number has its index in the lower bits, and a tag above them.
 type slots[T any] struct {
 	bits  uint
-	at    []atomic.Pointer[T]
+	slots []atomic.Pointer[T]
 	tag   uint32
 	next  uint32
 	count int
 }
 
 func newSlots[T any](bits uint) *slots[T] {
-	return &slots[T]{bits: bits, at: make([]atomic.Pointer[T], 1<<bits), tag: 1}
+	return &slots[T]{bits: bits, slots: make([]atomic.Pointer[T], 1<<bits), tag: 1}
 }
 
 // free returns a number of at most limit bits for a new entry; 0: the table is full. The caller
 // adds the entry by set. Numbers count up, so a number is not reused soon.
 func (s *slots[T]) free(limit uint) uint32 {
-	for range s.at {
+	for range s.slots {
 		i := s.next
 		s.next = (s.next + 1) & (1<<s.bits - 1)
 		if s.next == 0 {
@@ -69,7 +69,7 @@ func (s *slots[T]) free(limit uint) uint32 {
 				s.tag = 1
 			}
 		}
-		if s.at[i].Load() == nil {
+		if s.slots[i].Load() == nil {
 			return s.tag<<s.bits | i
 		}
 	}
@@ -80,7 +80,7 @@ func (s *slots[T]) free(limit uint) uint32 {
 // 0.
 func (s *slots[T]) setTag(limit uint, random uint32) { s.tag = 1 + random%(1<<(limit-s.bits)-1) }
 
-func (s *slots[T]) place(number uint32) *atomic.Pointer[T] { return &s.at[number&(1<<s.bits-1)] }
+func (s *slots[T]) place(number uint32) *atomic.Pointer[T] { return &s.slots[number&(1<<s.bits-1)] }
 
 func (s *slots[T]) set(number uint32, v *T) {
 	s.place(number).Store(v)
@@ -277,8 +277,8 @@ func (e *Engine) DelMR(key uint32) error {
 func (e *Engine) UsesBuffer(id uint32) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for i := range e.mrs.at {
-		if r := e.mrs.at[i].Load(); r != nil && r.Kind == control.MRBuffer && r.Buffer == id {
+	for i := range e.mrs.slots {
+		if r := e.mrs.slots[i].Load(); r != nil && r.Kind == control.MRBuffer && r.Buffer == id {
 			return true
 		}
 	}

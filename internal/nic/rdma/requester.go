@@ -47,7 +47,7 @@ type wqe struct {
 }
 
 // posted returns work request i of the n.
-func (r *requester) at(i int) *wqe { return &r.wqes[(r.head+i)%len(r.wqes)] }
+func (r *requester) posted(i int) *wqe { return &r.wqes[(r.head+i)%len(r.wqes)] }
 
 // PostSend implements control.RDMA.
 func (e *Engine) PostSend(p control.Post) error {
@@ -70,7 +70,7 @@ func (e *Engine) PostSend(p control.Post) error {
 		}
 		for i := range p.WRs {
 			w := &p.WRs[i]
-			s := r.at(r.n)
+			s := r.posted(r.n)
 			*s = wqe{id: w.ID, op: w.Op, flags: w.Flags, imm: w.Imm, key: w.Key, remote: w.Remote}
 			s.nSGE = copy(s.sges[:], w.SGEs)
 			for _, g := range w.SGEs {
@@ -127,7 +127,7 @@ func (q *qp) emitRequest(f frame) bool {
 	if r.cur == r.n || r.waiting || distance(r.una, r.next) >= Window {
 		return false
 	}
-	w := r.at(r.cur)
+	w := r.posted(r.cur)
 	if r.pkt == 0 && w.flags&control.WRFence != 0 && r.una != r.next {
 		return false // fence: a packet before it has no answer
 	}
@@ -174,7 +174,7 @@ func (q *qp) setDue() {
 	}
 	q.due.Store(due)
 	if due != 0 {
-		q.e.at(due)
+		q.e.wakeAt(due)
 	}
 }
 
@@ -219,8 +219,8 @@ func (q *qp) probe(w *wqe, off, size uint32) outcome {
 			return refused
 		}
 		if r.pages != nil {
-			at := va - r.VA
-			if got := r.pages.there(q, at, uint64(n), min(uint64(g.Len-off), r.Len-at), dma.Write); got != found {
+			off0 := va - r.VA
+			if got := r.pages.there(q, off0, uint64(n), min(uint64(g.Len-off), r.Len-off0), dma.Write); got != found {
 				return got
 			}
 		}
@@ -310,7 +310,7 @@ func (q *qp) endHead(s control.WCStatus) {
 // finish completes the oldest work request.
 func (q *qp) finish(c control.WC) {
 	r := &q.req
-	w := r.at(0)
+	w := r.posted(0)
 	if c.Status == control.WCSuccess && w.flags&control.WRSignaled == 0 {
 		q.send.release(1)
 	} else {
@@ -336,7 +336,7 @@ func (q *qp) seek(psn uint32) {
 	r := &q.req
 	r.next = psn
 	for i := range r.n {
-		w := r.at(i)
+		w := r.posted(i)
 		if !w.begun {
 			r.cur, r.pkt = i, 0
 			return
@@ -363,7 +363,7 @@ func (q *qp) advance(psn uint32) (whole bool) {
 	was := r.una
 	whole = true
 	for r.n > 0 {
-		w := r.at(0)
+		w := r.posted(0)
 		if !w.begun || distance(w.first, psn) < 0 {
 			break
 		}
@@ -504,7 +504,7 @@ func (q *qp) readAnswer(c *dma.Copier, h *header, n uint32) {
 		q.out.Discarded++
 		return
 	}
-	w := r.at(0)
+	w := r.posted(0)
 	off := w.got * q.mtu
 	if w.op != control.WRRead || !w.begun || n != min(q.mtu, w.size-off) {
 		q.out.Discarded++

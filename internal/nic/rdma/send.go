@@ -98,14 +98,14 @@ func (q *qp) load(f frame, ahead uint32, count *control.RDMACounts) outcome {
 // build makes the frame of a packet whose payload, n bytes, is loaded.
 func (q *qp) build(f frame, h *header, n uint32) {
 	h.pad = uint8(-n & 3)
-	at := payloadAt - h.length()
-	ext := h.append(f.mem[at:at])
+	start := payloadAt - h.length()
+	ext := h.append(f.mem[start:start])
 	end := payloadAt + n + uint32(h.pad)
 	copy(f.mem[payloadAt+n:end], zeros[:])
 	if n == 0 {
 		f.segs, f.bounced = dma.Reuse(f.segs), false
 	}
-	size := end - at + icrcLen
+	size := end - start + icrcLen
 	head := append(f.head[:0], q.frame...)
 	l4 := len(head) - 8
 	if q.path.Remote.Is4() {
@@ -121,13 +121,13 @@ func (q *qp) build(f frame, h *header, n uint32) {
 	m.Csum = splitter.CsumGood // RoCEv2 has no UDP checksum: the ICRC replaces it
 	sum := crc32.Update(invariant(&q.e.head, &m.Headers, head, ext), crc32.IEEETable, f.mem[payloadAt:end])
 	binary.LittleEndian.PutUint32(f.mem[end:], sum)
-	f.p.Payload = append(f.p.Payload, f.region.Segment(uint64(at), size))
+	f.p.Payload = append(f.p.Payload, f.region.Segment(uint64(start), size))
 	f.p.Prepare()
 }
 
 // Next makes the next frame in p and slot number index; false: there is none. The worker calls it,
 // inside the address space. The frame is valid until the slot's next one.
-func (e *Engine) Next(at int, p *wire.Packet) bool {
+func (e *Engine) Next(index int, p *wire.Packet) bool {
 	token := e.users.Enter()
 	defer e.users.Leave(token)
 	for {
@@ -138,8 +138,8 @@ func (e *Engine) Next(at int, p *wire.Packet) bool {
 			e.left = burst
 		}
 		q := e.cur
-		if q.emit(frame{&e.slots[at], p}) {
-			p.Tag = uint64(at)
+		if q.emit(frame{&e.slots[index], p}) {
+			p.Tag = uint64(index)
 			if e.left--; e.left == 0 {
 				e.cur = nil
 				e.schedule(q)
@@ -187,8 +187,8 @@ func (e *Engine) TellAll() {
 
 // Payload returns the source of a frame's payload by its packet's Tag, and whether it went through
 // host memory.
-func (e *Engine) Payload(at uint64) (segs []dma.Segment, bounced bool) {
-	return e.slots[at].segs, e.slots[at].bounced
+func (e *Engine) Payload(index uint64) (segs []dma.Segment, bounced bool) {
+	return e.slots[index].segs, e.slots[index].bounced
 }
 
 // emit makes a packet of a queue pair: ACKs and NAKs first, so that a peer that waits for them goes

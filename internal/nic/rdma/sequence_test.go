@@ -38,9 +38,9 @@ func TestPacketsAhead(t *testing.T) {
 func TestPacketsAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, nil)
-		v.recv(1, v.b.at(9000, 100))
-		v.recv(2, v.b.at(9100, 100))
-		v.recv(3, v.b.at(9200, 100))
+		v.recv(1, v.b.sge(9000, 100))
+		v.recv(2, v.b.sge(9100, 100))
+		v.recv(3, v.b.sge(9200, 100))
 		v.next(v.reth(opWriteOnly, 0, 8), fill(8)...)
 		copy(v.want, fill(8))
 		v.next(header{op: opSendOnly, ackReq: true}, fill(20)...)
@@ -183,10 +183,10 @@ func TestReadsBeforeAFatalRequestAreAnswered(t *testing.T) {
 		p := newPair(t, nil)
 		copy(p.b.mem[5000:], fill(3000))
 		p.a.post(p.qa,
-			control.WR{ID: 1, Op: control.WRRead, Key: p.b.mr, Remote: base + 5000, SGEs: []control.SGE{p.a.at(0, 3000)},
+			control.WR{ID: 1, Op: control.WRRead, Key: p.b.mr, Remote: base + 5000, SGEs: []control.SGE{p.a.sge(0, 3000)},
 				Flags: control.WRSignaled},
-			control.WR{ID: 2, Op: control.WRWrite, Key: 5, Remote: base, SGEs: []control.SGE{p.a.at(0, 3)}},
-			control.WR{ID: 3, Op: control.WRWrite, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.at(0, 3)}})
+			control.WR{ID: 2, Op: control.WRWrite, Key: 5, Remote: base, SGEs: []control.SGE{p.a.sge(0, 3)}},
+			control.WR{ID: 3, Op: control.WRWrite, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.sge(0, 3)}})
 		p.run()
 		got := p.a.poll()
 		want := []control.WC{{ID: 1, QPN: p.qa, Op: control.WRRead, Len: 3000},

@@ -66,15 +66,15 @@ func TestCommandsInTheMiddle(t *testing.T) {
 	for u := range uint64(4) {
 		users.Go(func() {
 			rnd := rand.New(rand.NewPCG(u, 1))
-			at := u * (memSize / 4)
-			mine := func(d *end) []byte { return d.mem[at : at+memSize/4] }
+			start := u * (memSize / 4)
+			part := func(d *end) []byte { return d.mem[start : start+memSize/4] }
 			for n := range 50 {
 				rounds.Add(1)
-				done.Add(r.round(t, rnd, n == 0, at, memSize/4, all))
+				done.Add(r.round(t, rnd, n == 0, start, memSize/4, all))
 				// No goroutine has this memory any more: the race detector would also find a late
 				// write.
 				for _, d := range []*end{r.a, r.b} {
-					m := mine(d)
+					m := part(d)
 					for i := range m {
 						m[i] = 0xa5
 					}
@@ -112,14 +112,14 @@ func TestCommandsInTheMiddle(t *testing.T) {
 
 // round makes queue pairs and memory regions, posts work, and deletes them in any order, at once or
 // after some completions. It returns how many work requests were completed.
-func (r *running) round(t *testing.T, rnd *rand.Rand, wait bool, at, n uint64, access uint8) (done int64) {
+func (r *running) round(t *testing.T, rnd *rand.Rand, wait bool, start, n uint64, access uint8) (done int64) {
 	var keys, qps, cqs, pds [2]uint32
 	ends := []*end{r.a, r.b}
 	for i, d := range ends {
 		pds[i] = testkit.Must(d.AddPD())(t)
 		cqs[i] = testkit.Must(d.AddCQ(64))(t)
 		keys[i] = testkit.Must(d.AddMR(control.MR{PD: pds[i], Kind: control.MRGuest, Access: access, VA: base, Len: n,
-			Ranges: []control.MRRange{{IOVA: at, Len: n}}}))(t)
+			Ranges: []control.MRRange{{IOVA: start, Len: n}}}))(t)
 		qps[i] = testkit.Must(d.AddQP(control.QP{PD: pds[i], SendCQ: cqs[i], RecvCQ: r.end2cq(i), MaxSend: 16,
 			MaxRecv: 16}))(t)
 	}

@@ -51,14 +51,14 @@ var faults = []Fault{
 		What: "TCP and UDP payload lies one byte behind its place, the last byte first; its checksum is said to be good",
 		Case: "SplitSweep", Kernel: "ping.py:test_default_v4",
 		RunVirtio: Fails, RunGVE: Fails,
-		install: onReceive(way{fits: hasPayload, after: misplace}),
+		install: onReceive(damage{fits: hasPayload, after: misplace}),
 	},
 	{
 		Name: "header-place", Class: "header place", Every: 1,
 		What: "the header buffer of a split frame has 2 bytes of the payload behind the headers",
 		Case: "SplitSweep", Kernel: "hw/devmem.py:check_rx_hds", On: gve,
 		RunVirtio: Fails, RunGVE: Fails,
-		install: onReceive(way{fits: splits, before: splitLate}),
+		install: onReceive(damage{fits: splits, before: splitLate}),
 	},
 	{
 		Name: "hash", Class: "hash", Every: 1,
@@ -70,7 +70,7 @@ var faults = []Fault{
 		Name: "checksum-in", Class: "checksum in", Every: 1,
 		What: "checksums of TCP and UDP that are to be verified are said to be good",
 		Case: "BadChecksumJoinsNoMerge", Kernel: "hw/csum.py:ipv4_rx_tcp_invalid",
-		install: onReceive(way{fits: unverified, before: vouch}),
+		install: onReceive(damage{fits: unverified, before: vouch}),
 	},
 	{
 		Name: "checksum-out", Class: "checksum out", Every: 1,
@@ -122,14 +122,14 @@ var faults = []Fault{
 		Name: "length", Class: "length", Every: 1,
 		What: "a TCP or UDP frame comes with 4 bytes behind it, as if its check sequence were a part of it",
 		Case: "SplitSweep", Kernel: "gro.py:test.sw_ipv4_data_same", On: gve,
-		install: onReceive(way{fits: fitsLonger, before: lengthen}),
+		install: onReceive(damage{fits: fitsLonger, before: lengthen}),
 	},
 	{
 		Name: "cut", Class: "cut", Every: 1,
 		What: "a TCP or UDP frame comes without its last 4 bytes, as if its check sequence were taken off twice",
 		Case: "SplitSweep", Kernel: "hw/csum.py:ipv4_rx_udp",
 		RunVirtio: Fails, RunGVE: Fails,
-		install: onReceive(way{fits: hasPayload, before: shorten}),
+		install: onReceive(damage{fits: hasPayload, before: shorten}),
 	},
 	{
 		Name: "segmentation", Class: "segmentation", Every: 1,
@@ -143,7 +143,7 @@ var faults = []Fault{
 		What: "each frame counts as a byte more of payload in host memory than it has",
 		Case: "Meters", Why: "the kernel's tests read what its drivers count; the NIC's own counters are vnic's",
 		RunVirtio: Fails, RunGVE: Fails,
-		install: onReceive(way{fits: anyFrame, after: miscount}),
+		install: onReceive(damage{fits: anyFrame, after: miscount}),
 	},
 	{
 		Name: "interrupt", Class: "interrupt", Every: 2,

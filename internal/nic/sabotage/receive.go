@@ -18,24 +18,24 @@ const extraHeader = 2
 type receive struct {
 	nic.RxQueue
 	occasions nic.Occasions
-	way
+	damage
 	pkt wire.Packet // scratch, like was
 	was nic.Frame
 }
 
 // damage is what is done to a frame before or after it is put; one of before and after is nil. The
 // functions are called under the queue's lock, inside the epoch.
-type way struct {
+type damage struct {
 	fits   func(f *nic.Frame) bool          // reports whether the fault can hit this frame
 	before func(f *nic.Frame)               // changes the frame to put: its packet is a shallow copy
 	after  func(m *nic.Mover, f *nic.Frame) // changes the frame in the guest's memory
 }
 
 // onReceive makes receive queues that damage frames.
-func onReceive(w way) func(*nic.Sabotage) {
+func onReceive(w damage) func(*nic.Sabotage) {
 	return func(s *nic.Sabotage) {
 		s.Rx = func(q nic.RxQueue) nic.RxQueue {
-			return &receive{RxQueue: q, occasions: s.Occasions(), way: w}
+			return &receive{RxQueue: q, occasions: s.Occasions(), damage: w}
 		}
 	}
 }
@@ -75,14 +75,14 @@ func hasPayload(f *nic.Frame) bool {
 // misplace rotates the payload by one byte: the last byte comes first. Its checksum is computed before.
 // before.
 func misplace(m *nic.Mover, f *nic.Frame) {
-	at := m.Placed(0, f.PayloadLen)
+	segs := m.Placed(0, f.PayloadLen)
 	b := make([]byte, f.PayloadLen)
-	if n, err := m.Copier().Read(b[1:], at); err != nil || n != len(b)-1 {
+	if n, err := m.Copier().Read(b[1:], segs); err != nil || n != len(b)-1 {
 		return // the receiver has removed the memory
 	}
-	last := dma.Cut(nil, at, uint64(len(b)-1), 1)
+	last := dma.Cut(nil, segs, uint64(len(b)-1), 1)
 	_, _ = m.Copier().Read(b[:1], last)
-	_, _ = m.Copier().Write(at, b)
+	_, _ = m.Copier().Write(segs, b)
 }
 
 // splits reports whether a frame's header buffer gets exactly its headers.

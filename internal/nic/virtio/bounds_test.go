@@ -39,12 +39,12 @@ func (g *suiteGuest) handRing(i int) *handRing {
 	g.Helper()
 	g.base(i)
 	r := &handRing{g: g, index: i}
-	var at [3]uint64
-	at[0], r.desc = g.Alloc(16 * virtq.MaxSize)
-	at[1], r.avail = g.Alloc(6 + 2*virtq.MaxSize)
-	at[2], r.used = g.Alloc(6 + 8*virtq.MaxSize)
-	r.setup = vhostuser.VringSetup{Index: i, Size: virtq.MaxSize, Desc: rawUser + at[0], Avail: rawUser + at[1],
-		Used: rawUser + at[2], Kick: g.kicks[i], Call: g.calls[i]}
+	var addrs [3]uint64
+	addrs[0], r.desc = g.Alloc(16 * virtq.MaxSize)
+	addrs[1], r.avail = g.Alloc(6 + 2*virtq.MaxSize)
+	addrs[2], r.used = g.Alloc(6 + 8*virtq.MaxSize)
+	r.setup = vhostuser.VringSetup{Index: i, Size: virtq.MaxSize, Desc: rawUser + addrs[0], Avail: rawUser + addrs[1],
+		Used: rawUser + addrs[2], Kick: g.kicks[i], Call: g.calls[i]}
 	r.begin()
 	return r
 }
@@ -129,7 +129,7 @@ func TestMemoryBomb(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			const regions = 500
-			at := w.Bad.pages(regions)
+			base := w.Bad.pages(regions)
 			r := w.Bad.handRing(vring)
 			fault := w.Bad.fault(vring)
 			addr, table := w.Bad.Alloc(16 * virtq.MaxDescriptors)
@@ -138,7 +138,7 @@ func TestMemoryBomb(t *testing.T) {
 				if i < virtq.MaxDescriptors-1 {
 					flags |= vringNext
 				}
-				put(table, i, virtq.Buf{Addr: at, Len: regions * 4096}, flags, uint16(i+1))
+				put(table, i, virtq.Buf{Addr: base, Len: regions * 4096}, flags, uint16(i+1))
 			}
 			for range 64 {
 				r.chain(vringIndirect, virtq.Buf{Addr: addr, Len: uint32(len(table))})
@@ -166,7 +166,7 @@ func TestMemoryBomb(t *testing.T) {
 func TestLongChainsAreNotKept(t *testing.T) {
 	w := newWorld(t)
 	w.Bad.dev.EndWorker(0)
-	at := w.Bad.pages(400)
+	base := w.Bad.pages(400)
 	r := w.Bad.handRing(1)
 	w.Bad.dev.EndWorker(0)
 	const pieces = virtq.MaxDescriptors - 1
@@ -182,7 +182,7 @@ func TestLongChainsAreNotKept(t *testing.T) {
 		r.chain(0, bufs...)
 	}
 	for range 28 { // 4096 segments, 16 MiB
-		r.chain(0, repeat(virtq.Buf{Addr: at, Len: 4 * 4096}, virtq.MaxDescriptors)...)
+		r.chain(0, repeat(virtq.Buf{Addr: base, Len: 4 * 4096}, virtq.MaxDescriptors)...)
 	}
 	r.publish()
 	for n := 0; n < 32; {
@@ -217,7 +217,7 @@ func TestLookAtLongChains(t *testing.T) {
 	r.publish()
 	for range 2 { // the second call finds the same
 		pieces := 0
-		w.Bad.Port().Posted(0, func(at []dma.Segment) { pieces += len(at) })
+		w.Bad.Port().Posted(0, func(segs []dma.Segment) { pieces += len(segs) })
 		if pieces < 4096 || pieces >= 4096+virtq.MaxDescriptors {
 			t.Errorf("it looked at %d pieces of %d", pieces, chains*virtq.MaxDescriptors)
 		}

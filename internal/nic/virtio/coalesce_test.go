@@ -29,8 +29,8 @@ func TestMergeOfTooManyChains(t *testing.T) {
 		addr, mem := w.B.Alloc(chain)
 		posted[i] = mem
 		var bufs []virtq.Buf
-		for at := uint64(0); at < chain; at += 8 {
-			bufs = append(bufs, virtq.Buf{Addr: addr + at, Len: 8})
+		for off := uint64(0); off < chain; off += 8 {
+			bufs = append(bufs, virtq.Buf{Addr: addr + off, Len: 8})
 		}
 		w.B.OK(w.B.rings[0].Add(nil, bufs, i))
 	}

@@ -53,7 +53,7 @@ func (v *vring) init(d *Device, index int) {
 }
 
 // start sets up a ring that was opened with these features, and its kick.
-func (v *vring) began(vq *virtq.Device, kick int, features uint64) {
+func (v *vring) start(vq *virtq.Device, kick int, features uint64) {
 	v.vq, v.kick, v.owed, v.lost = vq, kick, false, false
 	v.features, v.hdrLen = features, netHdrLen(features)
 }
@@ -75,7 +75,7 @@ func (v *vring) unreached(err error) {
 // shouldCall reports whether to interrupt the driver; wanted: the driver asks for it. After a
 // dropped interrupt the next one ignores the driver's event index, which has been passed: otherwise
 // the driver would wait for ever, which no hardware that drops one interrupt makes it do.
-func (v *vring) calls(wanted bool) bool {
+func (v *vring) shouldCall(wanted bool) bool {
 	if !wanted {
 		return false
 	}

@@ -24,8 +24,8 @@ func (d *Device) TxLists(i int) (room []int) {
 	defer d.rssMu.Unlock()
 	q := d.tx[i]
 	for k, f := range q.sender.Frames() {
-		c, own := &q.peeked[k], &q.slots[k].own
-		room = append(room, max(cap(c.Out), cap(c.In), cap(own.Out), cap(own.In), cap(f.Packet.Payload)))
+		c, held := &q.peeked[k], &q.slots[k].held
+		room = append(room, max(cap(c.Out), cap(c.In), cap(held.Out), cap(held.In), cap(f.Packet.Payload)))
 	}
 	return room
 }

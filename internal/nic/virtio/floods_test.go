@@ -52,11 +52,11 @@ func (f *flooder) flood(ring int, base uint64, frame func(mac wire.MAC, i int) [
 	}
 	for i := ring << 16; !f.stop.Load(); {
 		for len(free) > 0 {
-			at := free[len(free)-1]
+			slot := free[len(free)-1]
 			b := append(make([]byte, 12), frame(f.mac, i)...)
-			addr := base + floodSlot*uint64(at)
+			addr := base + floodSlot*uint64(slot)
 			copy(f.At(addr), b)
-			if f.rings[ring].Add([]virtq.Buf{{Addr: addr, Len: uint32(len(b))}}, nil, at) != nil {
+			if f.rings[ring].Add([]virtq.Buf{{Addr: addr, Len: uint32(len(b))}}, nil, slot) != nil {
 				break
 			}
 			free, i = free[:len(free)-1], i+1
@@ -206,7 +206,7 @@ func (v *innocent) asks(what string, frame []byte, accept func(b []byte) bool) {
 // Invariant: stack/gateway: A flood by one port of the switch makes another one's frames neither
 // missed nor refused.
 func TestFloods(t *testing.T) {
-	own := floodNet.Addr()
+	addr0 := floodNet.Addr()
 	addr := func(mac wire.MAC) netip.Addr { return netip.AddrFrom4([4]byte{10, 9, 0, mac[5]}) }
 	from := func(mac wire.MAC, i int) netip.AddrPort { return netip.AddrPortFrom(addr(mac), uint16(1024+i%50000)) }
 	question := []byte("\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x01a\x04vnic\x00\x00\x01\x00\x01")
@@ -226,10 +226,10 @@ func TestFloods(t *testing.T) {
 		full  full                             // reports whether the flood exceeds what is taken
 	}{
 		{"DNS", func(m wire.MAC, i int) []byte {
-			return floodUDP(m, floodGateway, from(m, 0), netip.AddrPortFrom(own, 53), question)
+			return floodUDP(m, floodGateway, from(m, 0), netip.AddrPortFrom(addr0, 53), question)
 		}, busy},
 		{"UDP to nobody", func(m wire.MAC, i int) []byte {
-			return floodUDP(m, floodGateway, from(m, 0), netip.AddrPortFrom(own, 9), question)
+			return floodUDP(m, floodGateway, from(m, 0), netip.AddrPortFrom(addr0, 9), question)
 		}, busy},
 		{"new flows", func(m wire.MAC, i int) []byte {
 			return floodUDP(m, floodGateway, from(m, i), netip.AddrPortFrom(elsewhere, 9), question)
@@ -237,7 +237,7 @@ func TestFloods(t *testing.T) {
 		{"SYN", func(m wire.MAC, i int) []byte {
 			return floodIP(m, floodGateway, addr(m), elsewhere, splitter.ProtoTCP, syn(i))
 		}, busy},
-		{"ARP", func(m wire.MAC, i int) []byte { return floodARP(m, addr(m), own) }, storm},
+		{"ARP", func(m wire.MAC, i int) []byte { return floodARP(m, addr(m), addr0) }, storm},
 		{"DHCP", func(m wire.MAC, i int) []byte { return discover(m, uint32(i)) }, storm},
 		{"commands", func(m wire.MAC, i int) []byte {
 			f := control.Frame{Dst: wire.ControlMAC, Src: m}
@@ -255,7 +255,7 @@ func TestFloods(t *testing.T) {
 				t.Cleanup(func() { testkit.OK(t, g.Close()) })
 				v := &innocent{newRawGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, noGPU: true, claims: true})}
 				v.Post(0, 128)
-				v.asks("ARP, before it", floodARP(v.mac, addr(v.mac), own), isARPReply)
+				v.asks("ARP, before it", floodARP(v.mac, addr(v.mac), addr0), isARPReply)
 				var all []*flooder
 				for i, n := range pairs {
 					f := &flooder{suiteGuest: newRawGuest(t, files, sw, 1+i, rawOptions{pairs: n, mtu: 1500, noGPU: true, claims: true,
@@ -270,16 +270,16 @@ func TestFloods(t *testing.T) {
 				}
 				testkit.Eventually(t, "the queues are full", func() bool { return c.full(g, all[0]) })
 				for i := range 5 {
-					v.asks(fmt.Sprintf("ARP request %d", i), floodARP(v.mac, addr(v.mac), own), isARPReply)
+					v.asks(fmt.Sprintf("ARP request %d", i), floodARP(v.mac, addr(v.mac), addr0), isARPReply)
 					v.asks(fmt.Sprintf("DISCOVER %d", i), discover(v.mac, uint32(i)),
 						func(b []byte) bool { return isOffer(b, uint32(i)) })
 					port := uint16(2000 + i)
-					from, to := netip.AddrPortFrom(addr(v.mac), port), netip.AddrPortFrom(own, echo)
-					v.asks(fmt.Sprintf("question %d", i), floodUDP(v.mac, floodGateway, from, netip.AddrPortFrom(own, 53), question),
+					from, to := netip.AddrPortFrom(addr(v.mac), port), netip.AddrPortFrom(addr0, echo)
+					v.asks(fmt.Sprintf("question %d", i), floodUDP(v.mac, floodGateway, from, netip.AddrPortFrom(addr0, 53), question),
 						answers(splitter.ProtoUDP, 53, port))
 					v.asks(fmt.Sprintf("flow %d", i), floodUDP(v.mac, floodGateway, from, to, question),
 						answers(splitter.ProtoUDP, echo, port))
-					v.asks(fmt.Sprintf("connection %d", i), floodIP(v.mac, floodGateway, addr(v.mac), own, splitter.ProtoTCP,
+					v.asks(fmt.Sprintf("connection %d", i), floodIP(v.mac, floodGateway, addr(v.mac), addr0, splitter.ProtoTCP,
 						floodSYN(port, echo)), answers(splitter.ProtoTCP, echo, port))
 				}
 				for _, f := range all {

@@ -107,18 +107,18 @@ func TestChecksumsOfTunnelsAreCompleted(t *testing.T) {
 				{"SRv6", []byte{0x86, 0xdd}, routed, l4 + len(route)},
 			} {
 				head := append(append(bytes.Clone(w.Bad.mac[:]), w.A.mac[:]...), c.link...)
-				at := len(head) + c.l4
+				off := len(head) + c.l4
 				frame := append(head, c.inner...)
 				w.Bad.Post(0, 1)
-				w.A.Send(0, nictest.Frame{Header: frame[:at], Payload: frame[at:], Partial: true, Start: uint16(at), Offset: 16})
+				w.A.Send(0, nictest.Frame{Header: frame[:off], Payload: frame[off:], Partial: true, Start: uint16(off), Offset: 16})
 				got := w.Bad.Receive(0).Header
-				if len(got) != len(frame) || !bytes.Equal(got[:at+16], frame[:at+16]) || !bytes.Equal(got[at+18:], frame[at+18:]) {
+				if len(got) != len(frame) || !bytes.Equal(got[:off+16], frame[:off+16]) || !bytes.Equal(got[off+18:], frame[off+18:]) {
 					t.Fatalf("%s: got %x", c.name, got)
 				}
 				if c.name == "QinQ" && drop == 0 { // the driver has to complete it
 					continue
 				}
-				tcp := header.TCP(got[at:])
+				tcp := header.TCP(got[off:])
 				if !tcp.IsChecksumValid(tcpip.AddrFrom16([16]byte(packet[8:24])), tcpip.AddrFrom16([16]byte(packet[24:40])),
 					checksum.Checksum(tcp.Payload(), 0), uint16(len(tcp.Payload()))) {
 					t.Errorf("%s: checksum %#x", c.name, tcp.Checksum())

@@ -113,7 +113,7 @@ func (g *fuzzGuest) step() {
 	case 4: // send a frame: virtio_net_hdr, and headers with some changes
 		to := [...]wire.MAC{g.peers[0].mac, g.peers[1].mac, g.mac, nictest.Everyone}[g.byte()%4]
 		n := int(g.byte()) * 257
-		slot, at := g.slot()
+		slot, addr := g.slot()
 		f := nictest.Make(to, g.mac, nictest.Spec{Payload: n})
 		if f.MSS = uint16(g.byte()) * 16; f.MSS > 0 {
 			f.GSO = splitter.GSOTCPv4
@@ -123,15 +123,15 @@ func (g *fuzzGuest) step() {
 			slot[g.byte()] = g.byte()
 		}
 		if op/10%2 == 1 {
-			g.send(at, 66+uint32(n))
+			g.send(addr, 66+uint32(n))
 		}
 	case 5: // send a command
 		f := control.Frame{Dst: wire.ControlMAC, Src: g.mac}
 		f.Kind, f.Class, f.Command, f.Session, f.Seq = control.KindRequest, control.Class(g.byte()%16),
 			control.Command(g.byte()%8), 1, uint32(g.byte())
-		slot, at := g.slot()
+		slot, addr := g.slot()
 		f.Data = g.bytes(int(g.byte()) % 64)
-		g.send(at, uint32(copy(slot, f.Append(make([]byte, 12)))))
+		g.send(addr, uint32(copy(slot, f.Append(make([]byte, 12)))))
 	case 6: // write bytes anywhere
 		b := g.RAM[g.addr()%(rawMem-256):]
 		copy(b[g.byte():256], g.bytes(int(g.byte())%16))

@@ -108,11 +108,11 @@ func TestHeaderInPieces(t *testing.T) {
 			for _, cuts := range [][]int{{b.hdr}, {1, b.hdr}, {4, b.hdr - 1, b.hdr + 3}, {b.hdr + 14, b.hdr + 54},
 				{2, 4, 6, 8}} {
 				f := tcp(b, a, 500)
-				at, pieces := 0, []virtq.Buf(nil)
+				pos, pieces := 0, []virtq.Buf(nil)
 				mem := append(netHeader(&f)[:b.hdr], f.Bytes()...)
 				for _, end := range append(cuts, len(mem)) {
-					pieces = append(pieces, virtq.Buf{Addr: b.Put(mem[at:end]), Len: uint32(end - at)})
-					at = end
+					pieces = append(pieces, virtq.Buf{Addr: b.Put(mem[pos:end]), Len: uint32(end - pos)})
+					pos = end
 				}
 				a.Post(0, 1)
 				b.OK(b.rings[1].Add(pieces, nil, 0))
@@ -123,10 +123,10 @@ func TestHeaderInPieces(t *testing.T) {
 
 				f = tcp(a, b, 500)
 				addr, in := b.Alloc(len(mem) + 100)
-				at, pieces = 0, nil
+				pos, pieces = 0, nil
 				for _, end := range append(cuts, len(in)) {
-					pieces = append(pieces, virtq.Buf{Addr: addr + uint64(at), Len: uint32(end - at)})
-					at = end
+					pieces = append(pieces, virtq.Buf{Addr: addr + uint64(pos), Len: uint32(end - pos)})
+					pos = end
 				}
 				b.cookie++
 				b.OK(b.rings[0].Add(nil, pieces, b.cookie))
@@ -177,7 +177,7 @@ func TestOneChainForEachFrame(t *testing.T) {
 					files, sw := nictest.Switch(t)
 					a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 9000, wait: soon})
 					b := newStockGuest(t, files, sw, 1, rawOptions{pairs: 1, mtu: c.mtu, drop: c.drop | lacks, wait: soon})
-					at, room := map[uint32][]byte{}, uint32(0)
+					chains, room := map[uint32][]byte{}, uint32(0)
 					for i := range uint32(30) { // as many as segments
 						var bufs []virtq.Buf
 						addr, mem := b.Alloc(80 << 10)
@@ -186,7 +186,7 @@ func TestOneChainForEachFrame(t *testing.T) {
 							bufs = append(bufs, virtq.Buf{Addr: addr + uint64(room), Len: n})
 							room += n
 						}
-						at[i] = mem
+						chains[i] = mem
 						b.OK(b.rings[0].Add(nil, bufs, i))
 					}
 					b.publish(0)
@@ -200,7 +200,7 @@ func TestOneChainForEachFrame(t *testing.T) {
 					b.OK(err)
 					var payload []byte
 					for _, u := range used[:k] {
-						got := at[u.Cookie][:u.Len]
+						got := chains[u.Cookie][:u.Len]
 						if b.hdr == 12 && le.Uint16(got[10:]) != 1 || u.Len > room {
 							t.Errorf("%d bytes of %d, num_buffers %d", u.Len, room, le.Uint16(got[10:]))
 						}

@@ -37,7 +37,7 @@ func (d *Device) StartQueue(v vhostuser.Vring) error {
 	}
 	if v.Index%2 == 1 {
 		q := d.tx[v.Index/2]
-		q.began(vq, v.Kick, features)
+		q.start(vq, v.Kick, features)
 		q.sender.Start(v.Kick, !v.Running) // a ring starts when its kick descriptor is first readable
 		return nil
 	}
@@ -58,7 +58,7 @@ func (d *Device) open(v *vhostuser.Vring, f uint64) (*virtq.Device, error) {
 func (q *rxQueue) open(vq *virtq.Device, v *vhostuser.Vring, features uint64) error {
 	q.Lock()
 	q.Restart()
-	q.began(vq, v.Kick, features)
+	q.start(vq, v.Kick, features)
 	q.started, q.staged, q.short = v.Running, false, 0
 	q.forget()
 	q.mrg, q.csum = features&fMrgRxbuf != 0, features&fGuestCsum != 0

@@ -363,11 +363,11 @@ func BenchmarkManyChains(b *testing.B) {
 			g := newSuiteGuest(b, files, sw, 0, rawOptions{pairs: 1, mtu: 9000, p2p: true})
 			r := newRefusing(g, 0)
 			const tables = 4500
-			at, mem := g.Alloc(tables * 4096)
+			addr, mem := g.Alloc(tables * 4096)
 			for i := range virtq.MaxSize {
 				k := i * 2741 % tables * 4096
-				put(mem[k:], 0, virtq.Buf{Addr: at + uint64(k) + 1024, Len: c.size}, vringWrite, 0)
-				put(r.desc, i, virtq.Buf{Addr: at + uint64(k), Len: 16}, vringIndirect, 0)
+				put(mem[k:], 0, virtq.Buf{Addr: addr + uint64(k) + 1024, Len: c.size}, vringWrite, 0)
+				put(r.desc, i, virtq.Buf{Addr: addr + uint64(k), Len: 16}, vringIndirect, 0)
 				le.PutUint16(r.avail[4+2*i:], uint16(i))
 			}
 			r.publish() // starts the ring

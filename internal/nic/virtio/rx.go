@@ -413,7 +413,7 @@ func (q *rxQueue) Flush() (call bool) {
 		return false
 	}
 	q.staged = false
-	call = q.calls(q.vq.Publish() || q.owed)
+	call = q.shouldCall(q.vq.Publish() || q.owed)
 	if err := q.vq.Err(); err != nil {
 		q.fail(err)
 	}
@@ -434,8 +434,8 @@ func (q *rxQueue) AwaitBuffers() bool {
 	}
 	// Senders that waited for fewer chains would get no kick for those: wake the next one, so that
 	// it looks again.
-	if at := (awaited{q.vq.Base(), q.short}); at != q.awaited {
-		q.awaited = at
+	if state := (awaited{q.vq.Base(), q.short}); state != q.awaited {
+		q.awaited = state
 		if q.short > 0 {
 			q.WakeNext()
 		}

@@ -30,8 +30,8 @@ func (q *earlyEnd) Put(m *nic.Mover, f *nic.Frame) (res nic.Result) {
 		return res
 	}
 	if q.occasions.Due() {
-		at := dma.Cut(nil, q.chains[0].In, numBuffers, 2)
-		_, _ = m.Copier().Write(at, []byte{1, 0}) // an error means that the memory is gone
+		segs := dma.Cut(nil, q.chains[0].In, numBuffers, 2)
+		_, _ = m.Copier().Write(segs, []byte{1, 0}) // an error means that the memory is gone
 	}
 	q.occasions.Pass()
 	return res

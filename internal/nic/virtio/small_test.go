@@ -47,8 +47,8 @@ func (r *smallRing) post(n int) {
 func (r *smallRing) came(first int) (b []byte, chains int) {
 	for i := first; i < int(r.usedIdx()); i++ {
 		e := r.used[4+8*(i%int(r.setup.Size)):]
-		at := r.addr + uint64(le.Uint32(e))*r.each
-		b = append(b, r.g.At(at)[:le.Uint32(e[4:])]...)
+		addr := r.addr + uint64(le.Uint32(e))*r.each
+		b = append(b, r.g.At(addr)[:le.Uint32(e[4:])]...)
 		chains++
 	}
 	return b, chains

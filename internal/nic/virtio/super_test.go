@@ -27,11 +27,11 @@ func TestSuperPacketIsJudgedByItsOwnLength(t *testing.T) {
 		{65000, 1500, 0, wire.DropTooBig}, {1440, 7, 0, wire.DropBadGSO}, {1440, 1, 0, wire.DropBadGSO},
 		{1440, 0, 0, wire.DropBadFrame},
 	} {
-		for _, how := range []string{"v4", "v6", "v4 with ECN", "v6 with ECN", "v4 to whom takes any",
+		for _, name := range []string{"v4", "v6", "v4 with ECN", "v6 with ECN", "v4 to whom takes any",
 			"v6 to whom takes any"} {
-			t.Run(fmt.Sprintf("%d of %d, %s", c.payload, c.size, how), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%d of %d, %s", c.payload, c.size, name), func(t *testing.T) {
 				files, sw := nictest.Switch(t)
-				v6, ecn, whole := how[:2] == "v6", how[2:] == " with ECN", how[2:] == " to whom takes any"
+				v6, ecn, whole := name[:2] == "v6", name[2:] == " with ECN", name[2:] == " to whom takes any"
 				a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, wait: soon})
 				o := rawOptions{pairs: 1, mtu: 1500, drop: fOffloads, wait: soon}
 				if whole {

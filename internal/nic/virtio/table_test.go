@@ -95,7 +95,7 @@ func TestTableReplacedUnderTraffic(t *testing.T) {
 	})
 	onward := func() {
 		for i := range got {
-			for at := got[i].Load(); got[i].Load() < at+4*posts; {
+			for before := got[i].Load(); got[i].Load() < before+4*posts; {
 				runtime.Gosched()
 			}
 		}

@@ -99,8 +99,8 @@ func TestTinyRingsReadTables(t *testing.T) {
 				bufs := w.A.layOut(&f, false)
 				payload := bufs[1]
 				bufs = bufs[:1]
-				for at := uint32(0); at < payload.Len; at += 4096 {
-					bufs = append(bufs, virtq.Buf{Addr: payload.Addr + uint64(at), Len: min(4096, payload.Len-at)})
+				for off := uint32(0); off < payload.Len; off += 4096 {
+					bufs = append(bufs, virtq.Buf{Addr: payload.Addr + uint64(off), Len: min(4096, payload.Len-off)})
 				}
 				pages := []virtq.Buf{{Addr: w.B.Put(make([]byte, 268)), Len: 268}}
 				for range 16 {

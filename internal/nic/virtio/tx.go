@@ -22,9 +22,9 @@ type txQueue struct {
 	t       *nic.Transmitter
 	enabled atomic.Bool // set by the control goroutine
 
-	peeked [txBatch]virtq.Chain // by the last Gather
-	slots  [txBatch]txSlot
-	gave   bool // frames were completed since the last Publish
+	peeked    [txBatch]virtq.Chain // by the last Gather
+	slots     [txBatch]txSlot
+	completed bool // frames were completed since the last Publish
 }
 
 var (
@@ -35,7 +35,7 @@ var (
 // txSlot is the queue's state of a frame in flight.
 type txSlot struct {
 	chain *virtq.Chain                    // in peeked, or held
-	own   virtq.Chain                     // the chain of a held frame
+	held  virtq.Chain                     // the chain of a held frame
 	buf   [maxNetHdr + nic.MaxHeader]byte // virtio_net_hdr and headers
 }
 
@@ -102,9 +102,9 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 // queue. A frame whose memory is gone is lost.
 func (q *txQueue) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
 	s := &q.slots[f.Slot]
-	if s.chain != &s.own { // the next Gather will overwrite peeked
-		s.own, *s.chain = *s.chain, s.own
-		s.chain = &s.own
+	if s.chain != &s.held { // the next Gather will overwrite peeked
+		s.held, *s.chain = *s.chain, s.held
+		s.chain = &s.held
 	}
 	c := s.chain
 	if moved {
@@ -127,7 +127,7 @@ func (q *txQueue) Done(fs []*nic.TxFrame) error {
 	for _, f := range fs {
 		q.vq.Commit(q.slots[f.Slot].chain.Head, 0)
 	}
-	q.gave = true
+	q.completed = true
 	return nil
 }
 
@@ -137,7 +137,7 @@ func (q *txQueue) Token(f *nic.TxFrame) uint32 { return uint32(q.slots[f.Slot].c
 // DoneLate implements nic.LateTxQueue.
 func (q *txQueue) DoneLate(head uint32) error {
 	q.vq.Commit(uint16(head), 0)
-	q.gave = true
+	q.completed = true
 	return nil
 }
 
@@ -158,8 +158,8 @@ func (q *txQueue) Idle(held []*nic.TxFrame) {
 		busy[f.Slot] = q.slots[f.Slot].chain
 	}
 	for i := range q.slots {
-		if own := &q.slots[i].own; busy[i] != own {
-			own.Trim()
+		if chain := &q.slots[i].held; busy[i] != chain {
+			chain.Trim()
 		}
 		if c := &q.peeked[i]; len(held) == 0 || !slices.Contains(busy[:], c) {
 			c.Trim()
@@ -169,8 +169,8 @@ func (q *txQueue) Idle(held []*nic.TxFrame) {
 
 // Publish implements nic.TxQueue.
 func (q *txQueue) Publish() (call bool) {
-	call = q.calls(q.vq.Publish() || q.owed && q.gave)
-	q.gave = false
+	call = q.shouldCall(q.vq.Publish() || q.owed && q.completed)
+	q.completed = false
 	return call
 }
 
