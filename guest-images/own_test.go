@@ -27,14 +27,15 @@ func TestModuleThatWasBuiltIsTaken(t *testing.T) {
 
 	_, err := resolve("", "", []string{GPUModule})
 	testkit.ErrorIs(t, err, ErrNoGPUModule)
-	o := options(t) // with modules of the kernel's own
+	o := options(t) // with modules of the kernel
 	o.Kernel, o.Modules = release, []string{GPUModule}
 	testkit.ErrorIs(t, testkit.Err(Build(t.Context(), o)), ErrNoGPUModule)
 	o.GPUModule = built
 	testkit.Must(Build(t.Context(), o))(t)
 }
 
-// What the module is built from is in this program: all that Kbuild names, and what that includes.
+// All sources of the module are embedded in this program: the files that Kbuild names, and the
+// files that these include.
 func TestSourceOfTheModuleIsEmbedded(t *testing.T) {
 	kbuild := testkit.Must(fs.ReadFile(GPUModuleSource(), "Kbuild"))(t)
 	_, list, ok := strings.Cut(string(kbuild), "vnicgpu-y :=")
@@ -72,6 +73,6 @@ func TestModuleOfOnesOwn(t *testing.T) {
 	testkit.ErrorSays(t, err, "vnicgpu.ko", "its is 6.2.0, this is 6.1.0", file)
 	put(t, file, xzOf(t, ko(t, "depends=\x00vermagic=6.1.0 SMP preempt\x00")))
 	testkit.Must(Build(t.Context(), o))(t)
-	o.ModulesDir = "" // as with a kernel that has all else built in
+	o.ModulesDir = "" // as for a kernel with everything else built in
 	testkit.Must(Build(t.Context(), o))(t)
 }

@@ -26,9 +26,9 @@ func TestDeviceOfAGPU(t *testing.T) {
 		{GPU: 1, IOVA: 0x4000_0000, Size: size},
 		{GPU: 2, IOVA: 0x8000_0000 - 4096, Off: 1 << 20, Size: size + 4096}, // begins before the BAR
 		{GPU: 3, IOVA: 1<<33 + 4096, Size: size},                            // the BAR begins before it
-		{GPU: 4, IOVA: 1 << 33, Size: size - 4096},                          // the BAR ends behind it
+		{GPU: 4, IOVA: 1 << 33, Size: size - 4096},                          // the BAR ends after it
 		{GPU: 5, IOVA: 1 << 40, Size: size},                                 // no device is there
-		{GPU: 6, IOVA: 1 << 33, Size: size / 2},                             // in two pieces, none of which is it
+		{GPU: 6, IOVA: 1 << 33, Size: size / 2},                             // two pieces, neither covers the BAR
 		{GPU: 6, IOVA: 1<<33 + size/2, Off: size / 2, Size: size / 2},
 		{GPU: 7, IOVA: 0, Size: 1<<33 + size - 1},
 	}
@@ -50,17 +50,17 @@ func TestDeviceOfAGPU(t *testing.T) {
 			t.Errorf("GPU %d: %s at %#x, and not %s at %#x", c.gpu, g.Path, iova, c.path, c.iova)
 		}
 	}
-	// One map over all of the guest's memory: the last GPU is a byte too long for it.
+	// One map over all of the guest's memory: the last GPU exceeds it by one byte.
 	g, iova, err := findGPU(gpus[3:], 7, maps)
 	testkit.ErrorIs(t, err, unix.ENODEV, "%s at %#x", g.Path, iova)
 	testkit.ErrorSays(t, testkit.Err(takeErr(findGPU(nil, 0, maps))), "none of the 0 GPUs", "vnicgpu", "GPU 0")
 }
 
-// takeErr leaves a result out.
+// takeErr drops the second result.
 func takeErr(g gpudriver.GPU, _ uint64, err error) (gpudriver.GPU, error) { return g, err }
 
-// ofDriver is a window of memory that a driver has given in one piece, from base on; the memory is ordinary, and the
-// driver a file that is no device.
+// ofDriver makes a window of one piece from a driver, from base on; the memory is ordinary, and the
+// driver's file is no device.
 func ofDriver(base, size uint64) *Window {
 	return &Window{gpu: 2, fd: -1, mem: make([]byte, size), driver: &gpudriver.File{}, base: base,
 		extents: []Extent{{GPUOff: base, Size: size}}, restore: func() error { return nil }}
@@ -68,7 +68,7 @@ func ofDriver(base, size uint64) *Window {
 
 // Invariant: guest-images: A window that a GPU's driver has given is in one piece, each byte in its place.
 func TestWindowOfADriverIsInOnePiece(t *testing.T) {
-	const size = 2*hugePage + 3*gpudriver.PageSize // the last huge page is none
+	const size = 2*hugePage + 3*gpudriver.PageSize // the last huge page is not complete
 	w := ofDriver(8*hugePage, size)
 	testkit.Equal(t, "size", w.Size(), size)
 	pieces := testkit.Must(w.pieces(hugePage-1, hugePage+2))(t)
@@ -109,7 +109,7 @@ func TestWindowOfADriverIsInOnePiece(t *testing.T) {
 func TestSizeOfADriversWindow(t *testing.T) {
 	for _, c := range []struct{ size, gpu, want uint64 }{
 		{1, 64 << 20, hugePage}, {hugePage, 64 << 20, hugePage}, {hugePage + 1, 64 << 20, 2 * hugePage},
-		{64 << 20, 64 << 20, 64 << 20}, {65 << 20, 64 << 20, 66 << 20}, // which the driver does not have
+		{64 << 20, 64 << 20, 64 << 20}, {65 << 20, 64 << 20, 66 << 20}, // more than the driver has
 		{4096, 4096, 4096}, {1, 1 << 20, 1 << 20}, {1 << 20, 1 << 20, 1 << 20}, {1<<20 + 1, 1 << 20, hugePage},
 	} {
 		testkit.Equal(t, fmt.Sprintf("%d bytes of %d", c.size, c.gpu), driverSize(c.size, c.gpu), c.want)

@@ -16,15 +16,15 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Where the test's GPU 2 is in the guest's address space: in two pieces, the second of them before
-// the first in GPU memory.
+// The place of the test's GPU 2 in the guest's address space: in two pieces, the second of which
+// comes first in GPU memory.
 var testMaps = []control.GPUMap{
 	{GPU: 1, IOVA: 0, Off: 0, Size: 1 << 40},
 	{GPU: 2, IOVA: 0x4000_0000, Off: 32 << 20, Size: 32 << 20},
 	{GPU: 2, IOVA: 1 << 32, Off: 0, Size: 32 << 20},
 }
 
-// window makes a window of pages at the given addresses, its memory ordinary.
+// window makes a window of pages at the given addresses, on ordinary memory.
 func window(t *testing.T, addrs ...uint64) *Window {
 	t.Helper()
 	w := &Window{gpu: 2, fd: -1, mem: make([]byte, len(addrs)*hugePage), restore: func() error { return nil }}
@@ -32,7 +32,7 @@ func window(t *testing.T, addrs ...uint64) *Window {
 	return w
 }
 
-// scattered is a window of five pages in three extents.
+// scattered makes a window of five pages in three extents.
 func scattered(t *testing.T) *Window {
 	return window(t, 1<<32+2*hugePage, 0x4000_0000+3*hugePage, 1<<32, 1<<32+hugePage, 0x4000_0000+5*hugePage)
 }
@@ -61,7 +61,7 @@ func TestPageThatIsNoGPUsIsRefused(t *testing.T) {
 	}
 }
 
-// The pieces of any range follow each other, and are where each byte of the range is.
+// The pieces of any range are adjacent, and contain each byte of the range.
 //
 // Invariant: guest-images: A window's page is where the NIC says, and jobs go to each byte.
 func TestPiecesAgainstAByteAtATime(t *testing.T) {
@@ -141,12 +141,13 @@ func TestWindowOfNoSize(t *testing.T) {
 	}
 }
 
-// jobs is a GPU that notes its jobs, and carries out those that it can check: tables of byte positions.
+// jobs is a GPU that records its jobs, and runs those that the test can check: tables of byte
+// positions.
 type jobs struct {
 	mem  *Memory
 	list []control.Job
 	ents []control.JobEntry
-	fail int // this job fails, from 1
+	fail int // the number, from 1, of the job that fails
 }
 
 func (g *jobs) RunJob(_ context.Context, j control.Job) (s control.JobStatus, err error) {
@@ -170,7 +171,7 @@ func (g *jobs) RunJob(_ context.Context, j control.Job) (s control.JobStatus, er
 	return s, nil
 }
 
-// ram is Memory of one made-up page.
+// ram is Memory of one invented page.
 func ram() *Memory {
 	return &Memory{pages: [][]byte{make([]byte, hugePage)}, addrs: []uint64{0x1000_0000}}
 }
@@ -210,7 +211,8 @@ func TestJobsOnRangesAreTranslated(t *testing.T) {
 	}
 }
 
-// Every byte of every entry goes where it was to go, for each operation, also in more jobs than one.
+// Every byte of every entry is moved to the right place, for each operation, also when a job is
+// split.
 //
 // Invariant: guest-images: A window's page is where the NIC says, and jobs go to each byte.
 func TestJobTablesAreTranslated(t *testing.T) {

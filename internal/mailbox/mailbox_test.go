@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 var le = binary.LittleEndian
 
-// page is a mailbox as a driver makes it.
+// page makes a mailbox as a driver does.
 func page() []byte {
 	b := make([]byte, Size)
 	le.PutUint32(b, magic)
@@ -27,7 +27,7 @@ func page() []byte {
 	return b
 }
 
-// ask has a driver ask in a slot.
+// ask writes a request into a slot, as a driver does.
 func ask(b []byte, r Request) {
 	s := b[fieldOff(r.Slot, 0):]
 	le.PutUint32(s[atRegion:], r.Region)
@@ -44,7 +44,7 @@ func poll(m *Mailbox) (list []Request) {
 	return list
 }
 
-// opened is a mailbox in the memory of a GPU, with the memory that its driver has.
+// opened returns a mailbox in a GPU's memory, and the driver's view of that memory.
 func opened(t *testing.T) (*Mailbox, []byte) {
 	t.Helper()
 	files := dma.NewFiles()
@@ -120,7 +120,7 @@ func TestRequestsAreToldOnce(t *testing.T) {
 		want := []Request{first, last}
 		testkit.Equal(t, "requests", slices.Equal(poll(m), want), true)
 		testkit.Equal(t, "requests that were told", len(poll(m)), 0)
-		// It is done, and the slot is used again at once: nobody has looked in between.
+		// It is done, and the guest uses the slot again at once, without a Poll in between.
 		for i, r := range []*Request{&first, &last} {
 			testkit.Equal(t, "done", m.Done(r.Slot), true)
 			testkit.Equal(t, "done twice", m.Done(r.Slot), false)
@@ -170,7 +170,8 @@ func TestPollAllocatesNothing(t *testing.T) {
 	testkit.Equal(t, "requests", n, 101*Slots)
 }
 
-// FuzzPage has a guest write anything: twice, with a host in between that answers all there is.
+// FuzzPage lets a guest write anything, twice; between the two writes the host answers all
+// requests.
 func FuzzPage(f *testing.F) {
 	good := page()
 	ask(good, Request{Slot: 3, First: math.MaxUint64, Pages: math.MaxUint64, Tag: 1})

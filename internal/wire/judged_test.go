@@ -406,7 +406,7 @@ func FuzzWhatIsJudgedLeaves(f *testing.F) {
 		}
 		b.setLimits(lim)
 		c.setLimits(lim)
-		for _, h := range []*host{b, c} { // restores the switch's table, whatever source addresses the frames before had
+		for _, h := range []*host{b, c} { // resets the table after earlier frames
 			h.send(h.arp(broadcast))
 		}
 		for _, h := range []*host{a, b, c, l} {

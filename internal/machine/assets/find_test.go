@@ -27,7 +27,7 @@ func TestParseQEMUVersion(t *testing.T) {
 	}
 }
 
-// fakeQEMU puts a program in PATH that says it is a QEMU of a version.
+// fakeQEMU puts a program into PATH that prints a QEMU version.
 func fakeQEMU(t *testing.T, version string) string {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "qemu-system-x86_64")
@@ -109,8 +109,8 @@ func bzImage(t *testing.T, version string) string {
 	return path
 }
 
-// A file that is no bzImage is named for what it is, and the error says which file to give: that of the same build,
-// where there is one.
+// The error for a file that is no bzImage describes the file, and names the bzImage of the same
+// build if there is one.
 func TestWhatIsGivenForAKernelIsNamed(t *testing.T) {
 	build := t.TempDir()
 	built := filepath.Join(build, builtImage)
@@ -140,7 +140,7 @@ func TestWhatIsGivenForAKernelIsNamed(t *testing.T) {
 	testkit.ErrorSays(t, err, "no such file", otherwise)
 }
 
-// A machine is started in another directory than the one that a user's path is relative to.
+// A machine is started in another directory than the one to which a user's path is relative.
 func TestGivenQEMUIsFoundFromElsewhere(t *testing.T) {
 	path := fakeQEMU(t, "11.0.0")
 	t.Chdir(filepath.Dir(path))

@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// envCaller makes this test's program connect to the socket of that name once it is told to, and
-// say what it gets: see TestOnlyTheChosenProcessIsLetIn.
+// envCaller makes this test program connect to the socket of that name when it is told to, and
+// print what it reads: see TestOnlyTheChosenProcessIsLetIn.
 const envCaller = "VNIC_TEST_CALLER"
 
 func caller() {
@@ -24,8 +24,8 @@ func caller() {
 	os.Exit(0)
 }
 
-// Whoever else connects to the backend's socket, by a process of the same user even, is turned
-// away, and the one that is meant comes in after that.
+// Connections to the backend's socket from other processes, even of the same user, are closed, and
+// the right process can still connect afterwards.
 //
 // Invariant: qemu: Only the QEMU that was started is let in at a backend's socket.
 func TestOnlyTheChosenProcessIsLetIn(t *testing.T) {

@@ -14,14 +14,14 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// script stands for a QEMU.
+// script makes a script that replaces QEMU.
 func script(t *testing.T, text string) Config {
 	path := filepath.Join(t.TempDir(), "qemu")
 	testkit.OK(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755))
 	return Config{QEMU: assets.Binary{Args: []string{path}}, Kernel: assets.Kernel{Image: "/dev/null"}, Accel: AccelTCG}
 }
 
-// A QEMU that answers nothing and ignores signals is killed, and what it started goes with it.
+// A QEMU that does not answer and ignores signals is killed, together with its child processes.
 func TestStubbornQEMUIsKilled(t *testing.T) {
 	testkit.LeavesNothing(t)
 	defer func(g limits.Limit) { grace = g }(grace)
@@ -80,7 +80,7 @@ func TestModuleThatTheKernelRefusesIsNamed(t *testing.T) {
 			"guest: kernel 7.2.0: the guest's kernel does not load module gve: exec format error: give") {
 		t.Errorf("got %v", err)
 	}
-	m.kernel.Source = assets.SourceCache // ours go together: it is another trouble
+	m.kernel.Source = assets.SourceCache // vnic's kernel and modules match, so the cause must be another
 	if err := m.agentEnded(died); errors.As(err, &missing) || !errors.Is(err, ErrAgent) {
 		t.Errorf("got %v", err)
 	}
@@ -113,7 +113,7 @@ func TestSilentGuestIsEnded(t *testing.T) {
 	}
 }
 
-// QEMU's own words say that KVM was to blame for an end.
+// QEMU's messages show that KVM was the cause.
 func TestKVMIsBlamed(t *testing.T) {
 	testkit.LeavesNothing(t)
 	t.Setenv(envKVMDevice, os.DevNull)

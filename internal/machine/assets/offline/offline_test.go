@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// some are files for an archive.
+// some returns files for an archive.
 func some() fstest.MapFS {
 	noise := make([]byte, 20_000)
 	for i := range noise {
@@ -88,7 +88,7 @@ func TestArchiveGivesBackWhatWentIn(t *testing.T) {
 // the same files.
 func TestDamagedArchiveIsRefused(t *testing.T) {
 	b := written(t, some())
-	end := len(b) - 1024 // two empty blocks, which say nothing
+	end := len(b) - 1024 // two empty blocks
 	for n := 0; n < end-512; n += 1 + n/3 {
 		if _, _, err := read(t.Context(), b[:n]); !errors.Is(err, offline.ErrDamaged) && !errors.Is(err, offline.ErrFormat) {
 			t.Fatalf("%d of %d bytes: %v", n, len(b), err)
@@ -150,7 +150,7 @@ func TestHostileArchiveIsRefused(t *testing.T) {
 			}
 		})
 	}
-	// The same by friendly hands is taken.
+	// The control: a correct archive is accepted.
 	if _, _, err := read(t.Context(), craft(t, []entry{{name: "a/x", content: "c"}, {name: "b/x"}}, nil, "")); err != nil {
 		t.Error(err)
 	}
@@ -171,7 +171,7 @@ type entry struct {
 	kind                   byte
 }
 
-// craft makes an archive by hand.
+// craft makes an archive directly.
 func craft(t testing.TB, files []entry, edit func(*offline.Manifest), last string) []byte {
 	t.Helper()
 	sum := func(s string) string { h := sha256.Sum256([]byte(s)); return hex.EncodeToString(h[:]) }
@@ -219,7 +219,8 @@ func craft(t testing.TB, files []entry, edit func(*offline.Manifest), last strin
 	return outer.Bytes()
 }
 
-// FuzzImport reads what may be an archive: it ends, and what it hands out is what a manifest may say.
+// FuzzImport reads arbitrary input: reading ends, and all returned names and sizes are allowed in a
+// manifest.
 func FuzzImport(f *testing.F) {
 	f.Add(craft(f, []entry{{name: "a/x", content: "c"}, {name: "b/x"}}, nil, ""))
 	f.Add(craft(f, []entry{{name: "a/x", kind: tar.TypeSymlink}}, nil, ""))
