@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Invariant: vnicgpu: Guests load the module that was built for their kernel, whatever that kernel's directory has.
+// Invariant: vnicgpu: Guests load the module that was built for their kernel, even if that kernel's
+// directory has one too.
 func TestModuleThatWasBuiltIsTaken(t *testing.T) {
 	t.Setenv(EnvGPUModule, "")
 	const release = "7.1.0-some"
@@ -50,8 +51,8 @@ func TestSourceOfTheModuleIsEmbedded(t *testing.T) {
 	}
 }
 
-// Invariant: vnicgpu: $VNIC_GPU_MODULE names a module of one's own; one that is none, or another kernel's, is refused
-// with its name.
+// Invariant: vnicgpu: $VNIC_GPU_MODULE names a user's module; an invalid one, or one of another
+// kernel, is refused by name.
 func TestModuleOfOnesOwn(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "my.ko")
 	t.Setenv(EnvGPUModule, file)

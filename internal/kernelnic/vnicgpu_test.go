@@ -12,7 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Invariant: guest-images: The device of the NIC's GPU is the one whose BAR is where the NIC says that the GPU is.
+// Invariant: guest-images: The PCI device of the NIC's GPU is found by the address of its BAR,
+// which the NIC reports.
 func TestDeviceOfAGPU(t *testing.T) {
 	const size = 64 << 20
 	gpus := []gpudriver.GPU{
@@ -66,7 +67,7 @@ func ofDriver(base, size uint64) *Window {
 		extents: []Extent{{GPUOff: base, Size: size}}, restore: func() error { return nil }}
 }
 
-// Invariant: guest-images: A window that a GPU's driver has given is in one piece, each byte in its place.
+// Invariant: guest-images: A window from a GPU's driver is one piece, with each byte at its place.
 func TestWindowOfADriverIsInOnePiece(t *testing.T) {
 	const size = 2*hugePage + 3*gpudriver.PageSize // the last huge page is not complete
 	w := ofDriver(8*hugePage, size)

@@ -52,7 +52,7 @@ func TestPagesAreInTheOrderOfTheirAddresses(t *testing.T) {
 	}
 }
 
-// Invariant: guest-images: Memory that is no GPU's is refused.
+// Invariant: guest-images: Memory that does not belong to a GPU is refused.
 func TestPageThatIsNoGPUsIsRefused(t *testing.T) {
 	for name, addr := range map[string]uint64{"before": 0x4000_0000 - hugePage, "behind": 0x4000_0000 + 32<<20,
 		"over the end": 1<<32 + 32<<20 - 4096} {
@@ -63,7 +63,8 @@ func TestPageThatIsNoGPUsIsRefused(t *testing.T) {
 
 // The pieces of any range are adjacent, and contain each byte of the range.
 //
-// Invariant: guest-images: A window's page is where the NIC says, and jobs go to each byte.
+// Invariant: guest-images: A window's pages are where the NIC reports them, and jobs reach each
+// byte.
 func TestPiecesAgainstAByteAtATime(t *testing.T) {
 	w := scattered(t)
 	place := func(off uint64) uint64 {
@@ -214,7 +215,8 @@ func TestJobsOnRangesAreTranslated(t *testing.T) {
 // Every byte of every entry is moved to the right place, for each operation, also when a job is
 // split.
 //
-// Invariant: guest-images: A window's page is where the NIC says, and jobs go to each byte.
+// Invariant: guest-images: A window's pages are where the NIC reports them, and jobs reach each
+// byte.
 func TestJobTablesAreTranslated(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	w := scattered(t)

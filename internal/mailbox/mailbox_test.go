@@ -64,7 +64,7 @@ func opened(t *testing.T) (*Mailbox, []byte) {
 	return m, pin.Bytes()
 }
 
-// Invariant: gpumem: A mailbox is found where its driver says that it is, and at no other place.
+// Invariant: gpumem: A mailbox is found at the offset that its driver names, and nowhere else.
 func TestOnlyAMailboxIsOpened(t *testing.T) {
 	files := dma.NewFiles()
 	testkit.CheckFDs(t)
@@ -108,7 +108,8 @@ func TestOnlyAMailboxIsOpened(t *testing.T) {
 	}
 }
 
-// Invariant: gpumem: Each request in a mailbox is told once, and once more if the guest has given it up.
+// Invariant: gpumem: Each request in a mailbox is reported once, and once more if the guest has
+// given it up.
 func TestRequestsAreToldOnce(t *testing.T) {
 	m, b := opened(t)
 	testkit.Equal(t, "of an empty one", len(poll(m)), 0)

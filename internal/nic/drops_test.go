@@ -34,7 +34,7 @@ func booksOf(a, b *toy) (k books) {
 // Each way to lose a frame counts one drop at the sender's queue (unless the link lost it), one
 // reason at a link, and one drop at the receiver's queue if that queue refused the frame.
 //
-// Invariant: nic: Each frame that a queue drops has a reason in the drops of a link.
+// Invariant: nic: Each frame that a queue drops is counted in the link's drops, by reason.
 func TestEachDropHasAReason(t *testing.T) {
 	patience := nic.SenderOptions{Patience: time.Millisecond}
 	ether := func(dst, src wire.MAC, kind uint16, n int) []byte {

@@ -20,7 +20,7 @@ const MaxFrame = 65535 + splitter.EthLen + 8
 // before it.
 const firstLook = 128
 
-// ErrBadFrame says that a guest sent a malformed frame: too short or too long.
+// ErrBadFrame is the error for a malformed frame from a guest: too short or too long.
 var ErrBadFrame = errors.New("bad frame")
 
 // Errors that a guest can cause for each frame are allocated once.

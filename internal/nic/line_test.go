@@ -81,7 +81,7 @@ func TestLineSignals(t *testing.T) {
 // The monitor need not look while there are no writes: the first writer wakes it before it may
 // block.
 //
-// Invariant: nic: A device that is idle wakes nobody.
+// Invariant: nic: An idle device wakes no thread.
 func TestFirstWriterWakesTheWatcher(t *testing.T) {
 	var ls nic.EventFDs
 	l, _ := frontend(t, &ls)

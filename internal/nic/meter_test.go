@@ -8,7 +8,7 @@ import (
 
 // TestSeenIsASet: seen agrees with a model that keeps each sequence number, around the wrap too.
 //
-// Invariant: nic: A flow counter counts its connection only, by kind of memory, and knows
+// Invariant: nic: A flow counter counts only its connection, by kind of memory, and detects
 // retransmissions.
 func TestSeenIsASet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -62,7 +62,7 @@ func (q *postedRx) Stopped(error)      {}
 // frames to this queue are still split. A whole frame comes only when all buffers are returned. If
 // the driver goes on posting, the command does not wait for it. A refused command returns nothing.
 //
-// Invariant: nic: To return a queue's buffers keeps nobody waiting for more than a piece of them.
+// Invariant: nic: While a queue's buffers are returned, others wait at most for a part of them.
 func TestBuffersAreReturnedInPieces(t *testing.T) {
 	const ring = 1 << 15
 	for _, c := range []struct {

@@ -198,7 +198,7 @@ func sumOf(qs []*portQueue) (n int) {
 // Each port gets an equal share of a full receiver, whatever number of queues it waits with, and
 // each queue gets some. No queue stays asleep while there are free buffers.
 //
-// Invariant: nic: Ports that wait for a receiver have equal parts of it.
+// Invariant: nic: Ports that wait for a receiver get equal numbers of its buffers.
 func TestPortsTakeTurns(t *testing.T) {
 	for _, posted := range []int{1, 8, 32, 48, 200, 1000} {
 		t.Run(fmt.Sprint(posted), func(t *testing.T) {
@@ -242,7 +242,8 @@ func TestPortsTakeTurns(t *testing.T) {
 // on, as long as there are buffers. A waiter that needs fewer buffers than the one before looks as
 // well.
 //
-// Invariant: nic: A wake that is not used leaves nobody asleep beside free buffers.
+// Invariant: nic: No sender stays asleep while there are free buffers, even if a woken one does not
+// use them.
 func TestTurnsPassOn(t *testing.T) {
 	q := newCountRing()
 	var ready []*portQueue
@@ -292,7 +293,8 @@ func TestTurnsPassOn(t *testing.T) {
 // A port that is ahead of a port that has a turn waits beside free buffers, and is woken when that
 // turn ends, whatever buffers are left.
 //
-// Invariant: nic: A wake that is not used leaves nobody asleep beside free buffers.
+// Invariant: nic: No sender stays asleep while there are free buffers, even if a woken one does not
+// use them.
 func TestPortAheadWaitsForTheOthersTurn(t *testing.T) {
 	q := newCountRing()
 	var ready []*portQueue

@@ -33,7 +33,7 @@ func (w *turnWaker) Wake()              { w.woken = true }
 // before a waiting sender can run, or before it is woken. Both get equal shares all the same. When
 // the other has no more frames, the sender that is awake gets all buffers.
 //
-// Invariant: nic: A sender that is awake takes no more than its port's part.
+// Invariant: nic: A sender that is awake takes at most its port's share.
 func TestAwakeSendersLeaveOthersTheirPart(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprintf("late=%v", late), func(t *testing.T) {
@@ -90,7 +90,8 @@ func TestAwakeSendersLeaveOthersTheirPart(t *testing.T) {
 // arrives, except frames of queues that are stopped now and then. So no sender, all of which wait
 // for two receivers, stays asleep while there is a buffer.
 //
-// Invariant: nic: A wake that is not used leaves nobody asleep beside free buffers.
+// Invariant: nic: No sender stays asleep while there are free buffers, even if a woken one does not
+// use them.
 func TestTurnsLoseNoWake(t *testing.T) {
 	for _, polled := range []bool{false, true} {
 		t.Run(map[bool]string{false: "threads", true: "pollers"}[polled], func(t *testing.T) {

@@ -88,7 +88,8 @@ func TestOutputInputAndStatusArePassedOn(t *testing.T) {
 
 // Many windows of data, in both directions at once, arrive unchanged.
 //
-// Invariant: vnic boot: A program's bytes and status come out as they are, on either NIC.
+// Invariant: vnic boot: A program's output and exit status reach the host unchanged, with either
+// NIC.
 func TestMuchComesOutAsItIs(t *testing.T) {
 	c := link(t)
 	in := make([]byte, 5*window/2+1)
@@ -122,7 +123,7 @@ func (s *stuck) Write(b []byte) (int, error) {
 // A host that does not read delays the program, but not the guest, and loses nothing.
 //
 // Invariant: vnic boot: A host that does not read stops the program, and a guest that sends more
-// than it may is found out.
+// than it may is an error.
 func TestSlowHostHoldsTheProgramUp(t *testing.T) {
 	c := link(t)
 	const size = 4 * window
@@ -188,7 +189,7 @@ func TestChildThatGoesOnKeepsNobody(t *testing.T) {
 	_ = p.Kill()
 }
 
-// Invariant: vnic boot: A terminal has its session and size.
+// Invariant: vnic boot: A program on a terminal has its own session and the terminal's size.
 func TestTerminalHasASessionASizeAndNewSizes(t *testing.T) {
 	c := link(t)
 	var out bytes.Buffer
@@ -248,7 +249,7 @@ func TestInterruptAtTheTerminalIsTheProgramsOwn(t *testing.T) {
 // A guest that sends more than it may, or malformed messages, is an error.
 //
 // Invariant: vnic boot: A host that does not read stops the program, and a guest that sends more
-// than it may is found out.
+// than it may is an error.
 func TestGuestThatSendsTooMuchIsFoundOut(t *testing.T) {
 	for name, tt := range map[string]struct {
 		reports []any

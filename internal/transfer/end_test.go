@@ -31,7 +31,7 @@ func (w *world) arrived(n uint64) {
 // TestCancelInTheMiddle cancels one end or both while bytes flow. A cancelled operation returns,
 // and Finish frees everything.
 //
-// Invariant: guest-images: The end of a transfer, at any moment, leaves nothing in NIC and stack.
+// Invariant: guest-images: A transfer that ends at any moment leaves no state in NIC and stack.
 func TestCancelInTheMiddle(t *testing.T) {
 	for _, mode := range modes {
 		for _, who := range []string{"sender", "receiver", "both", "connections"} {
@@ -86,7 +86,7 @@ func TestCancelInTheMiddle(t *testing.T) {
 // TestFinishEndsWhatIsUnderWay calls Finish at every stage, without cancelling the running
 // operations.
 //
-// Invariant: guest-images: The end of a transfer, at any moment, leaves nothing in NIC and stack.
+// Invariant: guest-images: A transfer that ends at any moment leaves no state in NIC and stack.
 func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 	w := newWorld(t, options{})
 	x := trial{mode: Devmem, size: 4 << 20, pages: 128, hold: 1 << 40, seed: 9}

@@ -81,7 +81,7 @@ func saidND(b []byte) (macs []MAC, addrs []netip.Addr) {
 // the received bytes, no frame from one port claims a MAC or an address of the router or of the
 // other port.
 //
-// Invariant: wire: No frame says that an address is its sender's which another port has.
+// Invariant: wire: No frame claims an address that belongs to another port.
 func FuzzIdentity(f *testing.F) {
 	a0, b0 := MAC{2, 0, 0, 0, 0, 1}, MAC{2, 0, 0, 0, 0, 2}
 	pair := func(x, y []byte, opts byte) []byte {

@@ -203,7 +203,7 @@ func fragment4(ip []byte) []byte {
 // from another port: neither for the router's addresses nor for another host's, with and without
 // tags. No port receives a refused frame, and the switch keeps the right port for the address.
 //
-// Invariant: wire: No frame says that an address is its sender's which another port has.
+// Invariant: wire: No frame claims an address that belongs to another port.
 func TestAPortSaysOnlyWhatItHas(t *testing.T) {
 	v := newTown(t, nil)
 	a, b := v.a, v.b

@@ -160,7 +160,7 @@ func tunnels(s spec, payload []byte) map[string]struct {
 // that the switch does not parse, or parses only behind VLAN tags, arrive with a correct checksum,
 // whatever the receiver accepts, however the frame lies in memory, and over impaired links.
 //
-// Invariant: wire: Partial checksums of PPPoE, MPLS, SRv6 and stacked tags arrive good.
+// Invariant: wire: Partial checksums inside PPPoE, MPLS, SRv6 and stacked tags arrive correct.
 func TestTunnelsArriveWithGoodSums(t *testing.T) {
 	late := Impairment{Reorder: 1, HoldMax: time.Millisecond}
 	for name, opts := range map[string]LinkOptions{"": {}, "late up": {Up: late}, "late down": {Down: late}} {
@@ -353,8 +353,8 @@ func judge(h *splitter.Headers, b []byte) judged {
 // for the two bytes of the checksum, which lie after the checked ones. No frame of the control
 // channel comes out.
 //
-// Invariant: wire: What was judged of a frame is what leaves, byte for byte: a partial checksum
-// changes nothing that is judged.
+// Invariant: wire: The checked bytes of a frame leave unchanged: a partial checksum cannot change
+// them.
 func FuzzWhatIsJudgedLeaves(f *testing.F) {
 	a0, b0 := MAC{2, 0, 0, 0, 0, 1}, MAC{2, 0, 0, 0, 0, 2}
 	spoof := append(append([]byte{}, b0[:]...), 2, 0x76, 0x6e, 0x69, 0x63, 0x77, 0x99, 0xb5)

@@ -61,8 +61,8 @@ func TestFloodWithNobodyThere(t *testing.T) {
 }
 
 // Invariant: wire: Control frames never pass the wire.
-// Invariant: wire: What was judged of a frame is what leaves, byte for byte: a partial checksum
-// changes nothing that is judged.
+// Invariant: wire: The checked bytes of a frame leave unchanged: a partial checksum cannot change
+// them.
 func TestWhatTheWireRefuses(t *testing.T) {
 	s := newSwitch(t)
 	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
@@ -138,7 +138,7 @@ func TestBatchesPassInRuns(t *testing.T) {
 	}
 }
 
-// Invariant: wire: A busy port holds up its own packets only.
+// Invariant: wire: A busy port delays only its own packets.
 func TestBusyPortHoldsUpItsPacketsOnly(t *testing.T) {
 	a, b, c := three(t)
 	b.post(2)
@@ -239,7 +239,7 @@ func TestPrepareCutsPadding(t *testing.T) {
 	(&Packet{Header: []byte{1}}).Prepare()
 }
 
-// Invariant: wire: After Detach nobody is in the port.
+// Invariant: wire: After Detach has returned, no call into the port is running.
 func TestPortsComeAndGoUnderTraffic(t *testing.T) {
 	a, b := pair(t)
 	s := a.link.sw
@@ -291,7 +291,7 @@ func TestPortsComeAndGoUnderTraffic(t *testing.T) {
 	taken(t, p)
 }
 
-// Invariant: wire: After Detach nobody is in the port.
+// Invariant: wire: After Detach has returned, no call into the port is running.
 func TestDetachWaitsForDeliver(t *testing.T) {
 	a, b, c := three(t)
 	s := a.link.sw

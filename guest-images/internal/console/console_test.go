@@ -128,7 +128,7 @@ func TestConsoleIsTheLastOne(t *testing.T) {
 
 // Programs run, and their end is described, whether or not the console is a terminal.
 //
-// Invariant: vnic image: A guest needs nobody at a results channel.
+// Invariant: vnic image: A guest runs without a host at its results channel.
 func TestProgramsEnd(t *testing.T) {
 	env := []string{"PATH=/usr/bin:/bin"}
 	for script, want := range map[string]string{"echo out; exit 3": "exit status 3", "kill -9 $$": "ended by signal 9"} {

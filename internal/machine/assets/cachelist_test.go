@@ -76,7 +76,8 @@ func TestCacheIsListed(t *testing.T) {
 
 // Files that are not vnic's stay, whatever directory a user has chosen as the cache.
 //
-// Invariant: assets: What a process uses of the cache stays, and nothing is removed during a fetch.
+// Invariant: assets: Cache entries that a process uses are not removed, and nothing is removed
+// during a fetch.
 func TestAllThatIsRemovedIsOurs(t *testing.T) {
 	testkit.LeavesNothing(t)
 	c := filled(t)
@@ -115,7 +116,8 @@ func TestCacheNamesAreUnderstood(t *testing.T) {
 // A tree that a vnic holds stays, and so does one from which a program runs; the others are
 // removed.
 //
-// Invariant: assets: What a process uses of the cache stays, and nothing is removed during a fetch.
+// Invariant: assets: Cache entries that a process uses are not removed, and nothing is removed
+// during a fetch.
 func TestWhatIsInUseStays(t *testing.T) {
 	testkit.LeavesNothing(t)
 	c := filled(t)
@@ -152,7 +154,8 @@ func TestWhatIsInUseStays(t *testing.T) {
 	}
 }
 
-// Invariant: assets: What a process uses of the cache stays, and nothing is removed during a fetch.
+// Invariant: assets: Cache entries that a process uses are not removed, and nothing is removed
+// during a fetch.
 func TestNothingIsRemovedDuringAFetch(t *testing.T) {
 	testkit.LeavesNothing(t)
 	c := filled(t)

@@ -102,7 +102,8 @@ func imported(t *testing.T, o Options, b []byte) *Imported {
 	return done
 }
 
-// Invariant: offline: what is exported from one cache and imported into another is found there without a network.
+// Invariant: offline: files exported from one cache and imported into another are found there
+// without a network.
 func TestExportIsFoundElsewhere(t *testing.T) {
 	testkit.LeavesNothing(t)
 	from := fakeCache(t)
@@ -148,7 +149,8 @@ func TestExportIsFoundElsewhere(t *testing.T) {
 	}
 }
 
-// Invariant: offline: a tree that was imported is known to be partial: who needs a whole one is told what to do.
+// Invariant: offline: an imported tree is marked as partial: a command that needs a whole one fails
+// with advice.
 func TestPartialTreeIsNotTakenForAWholeOne(t *testing.T) {
 	whole := fakeCache(t)
 	o := whole

@@ -70,8 +70,8 @@ func places(tree string) []string {
 		filepath.Join(tree, filepath.Dir(compiler)), filepath.Join(tree, compiler), guestImage}
 }
 
-// Invariant: assets: Of a cache that is another user's, in part or all, nothing is started: who starts vnic is told
-// what to do.
+// Invariant: assets: vnic starts no program of a cache that belongs to another user, in part or
+// completely; the error says what to do.
 func TestCacheOfAnotherUserIsRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Log("not root: cannot give anything away")
@@ -92,7 +92,8 @@ func TestCacheOfAnotherUserIsRefused(t *testing.T) {
 	}
 }
 
-// Invariant: assets: Of a cache that others may write, in part or all, nothing is started.
+// Invariant: assets: vnic starts no program of a cache that other users may write, in part or
+// completely.
 func TestCacheThatOthersWriteIsRefused(t *testing.T) {
 	_, tree, _ := marked(t)
 	for _, name := range places(tree) {

@@ -90,8 +90,8 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// Invariant: qemu: A guest whose host bridges are to forward has a CPU of which Linux knows that, where QEMU emulates
-// it.
+// Invariant: qemu: An emulated guest whose host bridges must forward gets a CPU with which Linux
+// assumes that.
 func TestCPUWhoseHostBridgesForward(t *testing.T) {
 	for _, c := range []struct {
 		forwards bool
@@ -171,8 +171,8 @@ func TestNetdevArgs(t *testing.T) {
 // A guest that will attach XDP programs gets a NIC without receive offloads. No driver changes
 // offloads later, because the backend would not learn of it.
 //
-// Invariant: virtio: What a driver takes is settled with its features, as QEMU tells a backend of
-// nothing later.
+// Invariant: virtio: A driver's receive offloads are fixed with its features, because QEMU reports
+// no later change to a backend.
 func TestOffloadsAreSettledOnce(t *testing.T) {
 	off := []string{"guest_csum", "guest_tso4", "guest_tso6", "guest_ecn", "guest_ufo", "guest_uso4", "guest_uso6"}
 	for _, xdp := range []bool{false, true} {

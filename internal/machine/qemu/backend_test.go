@@ -27,7 +27,7 @@ func caller() {
 // Connections to the backend's socket from other processes, even of the same user, are closed, and
 // the right process can still connect afterwards.
 //
-// Invariant: qemu: Only the QEMU that was started is let in at a backend's socket.
+// Invariant: qemu: A backend's socket accepts only the QEMU that was started.
 func TestOnlyTheChosenProcessIsLetIn(t *testing.T) {
 	for name, vfioUser := range map[string]bool{"vhost-user": false, "vfio-user": true} {
 		t.Run(name, func(t *testing.T) {

@@ -95,8 +95,8 @@ func TestMissingProgramIsReported(t *testing.T) {
 	}
 }
 
-// Invariant: qemu: A guest that gives no sign of life is ended soon where that is asked for, and KVM is blamed if it
-// ran it.
+// Invariant: qemu: A guest without any output is ended early on request, and the error names KVM if
+// KVM ran it.
 func TestSilentGuestIsEnded(t *testing.T) {
 	testkit.LeavesNothing(t)
 	defer func(g limits.Limit) { grace = g }(grace)
@@ -126,7 +126,7 @@ func TestKVMIsBlamed(t *testing.T) {
 	}
 }
 
-// Invariant: qemu: A guest is begun again by TCG where KVM may be to blame for its end, and for no other end.
+// Invariant: qemu: A guest is restarted with TCG if and only if KVM may have caused its end.
 func TestWhatKVMIsToBlameFor(t *testing.T) {
 	lines := func(l ...string) []string { return l }
 	for _, c := range []struct {

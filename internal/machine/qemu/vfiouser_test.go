@@ -85,7 +85,7 @@ func (d *plain) Disconnected()            {}
 // QEMU's vfio-user client with our server and firmware, but without a guest: it opens the device,
 // shares memory, resets the device, and still quits on request after the server has gone.
 //
-// Invariant: vfiouser: A server that ends keeps no QEMU from ending.
+// Invariant: vfiouser: QEMU can exit after its server has ended.
 func TestVFIOUserDeviceInQEMU(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs QEMU, and the network the first time")

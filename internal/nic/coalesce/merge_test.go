@@ -193,9 +193,9 @@ func sizes(t testing.TB, frames []*frame, units []*unit) (n []int) {
 
 const anyLen = 1 << 20
 
-// Frames of a flow are merged, and the merged packet gives them again when it is cut.
+// Frames of a flow are merged, and cutting the merged packet gives the same frames.
 //
-// Invariant: nic: Frames are merged to a GSO packet that gives them again, byte for byte.
+// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func TestFramesOfAFlowAreMerged(t *testing.T) {
 	for name, s := range map[string]spec{
 		"v4": {}, "v4 partial": {partial: true}, "v4 fixed": {df: true},
@@ -229,7 +229,7 @@ func TestFramesOfAFlowAreMerged(t *testing.T) {
 // Each difference at which Linux's GRO ends a merge ends one here, and so do the stricter rules of
 // Merge.
 //
-// Invariant: nic: What Linux's GRO would not merge is not merged.
+// Invariant: nic: Frames that Linux's GRO would not merge are not merged.
 func TestDifferencesEndAMerge(t *testing.T) {
 	const l3 = 14
 	type change func(f *frame)
@@ -338,7 +338,7 @@ func ones(f *frame) {
 // Only the last frame may be shorter, no frame is empty, and a merged packet is no longer than
 // allowed.
 //
-// Invariant: nic: What Linux's GRO would not merge is not merged.
+// Invariant: nic: Frames that Linux's GRO would not merge are not merged.
 func TestLengthsOfAMerge(t *testing.T) {
 	for name, c := range map[string]struct {
 		lens []int
@@ -380,7 +380,7 @@ func TestLengthsOfAMerge(t *testing.T) {
 
 // Identifications rise by one, or stay; the second frame decides which.
 //
-// Invariant: nic: What Linux's GRO would not merge is not merged.
+// Invariant: nic: Frames that Linux's GRO would not merge are not merged.
 func TestIdentifications(t *testing.T) {
 	for name, c := range map[string]struct {
 		ids  []uint16
@@ -432,8 +432,8 @@ func TestMergeAllocatesNothing(t *testing.T) {
 	testkit.Equal(t, "allocations", n, 0)
 }
 
-// FuzzMerge makes frames of one flow from a program, 4 bytes a frame, and checks that cutting what
-// they become gives them again.
+// FuzzMerge makes frames of one flow from a program, 4 bytes a frame, and checks that cutting the
+// merged packets gives the same frames.
 func FuzzMerge(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, uint32(anyLen), byte(0))
 	f.Add([]byte{0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0}, uint32(anyLen), byte(3))

@@ -28,8 +28,8 @@ func have(s *Shard, from, n uint32, packets uint64) (found int) {
 	return found
 }
 
-// Invariant: flows: Each queue has its equal part of the rows in each direction, whatever flows others have had, and
-// keeps the flows that moved most of those that it loses.
+// Invariant: flows: Each queue gets its equal share of the rows in each direction, whatever flows
+// other queues had; when it gives up rows, the flows that moved most keep theirs.
 func TestAFloodLeavesRoomForOthers(t *testing.T) {
 	const shards, flood, real, rounds = 16, 1_100, 20, 200
 	for _, order := range []string{"before", "meanwhile"} {
@@ -138,8 +138,8 @@ func TestBlocksChangeHandsUnderReaders(t *testing.T) {
 // Another shard takes a block of a shard while a reader reads it, before or after the reader has
 // read that block. The reader gets all packets that the shard has counted, each once.
 //
-// Invariant: flows: Nothing that passes is lost of the account: rows and others together are all
-// packets, whatever flows come in whatever order, and a flow has one row in a shard.
+// Invariant: flows: Every packet is counted: rows and others together are all packets, whatever
+// flows come in whatever order, and a flow has one row in a shard.
 func TestBlockIsTakenWhileItsShardIsRead(t *testing.T) {
 	const blocks = 7           // of the shard; the other shard has one
 	for used := range blocks { // index of the least used block, which is taken

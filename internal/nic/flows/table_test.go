@@ -38,8 +38,8 @@ func rows(t *testing.T, tb *Table, shards int) (map[splitter.Flow]Row, Others) {
 	return all, rest
 }
 
-// Invariant: flows: Nothing that passes is lost of the account: rows and others together are all
-// packets, whatever flows come in whatever order, and a flow has one row in a shard.
+// Invariant: flows: Every packet is counted: rows and others together are all packets, whatever
+// flows come in whatever order, and a flow has one row in a shard.
 func TestNothingIsLost(t *testing.T) {
 	for _, hash := range []struct {
 		name    string
@@ -93,8 +93,8 @@ func TestNothingIsLost(t *testing.T) {
 	}
 }
 
-// Invariant: flows: A flood of 10^6 flows takes no byte more than the table had, and the flow that
-// moves most keeps its row.
+// Invariant: flows: A flood of 10^6 flows allocates no memory, and the flow that moves most keeps
+// its row.
 func TestFlood(t *testing.T) {
 	tb := New(DefaultRows, 8)
 	s := tb.Shard(3)

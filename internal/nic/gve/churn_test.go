@@ -17,8 +17,8 @@ import (
 // two other guests exchange frames with it. It harms only itself: nothing hangs, and at the end
 // everything works.
 //
-// Invariant: nic/gve: A queue restarts while others go on and lose nothing; one that is stopped
-// writes nowhere.
+// Invariant: nic/gve: A queue restarts while others continue without loss; a stopped queue writes
+// to no memory.
 func TestChurn(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, rsc: true})
 	g := w.Bad

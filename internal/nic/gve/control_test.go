@@ -47,8 +47,7 @@ func TestHandshake(t *testing.T) {
 // A driver starts with the configured number of queues, and may use more: twice as many, as Linux
 // wants them for XDP.
 //
-// Invariant: nic/gve: A driver may ask for twice the queues that it comes up with, as far as there
-// are 16.
+// Invariant: nic/gve: A driver may ask for twice the queues that it starts with, up to 16.
 func TestMoreQueuesThanAtFirst(t *testing.T) {
 	for _, x := range []struct{ queues, most, want int }{{3, 0, 6}, {0, 0, 8}, {8, 0, 16}, {10, 0, 16}, {4, 4, 4}, {2, 7, 7}} {
 		c := newCtl(t, Options{Queues: x.queues, MaxQueues: x.most})
@@ -72,7 +71,7 @@ func TestMoreQueuesThanAtFirst(t *testing.T) {
 
 // A driver's whole life, as with Linux 7.2.
 //
-// Invariant: nic/gve: The device lives a driver's whole life, also over vfio-user.
+// Invariant: nic/gve: The device works through a driver's whole life cycle, also over vfio-user.
 func TestLife(t *testing.T) {
 	c := newCtl(t, queues(2))
 	for range 2 { // a second time after a reset: rmmod, insmod
@@ -471,7 +470,7 @@ func TestHeaderSplit(t *testing.T) {
 
 // The port accepts GSO packets only while all receive queues of the driver do.
 //
-// Invariant: nic/gve: Super-packets are received only while all queues take them.
+// Invariant: nic/gve: Super-packets are received only while all queues accept them.
 func TestLimits(t *testing.T) {
 	c := newUp(t, 2, 256)
 	if l := c.dev.port.Limits(); !l.GSO.Has(splitter.GSOTCPv4) || !l.GSO.Has(splitter.GSOTCPv6) ||

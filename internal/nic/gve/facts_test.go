@@ -22,7 +22,7 @@ func (g *suiteGuest) receiveFacts(q int) (c rxCompl, header, payload []byte) {
 // A completion has the packet's type, its hash, and the state of its checksums: complete ones are
 // verified, partial ones completed, and a wrong one is reported as wrong.
 //
-// Invariant: nic/gve: A completion vouches only for what is known.
+// Invariant: nic/gve: A completion marks only verified checksums as good.
 func TestCompletionSaysWhatIsKnown(t *testing.T) {
 	w := newWorld(t)
 	whole := func(s nictest.Spec) nictest.Frame { // makes a frame with a complete checksum

@@ -11,7 +11,7 @@ import (
 // A dropped interrupt leaves its vector armed, and the next one comes. The management interrupt is
 // never dropped, because no other might follow.
 //
-// Invariant: nic: The interrupt behind one that is lost comes.
+// Invariant: nic: After a dropped interrupt the next one is raised.
 func TestLostInterruptLeavesItsVectorArmed(t *testing.T) {
 	w := newWorld(t)
 	b := w.B
@@ -37,8 +37,7 @@ func TestLostInterruptLeavesItsVectorArmed(t *testing.T) {
 
 // A queue that stops shows its delayed completions.
 //
-// Invariant: nic: A NIC that takes no buffers for a while, or shows completions late, loses
-// nothing.
+// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing.
 func TestStopShowsLateCompletions(t *testing.T) {
 	const n = 40
 	w := newWorld(t)

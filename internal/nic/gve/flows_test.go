@@ -189,7 +189,7 @@ func TestFlowRules(t *testing.T) {
 
 // A rule of each type that the driver supports steers its frames to a queue, and no others.
 //
-// Invariant: nic/gve: A flow rule of any type takes its frames, and only those, to its queue.
+// Invariant: nic/gve: A flow rule of any type steers its frames, and only those, to its queue.
 func TestRulesSteerFrames(t *testing.T) {
 	w := newWorld(t)
 	const l4v4, l4v6, spiLow = 34, 54, 0x0a0b0c0d

@@ -367,7 +367,8 @@ func TestBadFramesAreDropped(t *testing.T) {
 // A buffer in as many pages as one may touch is used; a buffer in more regions, which cannot be
 // pages, is refused. Neither makes segment lists longer than those pages.
 //
-// Invariant: nic/virtio: No ring makes a sender walk, or a queue keep, more than a frame's worth.
+// Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
+// one frame.
 func TestTooManyPiecesAreNoBuffer(t *testing.T) {
 	w := newWorld(t)
 	g := w.Bad

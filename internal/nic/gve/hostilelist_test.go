@@ -136,7 +136,7 @@ func TestBuffersInOddMemory(t *testing.T) {
 
 // A queue whose vector has no eventfd still works; the interrupt comes when there is an eventfd.
 //
-// Invariant: nic/gve: An interrupt fires once for each arming, and none is lost.
+// Invariant: nic/gve: An interrupt fires once each time it is armed, and none is lost.
 func TestQueueWithoutEventFD(t *testing.T) {
 	w := newWorld(t)
 	g := w.Bad
@@ -192,7 +192,7 @@ func TestStatsReportLosesItsMemory(t *testing.T) {
 // A guest unmaps memory while another guest's worker writes to it, again and again. When the
 // unmapping is done nothing is written there any more, and both guests go on.
 //
-// Invariant: nic/gve: When an unmapping is done, nothing is written there.
+// Invariant: nic/gve: After an unmapping has returned, nothing is written to that memory.
 func TestUnmappingRacesTheDatapath(t *testing.T) {
 	w := newWorld(t)
 	g := w.Bad

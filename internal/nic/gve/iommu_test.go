@@ -98,8 +98,8 @@ func mappings(t *testing.T, fd int) (n int) {
 // accessible, and a buffer there comes back as bad. However many mappings there are, each file is
 // mapped once.
 //
-// Invariant: nic/gve: 10,000 maps of an IOMMU come and go under traffic; each file is mapped once,
-// and what is not mapped any more is an error.
+// Invariant: nic/gve: 10,000 IOMMU mappings are added and removed under traffic; each file is
+// mapped once, and access to removed mappings is an error.
 func TestTenThousandMapsUnderTraffic(t *testing.T) {
 	w := newWorld(t)
 	g := w.Bad

@@ -52,8 +52,8 @@ func (s *stepped) expect(what string, n uint64) {
 
 // Two interrupts of a vector are at least the interval apart; the last one comes, too.
 //
-// Invariant: nic/gve: Between two interrupts of a vector lies the interval asked for, and the last
-// is raised.
+// Invariant: nic/gve: Interrupts of a vector are at least the requested interval apart, and the
+// last one is raised.
 func TestInterruptModeration(t *testing.T) {
 	s := newStepped(t)
 	s.arm(0, usecs(20))
@@ -165,8 +165,8 @@ func TestWithoutModerator(t *testing.T) {
 
 // A device raises delayed interrupts itself, on every vector.
 //
-// Invariant: nic/gve: Between two interrupts of a vector lies the interval asked for, and the last
-// is raised.
+// Invariant: nic/gve: Interrupts of a vector are at least the requested interval apart, and the
+// last one is raised.
 func TestModeratedInterruptsCome(t *testing.T) {
 	c := newConfigured(t, 2)
 	var es []*event

@@ -145,8 +145,8 @@ func (l *stream) Copy() (dst, src []byte) {
 
 // Bytes arrive as they were sent, whole, split or not, with complete checksums.
 //
-// Invariant: nic: Headers go to the header buffer and payload elsewhere, to the byte, and nothing
-// else changes on the way.
+// Invariant: nic: Exactly the headers go to the header buffer, and payload to other buffers;
+// nothing else changes.
 func TestPathKeepsBytes(t *testing.T) {
 	for _, payload := range []int{1, 64, 1448, 65000} {
 		for _, split := range []bool{false, true} {

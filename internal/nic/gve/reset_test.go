@@ -33,8 +33,8 @@ func (c *ctl) idle(what string) {
 // A device is reset by its driver, by the machine, or by a frontend that hangs up: each time no
 // state is left, and the device works again.
 //
-// Invariant: nic/gve: Reset by the driver, the machine or a hang-up leaves nothing; so does a
-// driver that begins without one.
+// Invariant: nic/gve: A reset by the driver, the machine or a hang-up leaves no state; a driver
+// that starts without a reset finds none either.
 func TestReset(t *testing.T) {
 	c := newCtl(t, queues(2))
 	for name, reset := range map[string]func(){
@@ -74,8 +74,8 @@ func TestReset(t *testing.T) {
 // A driver that starts without a reset (kexec, a frontend's new guest) finds the device as after a
 // reset.
 //
-// Invariant: nic/gve: Reset by the driver, the machine or a hang-up leaves nothing; so does a
-// driver that begins without one.
+// Invariant: nic/gve: A reset by the driver, the machine or a hang-up leaves no state; a driver
+// that starts without a reset finds none either.
 func TestRunTwice(t *testing.T) {
 	c := newUp(t, 2, 256)
 	c.flow(flowAdd, tcp4(80, 1), 5)
@@ -111,7 +111,7 @@ func TestFailedQueue(t *testing.T) {
 
 // A queue stops when its ring is unmapped; the others go on.
 //
-// Invariant: nic/gve: A ring whose memory goes away stops its queue first.
+// Invariant: nic/gve: Before a ring's memory is unmapped, its queue stops.
 func TestUnmappedRing(t *testing.T) {
 	c := newConfigured(t, 2)
 	for i := range 2 {
@@ -200,7 +200,7 @@ func TestStatsReportIsFresh(t *testing.T) {
 
 // The same life over vfio-user.
 //
-// Invariant: nic/gve: The device lives a driver's whole life, also over vfio-user.
+// Invariant: nic/gve: The device works through a driver's whole life cycle, also over vfio-user.
 func TestOverVFIOUser(t *testing.T) {
 	c := newCtl(t, queues(2))
 	c.OK(c.space.Remove(ctlBase, ctlSize))

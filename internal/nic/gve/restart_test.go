@@ -82,8 +82,8 @@ func TestOddBufferSizes(t *testing.T) {
 // A receive queue that is stopped under traffic writes no memory after stop has returned, and other
 // queues of the same traffic lose nothing. Binding memory to a queue does this to a NIC.
 //
-// Invariant: nic/gve: A queue restarts while others go on and lose nothing; one that is stopped
-// writes nowhere.
+// Invariant: nic/gve: A queue restarts while others continue without loss; a stopped queue writes
+// to no memory.
 func TestRestartOfOneQueueUnderTraffic(t *testing.T) {
 	w := newWorld(t)
 	b := w.B
@@ -161,8 +161,8 @@ func TestRestartOfOneQueueUnderTraffic(t *testing.T) {
 // A transmit queue that is stopped while its frames wait for a receiver ends at once; the waiting
 // frames are dropped and counted.
 //
-// Invariant: nic/gve: A queue restarts while others go on and lose nothing; one that is stopped
-// writes nowhere.
+// Invariant: nic/gve: A queue restarts while others continue without loss; a stopped queue writes
+// to no memory.
 func TestStopWhileFramesWait(t *testing.T) {
 	w := newWorld(t)
 	const n = 20
@@ -217,13 +217,13 @@ func TestHalfAPacketIsNotPolled(t *testing.T) {
 	arrives(t, w.A, 0, &f)
 }
 
-// Invariant: nic: A guest that takes nothing stalls nobody.
+// Invariant: nic: A guest that takes no frames stalls no other guest.
 func TestDeadGuestStallsNobody(t *testing.T) { nictest.DeadGuestStallsNobody(t, newWorld(t)) }
 
-// Invariant: nic: A guest that takes little gets its own frames late, and nobody else's.
+// Invariant: nic: A guest that takes few frames delays only frames to itself.
 func TestSlowReceiverStallsNobody(t *testing.T) { nictest.SlowReceiverStallsNobody(t, newWorld(t)) }
 
-// Invariant: nic: Two guests alone lose nothing while the receiver pauses.
+// Invariant: nic: Two guests alone on a switch lose nothing while the receiver pauses.
 func TestPausesLoseNothing(t *testing.T) { nictest.PausesLoseNothing(t, newPatientWorld(t)) }
 
 // flag is a waker that counts.
@@ -301,7 +301,7 @@ func TestNoWakeIsLost(t *testing.T) {
 // A guest whose memory is truncated under traffic loses its queue; guests that send to it, or
 // receive from it, do not.
 //
-// Invariant: nic: A fault in a guest's truncated memory is that guest's alone.
+// Invariant: nic: Truncating a guest's memory affects only that guest.
 func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 	for name, sender := range map[string]bool{"sender": true, "receiver": false} {
 		t.Run(name, func(t *testing.T) {
@@ -329,7 +329,7 @@ func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 // Frames that wait in memory are lost if it is unmapped; queues whose rings lie in it stop before
 // it is unmapped.
 //
-// Invariant: nic/gve: A ring whose memory goes away stops its queue first.
+// Invariant: nic/gve: Before a ring's memory is unmapped, its queue stops.
 func TestMemoryRemovedUnderTraffic(t *testing.T) {
 	w := newPatientWorld(t)
 	for range 4 {

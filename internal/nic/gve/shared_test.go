@@ -15,8 +15,8 @@ import (
 // Frames in memory that a guest does not share are lost, sent or received. The queue goes on. The
 // memory is added while the NIC works.
 //
-// Invariant: nic/gve: Frames in memory that is not shared are lost and counted, and their queue
-// goes on.
+// Invariant: nic/gve: Frames in memory that is not shared are dropped and counted, and their queue
+// continues.
 func TestMemoryThatIsNotShared(t *testing.T) {
 	const (
 		more = 1 << 36

@@ -22,7 +22,7 @@ func TestNIC(t *testing.T) {
 	})
 }
 
-// Invariant: nic: The suite sees each fault that a NIC can be made with.
+// Invariant: nic: The suite detects each fault that can be injected into a NIC.
 func TestSuiteSeesSabotage(t *testing.T) { nictest.SeesSabotage(t, "gve", "TestNIC") }
 
 // patient is for tests whose frames wait until the test goes on, however long a loaded machine

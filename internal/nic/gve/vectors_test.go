@@ -12,7 +12,7 @@ import (
 
 // A vector fires once for each arming, and loses no interrupt.
 //
-// Invariant: nic/gve: An interrupt fires once for each arming, and none is lost.
+// Invariant: nic/gve: An interrupt fires once each time it is armed, and none is lost.
 func TestVectorFiresOnce(t *testing.T) {
 	c := newConfigured(t, 1)
 	e := c.irq(1)
@@ -96,7 +96,7 @@ func TestManagementVector(t *testing.T) {
 // A frontend that makes an eventfd blocking and leaves it full delays no other guest, even if it
 // sets another one meanwhile.
 //
-// Invariant: nic/gve: A frontend that blocks its eventfd holds nobody up.
+// Invariant: nic/gve: A frontend that blocks its eventfd delays nobody else.
 func TestStuckInterrupt(t *testing.T) {
 	for name, replaced := range map[string]bool{"stays": false, "replaced": true} {
 		t.Run(name, func(t *testing.T) {

@@ -155,7 +155,7 @@ func firstOf(list [][]byte) []byte {
 // coalesces: frames of a flow in one batch reach a guest as one GSO packet, split once, its payload
 // in one piece. Counters, flow counters and taps see the frames as they crossed the wire.
 //
-// Invariant: nic: Frames are merged to a GSO packet that gives them again, byte for byte.
+// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func coalesces(t *testing.T, lab Lab, traits Traits) {
 	const mss, n = 1448, 20
 	for name, c := range map[string]struct {
@@ -237,7 +237,7 @@ func coalesces(t *testing.T, lab Lab, traits Traits) {
 
 // mergeLong: a merged packet is no longer than an IP packet can be.
 //
-// Invariant: nic: What Linux's GRO would not merge is not merged.
+// Invariant: nic: Frames that Linux's GRO would not merge are not merged.
 func mergeLong(t *testing.T, lab Lab, _ Traits) {
 	const n, mss = 20, 8000
 	a, b := lab(t, Options{})
@@ -255,7 +255,7 @@ func payloadOf(c *control.DirCounters) uint64 { return c.DeviceBytes + c.GPUFile
 // apart: if the driver accepts no GSO packets, or coalescing is off, each frame comes by itself,
 // unchanged.
 //
-// Invariant: nic: Nothing is merged for a driver that takes no GSO packets.
+// Invariant: nic: Nothing is merged for a driver that does not accept GSO packets.
 func apart(t *testing.T, lab Lab, _ Traits) {
 	const n, mss = 10, 1448
 	run := func(t *testing.T, a, b Guest, want int) {
@@ -318,7 +318,7 @@ func mergeShortage(t *testing.T, lab Lab, _ Traits) {
 // Whatever they are, the received packets give the frames of each flow again, in order, with
 // coalescing and without.
 //
-// Invariant: nic: Frames are merged to a GSO packet that gives them again, byte for byte.
+// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func mergeModel(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	SplitTo(t, b, 1, 2000)

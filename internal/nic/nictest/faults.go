@@ -11,8 +11,7 @@ import (
 // exhausted: frames to a NIC that takes no receive buffers for a while wait, in order; the NIC can
 // still send. Answers of the control channel come when the fault ends.
 //
-// Invariant: nic: A NIC that takes no buffers for a while, or shows completions late, loses
-// nothing.
+// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing.
 func exhausted(t *testing.T, lab Lab, _ Traits) {
 	const n = 100
 	a, b := lab(t, Options{})
@@ -59,8 +58,7 @@ func isControl(f *Frame) bool {
 // late: transmit completions come no earlier than the delay, in any number, and at once when the
 // delay is removed.
 //
-// Invariant: nic: A NIC that takes no buffers for a while, or shows completions late, loses
-// nothing.
+// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing.
 func late(t *testing.T, lab Lab, _ Traits) {
 	const n, delay = 70, 30 * time.Millisecond
 	a, b := lab(t, Options{})

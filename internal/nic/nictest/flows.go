@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Invariant: nic: The account of flows has each packet once, by flow, direction and queue, with the memory where its
-// payload was, the rule that it met, and the reason if it was dropped.
+// Invariant: nic: The flow table counts each packet once, by flow, direction and queue, with the
+// memory of its payload, the matching rule, and the reason if it was dropped.
 func flowsCounted(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	SplitTo(t, b, 1, 2000)
@@ -102,7 +102,7 @@ func countedMerged(t *testing.T, p *nic.Port, queue int, header []byte, frames, 
 	testkit.Equal(t, "account of the flow", received(p, queue, 2000), want)
 }
 
-// Invariant: nic: What a driver has posted can be looked at, and frames find it as if nobody had.
+// Invariant: nic: Posted buffers can be inspected, without effect on the frames that use them.
 func postedShown(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	SplitTo(t, b, 1, 2000)

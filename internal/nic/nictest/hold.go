@@ -92,7 +92,7 @@ func givesAgain(t testing.TB, b Guest, q int, fs []Frame) (got []Frame) {
 // once, its payload in one piece. Counters, flow counters and taps see each frame once, and its
 // place. Without Hold each frame comes by itself.
 //
-// Invariant: nic: Frames are merged to a GSO packet that gives them again, byte for byte.
+// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func holds(t *testing.T, lab Lab, traits Traits) {
 	const mss, n = 1448, 20
 	for name, c := range map[string]struct {
@@ -198,8 +198,8 @@ func holds(t *testing.T, lab Lab, traits Traits) {
 
 // holdTime: a merge ends when its time is up, counted from its first frame, and not before.
 //
-// Invariant: nic: A merge outlives its batch by no more than the time that is set, and 64 of a
-// queue do.
+// Invariant: nic: A merge outlives its batch by at most the configured time, and at most 64 merges
+// of a queue do.
 func holdTime(t *testing.T, lab Lab, _ Traits) {
 	const mss = 1000
 	a, b, clock := holding(t, lab, Options{})
@@ -233,8 +233,8 @@ func holdTime(t *testing.T, lab Lab, _ Traits) {
 // arrive in the order in which they end. The same holds for long frames, which use up a queue's
 // memory for them.
 //
-// Invariant: nic: A merge outlives its batch by no more than the time that is set, and 64 of a
-// queue do.
+// Invariant: nic: A merge outlives its batch by at most the configured time, and at most 64 merges
+// of a queue do.
 func holdFlows(t *testing.T, lab Lab, _ Traits) {
 	const flows = 65
 	for _, mss := range []int{200, 8900} {
@@ -271,8 +271,7 @@ func holdFlows(t *testing.T, lab Lab, _ Traits) {
 // holdStop: held frames reach their queue before it stops, before its split changes, and before
 // rules change. If the queue has no buffers, they are dropped with it, with a reason.
 //
-// Invariant: nic: Frames that are held are put or dropped, each counted once, when their queue
-// stops.
+// Invariant: nic: When a queue stops, its held frames are delivered or dropped, each counted once.
 func holdStop(t *testing.T, lab Lab, traits Traits) {
 	const mss, n = 1000, 5
 	a, b, clock := holding(t, lab, Options{})
@@ -370,8 +369,7 @@ func holdShortage(t *testing.T, lab Lab, _ Traits) {
 // holdLost: held frames that find no buffers for long are dropped and counted, as a hardware NIC
 // would have done at once.
 //
-// Invariant: nic: Frames that are held are put or dropped, each counted once, when their queue
-// stops.
+// Invariant: nic: When a queue stops, its held frames are delivered or dropped, each counted once.
 func holdLost(t *testing.T, lab Lab, _ Traits) {
 	const n, mss = 3, 1000
 	a, b, clock := holding(t, lab, Options{})
@@ -515,7 +513,7 @@ func holdWaits(t *testing.T, lab Lab, _ Traits) {
 // time passes, and coalescing is switched on and off. Whatever happens, the received packets give
 // the frames of each flow again, in order, and each is counted once.
 //
-// Invariant: nic: Frames are merged to a GSO packet that gives them again, byte for byte.
+// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func holdModel(t *testing.T, lab Lab, _ Traits) {
 	const seed, rounds, most = 12, 60, 40
 	a, b, clock := holding(t, lab, Options{})

@@ -182,7 +182,7 @@ func groCases() map[string]groCase {
 // kernelsMerges: the frames of the kernel's test of hardware GRO arrive as it expects, also with
 // each frame in a batch of its own. A frame with FIN ends the case.
 //
-// Invariant: nic: What Linux's GRO would not merge is not merged.
+// Invariant: nic: Frames that Linux's GRO would not merge are not merged.
 func kernelsMerges(t *testing.T, lab Lab, _ Traits) {
 	for name, c := range groCases() {
 		a, b, _ := holding(t, lab, Options{}) // a new lab for each case, which uses up much guest memory

@@ -120,7 +120,7 @@ func placed(t *testing.T, lab Lab, _ Traits) {
 // comeBack: each frame that a guest sends is completed, whether another guest receives it or none
 // does.
 //
-// Invariant: nic: Each frame that is sent comes back to its driver.
+// Invariant: nic: The buffers of each transmitted frame are returned to its driver.
 func comeBack(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	for q := range 2 {
@@ -139,7 +139,7 @@ func comeBack(t *testing.T, lab Lab, _ Traits) {
 
 // called: a driver that asks for an interrupt gets one for each frame, and finds the frame.
 //
-// Invariant: nic: A driver that waits is called.
+// Invariant: nic: A waiting driver gets its interrupt.
 func called(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	SplitTo(t, b, 1, 2000)
@@ -163,7 +163,7 @@ func called(t *testing.T, lab Lab, _ Traits) {
 // completed: a partial checksum is good when the frame arrives, or still partial at a receiver that
 // accepts partial ones.
 //
-// Invariant: nic: A checksum that is left to the NIC is completed, by it or by a receiver that can.
+// Invariant: nic: A partial checksum is completed, by the NIC or by a receiver that accepts it.
 func completed(t *testing.T, lab Lab, traits Traits) {
 	for _, o := range []Options{{}, {NoOffload: true}} {
 		a, b := lab(t, o)
@@ -191,7 +191,7 @@ func completed(t *testing.T, lab Lab, traits Traits) {
 // leftAlone: a receive queue that its driver has stopped writes no memory, whatever frames come for
 // it.
 //
-// Invariant: nic: A receive queue that is stopped writes to nobody's memory.
+// Invariant: nic: A stopped receive queue writes to no memory.
 func leftAlone(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	SplitTo(t, b, 1, 2000)

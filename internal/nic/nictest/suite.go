@@ -119,8 +119,8 @@ func same(t testing.TB, got, want *Frame) {
 // Headers go to the header buffer and payload elsewhere, exact to the byte, for every critical
 // length.
 //
-// Invariant: nic: Headers go to the header buffer and payload elsewhere, to the byte, and nothing
-// else changes on the way.
+// Invariant: nic: Exactly the headers go to the header buffer, and payload to other buffers;
+// nothing else changes.
 func splitSweep(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	SplitTo(t, b, 1, 2000)
@@ -186,7 +186,7 @@ func unsplit(t *testing.T, lab Lab, traits Traits) {
 	}
 }
 
-// Invariant: nic: A flow rule beats RSS.
+// Invariant: nic: A flow rule takes precedence over RSS.
 func steer(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	rss, err := b.Port().RSS()
@@ -291,7 +291,7 @@ func overtake(t *testing.T, lab Lab, traits Traits) {
 
 // A receiver without TSO and partial checksums gets segments with correct headers and checksums.
 //
-// Invariant: nic: A super-packet is split once, and cut for a receiver that takes none.
+// Invariant: nic: A super-packet is split once, and cut for a receiver that accepts none.
 func segments(t *testing.T, lab Lab, traits Traits) {
 	a, b := lab(t, Options{NoOffload: true})
 	f := Make(b.MAC(), a.MAC(), Spec{Payload: 5000, Seq: 0xfffffc00, Flags: splitter.ACK | splitter.PSH})
@@ -330,7 +330,7 @@ func Segments(t testing.TB, g Guest, q int, f *Frame, check func(got *Frame, h *
 	return n
 }
 
-// Invariant: nic: A super-packet is split once, and cut for a receiver that takes none.
+// Invariant: nic: A super-packet is split once, and cut for a receiver that accepts none.
 func super(t *testing.T, lab Lab, traits Traits) {
 	a, b := lab(t, Options{})
 	SplitTo(t, b, 1, 2000)
@@ -369,7 +369,8 @@ func bounce(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// Invariant: nic: A flow counter counts its connection only, by kind of memory, and knows retransmissions.
+// Invariant: nic: A flow counter counts only its connection, by kind of memory, and detects
+// retransmissions.
 func meters(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	from, to := netip.AddrFrom4([4]byte{10, 0, 0, a.MAC()[5]}), netip.AddrFrom4([4]byte{10, 0, 0, b.MAC()[5]})
@@ -479,8 +480,8 @@ func controlChannel(t *testing.T, lab Lab, _ Traits) {
 // the driver cannot say where the field lies. In no case does completing the checksum turn it into
 // a control frame, or into one of another flow.
 //
-// Invariant: wire: What was judged of a frame is what leaves, byte for byte: a partial checksum
-// changes nothing that is judged.
+// Invariant: wire: The checked bytes of a frame leave unchanged: a partial checksum cannot change
+// them.
 func judged(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	to, from := b.MAC(), wire.MAC{2, 0x76, 0x6e, 0x69, 0x63, 0x77}
@@ -516,7 +517,7 @@ func judged(t *testing.T, lab Lab, _ Traits) {
 // When a queue's split goes off, its driver gets the buffers back unused, or knows that the stopped
 // queue does not use them.
 //
-// Invariant: nic: When split goes off a queue's buffers are given back.
+// Invariant: nic: When header split is switched off, a queue's buffers are returned.
 func splitOff(t *testing.T, lab Lab, traits Traits) {
 	a, b := lab(t, Options{})
 	SplitTo(t, b, 1, 2000)

@@ -88,8 +88,8 @@ func (w *tapLog) take() (sent []wire.Verdict, came []arrival) {
 // tap: a link's tap gets each frame's place while it lies there, and its verdict. Answers of the
 // control channel do not pass the wire, so the tap does not see them.
 //
-// Invariant: wire: A tap is told of each packet once, with what the link lost of it and where its
-// payload lies.
+// Invariant: wire: A tap sees each packet once, with the segments that the link lost and the place
+// of its payload.
 func tap(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	var from, to tapLog
@@ -151,8 +151,8 @@ func tap(t *testing.T, lab Lab, _ Traits) {
 // tapBounced: if the NIC does not reach the GPU, the tap still sees the payload in GPU memory, and
 // that it was bounced.
 //
-// Invariant: wire: A tap is told of each packet once, with what the link lost of it and where its
-// payload lies.
+// Invariant: wire: A tap sees each packet once, with the segments that the link lost and the place
+// of its payload.
 func tapBounced(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{NoP2P: true})
 	var to tapLog

@@ -12,7 +12,7 @@ import (
 // The frame's checksum, which does not cover them, is complete and right, and the frame is not
 // merged. The padding of a runt, which Ethernet pads to 60 bytes, is removed.
 //
-// Invariant: nic: A frame arrives as long as it was sent, but for the padding of a runt.
+// Invariant: nic: A frame arrives with the length that was sent, except for the padding of a runt.
 func trailer(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	SplitTo(t, b, 1, 2000)

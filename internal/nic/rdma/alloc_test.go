@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Invariant: nic/rdma: A packet allocates nothing, on neither end, whatever its operation is.
+// Invariant: nic/rdma: Neither end allocates memory for a packet, whatever its operation.
 func TestPacketsDoNotAllocate(t *testing.T) {
 	for name, op := range map[string]control.WROp{"WRITE": control.WRWrite, "READ": control.WRRead,
 		"SEND": control.WRSend} {

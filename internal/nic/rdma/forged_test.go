@@ -27,8 +27,8 @@ func (v *victim) wr(id uint64, n uint64) control.WR {
 	return control.WR{ID: id, Op: control.WRWrite, Flags: control.WRSignaled, Key: 1, SGEs: []control.SGE{v.b.sge(0, n)}}
 }
 
-// Invariant: nic/rdma: Answers to what was never asked, of another length or out of order write nothing and complete
-// nothing.
+// Invariant: nic/rdma: Answers without a request, of another length or out of order write nothing
+// and complete nothing.
 func TestForgedAnswers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, nil)
@@ -139,8 +139,8 @@ func TestStatusOfNAKs(t *testing.T) {
 	}
 }
 
-// Invariant: nic/rdma: A peer's NAKs cost at most a window of frames each that says something new, and none that does
-// not.
+// Invariant: nic/rdma: Each NAK with new information costs at most a window of frames, and other
+// NAKs cost none.
 func TestStormsOfNAKs(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, func(p *control.QPPath) { p.Timeout = 20 })

@@ -18,7 +18,8 @@ func (v *victim) write() (h header, payload []byte) {
 		pad: 3}, fill(97)
 }
 
-// Invariant: nic/rdma: A frame that is not whole, not right or not from the peer does nothing, and has no answer.
+// Invariant: nic/rdma: A frame that is incomplete, invalid or not from the peer has no effect and
+// gets no answer.
 func TestFramesThatAreDropped(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, nil)
@@ -116,8 +117,8 @@ func TestFramesThatAreDropped(t *testing.T) {
 	})
 }
 
-// Invariant: nic/rdma: A request that this NIC does not do is refused at once, by a NAK: the peer need not wait for a
-// timeout.
+// Invariant: nic/rdma: A request that this NIC does not support is refused at once, by a NAK: the
+// peer need not wait for a timeout.
 func TestUnsupportedRequests(t *testing.T) {
 	for name, op := range map[string]byte{"COMPARE & SWAP": 0x13, "FETCH & ADD": 0x14, "reserved": 0x15,
 		"SEND LAST with invalidate": 0x16, "SEND ONLY with invalidate": 0x17, "reserved, 0x18": 0x18, "FLUSH": 0x1c,

@@ -63,8 +63,8 @@ const (
 	flush = control.WCFlushed
 )
 
-// Invariant: nic/rdma: A work request whose own memory its key does not allow fails, those before it are done, those
-// behind it are flushed, and nothing of it is sent.
+// Invariant: nic/rdma: A work request whose key does not allow its local memory fails, earlier ones
+// complete, later ones are flushed, and none of its bytes is sent.
 func TestOwnKeys(t *testing.T) {
 	for name, sge := range map[string]func(e *end) control.SGE{
 		"right":      func(e *end) control.SGE { return e.sge(1000, 600) },
@@ -286,8 +286,8 @@ func TestNoReceive(t *testing.T) {
 	}
 }
 
-// Invariant: nic/rdma: A completion queue never overflows: what it has no place for is not posted, whatever becomes of
-// what was.
+// Invariant: nic/rdma: A completion queue never overflows: a work request is posted only if its
+// completion has a place.
 func TestCompletionQueueNeverOverflows(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPair(t, nil)

@@ -144,8 +144,8 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// Invariant: nic/rdma: Queue pairs have their turns: a long message does not hold up short ones, nor do a queue pair's
-// answers hold up its own requests.
+// Invariant: nic/rdma: Queue pairs take turns: a long message does not delay short ones, and a
+// queue pair's answers do not delay its own requests.
 func TestTurns(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPair(t, func(p *control.QPPath) { p.MTU = 256 })

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Invariant: rdma: Keys are random but for their place: a peer does not guess one from another.
+// Invariant: rdma: Keys are random except for their index: a peer cannot guess one from another.
 func TestKeysAndFirstQueuePairsAreRandom(t *testing.T) {
 	const engines = 64
 	firsts, keys := map[uint32]bool{}, map[uint32]int{}
@@ -48,8 +48,8 @@ func TestKeysAndFirstQueuePairsAreRandom(t *testing.T) {
 	}
 }
 
-// Invariant: rdma: Numbers stay within their bits, are never 0 or 1, and find what they were given for, whatever is
-// random.
+// Invariant: rdma: Numbers stay within their bits, are never 0 or 1, and lead to their object,
+// whatever the random bits are.
 func TestNumbersOfAFullTable(t *testing.T) {
 	for _, limit := range []uint{qpnBits, keyBits} {
 		for _, random := range []uint32{0, 1, 1<<22 - 2, 1<<22 - 1, 1<<16 - 2, 1<<16 - 1, ^uint32(0), 1 << 31} {

@@ -29,8 +29,8 @@ func (b *endingBox) Lost() uint32 { return b.lost.Load() }
 // NIC's own requests. However the region ends, all of them soon end with an error, and nothing is
 // written to its pages from then on, even if page requests are answered late.
 //
-// Invariant: vnic rdma: A region that ends while packets wait for its pages: requests end with an
-// error, other queue pairs go on, and nothing is written to its pages any more.
+// Invariant: vnic rdma: If a region ends while packets wait for its pages, requests end with an
+// error, other queue pairs continue, and nothing is written to its pages any more.
 func TestRegionEndsWhilePacketsWait(t *testing.T) {
 	const bound = 2 * time.Second
 	failed := func(reason uint32) func(p *pair, b *endingBox, _ *owner, _ uint32) {

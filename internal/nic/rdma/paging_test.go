@@ -278,8 +278,8 @@ func (p *pair) stopped() {
 // Bytes arrive in pages that the NIC did not have before, wherever they are and while they move,
 // and no byte is written to a place that a page has left.
 //
-// Invariant: vnic rdma: Pages move between RAM and GPU while WRITEs and READs go on: every byte is
-// right, and none is written to a place after its invalidation was acknowledged.
+// Invariant: vnic rdma: While pages move between RAM and GPU during WRITEs and READs, every byte is
+// right, and no place is written after its invalidation was acknowledged.
 func TestPagesMoveUnderTraffic(t *testing.T) {
 	for _, sabotage := range []bool{false, true} {
 		t.Run(fmt.Sprint("sabotage=", sabotage), func(t *testing.T) {

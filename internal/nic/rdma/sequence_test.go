@@ -34,7 +34,7 @@ func TestPacketsAhead(t *testing.T) {
 	})
 }
 
-// Invariant: nic/rdma: A request that comes again is acknowledged and not carried out again (9.7.1.1).
+// Invariant: nic/rdma: A repeated request is acknowledged but not executed again (9.7.1.1).
 func TestPacketsAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, nil)
@@ -111,8 +111,8 @@ func TestReadsAgain(t *testing.T) {
 	})
 }
 
-// Invariant: nic/rdma: A peer has no more READs at one time than it was allowed: the next one is refused. What comes
-// again takes no place of one that is new.
+// Invariant: nic/rdma: A peer has at most the negotiated number of concurrent READs: the next one
+// is refused. A repeated READ takes no place of a new one.
 func TestReadFlood(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		for _, depth := range []uint8{0, 1, 4, MaxReads} {

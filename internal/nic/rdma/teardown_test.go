@@ -56,8 +56,8 @@ func (r *running) move(from, to *end) bool {
 	return true
 }
 
-// Invariant: nic/rdma: Whatever commands take away in the middle, from other goroutines: memory that an MR gave is not
-// touched once DelMR, DelQP or Reset has returned, and all bounds count what is there.
+// Invariant: nic/rdma: Whatever concurrent commands delete: memory of an MR is not touched after
+// DelMR, DelQP or Reset has returned, and the counts of all bounds stay correct.
 func TestCommandsInTheMiddle(t *testing.T) {
 	r := newRunning(t)
 	const all = control.AccessLocalWrite | control.AccessRemoteWrite | control.AccessRemoteRead

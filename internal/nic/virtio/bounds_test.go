@@ -123,7 +123,8 @@ func short(t *testing.T, what string, room ...int) {
 // A chain of all possible descriptors over all regions stops its queue at the limit, and leaves no
 // memory in use.
 //
-// Invariant: nic/virtio: No ring makes a sender walk, or a queue keep, more than a frame's worth.
+// Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
+// one frame.
 func TestMemoryBomb(t *testing.T) {
 	for name, vring := range map[string]int{"receive": 0, "transmit": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -162,7 +163,8 @@ func TestMemoryBomb(t *testing.T) {
 // Frames in as many pieces as allowed arrive, and frames of too many bytes do not. A queue that
 // waits for frames keeps no long lists.
 //
-// Invariant: nic/virtio: No ring makes a sender walk, or a queue keep, more than a frame's worth.
+// Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
+// one frame.
 func TestLongChainsAreNotKept(t *testing.T) {
 	w := newWorld(t)
 	w.Bad.dev.EndWorker(0)
@@ -205,7 +207,8 @@ func TestLongChainsAreNotKept(t *testing.T) {
 // Posted walks over a bounded part of a guest's ring, however long its chains are, and leaves the
 // ring unchanged.
 //
-// Invariant: nic/virtio: No ring makes a sender walk, or a queue keep, more than a frame's worth.
+// Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
+// one frame.
 func TestLookAtLongChains(t *testing.T) {
 	w := newWorld(t)
 	r := w.Bad.handRing(0)
@@ -232,7 +235,8 @@ func TestLookAtLongChains(t *testing.T) {
 // Returning all posted chains when header split ends costs the same for each chain, whatever its
 // length: here each is too long, 2^29 descriptors in all. Between pieces the lock is free.
 //
-// Invariant: nic/virtio: No ring makes a sender walk, or a queue keep, more than a frame's worth.
+// Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
+// one frame.
 func TestSplitOffOverLongChains(t *testing.T) {
 	w := newWorld(t)
 	r := w.Bad.handRing(2)
@@ -285,7 +289,8 @@ func TestSplitOffOverABadRing(t *testing.T) {
 // A sender walks over no more of a receiver's ring than a frame may need: it does not walk over
 // chains that are too long, nor again and again over chains of many pieces.
 //
-// Invariant: nic/virtio: No ring makes a sender walk, or a queue keep, more than a frame's worth.
+// Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
+// one frame.
 func TestSlowWalk(t *testing.T) {
 	t.Run("long chains", func(t *testing.T) {
 		w := newWorld(t)
@@ -337,7 +342,7 @@ func TestSlowWalk(t *testing.T) {
 
 // A guest that breaks its queue and sets it up again, as fast as it can, does not fill the log.
 //
-// Invariant: nic: What a guest can make vnic log has a bound.
+// Invariant: nic: The log lines that a guest can cause are bounded.
 func TestBrokenQueuesDoNotFillTheLog(t *testing.T) {
 	var log lockedBuffer
 	began := time.Now()

@@ -68,7 +68,7 @@ func TestMergeOfTooManyChains(t *testing.T) {
 // If a queue splits only frames from a threshold on, shorter frames are not merged with longer
 // ones, nor merged to a packet that would be split.
 //
-// Invariant: nic: Frames are merged to a GSO packet that gives them again, byte for byte.
+// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func TestMergeBelowThreshold(t *testing.T) {
 	w := newWorld(t)
 	nictest.SplitTo(t, w.B, 1, 2000)
@@ -97,7 +97,7 @@ func TestMergeBelowThreshold(t *testing.T) {
 // For a driver with only one of VIRTIO_NET_F_GUEST_TSO4 and GUEST_TSO6, only frames of that IP
 // version are merged.
 //
-// Invariant: nic: Nothing is merged for a driver that takes no GSO packets.
+// Invariant: nic: Nothing is merged for a driver that does not accept GSO packets.
 func TestMergedByFeature(t *testing.T) {
 	const n = 4
 	for name, c := range map[string]struct {

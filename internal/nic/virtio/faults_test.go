@@ -21,7 +21,7 @@ func (g *suiteGuest) called(i int) bool {
 // A dropped interrupt is sent with the next frame, though the driver's event index, which was
 // passed, does not ask for one.
 //
-// Invariant: nic: The interrupt behind one that is lost comes.
+// Invariant: nic: After a dropped interrupt the next one is raised.
 func TestLostCallIsMadeWithTheNextFrame(t *testing.T) {
 	w := newWorld(t)
 	w.B.Post(0, 3)
@@ -53,8 +53,7 @@ func TestLostCallIsMadeWithTheNextFrame(t *testing.T) {
 
 // A queue that stops shows its delayed completions.
 //
-// Invariant: nic: A NIC that takes no buffers for a while, or shows completions late, loses
-// nothing.
+// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing.
 func TestStopShowsLateCompletions(t *testing.T) {
 	const n = 40
 	w := newWorld(t)
@@ -75,8 +74,7 @@ func TestStopShowsLateCompletions(t *testing.T) {
 
 // A polling thread sleeps no longer than until completions are due.
 //
-// Invariant: nic: A NIC that takes no buffers for a while, or shows completions late, loses
-// nothing.
+// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing.
 func TestPolledCompletionsComeLate(t *testing.T) {
 	const delay = 20 * time.Millisecond
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, pollers: newPollers(t, 1, false)})

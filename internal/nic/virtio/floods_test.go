@@ -203,8 +203,8 @@ func (v *innocent) asks(what string, frame []byte, accept func(b []byte) bool) {
 // TestFloods: the gateway answers each first request of a guest, while other ports flood the
 // gateway, the network, or their own NIC with full queues.
 //
-// Invariant: stack/gateway: A flood by one port of the switch makes another one's frames neither
-// missed nor refused.
+// Invariant: stack/gateway: During a flood by one port of the switch, another port's frames are
+// neither lost nor refused.
 func TestFloods(t *testing.T) {
 	addr0 := floodNet.Addr()
 	addr := func(mac wire.MAC) netip.Addr { return netip.AddrFrom4([4]byte{10, 9, 0, mac[5]}) }

@@ -25,8 +25,8 @@ func (mute) Send([]byte) error { return nil }
 // guest can forge frames of another guest's NIC. The forged frame would be a notice of a finished
 // job, in another generation.
 //
-// Invariant: wire: What was judged of a frame is what leaves, byte for byte: a partial checksum
-// changes nothing that is judged.
+// Invariant: wire: The checked bytes of a frame leave unchanged: a partial checksum cannot change
+// them.
 func TestGuestCannotForgeControlFrames(t *testing.T) {
 	w := newWorld(t)
 	client := control.NewClient(mute{}, control.ClientOptions{MAC: w.B.mac})

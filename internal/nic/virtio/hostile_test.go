@@ -94,13 +94,13 @@ func TestBadFramesAreDropped(t *testing.T) {
 	w.Moves(t)
 }
 
-// Invariant: nic: A guest that takes nothing stalls nobody.
+// Invariant: nic: A guest that takes no frames stalls no other guest.
 func TestDeadGuestStallsNobody(t *testing.T) { nictest.DeadGuestStallsNobody(t, newWorld(t)) }
 
-// Invariant: nic: A guest that takes little gets its own frames late, and nobody else's.
+// Invariant: nic: A guest that takes few frames delays only frames to itself.
 func TestSlowReceiverStallsNobody(t *testing.T) { nictest.SlowReceiverStallsNobody(t, newWorld(t)) }
 
-// Invariant: nic: Two guests alone lose nothing while the receiver pauses.
+// Invariant: nic: Two guests alone on a switch lose nothing while the receiver pauses.
 func TestPausesLoseNothing(t *testing.T) {
 	nictest.PausesLoseNothing(t, newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, patience: patient}))
 }
@@ -108,8 +108,8 @@ func TestPausesLoseNothing(t *testing.T) {
 // Frames that wait for a receiver when their queue is stopped go back to the driver: each arrives
 // once after the restart.
 //
-// Invariant: nic/virtio: Stopping a queue under traffic loses and repeats nothing, nor does a
-// frontend that comes back.
+// Invariant: nic/virtio: Stopping a queue under traffic loses and repeats nothing; neither does a
+// reconnect of the frontend.
 func TestStopUnderTrafficLosesAndRepeatsNothing(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, patience: patient})
 	const n = 20
@@ -159,7 +159,7 @@ func TestFullCallBlocksNobody(t *testing.T) {
 // A guest whose memory is truncated under traffic loses its NIC; guests that send to it, or receive
 // from it, do not.
 //
-// Invariant: nic: A fault in a guest's truncated memory is that guest's alone.
+// Invariant: nic: Truncating a guest's memory affects only that guest.
 func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 	for name, sender := range map[string]bool{"sender": true, "receiver": false} {
 		t.Run(name, func(t *testing.T) {
@@ -211,7 +211,7 @@ func TestMemoryRemovedUnderTraffic(t *testing.T) {
 // A new driver does not inherit state that commands of the previous driver set up; a driver that
 // continues its rings keeps it.
 //
-// Invariant: nic/virtio: A new driver inherits nothing of the one before.
+// Invariant: nic/virtio: A new driver inherits no state of the previous one.
 func TestNewDriverInheritsNothing(t *testing.T) {
 	w := newWorld(t)
 	w.Bad.SetSplit(1, true)

@@ -111,8 +111,8 @@ func (l *stream) Copy() (dst, src []byte) {
 
 // Bytes arrive as they were sent, whole, with the right virtio_net_hdr.
 //
-// Invariant: nic: Headers go to the header buffer and payload elsewhere, to the byte, and nothing
-// else changes on the way.
+// Invariant: nic: Exactly the headers go to the header buffer, and payload to other buffers;
+// nothing else changes.
 func TestPathKeepsBytes(t *testing.T) {
 	for _, payload := range []int{1, 64, 1448, 65000} {
 		t.Run(fmt.Sprint(payload), func(t *testing.T) {

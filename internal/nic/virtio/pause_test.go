@@ -98,7 +98,7 @@ func (s *settings) gone() bool {
 // guest, or of both. Frames to a stopped guest are lost and counted, like those to a guest whose
 // frontend has hung up; all others arrive once, split.
 //
-// Invariant: nic: A paused guest finds its NIC as it was.
+// Invariant: nic: After a pause a guest's NIC has the same state as before.
 func TestTransferGoesOnOverPauses(t *testing.T) {
 	for name, paused := range map[string][2]bool{"receiver": {false, true}, "sender": {true, false},
 		"both": {true, true}} {
@@ -160,7 +160,7 @@ func TestTransferGoesOnOverPauses(t *testing.T) {
 // other rings but not from 0; a driver that starts at 0 is a new one, and so is the driver after a
 // reset.
 //
-// Invariant: nic: A paused guest finds its NIC as it was.
+// Invariant: nic: After a pause a guest's NIC has the same state as before.
 func TestPauseAndReset(t *testing.T) {
 	ro := rawOptions{pairs: 3, mtu: 9000, patience: patient, wait: soon}
 	noReset := ro

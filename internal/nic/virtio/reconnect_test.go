@@ -13,8 +13,8 @@ import (
 // without asking, from the used ring. Frames from its guest arrive once and in order. Frames sent
 // to it meanwhile are dropped and counted, and the others arrive once and in order.
 //
-// Invariant: nic/virtio: Stopping a queue under traffic loses and repeats nothing, nor does a
-// frontend that comes back.
+// Invariant: nic/virtio: Stopping a queue under traffic loses and repeats nothing; neither does a
+// reconnect of the frontend.
 func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 	for name, ask := range map[string]bool{"GET_VRING_BASE": true, "abrupt": false} {
 		t.Run(name, func(t *testing.T) {
@@ -127,7 +127,7 @@ func (n *numbered) receive(t *testing.T) {
 
 // A frontend that reconnects finds its port as its driver set it up.
 //
-// Invariant: nic/virtio: What commands set up outlives a reconnect.
+// Invariant: nic/virtio: Settings made by commands survive a reconnect.
 func TestReconnectKeepsWhatCommandsSetUp(t *testing.T) {
 	w := newWorld(t)
 	nictest.SplitTo(t, w.B, 1, 2000)

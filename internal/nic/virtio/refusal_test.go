@@ -99,8 +99,8 @@ var (
 // A refusal is remembered: no other frame walks over the same chains until something has changed
 // that could help it.
 //
-// Invariant: nic/virtio: A frame that is refused is walked for once, until the ring or the memory
-// changes.
+// Invariant: nic/virtio: A receive queue walks its ring once for a refused frame, until the ring or
+// the memory changes.
 func TestRefusedFramesWalkOnce(t *testing.T) {
 	t.Run("not enough", func(t *testing.T) {
 		w := newWorld(t)
@@ -260,8 +260,8 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 // Chains that are too small for a frame, which may have no more of them, are returned: each is
 // walked over once. The limit is 4096 segments and empty buffers.
 //
-// Invariant: nic/virtio: A frame that is refused is walked for once, until the ring or the memory
-// changes.
+// Invariant: nic/virtio: A receive queue walks its ring once for a refused frame, until the ring or
+// the memory changes.
 func TestChainsThatAreTooLittleAreReturned(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -57,8 +57,8 @@ var memoryCases = map[string]struct {
 // Frames in memory that a guest does not share are lost, sent or received. The queue goes on, and
 // log lines say what to do.
 //
-// Invariant: nic/virtio: Frames in memory that is not shared are lost and counted, and their queue
-// goes on.
+// Invariant: nic/virtio: Frames in memory that is not shared are dropped and counted, and their
+// queue continues.
 func TestMemoryThatIsNotShared(t *testing.T) {
 	for name, c := range memoryCases {
 		for _, table := range []bool{false, true} { // share all memory by SET_MEM_TABLE

@@ -221,7 +221,8 @@ func TestShorterChainThanTheOthersCountsAnew(t *testing.T) {
 
 // A frame may take 1025 chains; if they are too small they come back.
 //
-// Invariant: nic/virtio: No ring makes a sender walk, or a queue keep, more than a frame's worth.
+// Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
+// one frame.
 func TestFrameOfTooManyBuffers(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500})

@@ -69,8 +69,8 @@ func (g *suiteGuest) getsFlows(from *suiteGuest, want ...uint16) {
 // kernel's virtio_net expects. The flows of a driver that uses commands, and binds queues, go to
 // queue 0 until it asks for more.
 //
-// Invariant: nic/virtio: Flows of a driver that asks for nothing are spread over all queues that it
-// feeds, after a reconnect too.
+// Invariant: nic/virtio: Without RSS settings of the driver, flows are spread over all queues with
+// buffers, after a reconnect too.
 func TestFlowsAreSpreadForADriverThatAsksForNothing(t *testing.T) {
 	from, g := newStockWorld(t)
 	g.spread(0) // all are enabled and kicked, as QEMU does; none has a buffer
@@ -107,8 +107,8 @@ func TestSpreadLeavesRSSThatSomebodySet(t *testing.T) {
 
 // Flows stay spread over rings that this connection stops or pauses for a moment.
 //
-// Invariant: nic/virtio: Flows of a driver that asks for nothing are spread over all queues that it
-// feeds, after a reconnect too.
+// Invariant: nic/virtio: Without RSS settings of the driver, flows are spread over all queues with
+// buffers, after a reconnect too.
 func TestRingsThatStopForAMomentStaySpread(t *testing.T) {
 	from, g := newStockWorld(t)
 	g.post(0, 200)
@@ -128,8 +128,8 @@ func TestRingsThatStopForAMomentStaySpread(t *testing.T) {
 // continue with the buffers that they have. A driver that uses commands, and whose splits are lost,
 // drops the first whole frame on a bound queue, and sends Hello.
 //
-// Invariant: nic/virtio: Flows of a driver that asks for nothing are spread over all queues that it
-// feeds, after a reconnect too.
+// Invariant: nic/virtio: Without RSS settings of the driver, flows are spread over all queues with
+// buffers, after a reconnect too.
 func TestFlowsAreSpreadAfterAReconnect(t *testing.T) {
 	from, g := newStockWorld(t)
 	for q := range 3 {

@@ -22,7 +22,8 @@ import (
 // reply the device writes nothing to the old memory and has unmapped it; frames go on in the new
 // memory.
 //
-// Invariant: nic/virtio: Memory that a table replaces is written no more, and not mapped.
+// Invariant: nic/virtio: Memory missing in a new memory table is no longer written, and is
+// unmapped.
 func TestTableReplacedUnderTraffic(t *testing.T) {
 	const (
 		gpa   = 1 << 38
@@ -136,7 +137,8 @@ func TestTableReplacedUnderTraffic(t *testing.T) {
 
 // The same with all of a guest's memory, rings included: they continue in the new memory.
 //
-// Invariant: nic/virtio: Memory that a table replaces is written no more, and not mapped.
+// Invariant: nic/virtio: Memory missing in a new memory table is no longer written, and is
+// unmapped.
 func TestRingsReplacedByTable(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, table: true})
 	w.Moves(t)

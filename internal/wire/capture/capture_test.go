@@ -25,8 +25,8 @@ import (
 // TestFileTellsWhatPassed: each frame is there as it left and as it came, in the order in which
 // things happened, with all that is known of it.
 //
-// Invariant: wire/capture: A capture says what passed, in order, and has no byte of payload that
-// was not asked for.
+// Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
+// was not requested.
 func TestFileTellsWhatPassed(t *testing.T) {
 	a, b := pair(t)
 	name := filepath.Join(t.TempDir(), "x.pcapng")
@@ -120,8 +120,8 @@ func TestFileTellsWhatPassed(t *testing.T) {
 
 // TestHeadersOnly: unless it is asked for, not one byte of payload is in the file; as many as are asked for are.
 //
-// Invariant: wire/capture: A capture says what passed, in order, and has no byte of payload that
-// was not asked for.
+// Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
+// was not requested.
 func TestHeadersOnly(t *testing.T) {
 	for _, n := range []int{0, 1, 100, 5000} {
 		a, b := pair(t)
@@ -178,8 +178,8 @@ func TestHeadersOfRoCE(t *testing.T) {
 
 // TestLostSegmentsAreNamed: the comments of what was sent and the frames that came make up the whole.
 //
-// Invariant: wire/capture: A capture says what passed, in order, and has no byte of payload that
-// was not asked for.
+// Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
+// was not requested.
 func TestLostSegmentsAreNamed(t *testing.T) {
 	for name, o := range map[string][2]wire.LinkOptions{
 		"up":   {{Up: wire.Impairment{Seed: 4, Loss: 0.2}}, {}},
@@ -329,7 +329,7 @@ func eight(t *testing.T) (hosts []*host) {
 // TestBlockedWriterHoldsNobodyUp: with eight ports under load and a pipe that nobody reads, all
 // frames arrive; each one is captured or counted as missed.
 //
-// Invariant: wire/capture: A writer that blocks or fails holds nobody up.
+// Invariant: wire/capture: A writer that blocks or fails delays no packet.
 func TestBlockedWriterHoldsNobodyUp(t *testing.T) {
 	for _, freed := range []bool{false, true} {
 		hosts := eight(t)
@@ -390,7 +390,7 @@ func (w stuckWriter) Write([]byte) (int, error) {
 
 // TestWriterThatNeverEndsIsLeft: what waits for it is counted as missed.
 //
-// Invariant: wire/capture: A writer that blocks or fails holds nobody up.
+// Invariant: wire/capture: A writer that blocks or fails delays no packet.
 func TestWriterThatNeverEndsIsLeft(t *testing.T) {
 	hosts := eight(t)
 	w := make(stuckWriter)
@@ -422,7 +422,7 @@ func (w *shortWriter) Write(b []byte) (int, error) {
 
 // TestWhatIsCapturedIsInTheFile: packets that were on their way when the disk was full are missed.
 //
-// Invariant: wire/capture: Each packet is in the file, whole, or counted as missed.
+// Invariant: wire/capture: Each packet is completely in the file, or counted as missed.
 func TestWhatIsCapturedIsInTheFile(t *testing.T) {
 	hosts := eight(t)
 	w := &shortWriter{room: 100_000}
@@ -469,9 +469,10 @@ func TestNothingIsMissedWhenThereIsRoom(t *testing.T) {
 	}
 }
 
-// TestWriteErrorStopsCapture: it is told once, what is not in the file is counted, and traffic goes on.
+// TestWriteErrorStopsCapture: the error is reported once, packets missing in the file are counted,
+// and traffic continues.
 //
-// Invariant: wire/capture: A writer that blocks or fails holds nobody up.
+// Invariant: wire/capture: A writer that blocks or fails delays no packet.
 func TestWriteErrorStopsCapture(t *testing.T) {
 	hosts := eight(t)
 	var failed atomic.Int32

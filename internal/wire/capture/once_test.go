@@ -12,7 +12,7 @@ import (
 // at several receivers, or partly dropped. Frames that no receiver got, or that one got later, are
 // recorded as without Once.
 //
-// Invariant: wire/capture: With both ends in one record a frame is in the file once.
+// Invariant: wire/capture: With both ends in one record, a frame is in the file only once.
 func TestFrameIsThereOnceWithBothEnds(t *testing.T) {
 	sw := newSwitch(t)
 	a, b, d := newHost(t, sw, 0, wire.LinkOptions{}), newHost(t, sw, 1, wire.LinkOptions{}),

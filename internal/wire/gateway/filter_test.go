@@ -67,8 +67,8 @@ func notDialled(t *testing.T) (*rig, chan string) {
 // TestFilterIsNotBypassedByChecksums: what the filter has judged is what netstack gets. The gateway
 // dials no address that the filter would refuse, whatever checksum a guest asks for.
 //
-// Invariant: wire: What was judged of a frame is what leaves, byte for byte: a partial checksum
-// changes nothing that is judged.
+// Invariant: wire: The checked bytes of a frame leave unchanged: a partial checksum cannot change
+// them.
 func TestFilterIsNotBypassedByChecksums(t *testing.T) {
 	for name, make := range map[string]func(r *raw) bypass{
 		"UDP": func(r *raw) bypass {
@@ -155,8 +155,8 @@ func TestFilterOfWhatWasNotRead(t *testing.T) {
 // TestNetstackGetsWhatWasJudged: a guest that changes its memory after the filter has read it does
 // not get the new bytes past it.
 //
-// Invariant: wire: What was judged of a frame is what leaves, byte for byte: a partial checksum
-// changes nothing that is judged.
+// Invariant: wire: The checked bytes of a frame leave unchanged: a partial checksum cannot change
+// them.
 func TestNetstackGetsWhatWasJudged(t *testing.T) {
 	p := &port{mac: gatewayMAC, filter: filter{prefix4: prefix4, prefix6: prefix6}, count: new(counters), in: newInbox()}
 	r := newRaw(t, newSwitch(t), 1)

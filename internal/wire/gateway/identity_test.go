@@ -84,7 +84,7 @@ func (r *raw) refused(what string, frame []byte, want wire.DropReason) {
 // TestLeasesAreTheirOwners: no other guest can use, release or request a guest's lease in its name;
 // after a release, another guest can get it.
 //
-// Invariant: stack/gateway: A lease is asked for, declined and given back by its owner alone.
+// Invariant: stack/gateway: Only its owner can request, decline and release a lease.
 func TestLeasesAreTheirOwners(t *testing.T) {
 	w := newRig(t, nil)
 	a, b := w.raw(5, checked(5)), w.raw(6, checked(6))

@@ -182,7 +182,7 @@ func TestBadChecksumsAreDropped(t *testing.T) {
 
 // A guest without buffers delays only frames to itself.
 //
-// Invariant: nic: A guest that takes nothing stalls nobody.
+// Invariant: nic: A guest that takes no frames stalls no other guest.
 func TestDeadGuestStallsNobody(t *testing.T) {
 	w := newRig(t, nil)
 	link := testkit.Must(w.sw.Attach(&busyPort{}, wire.LinkOptions{}))(t)
@@ -203,7 +203,7 @@ func TestDeadGuestStallsNobody(t *testing.T) {
 // A guest that takes 50 frames per second while the gateway has many more for it delays only frames
 // to itself; so do several such guests.
 //
-// Invariant: gateway: A guest that takes little gets its own frames late, and nobody else's.
+// Invariant: gateway: A guest that takes few frames delays only frames to itself.
 func TestSlowGuestsStarveNobody(t *testing.T) {
 	for _, slow := range []int{1, 5} { // five guests want more places in flight than there are
 		t.Run(fmt.Sprint(slow), func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 // waits for its share is woken when half of it is free; one that waits for a buffer is woken when
 // any is free.
 //
-// Invariant: uplink: No port takes the buffers of another one.
+// Invariant: uplink: No port uses up the buffers of another one.
 func TestPartsOfTheOutbox(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)

@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Invariant: uplink: Peers that connect and hang up as often as they like are few lines of the log, which say how many
-// were left out.
+// Invariant: uplink: Peers that connect and hang up repeatedly cause few log lines, which count the
+// omitted ones.
 func TestPeersThatComeAndGoAreFewLines(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/up"

@@ -60,7 +60,7 @@ func TestPortIsThisPrograms(t *testing.T) {
 // Frames pass unchanged in both directions: broadcasts, and frames to addresses that the switch has
 // learned. Super-packets arrive as their segments, with correct checksums.
 //
-// Invariant: uplink: What leaves is cut to the MTU and has complete checksums.
+// Invariant: uplink: Sent frames fit the MTU and have complete checksums.
 func TestFramesGoBothWays(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for name, c := range carriers(t) {
@@ -131,7 +131,7 @@ func segment(t *testing.T, b, payload []byte) {
 // A received frame's checksum is marked as verified if and only if it is correct: a receiver whose
 // memory the CPU cannot read has no other check.
 //
-// Invariant: uplink: Checksums of frames that come in are verified.
+// Invariant: uplink: Checksums of received frames are verified.
 func TestChecksumsAreVerified(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
@@ -219,7 +219,8 @@ func TestHostileDatagrams(t *testing.T) {
 // Received frames from a MAC of this side's own machine close the uplink; its port stays, and
 // drops.
 //
-// Invariant: uplink: Frames of ours that come back close the uplink: 8 of them in 10 seconds.
+// Invariant: uplink: 8 frames in 10 seconds that were sent from this side and come back close the
+// uplink.
 func TestLoopClosesTheUplink(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for name, learned := range map[string]bool{"the machine has been heard of": true, "it has not": false} {
@@ -251,8 +252,8 @@ func TestLoopClosesTheUplink(t *testing.T) {
 // An attacker who knows the addresses of a tunnel's ends, and now and then forges a frame from this
 // side, does not close the uplink.
 //
-// Invariant: uplink: Fewer than 8 frames of ours in 10 seconds are dropped and counted, and the
-// uplink goes on.
+// Invariant: uplink: Fewer than 8 returned frames in 10 seconds are dropped and counted, and the
+// uplink stays open.
 func TestFewFramesOfOursDoNotCloseTheUplink(t *testing.T) {
 	testkit.LeavesNothing(t)
 	var now atomic.Int64 // in nanoseconds
@@ -337,7 +338,7 @@ func TestTwoUplinksToOneSwitchAreALoop(t *testing.T) {
 // is bounded. Those above it are dropped and counted, with one log line per second. Frames to one
 // machine still pass.
 //
-// Invariant: uplink: Broadcasts and multicasts that come in have a bound.
+// Invariant: uplink: The rate of received broadcasts and multicasts is bounded.
 func TestBroadcastsThatComeInAreBounded(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
@@ -395,7 +396,7 @@ func TestOthersWithMACsOfOurs(t *testing.T) {
 // NICs that send longer packets than fit are an error, which names both lengths and the setting to
 // change.
 //
-// Invariant: uplink: NICs whose packets do not fit are refused at the start.
+// Invariant: uplink: At the start, NICs whose packets do not fit are an error.
 func TestMTU(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
@@ -415,7 +416,7 @@ func TestMTU(t *testing.T) {
 
 // A peer that reads nothing uses up the buffers; further frames are dropped, and no sender waits.
 //
-// Invariant: uplink: Nobody waits for a socket that takes nothing.
+// Invariant: uplink: No sender waits for a socket that is full.
 func TestPeerThatTakesNothing(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/up"

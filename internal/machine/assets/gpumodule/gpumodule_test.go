@@ -108,8 +108,9 @@ func TestSuitesBeginWithTheKernelsOwn(t *testing.T) {
 	testkit.Equal(t, "suite", machineSuite(file+"-none"), "")
 }
 
-// Invariant: vnicgpu: The module is built once for a kernel and its source, and then comes from the cache, offline as
-// well; of another build of the kernel, other headers or other source it is another one.
+// Invariant: vnicgpu: The module is built once for a kernel and its source, and then comes from the
+// cache, offline as well; another build of the kernel, other headers or other source need another
+// module.
 func TestModuleIsBuiltOnce(t *testing.T) {
 	o := user(t, "first")
 	temp := t.TempDir()
@@ -176,8 +177,8 @@ func TestHeadersAreFoundBesideModules(t *testing.T) {
 	isMissing(t, testkit.Err(Make(t.Context(), o)), ErrNoHeaders)
 }
 
-// Invariant: vnicgpu: A module that does not compile, or with warnings, is one line with the path of the log, which is
-// kept until it compiles; nothing else is left.
+// Invariant: vnicgpu: If the module does not compile, or with warnings, the error is one line with
+// the path of the log, which is kept until it compiles; no other file is left.
 func TestBuildThatFails(t *testing.T) {
 	for source, want := range map[string]error{"wrong": ErrBuild, "doubtful": ErrWarnings} {
 		o := user(t, source)
@@ -199,8 +200,8 @@ func TestBuildThatFails(t *testing.T) {
 	}
 }
 
-// Invariant: vnicgpu: Without headers to be had for a kernel, and offline with none in the cache, the error is one line
-// that says what to do.
+// Invariant: vnicgpu: If a kernel's headers cannot be found, or are missing in the cache when
+// offline, the error is one line that says what to do.
 func TestNoHeaders(t *testing.T) {
 	o := user(t, "first")
 	o.Headers = ""

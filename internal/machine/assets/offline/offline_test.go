@@ -59,7 +59,8 @@ func read(ctx context.Context, b []byte) (map[string]string, *offline.Manifest, 
 	return got, manifest, err
 }
 
-// Invariant: offline: an archive gives back the files that went into it, with their modes, and is the same each time.
+// Invariant: offline: an archive has the files that were put into it, with their modes, and is
+// reproducible.
 func TestArchiveGivesBackWhatWentIn(t *testing.T) {
 	files := some()
 	b := written(t, files)
@@ -84,8 +85,8 @@ func TestArchiveGivesBackWhatWentIn(t *testing.T) {
 	}
 }
 
-// Invariant: offline: an archive that is cut short anywhere is refused; one with a changed byte is refused, or gives
-// the same files.
+// Invariant: offline: an archive that is truncated anywhere is refused; one with a changed byte is
+// refused, or has the same files.
 func TestDamagedArchiveIsRefused(t *testing.T) {
 	b := written(t, some())
 	end := len(b) - 1024 // two empty blocks
@@ -105,8 +106,8 @@ func TestDamagedArchiveIsRefused(t *testing.T) {
 	}
 }
 
-// Invariant: offline: an archive that has a link, a name that is not local or not in order, or sizes beyond what is
-// allowed is refused, and so is a file that its manifest does not know.
+// Invariant: offline: an archive with a link, a name that is not local or not in order, too large
+// sizes, or a file missing in its manifest is refused.
 func TestHostileArchiveIsRefused(t *testing.T) {
 	many := make([]entry, offline.MaxFiles+1)
 	for i := range many {

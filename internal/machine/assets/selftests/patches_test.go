@@ -119,7 +119,8 @@ func count(text string) int {
 	return n
 }
 
-// Invariant: selftest: the patches of the kernel's tests are in the form in which they are sent, and change only tests.
+// Invariant: selftest: the patches of the kernel's tests have the format for submission, and change
+// only tests.
 func TestPatchesCanBeSent(t *testing.T) {
 	if len(patches) == 0 {
 		t.Fatal("there are no patches")
