@@ -243,8 +243,8 @@ func decompress(b []byte) ([]byte, error) {
 	return out, err
 }
 
-// moduleInfo reads "depends=a,b" and "vermagic=RELEASE ..." in the section .modinfo (Linux include/linux/module.h,
-// MODULE_INFO).
+// moduleInfo reads "depends=a,b" and "vermagic=RELEASE ..." in the section .modinfo (Linux
+// include/linux/module.h, MODULE_INFO).
 func moduleInfo(ko []byte) (needs []string, release string, err error) {
 	f, err := elf.NewFile(bytes.NewReader(ko))
 	if err != nil {

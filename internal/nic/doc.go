@@ -19,28 +19,28 @@
 // A device model (internal/nic/virtio, internal/nic/gve) is a transport, a ring format and a
 // control plane. It implements, for each queue pair:
 //
-//   - RxQueue, for the ring in which the driver posts buffers: Put, Flush and Call. The model embeds an
-//     RxBase for Lock, Unlock, Arm, Disarm and Delivered. RxBase calls the model's AwaitBuffers, Buffers
-//     and Stopped (RxModel). The ring calls RxBase's Fail on an error of its driver, WakeNext when the
-//     driver posts buffers, and WakeAll when the queue starts or stops. A ring whose driver cannot take
-//     buffers back is a Returner as well.
-//   - TxQueue, for the ring in which the driver posts frames: Gather makes packets of the frames (with
-//     ParseFrame, Packet.Meta and Packet.Prepare); Reload finds the memory of a held frame again
-//     (RelocatePayload); Done, Abandon, Publish and Call return frames to the driver; Pending, Backlog,
-//     EnableKick and DisableKick ask for more frames; Stopped reports an error. Gather reports frames
-//     that it cannot send to the Transmitter (Discard). A queue that can complete frames later than they
-//     are done is a LateTxQueue as well.
+//   - RxQueue, for the ring in which the driver posts buffers: Put, Flush and Call. The model
+//     embeds an RxBase for Lock, Unlock, Arm, Disarm and Delivered. RxBase calls the model's
+//     AwaitBuffers, Buffers and Stopped (RxModel). The ring calls RxBase's Fail on an error of its
+//     driver, WakeNext when the driver posts buffers, and WakeAll when the queue starts or stops. A
+//     ring whose driver cannot take buffers back is a Returner as well.
+//   - TxQueue, for the ring in which the driver posts frames: Gather makes packets of the frames
+//     (with ParseFrame, Packet.Meta and Packet.Prepare); Reload finds the memory of a held frame
+//     again (RelocatePayload); Done, Abandon, Publish and Call return frames to the driver;
+//     Pending, Backlog, EnableKick and DisableKick ask for more frames; Stopped reports an error.
+//     Gather reports frames that it cannot send to the Transmitter (Discard). A queue that can
+//     complete frames later than they are done is a LateTxQueue as well.
 //
 // and creates
 //
 //   - one Port of all its RxQueues, by NewPort, with the limits of its driver (wire.Limits);
-//   - for each TxQueue a Transmitter, by Port.NewTransmitter, and a Sender, by NewSender. The Sender is
-//     the queue's worker: it holds and retries frames for busy receivers, sleeps, and stops. The device
-//     model calls Start and Stop when the driver starts and stops the queue, and Wake for a doorbell that
-//     is not an eventfd;
-//   - EventFDs, for the eventfds that a frontend passes to it; and a Monitor, by NewMonitor. The Monitor
-//     frees writers that block in one of these eventfds, and calls the device model (Monitored) for kicks
-//     of receive queues and for timed work.
+//   - for each TxQueue a Transmitter, by Port.NewTransmitter, and a Sender, by NewSender. The
+//     Sender is the queue's worker: it holds and retries frames for busy receivers, sleeps, and
+//     stops. The device model calls Start and Stop when the driver starts and stops the queue, and
+//     Wake for a doorbell that is not an eventfd;
+//   - EventFDs, for the eventfds that a frontend passes to it; and a Monitor, by NewMonitor. The
+//     Monitor frees writers that block in one of these eventfds, and calls the device model
+//     (Monitored) for kicks of receive queues and for timed work.
 //
 // The device model also tells the Port about device reset (Reset), a change of driver
 // (DriverChanged), the queues in use (SetDefaultRSS), and the driver's header split, MTU and

@@ -9,7 +9,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// TestLossyLink transfers over links that lose and reorder segments, in both directions, with many seeds.
+// TestLossyLink transfers over links that lose and reorder segments, in both directions, with many
+// seeds.
 //
 // Invariant: stack: Over loss, reordering and duplicates the right bytes arrive, and every page
 // comes back.

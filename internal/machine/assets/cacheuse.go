@@ -37,7 +37,8 @@ func hold(dir string) (fd int, err error) {
 		return -1, errors.Join(&os.PathError{Op: "lock", Path: dir, Err: err}, unix.Close(fd))
 	}
 	now := time.Now()
-	// An error does not matter: it means that we may not write the cache, and then we remove nothing from it either.
+	// An error does not matter: it means that we may not write the cache, and then we remove nothing
+	// from it either.
 	_ = os.Chtimes(dir, now, now)
 	return fd, nil
 }

@@ -8,8 +8,8 @@
 // include/net/gro.h, gro_receive_network_flush; net/ipv6/ip6_offload.c):
 //
 //   - TCP with the same link header (addresses and tags), IP addresses and ports;
-//   - IPv4 without options, not a fragment, with a good header checksum, and the same TOS (with ECN),
-//     TTL and DF; identifications that rise by one from frame to frame, or that are all equal
+//   - IPv4 without options, not a fragment, with a good header checksum, and the same TOS (with
+//     ECN), TTL and DF; identifications that rise by one from frame to frame, or that are all equal
 //     (Meta.FixedID tells which);
 //   - IPv6 with the same traffic class, flow label and hop limit, and the same extension headers,
 //     byte for byte;

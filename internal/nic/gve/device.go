@@ -35,7 +35,8 @@ type Options struct {
 	// Express makes it a PCI Express endpoint with this link, for a slot behind a root port; zero:
 	// it is on a root bus.
 	Express pci.Link
-	// Patience is how long a frame waits for a receiver without buffers before it is dropped; 0: limits.Patience.
+	// Patience is how long a frame waits for a receiver without buffers before it is dropped; 0:
+	// limits.Patience.
 	Patience time.Duration
 	// Timestamps offers timestamps of received frames. Then each guest asks for the time four times
 	// a second, and each batch of frames reads the clock.

@@ -60,7 +60,8 @@ const (
 	poison     = 0xee
 )
 
-// newSuiteGuest attaches a NIC to the switch, and guest i to the NIC. It has a GPU, and its rings run.
+// newSuiteGuest attaches a NIC to the switch, and guest i to the NIC. It has a GPU, and its rings
+// run.
 func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
 	o.bufSize, o.ring, o.wait = cmp.Or(o.bufSize, 4096), cmp.Or(o.ring, rawRing), cmp.Or(o.wait, time.Minute)

@@ -72,8 +72,8 @@ func hasPayload(f *nic.Frame) bool {
 	return f.PayloadLen > fcsLen && (c == splitter.TCP || c == splitter.UDP)
 }
 
-// misplace rotates the payload by one byte: the last byte comes first. Its checksum is computed before.
-// before.
+// misplace rotates the payload by one byte: the last byte comes first. Its checksum is computed
+// before. before.
 func misplace(m *nic.Mover, f *nic.Frame) {
 	segs := m.Placed(0, f.PayloadLen)
 	b := make([]byte, f.PayloadLen)

@@ -118,7 +118,8 @@ func TestFileTellsWhatPassed(t *testing.T) {
 	testkit.Equal(t, "stats", c.Stats(), Stats{Packets: uint64(len(want))})
 }
 
-// TestHeadersOnly: unless it is asked for, not one byte of payload is in the file; as many as are asked for are.
+// TestHeadersOnly: unless it is asked for, not one byte of payload is in the file; as many as are
+// asked for are.
 //
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
 // was not requested.
@@ -176,7 +177,8 @@ func TestHeadersOfRoCE(t *testing.T) {
 	}
 }
 
-// TestLostSegmentsAreNamed: the comments of what was sent and the frames that came make up the whole.
+// TestLostSegmentsAreNamed: the comments of what was sent and the frames that came make up the
+// whole.
 //
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
 // was not requested.

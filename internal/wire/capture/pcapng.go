@@ -74,8 +74,8 @@ const (
 	isbIfDrop    = 5
 )
 
-// packetHead is the length of an enhanced packet block (4.3) before its data: type, block length, interface, timestamp
-// and two lengths.
+// packetHead is the length of an enhanced packet block (4.3) before its data: type, block length,
+// interface, timestamp and two lengths.
 const packetHead = 28
 
 var le = binary.LittleEndian

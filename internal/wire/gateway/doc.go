@@ -7,13 +7,16 @@
 // in between: netstack writes a guest's data to the host's socket, and reads the data for the guest
 // from there. At its own addresses the gateway offers:
 //
-//   - ARP, neighbor discovery and router advertisements (RFC 4861), ICMP echo of its own addresses; a ping of another
-//     address goes there by NAT if the host allows that (net.ipv4.ping_group_range), otherwise it is answered by ICMP's
-//     "administratively prohibited", or without NAT "unreachable";
+//   - ARP, neighbor discovery and router advertisements (RFC 4861), ICMP echo of its own addresses;
+//     a ping of another address goes there by NAT if the host allows that
+//     (net.ipv4.ping_group_range), otherwise it is answered by ICMP's "administratively
+//     prohibited", or without NAT "unreachable";
 //   - DHCPv4 (RFC 2131): the address of each Host by its MAC, and a pool for all others;
-//   - DNS over UDP and TCP: the Hosts' names and its own; with NAT, other questions go to the host's resolvers;
-//   - NAT, if configured: guests' TCP connections and datagram flows (UDP, echoes) end here, and continue as sockets of the
-//     host, as far as Policy allows. The gateway's own address stands for the host's loopback;
+//   - DNS over UDP and TCP: the Hosts' names and its own; with NAT, other questions go to the
+//     host's resolvers;
+//   - NAT, if configured: guests' TCP connections and datagram flows (UDP, echoes) end here, and
+//     continue as sockets of the host, as far as Policy allows. The gateway's own address stands
+//     for the host's loopback;
 //   - forwards: sockets of the host that lead to a guest.
 //
 // Guests are hostile. The filter (filter.go) decides by addresses which frames netstack sees,

@@ -16,9 +16,10 @@ import (
 //
 //  1. Reserved addresses are refused: multicast, broadcast, 0.0.0.0/8, 240.0.0.0/4, ::.
 //  2. Of the prefixes of Deny and Allow and the built-in ones that contain the address, the longest
-//     decides; of equally long ones Deny comes before Allow, and Allow before built-in ones. Without
-//     a prefix the address passes.
-//  3. An address of the host itself, loopback and interfaces', passes only with a port in HostPorts,
+//     decides; of equally long ones Deny comes before Allow, and Allow before built-in ones.
+//     Without a prefix the address passes.
+//  3. An address of the host itself, loopback and interfaces', passes only with a port in
+//     HostPorts,
 //     whatever Allow says. The gateway's own addresses stand for the loopback.
 //
 // Guests do not choose the resolver to which questions are forwarded: only Deny refuses it

@@ -5,9 +5,10 @@
 //   - VXLAN (RFC 7348), over UDP sockets of the process: it needs no privilege, and the peer may
 //     be a vnic or a kernel;
 //   - tap: an existing tap device of the kernel, opened by name, with a virtio_net_hdr of 12 bytes.
-//     The kernel leaves checksums and TCP segmentation to the uplink (TUN_F_CSUM, TSO4, TSO6, TSO_ECN),
-//     because the wire does both;
-//   - stream: frames, each behind its length as in QEMU's -netdev stream, over a Unix or TCP socket.
+//     The kernel leaves checksums and TCP segmentation to the uplink (TUN_F_CSUM, TSO4, TSO6,
+//     TSO_ECN), because the wire does both;
+//   - stream: frames, each behind its length as in QEMU's -netdev stream, over a Unix or TCP
+//     socket.
 //
 // Outgoing frames are at most the MTU long, with complete checksums: the wire segments and
 // completes (Limits). Incoming frames have their checksums verified, so that NICs can report them

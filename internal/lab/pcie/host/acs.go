@@ -2,7 +2,8 @@ package host
 
 import "encoding/binary"
 
-// Extended capabilities (PCI Express Base Specification 6.0, sections 7.6.3 and 7.7.11; include/uapi/linux/pci_regs.h).
+// Extended capabilities (PCI Express Base Specification 6.0, sections 7.6.3 and 7.7.11;
+// include/uapi/linux/pci_regs.h).
 const (
 	extendedAt = 0x100
 	idACS      = 0x000d

@@ -1,5 +1,5 @@
-// Package offline implements the file that `vnic cache export` writes and `vnic cache import` reads: the program, and
-// files of the cache for machines without a network.
+// Package offline implements the file that `vnic cache export` writes and `vnic cache import`
+// reads: the program, and files of the cache for machines without a network.
 //
 // The file is a plain tar of three members, in this order:
 //

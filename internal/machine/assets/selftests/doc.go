@@ -1,10 +1,12 @@
 // Package selftests makes the images from which a guest runs the Linux kernel's driver selftests
 // (tools/testing/selftests/drivers/net and drivers/net/hw): three squashfs images in the cache.
 //
-//   - root: a Debian system of the kernel's generation, with only what the tests need: packages unpacked without their
-//     maintainer scripts, and the links and users that these would have made, from a list (root.go);
-//   - tests: the tests, built and installed by the kernel's own Makefiles, from Debian's source of the kernel's series or
-//     from a user's tree, at /ks of the root; one image without and one with the patches of patches/;
+//   - root: a Debian system of the kernel's generation, with only what the tests need: packages
+//     unpacked without their maintainer scripts, and the links and users that these would have
+//     made, from a list (root.go);
+//   - tests: the tests, built and installed by the kernel's own Makefiles, from Debian's source of
+//     the kernel's series or from a user's tree, at /ks of the root; one image without and one with
+//     the patches of patches/;
 //   - modules: those of the guest's kernel, with their dependencies.
 //
 // No root, no namespace and no guest is needed: compilers and other tools are a tree of packages
