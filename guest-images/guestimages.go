@@ -165,7 +165,7 @@ func contents(program program, mods []module, files []file, applets []string) ([
 	}
 	for _, a := range applets {
 		if a == "" || strings.ContainsAny(a, "/\x00") {
-			return nil, fmt.Errorf("guest image: %q is no name for an applet", a)
+			return nil, fmt.Errorf("guest image: %q is not a valid applet name", a)
 		}
 		list = append(list, newc.Link("bin/"+a, "/init"))
 	}

@@ -238,7 +238,7 @@ func TestBadProgramIsRefused(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(Build(t.Context(), o)), os.ErrNotExist)
 	o = options(t)
 	o.Applets = []string{"a/b"}
-	testkit.ErrorSays(t, testkit.Err(Build(t.Context(), o)), "is no name for an applet")
+	testkit.ErrorSays(t, testkit.Err(Build(t.Context(), o)), "is not a valid applet name")
 }
 
 func TestGzippedProgramIsTheSameInTheGuest(t *testing.T) {

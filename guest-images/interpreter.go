@@ -75,7 +75,7 @@ func (o *Overlay) Scripts() {
 // already.
 func (o *Overlay) interpreter(script, line string, depth int) error {
 	if depth >= maxScripts {
-		return fmt.Errorf("%s: a script of too many interpreters that are scripts", script)
+		return fmt.Errorf("%s: too many nested script interpreters", script)
 	}
 	s, err := parseShebang(line)
 	if err != nil {
@@ -144,7 +144,7 @@ func (o *Overlay) noteLibrary(host string) {
 	if alone.MatchString(name) || runtimeOf(name) != nil {
 		return
 	}
-	o.Notes = append(o.Notes, fmt.Sprintf("the interpreter %s comes along by itself: what else it needs is to be copied",
+	o.Notes = append(o.Notes, fmt.Sprintf("the interpreter %s is copied alone: copy the other files that it needs, too",
 		host))
 }
 

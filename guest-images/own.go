@@ -17,7 +17,7 @@ const GPUModule = "vnicgpu"
 const EnvGPUModule = "VNIC_GPU_MODULE"
 
 // ErrNoGPUModule is the error for an image that needs vnicgpu.ko when no file was given.
-var ErrNoGPUModule = errors.New("no file of it was given: name one by $" + EnvGPUModule)
+var ErrNoGPUModule = errors.New("no file was given: name one by $" + EnvGPUModule)
 
 // ErrGPUModule wraps all errors about vnicgpu.ko.
 var ErrGPUModule = errors.New("vnicgpu.ko, the driver of guests' GPUs")

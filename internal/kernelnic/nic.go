@@ -101,7 +101,7 @@ func Open(ctx context.Context, o Options) (n *NIC, err error) {
 		return n, err
 	}
 	if n.info, err = n.channel.ctl.Hello(ctx); err != nil {
-		return n, fmt.Errorf("%s: is it a NIC of ours? %w", n.name, err)
+		return n, fmt.Errorf("%s: is it a vnic NIC? %w", n.name, err)
 	}
 	if o.Guard {
 		if n.guard, err = startGuard(n.name); err != nil {
@@ -188,7 +188,8 @@ func (n *NIC) mark(ctx context.Context, off uint64, mark byte) error {
 		return err
 	}
 	if got := n.window.page(off)[:devmem.PageSize]; !bytes.Equal(got, bytes.Repeat([]byte{mark}, devmem.PageSize)) {
-		return fmt.Errorf("the GPU's memory is not what the NIC says it is: %#x, %#x expected: %w", got[:8], mark, unix.EIO)
+		return fmt.Errorf("the GPU's memory is not where the NIC reports it: %#x, %#x expected: %w", got[:8], mark,
+			unix.EIO)
 	}
 	return nil
 }

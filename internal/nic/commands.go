@@ -149,7 +149,7 @@ func (p *Port) RegisterBuffer(b control.Buffer) (uint32, error) {
 // UnregisterBuffer implements control.Handler. It waits at most for one step of an engine's job.
 func (p *Port) UnregisterBuffer(id uint32) error {
 	if p.rdma.usesBuffer(id) {
-		return fmt.Errorf("buffer %d: a memory region is made of it: %w", id, syscall.EBUSY)
+		return fmt.Errorf("buffer %d: a memory region uses it: %w", id, syscall.EBUSY)
 	}
 	return p.change(func(s *control.State) error {
 		if err := s.DelBuffer(id); err != nil {

@@ -98,7 +98,7 @@ func (n *Node) finish(ctx context.Context, s *session) error {
 	select {
 	case <-s.idle:
 	case <-ctx.Done():
-		return fmt.Errorf("finish: operations go on: %w", ctx.Err())
+		return fmt.Errorf("finish: operations are still running: %w", ctx.Err())
 	}
 	if err := n.release(ctx, s); err != nil {
 		return fmt.Errorf("finish: %w", err)

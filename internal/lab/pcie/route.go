@@ -83,7 +83,7 @@ func (t *Tree) Route(from, to string) (edges []Edge) {
 func (t *Tree) place(name string) *node {
 	n := t.byName[name]
 	if n == nil || n.Kind == Switch {
-		panic(fmt.Sprintf("pcie: %q is no endpoint and no socket", name))
+		panic(fmt.Sprintf("pcie: %q is neither an endpoint nor a socket", name))
 	}
 	return n
 }

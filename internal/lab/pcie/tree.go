@@ -121,7 +121,8 @@ func New(nodes []Node) (*Tree, error) {
 		}
 		above := t.byName[n.Below]
 		if above == nil || above.Kind == Endpoint {
-			return nil, &NodeError{i, fmt.Sprintf("%s is below %s, which is no socket and no switch", n.Name, n.Below)}
+			return nil, &NodeError{i, fmt.Sprintf("%s is below %s, which is neither a socket nor a switch", n.Name,
+				n.Below)}
 		}
 		t.byName[n.Name].above = above
 	}
@@ -195,7 +196,7 @@ func (t *Tree) Fits() error {
 		}
 	}
 	if n := t.Buses(); n > MaxBuses-OwnBuses {
-		return &NodeError{0, fmt.Sprintf("a PCIe tree that takes %d numbers of buses, one below each port and two for a "+
+		return &NodeError{0, fmt.Sprintf("a PCIe tree that needs %d bus numbers, one below each port and two for a "+
 			"switch: %d at most", n, MaxBuses-OwnBuses)}
 	}
 	return nil

@@ -20,7 +20,7 @@ var (
 	ErrNoNetwork = errors.New("package mirror not reachable")
 	ErrNoSpace   = errors.New("not enough space")
 	ErrNoCache   = errors.New("no cache directory")
-	ErrOffline   = errors.New("not in the cache, and only that was asked for")
+	ErrOffline   = errors.New("not in the cache, and downloads are off")
 )
 
 // ErrNoPackage is the error for a suite without a package of the name.

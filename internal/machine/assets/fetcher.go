@@ -19,7 +19,7 @@ import (
 func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have resolved, notes []string, err error) {
 	if runtime.GOARCH != "amd64" {
 		return nil, nil, &Missing{What: "a QEMU for " + runtime.GOARCH, Err: ErrNoQEMU,
-			Fix: "the packages that are fetched are for amd64: " + giveBoth}
+			Fix: "packages can be fetched only for amd64: " + giveBoth}
 	}
 	waited := false
 	unlock, err := c.lock(ctx, func() error {
@@ -181,7 +181,7 @@ func (f *fetcher) offer(ctx context.Context, r role, suite string) (*candidate, 
 	c := &candidate{apt: t, list: r.pick(closure)}
 	i := slices.IndexFunc(c.list, r.main)
 	if i < 0 {
-		return nil, fmt.Errorf("suite %s: %s comes without the packages that are looked for", suite, r.install[0])
+		return nil, fmt.Errorf("suite %s: %s comes without the needed packages", suite, r.install[0])
 	}
 	c.version = c.list[i].Version
 	if r.name == roleQEMU && older(c.version, MinVFIOUser) {

@@ -149,7 +149,7 @@ func (im *importer) begin(m *offline.Manifest) error {
 		i := slices.IndexFunc(roles, func(r role) bool { return r.key == key })
 		if i < 0 || t == nil || !word.MatchString(t.Version) || !word.MatchString(t.Suite) ||
 			len(t.Packages) == 0 || !slices.Equal(t.For, m.For) {
-			return bad("tree %.80q is none of QEMU or a kernel", key)
+			return bad("tree %.80q is neither of QEMU nor of a kernel", key)
 		}
 		if want := path.Join(key, partialKey(t, files[t.Dir])); t.Dir != want {
 			return bad("tree %.80q should be %q", t.Dir, want)

@@ -100,7 +100,7 @@ func vmlinux(w io.Writer, image []byte) error {
 		return err
 	}
 	if n, err := io.CopyN(w, r, int64(want)); err != nil {
-		return fmt.Errorf("a kernel that does not unpack: %d bytes of %d: %w", n, want, err)
+		return fmt.Errorf("the kernel does not unpack: %d bytes of %d: %w", n, want, err)
 	}
 	return nil
 }

@@ -53,12 +53,12 @@ func ChooseAccel(ctx context.Context, r *assets.Resolved, want Accel) (accel Acc
 	missing := kvmMissing()
 	switch {
 	case want == AccelTCG:
-		return AccelTCG, "TCG, as was asked for", nil
+		return AccelTCG, "TCG, as requested", nil
 	case want == AccelKVM && missing != "":
 		return "", "", &assets.Missing{What: "--accel kvm", Err: fmt.Errorf("%w: %s", ErrNoKVM, missing),
 			Fix: "--accel auto or tcg: QEMU emulates the guests' CPUs then, which is slower"}
 	case want == AccelKVM:
-		return AccelKVM, "KVM, as was asked for", nil
+		return AccelKVM, "KVM, as requested", nil
 	case missing != "":
 		return AccelTCG, "TCG (slower): " + missing, nil
 	}
@@ -111,7 +111,7 @@ func kvmMissing() string {
 	st, err := f.Stat()
 	_ = f.Close()
 	if path == kvmDevice && (err != nil || st.Mode()&os.ModeCharDevice == 0) { // as in some containers
-		return "no /dev/kvm: what is there is no device"
+		return "/dev/kvm is not a device"
 	}
 	return ""
 }

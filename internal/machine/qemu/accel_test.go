@@ -39,10 +39,10 @@ func TestAccelThatIsAskedForIsNotTried(t *testing.T) {
 		missing   bool
 		why       string
 	}{
-		{os.DevNull, AccelKVM, AccelKVM, false, "KVM, as was asked for"},
+		{os.DevNull, AccelKVM, AccelKVM, false, "KVM, as requested"},
 		{none, AccelKVM, "", true, ""},
-		{os.DevNull, AccelTCG, AccelTCG, false, "TCG, as was asked for"},
-		{none, AccelTCG, AccelTCG, false, "TCG, as was asked for"},
+		{os.DevNull, AccelTCG, AccelTCG, false, "TCG, as requested"},
+		{none, AccelTCG, AccelTCG, false, "TCG, as requested"},
 		{none, AccelAuto, AccelTCG, false, "TCG (slower): no /dev/kvm"},
 	} {
 		t.Setenv(envKVMDevice, c.device)

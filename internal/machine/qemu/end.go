@@ -205,7 +205,7 @@ func (m *Machine) status() string {
 	select {
 	case <-m.child.Done():
 	default:
-		return "nobody can end it"
+		return "it cannot be ended"
 	}
 	if err := m.child.Err(); err != nil {
 		return strings.TrimSpace(err.Error())

@@ -21,7 +21,7 @@ var (
 // Why a device was not removed: Machine.UnplugNIC, UnplugGPU.
 var (
 	ErrFixed = errors.New("it cannot be taken out of this machine")
-	ErrKept  = errors.New("the guest did not let go of it")
+	ErrKept  = errors.New("the guest did not release it")
 )
 
 // MemoryError adds advice to an error of memory in a file, if there is too little memory.

@@ -264,7 +264,7 @@ func (d *Device) configureFlowRule(b *[flowCommandLen]byte) error {
 		}
 		return err
 	default:
-		return invalid("what is %d to do with a rule", cmd.Op)
+		return invalid("unknown flow rule operation %d", cmd.Op)
 	}
 }
 

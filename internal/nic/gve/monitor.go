@@ -20,5 +20,5 @@ func (m *monitored) Tend(now time.Time) (next time.Time) { return m.stats.write(
 // TakeEventFDs implements nic.Monitored.
 func (m *monitored) TakeEventFDs() {
 	m.vectors.close()
-	m.log.Error("interrupts that nobody takes: the frontend gets no more until it connects again")
+	m.log.Error("the frontend does not take its interrupts, and gets no more until it reconnects")
 }

@@ -41,7 +41,7 @@ type txBuf struct {
 
 // Errors that a guest can cause for each packet are allocated once.
 var (
-	errBadTSO = fmt.Errorf("%w: not the super-packet that its descriptor says", nic.ErrBadFrame)
+	errBadTSO = fmt.Errorf("%w: not the super-packet that its descriptor describes", nic.ErrBadFrame)
 
 	errTooManyBufs = fmt.Errorf("%w: packet of too many", errBadDesc)
 	errKind        = fmt.Errorf("%w: of unknown type", errBadDesc)

@@ -90,7 +90,7 @@ func (e *Engine) PollCQ(p control.Poll) (out control.Completions, err error) {
 		return out, fmt.Errorf("cq: no %d: %w", p.CQ, syscall.ENOENT)
 	}
 	if p.Max == 0 {
-		return out, fmt.Errorf("cq %d: 0 completions are asked for: %w", p.CQ, syscall.EINVAL)
+		return out, fmt.Errorf("cq %d: a notification after 0 completions: %w", p.CQ, syscall.EINVAL)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

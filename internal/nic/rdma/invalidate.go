@@ -36,7 +36,7 @@ func (e *Engine) SetMailbox(m control.Mailbox) error {
 		for _, p := range g.regions {
 			if p.gpu == m.GPU {
 				g.mu.Unlock()
-				return fmt.Errorf("mailbox of GPU %d: there are regions of it: %w", m.GPU, syscall.EBUSY)
+				return fmt.Errorf("mailbox of GPU %d: regions use it: %w", m.GPU, syscall.EBUSY)
 			}
 		}
 		delete(g.boxes, m.GPU)

@@ -111,7 +111,8 @@ func (e *Engine) addPaged(r *region) error {
 	defer g.mu.Unlock()
 	switch {
 	case memory == nil || g.boxes[r.GPU] == nil || !g.boxes[r.GPU].m.Alive():
-		return fmt.Errorf("mr on demand: GPU %d has no mailbox, or is none of this port's: %w", r.GPU, syscall.ENODEV)
+		return fmt.Errorf("mr on demand: GPU %d has no mailbox, or does not belong to this port: %w", r.GPU,
+			syscall.ENODEV)
 	case len(g.regions) == maxPaged || pages > uint64(maxPages-g.pages):
 		return fmt.Errorf("mr on demand: %d of at most %d, and %d pages of at most %d: %w", len(g.regions), maxPaged, g.pages,
 			maxPages, syscall.ENOSPC)

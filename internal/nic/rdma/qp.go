@@ -170,7 +170,7 @@ func (e *Engine) ConnectQP(p control.QPPath) error {
 			return fmt.Errorf("queue pair %d: from %v to %v: not two addresses of one family: %w", q.n, p.Local, p.Remote,
 				syscall.EINVAL)
 		case p.MAC == [6]byte{} || p.MAC[0]&1 != 0:
-			return fmt.Errorf("queue pair %d: the peer's MAC is none of one station: %w", q.n, syscall.EINVAL)
+			return fmt.Errorf("queue pair %d: the peer's MAC is not a unicast address: %w", q.n, syscall.EINVAL)
 		case p.Timeout < 1 || p.Timeout > 31 || p.Retries > 7 || p.RNR > 7 || p.RNRTimer > 31:
 			return fmt.Errorf("queue pair %d: timeout %d (1 to 31), retries %d, RNR retries %d (0 to 7), RNR timer %d "+
 				"(0 to 31): %w", q.n, p.Timeout, p.Retries, p.RNR, p.RNRTimer, syscall.EINVAL)

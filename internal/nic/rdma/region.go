@@ -175,7 +175,7 @@ func (e *Engine) AddMR(m control.MR) (uint32, error) {
 	var err error
 	switch {
 	case m.Kind != control.MRGuest && len(m.Ranges) > 0:
-		err = fmt.Errorf("mr: ranges of guest memory, and it is not of that: %w", syscall.EINVAL)
+		err = fmt.Errorf("mr: ranges are for guest memory only: %w", syscall.EINVAL)
 	case m.Kind == control.MRBuffer:
 		err = e.addBuffer(r)
 	case m.Kind == control.MRGuest && (m.Buffer != 0 || m.Off != 0 || m.GPU != 0):

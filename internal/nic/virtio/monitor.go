@@ -33,7 +33,7 @@ func (m *monitored) Tend(time.Time) (next time.Time) {
 			"queue", queueName(index), "err", err)
 	}
 	for index, err := range memory {
-		d.losses[index].Log(d.log, slog.LevelError, "frames are dropped whose memory is not shared with the device",
+		d.losses[index].Log(d.log, slog.LevelError, "dropping frames whose memory is not shared with the device",
 			"queue", queueName(index), "err", err, "hint", peer.ShareMore)
 	}
 	return time.Time{}
@@ -47,7 +47,7 @@ func (m *monitored) TakeEventFDs() {
 	for i := range d.MaxQueues() {
 		d.vring(i).closeEventFDs()
 	}
-	d.log.Error("calls that nobody takes: the frontend gets no more until it connects again")
+	d.log.Error("the frontend does not take its calls, and gets no more until it reconnects")
 }
 
 // requestRSS requests a new default RSS: a queue has got its first buffers. It never waits.

@@ -19,7 +19,7 @@ import (
 const MaxPayload = 1 << 16
 
 // ErrStuck: Close gave up on a writer that accepts nothing, such as a pipe that is not read.
-var ErrStuck = errors.New("nothing more can be written: is it a pipe that nobody reads?")
+var ErrStuck = errors.New("the output is blocked: is it a pipe without a reader?")
 
 // Options configure a capture.
 type Options struct {

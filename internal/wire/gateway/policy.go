@@ -19,8 +19,7 @@ import (
 //     decides; of equally long ones Deny comes before Allow, and Allow before built-in ones.
 //     Without a prefix the address passes.
 //  3. An address of the host itself, loopback and interfaces', passes only with a port in
-//     HostPorts,
-//     whatever Allow says. The gateway's own addresses stand for the loopback.
+//     HostPorts, whatever Allow says. The gateway's own addresses stand for the loopback.
 //
 // Guests do not choose the resolver to which questions are forwarded: only Deny refuses it
 // (checkResolver). An address that leads to the host only by a route, without an interface that has

@@ -86,7 +86,7 @@ func (q *inbox) add(b []byte) {
 }
 
 // ErrLoop: frames from a MAC of this switch's NICs came in.
-var ErrLoop = errors.New("frames came in from a MAC of ours")
+var ErrLoop = errors.New("received frames from a MAC of this switch")
 
 // An uplink ends after loopFrames looped frames in loopTime: a loop makes that many, while a single
 // forged frame does not end the uplink.
@@ -189,8 +189,8 @@ func (q *inbox) checkSource(p *wire.Packet) error {
 	case l == nil || l == q.u.link:
 		return nil
 	case isPortMAC && !l.Router():
-		return fmt.Errorf("%w: %s is that of %s: what the uplink leads to leads back here, or has a machine with the same "+
-			"MAC, which then needs another (mac: in its lab file)", ErrLoop, net.HardwareAddr(p.Src[:]), l.Name())
+		return fmt.Errorf("%w: %s is that of %s: the network behind the uplink leads back here, or has a machine with the "+
+			"same MAC, which then needs another (mac: in its lab file)", ErrLoop, net.HardwareAddr(p.Src[:]), l.Name())
 	}
 	return fmt.Errorf("its source MAC is that of %s", l.Name())
 }
@@ -205,7 +205,7 @@ func (q *inbox) Send(batch []*wire.Packet) {
 	q.u.link.Deliver(q.worker, batch)
 	for _, p := range batch {
 		if p.Verdict.Reason == wire.DropStorm {
-			q.u.count.drop(storm, "hint", "two ways that lead to one network are a loop")
+			q.u.count.drop(storm, "hint", "two paths to one network are a loop")
 		}
 	}
 }

@@ -45,7 +45,7 @@ func openStream(o *Stream, longest int, count *counters,
 	if o.Connect != "" {
 		c, err := net.DialTimeout(network(o.Connect), o.Connect, limits.Uplink.Here())
 		if err != nil {
-			return nil, fmt.Errorf("%w: start first what listens there", err)
+			return nil, fmt.Errorf("%w: start the listener there first", err)
 		}
 		if err := s.connected(c); err != nil {
 			return nil, err
@@ -68,8 +68,8 @@ func (s *stream) listen(keep func(string, bool) (func() error, error)) (err erro
 		}
 		s.l = ownports.Listener(l)
 		if a, ok := s.l.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
-			s.count.log.Warn("the uplink listens for the network: whoever connects first has it; for this machine alone, "+
-				"listen at 127.0.0.1 or a file", "at", a.String())
+			s.count.log.Warn("the uplink's socket is reachable from the network, and the first peer to connect gets the "+
+				"uplink; for this machine alone, listen at 127.0.0.1 or a file", "at", a.String())
 		}
 		return nil
 	}

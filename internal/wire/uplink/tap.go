@@ -59,7 +59,7 @@ func attach(name string) (_ int, err error) {
 	err = unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr)
 	switch {
 	case errors.Is(err, unix.EBUSY):
-		return -1, fmt.Errorf("%s: %w: another program has it", name, err)
+		return -1, fmt.Errorf("%s: %w: another program uses it", name, err)
 	case errors.Is(err, unix.EPERM):
 		return -1, fmt.Errorf("%s: %w: have it made for this user: 'ip tuntap add ... user NAME'", name, err)
 	case errors.Is(err, unix.EINVAL):

@@ -492,7 +492,7 @@ func TestConnectedStreamEndsWithItsPeer(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/up"
 	_, err := New(wire.NewSwitch(nil), Options{Config: Config{Name: "u", Stream: &Stream{Connect: path}}})
-	testkit.ErrorSays(t, err, "start first what listens there")
+	testkit.ErrorSays(t, err, "start the listener there first")
 	l := testkit.Must(net.Listen("unix", path))(t)
 	defer l.Close()
 	a := newSide(t, 1, Config{Stream: &Stream{Connect: path}}, 1500)

@@ -94,7 +94,7 @@ func (m *Manifest) unpack(r io.Reader, put func(File, io.Reader) error) error {
 		return damaged(filesName, err)
 	}
 	if n, err := io.CopyN(io.Discard, z, 1<<20); err == nil || n > 64<<10 {
-		return fmt.Errorf("%w: %s goes on behind its end", ErrFormat, filesName)
+		return fmt.Errorf("%w: %s continues after its end", ErrFormat, filesName)
 	} else if !errors.Is(err, io.EOF) { // reads up to zstd's checksum
 		return damaged(filesName, err)
 	}
@@ -128,7 +128,7 @@ func verify(f File, r io.Reader, use func(io.Reader) error) error {
 	case err != nil:
 		return err
 	case hex.EncodeToString(h.Sum(nil)) != f.SHA256:
-		return fmt.Errorf("%w: %s has another SHA-256 than its manifest says", ErrDamaged, f.Path)
+		return fmt.Errorf("%w: %s has another SHA-256 than in its manifest", ErrDamaged, f.Path)
 	}
 	return nil
 }

@@ -372,5 +372,5 @@ func (m *maker) keep(kind string, log []byte) error {
 	if err := os.WriteFile(path, log, 0o644); err != nil {
 		return err
 	}
-	return fmt.Errorf("what was said: %s", path)
+	return fmt.Errorf("see the log: %s", path)
 }
