@@ -300,10 +300,10 @@ func (m *merger) put(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) b
 func (rq *rxQueue) part(d *delivery, pkt *wire.Packet, place *wire.Placement, off uint32) (next uint32) {
 	PutTaken.verdict(&pkt.Verdict, rq.wait)
 	rq.delta.count(1, uint64(len(pkt.Header)), &bytesByMem{})
-	for _, mt := range d.s.meters {
-		if mt.rx.flow == pkt.Meta.Headers.Flow {
+	for _, fc := range d.s.flowCounters {
+		if fc.rx.flow == pkt.Meta.Headers.Flow {
 			w := rq.mover.part(off, pkt.PayloadLen)
-			mt.rx.count(&pkt.Meta.Headers, 1, uint64(len(pkt.Header)), uint64(pkt.PayloadLen), &w)
+			fc.rx.count(&pkt.Meta.Headers, 1, uint64(len(pkt.Header)), uint64(pkt.PayloadLen), &w)
 		}
 	}
 	if d.tap != nil {

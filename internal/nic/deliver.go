@@ -230,7 +230,7 @@ func (rq *rxQueue) put(s *steering, pkt *wire.Packet, r *route) Result {
 			dropFlow(a, pkt, reasons[res])
 		}
 	}
-	for _, m := range s.meters {
+	for _, m := range s.flowCounters {
 		switch {
 		case m.rx.flow != pkt.Meta.Headers.Flow:
 		case res == PutTaken:

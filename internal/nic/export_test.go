@@ -10,10 +10,10 @@ func (s *Sleeper) Signaled() bool {
 }
 
 // Open reports whether an EventFD is still open.
-func (ls *EventFDs) Open() bool {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	return len(ls.open)+len(ls.ended) > 0
+func (fds *EventFDs) Open() bool {
+	fds.mu.Lock()
+	defer fds.mu.Unlock()
+	return len(fds.open)+len(fds.ended) > 0
 }
 
 // Loads returns how many queues each thread serves.

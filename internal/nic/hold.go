@@ -245,7 +245,7 @@ func (m *merger) release(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) 
 // payload offset at which this batch's frames begin.
 func (m *merger) parts(d *delivery, rq *rxQueue, h *held, place *wire.Placement) (off uint32) {
 	hdr, _ := h.kept.First()
-	if d.tap == nil && len(d.s.meters) == 0 { // nothing looks at single frames
+	if d.tap == nil && len(d.s.flowCounters) == 0 { // nothing looks at single frames
 		for range h.frames {
 			rq.delta.count(1, uint64(len(hdr)), &bytesByMem{})
 		}
@@ -287,9 +287,9 @@ func (m *merger) lose(d *delivery, rq *rxQueue, k int) {
 		if a := rq.account(d.s, pkt); a != nil {
 			dropFlow(a, pkt, wire.DropNoBuffer)
 		}
-		for _, mt := range d.s.meters {
-			if mt.rx.flow == pkt.Meta.Headers.Flow {
-				mt.rx.lose(uint64(pkt.PayloadLen))
+		for _, fc := range d.s.flowCounters {
+			if fc.rx.flow == pkt.Meta.Headers.Flow {
+				fc.rx.lose(uint64(pkt.PayloadLen))
 			}
 		}
 		if d.tap != nil {

@@ -21,12 +21,12 @@ const stuckAfter = limits.StuckWrite
 // when timed work is due. Otherwise it sleeps.
 type Monitor struct {
 	event
-	dev     Monitored
-	lines   *EventFDs
-	log     *slog.Logger
-	ep      int
-	closing atomic.Bool
-	done    chan struct{}
+	dev      Monitored
+	eventFDs *EventFDs
+	log      *slog.Logger
+	ep       int
+	closing  atomic.Bool
+	done     chan struct{}
 
 	// Used by the monitor's goroutine.
 	looked time.Time // when it last looked for stuck writers
@@ -48,12 +48,12 @@ type Monitored interface {
 const wakeTag = -1 // epoll data of the Monitor's own event
 
 // NewMonitor starts the Monitor of a device. Any goroutine may Wake it.
-func NewMonitor(d Monitored, ls *EventFDs, log *slog.Logger) (*Monitor, error) {
+func NewMonitor(d Monitored, fds *EventFDs, log *slog.Logger) (*Monitor, error) {
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
 	}
-	m := &Monitor{dev: d, lines: ls, log: log, ep: ep, done: make(chan struct{})}
+	m := &Monitor{dev: d, eventFDs: fds, log: log, ep: ep, done: make(chan struct{})}
 	if err = m.open(); err == nil {
 		if err = m.Watch(m.file.fd, wakeTag); err != nil {
 			m.event.Close()
@@ -63,7 +63,7 @@ func NewMonitor(d Monitored, ls *EventFDs, log *slog.Logger) (*Monitor, error) {
 		_ = unix.Close(ep)
 		return nil, err
 	}
-	ls.OnWrite(m.Wake)
+	fds.OnWrite(m.Wake)
 	dma.Go(m.run)
 	return m, nil
 }
@@ -125,15 +125,15 @@ func (m *Monitor) run() {
 // next write.
 func (m *Monitor) look(now time.Time) (next time.Time) {
 	switch {
-	case m.parked && !m.lines.Parked(): // a write began: look again after stuckAfter whether it still blocks
+	case m.parked && !m.eventFDs.Parked(): // a write began: look again after stuckAfter whether it still blocks
 		m.looked, m.parked = now, false
 	case !m.parked && now.Sub(m.looked) >= stuckAfter.Here():
-		if m.lines.anyStuck() {
-			m.lines.Quarantine()
+		if m.eventFDs.anyStuck() {
+			m.eventFDs.Quarantine()
 			m.dev.TakeEventFDs()
 		}
-		m.lines.Free()
-		m.looked, m.parked = now, m.lines.Park()
+		m.eventFDs.Free()
+		m.looked, m.parked = now, m.eventFDs.Park()
 	}
 	if m.parked {
 		return time.Time{}

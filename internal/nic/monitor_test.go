@@ -14,12 +14,12 @@ import (
 
 // monitored is a device with one eventfd, which records the monitor's calls.
 type monitored struct {
-	lines  nic.EventFDs
-	line   *nic.EventFD
-	kicked chan int
-	taken  chan struct{}
-	tended atomic.Int64
-	due    atomic.Int64 // how often Tend asks to be called again at once
+	eventFDs nic.EventFDs
+	line     *nic.EventFD
+	kicked   chan int
+	taken    chan struct{}
+	tended   atomic.Int64
+	due      atomic.Int64 // how often Tend asks to be called again at once
 }
 
 func (m *monitored) Kicked(tag int) { m.kicked <- tag }
@@ -33,13 +33,13 @@ func (m *monitored) Tend(now time.Time) (next time.Time) {
 }
 
 func (m *monitored) TakeEventFDs() {
-	m.lines.End(m.line)
+	m.eventFDs.End(m.line)
 	close(m.taken)
 }
 
 func newMonitored(t *testing.T) (*monitored, *nic.Monitor) {
 	dev := &monitored{kicked: make(chan int), taken: make(chan struct{})}
-	m := testkit.Must(nic.NewMonitor(dev, &dev.lines, slog.New(slog.DiscardHandler)))(t)
+	m := testkit.Must(nic.NewMonitor(dev, &dev.eventFDs, slog.New(slog.DiscardHandler)))(t)
 	return dev, m
 }
 
@@ -83,19 +83,19 @@ func TestMonitorTendsAndPassesOnKicks(t *testing.T) {
 func TestMonitorFreesAStuckWriter(t *testing.T) {
 	dev, m := newMonitored(t)
 	defer m.Close()
-	l, front := frontend(t, &dev.lines)
-	dev.line = l
-	l.Fire() // an honest frontend reads it
+	e, front := frontend(t, &dev.eventFDs)
+	dev.line = e
+	e.Fire() // an honest frontend reads it
 	_, err := unix.Read(front, make([]byte, 8))
 	testkit.OK(t, err)
 	write(t, front, almost)
 	testkit.OK(t, unix.SetNonblock(front, false))
-	l.Fire() // returns when the monitor frees it
+	e.Fire() // returns when the monitor frees it
 	<-dev.taken
-	if !dev.lines.Quarantined() {
+	if !dev.eventFDs.Quarantined() {
 		t.Error("the frontend is not quarantined")
 	}
-	for dev.lines.Open() {
+	for dev.eventFDs.Open() {
 		time.Sleep(time.Millisecond)
 	}
 }

@@ -87,7 +87,7 @@ func (p *Port) compile(s *control.State, old *steering) (*steering, error) {
 		return compile(s, old)
 	}
 	changed := fault.Steering(*s)
-	now, err := compile(&changed, &steering{meters: old.meters})
+	now, err := compile(&changed, &steering{flowCounters: old.flowCounters})
 	if err != nil {
 		return nil, err
 	}

@@ -14,11 +14,11 @@ import (
 // except for the counts of flow counters, and replaced as a whole: one steering applies to a whole
 // batch.
 type steering struct {
-	state  *control.State
-	rules  *splitter.Rules
-	rss    *splitter.RSS
-	splits []control.Split // of the State
-	meters []*flowCounter
+	state        *control.State
+	rules        *splitter.Rules
+	rss          *splitter.RSS
+	splits       []control.Split // of the State
+	flowCounters []*flowCounter
 }
 
 // compile makes the steering of a State. Tables of unchanged rules and RSS are reused, and
@@ -36,19 +36,19 @@ func compile(s *control.State, old *steering) (*steering, error) {
 		}
 	}
 	for _, m := range s.FlowCounters {
-		mt := old.counter(m.ID)
-		if mt == nil {
-			mt = &flowCounter{id: m.ID}
-			mt.rx.flow, mt.tx.flow = counterFlows(m)
+		fc := old.counter(m.ID)
+		if fc == nil {
+			fc = &flowCounter{id: m.ID}
+			fc.rx.flow, fc.tx.flow = counterFlows(m)
 		}
-		n.meters = append(n.meters, mt)
+		n.flowCounters = append(n.flowCounters, fc)
 	}
 	return n, nil
 }
 
 // counter returns the flow counter with an id; nil: none.
 func (s *steering) counter(id uint32) *flowCounter {
-	for _, m := range s.meters {
+	for _, m := range s.flowCounters {
 		if m.id == id {
 			return m
 		}

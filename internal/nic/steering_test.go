@@ -173,7 +173,7 @@ func TestMetersCountOn(t *testing.T) {
 		ids = append(ids, id)
 	}
 	packet := func() {
-		for _, m := range p.steering.Load().meters {
+		for _, m := range p.steering.Load().flowCounters {
 			m.rx.count(&splitter.Headers{Class: splitter.TCP}, 1, 54, 100, &bytesByMem{host: 100})
 		}
 	}

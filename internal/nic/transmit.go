@@ -162,9 +162,9 @@ func (t *Transmitter) count(p *wire.Packet, m *mark) {
 		}
 	}
 	t.delta.count(uint64(p.Segments()), uint64(m.header), &m.byMem)
-	for _, mt := range t.port.steering.Load().meters {
-		if mt.tx.flow == p.Meta.Headers.Flow {
-			mt.tx.count(&p.Meta.Headers, uint64(p.Segments()), uint64(m.header), uint64(p.PayloadLen), &m.byMem)
+	for _, fc := range t.port.steering.Load().flowCounters {
+		if fc.tx.flow == p.Meta.Headers.Flow {
+			fc.tx.count(&p.Meta.Headers, uint64(p.Segments()), uint64(m.header), uint64(p.PayloadLen), &m.byMem)
 		}
 	}
 }
@@ -183,9 +183,9 @@ func (t *Transmitter) lose(p *wire.Packet, r wire.DropReason) {
 	if t.flows != nil {
 		dropFlow(t.flows.At(&p.Meta.Headers.Flow), p, r)
 	}
-	for _, mt := range t.port.steering.Load().meters {
-		if mt.tx.flow == p.Meta.Headers.Flow {
-			mt.tx.lose(uint64(p.PayloadLen))
+	for _, fc := range t.port.steering.Load().flowCounters {
+		if fc.tx.flow == p.Meta.Headers.Flow {
+			fc.tx.lose(uint64(p.PayloadLen))
 		}
 	}
 }

@@ -148,7 +148,8 @@ type binding struct {
 	wanted     time.Time // since then the port has to show that it uses the address; zero: it need not
 }
 
-// fixed reports whether the binding does not count for its port, and never becomes idle.
+// fixed reports whether the binding does not count towards its port's MaxBindings, and never becomes
+// idle.
 func (c *binding) fixed() bool { return c.isPortMAC || c.reservedBy != nil }
 
 // idle reports whether the binding may be given up.
@@ -428,8 +429,8 @@ func (d *identity) like(s source) *[]*binding {
 	return &d.movable[0]
 }
 
-// allow reports whether a port may send from an address, and binds it; probe: the port only probes
-// for duplicates. It takes the lock of the bindings, and reports a refusal.
+// allow binds an address to the port, or returns why the port may not send from it; probe: the port
+// only probes for duplicates. It takes the lock of the bindings, and reports a refusal.
 func (d *identity) allow(s source, probe bool, mac MAC) DropReason {
 	r := &d.link.sw.names
 	r.mu.Lock()

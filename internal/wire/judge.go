@@ -78,9 +78,9 @@ const (
 	ndTargetLink = 2
 )
 
-// checkSource reports whether a packet's sender may send it. For a packet with addresses behind the
-// headers (ARP, neighbor discovery) it returns a copy whose Header includes them, because the
-// sender may rewrite its memory.
+// checkSource returns why a packet's sender may not send it, or DropNone. For a packet with
+// addresses behind the headers (ARP, neighbor discovery) it returns a copy whose Header includes
+// them, because the sender may rewrite its memory.
 func (l *Link) checkSource(w *Worker, p *Packet) (*Packet, DropReason) {
 	d, h := l.who, &p.Meta.Headers
 	if r := d.from(p.Src.source(), p.Src); r != DropNone {
@@ -157,7 +157,7 @@ func (w *Worker) pulled(p *Packet, n uint32) (*Packet, DropReason) {
 	return &x.Packet, DropNone
 }
 
-// from reports whether the port may send from an address.
+// from returns why the port may not send from an address, or DropNone.
 func (d *identity) from(s source, mac MAC) DropReason {
 	if s.kind != kindMAC && s.unspecified() || d.allowed.Load().has(s) {
 		return DropNone
@@ -165,7 +165,7 @@ func (d *identity) from(s source, mac MAC) DropReason {
 	return d.allow(s, false, mac)
 }
 
-// linkAddr reports whether the port may use a link-layer address that a frame names.
+// linkAddr returns why the port may not use a link-layer address that a frame names, or DropNone.
 func (d *identity) linkAddr(b []byte) DropReason {
 	m := MAC(b[:6])
 	return d.from(m.source(), m)

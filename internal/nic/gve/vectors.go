@@ -19,12 +19,12 @@ type vectors struct {
 
 // vector is one MSI-X vector. Its lock is a leaf, and no system call is made under it.
 type vector struct {
-	port   *nic.Port // nil: it drops no interrupts (nic.Port.LoseInterrupt)
-	mu     sync.Mutex
-	l      *nic.EventFD // under mu; nil: none
-	armed  bool         // under mu
-	always bool         // under mu: never masked, as the management vector
-	due    bool         // under mu: an interrupt is latched
+	port    *nic.Port // nil: it drops no interrupts (nic.Port.LoseInterrupt)
+	mu      sync.Mutex
+	eventFD *nic.EventFD // under mu; nil: none
+	armed   bool         // under mu
+	always  bool         // under mu: never masked, as the management vector
+	due     bool         // under mu: an interrupt is latched
 
 	// Moderation, under mu: nanoseconds, and times of now.
 	now      func() int64
@@ -90,8 +90,8 @@ func (vs *vectors) setManagement(i int) {
 func (v *vector) change(to func()) {
 	v.mu.Lock()
 	to()
-	l := v.l
-	if !v.due || !v.armed && !v.always || l == nil {
+	e := v.eventFD
+	if !v.due || !v.armed && !v.always || e == nil {
 		v.mu.Unlock()
 		return
 	}
@@ -113,9 +113,9 @@ func (v *vector) change(to func()) {
 		return
 	}
 	v.armed = false
-	l.Enter() // under mu, so that a replacement of the eventfd sees it
+	e.Enter() // under mu, so that a replacement of the eventfd sees it
 	v.mu.Unlock()
-	l.Write()
+	e.Write()
 }
 
 // setFD sets the eventfd of vector i, which owns it from now on; -1: none. A latched interrupt
@@ -126,13 +126,13 @@ func (vs *vectors) setFD(i, fd int) {
 		scm.Close(fd)
 		return
 	}
-	var l *nic.EventFD
+	var e *nic.EventFD
 	if fd >= 0 {
-		l = vs.New(fd)
+		e = vs.New(fd)
 	}
 	var old *nic.EventFD
 	v.change(func() {
-		old, v.l = v.l, l
+		old, v.eventFD = v.eventFD, e
 		if old != nil && old.Busy() { // the write to the old one may be lost: write the new one too
 			v.due, v.armed = true, true
 		}

@@ -131,8 +131,8 @@ func TestInterruptOnItsWay(t *testing.T) {
 	c := newConfigured(t, 1)
 	c.irq(0)
 	v := c.dev.vectors.get(0)
-	v.l.Enter() // as change does, before it writes
-	old := v.l
+	v.eventFD.Enter() // as change does, before it writes
+	old := v.eventFD
 	c.OK(c.dev.DisableIRQs(vfiouser.IRQMSIX))
 	old.Write()
 	if e := c.irq(0); e.fired() == 0 {

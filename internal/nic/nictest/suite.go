@@ -39,7 +39,7 @@ func Run(t *testing.T, traits Traits, guest func(testing.TB, *dma.Files, *wire.S
 		{"SuperPacketIsSplitOnce", super},
 		{"BounceCountsAsHost", bounce},
 		{"PayloadIsCopiedOnce", once},
-		{"Meters", meters},
+		{"Meters", flowCounters},
 		{"FlowsAreCounted", flowsCounted},
 		{"PostedIsShown", postedShown},
 		{"ControlChannel", controlChannel},
@@ -371,7 +371,7 @@ func bounce(t *testing.T, lab Lab, _ Traits) {
 
 // Invariant: nic: A flow counter counts only its connection, by kind of memory, and detects
 // retransmissions.
-func meters(t *testing.T, lab Lab, _ Traits) {
+func flowCounters(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	from, to := netip.AddrFrom4([4]byte{10, 0, 0, a.MAC()[5]}), netip.AddrFrom4([4]byte{10, 0, 0, b.MAC()[5]})
 	local, remote := netip.AddrPortFrom(from, 1000), netip.AddrPortFrom(to, 2000)

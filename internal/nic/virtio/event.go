@@ -17,18 +17,18 @@ type call struct {
 
 // fire writes the eventfd. If the eventfd is broken, only its driver suffers.
 func (c *call) fire() {
-	if l := c.fd.Load(); l != nil {
-		l.Fire()
+	if e := c.fd.Load(); e != nil {
+		e.Fire()
 	}
 }
 
 // set replaces the eventfd; fd < 0: none.
 func (c *call) set(fd int) {
-	var l *nic.EventFD
+	var e *nic.EventFD
 	if fd >= 0 {
-		l = c.eventFDs.New(fd)
+		e = c.eventFDs.New(fd)
 	}
-	c.eventFDs.End(c.fd.Swap(l))
+	c.eventFDs.End(c.fd.Swap(e))
 }
 
 // vring is the part of a queue that receive and transmit queues share.
@@ -74,7 +74,7 @@ func (v *vring) unreached(err error) {
 
 // shouldCall reports whether to interrupt the driver; wanted: the driver asks for it. After a
 // dropped interrupt the next one ignores the driver's event index, which has been passed: otherwise
-// the driver would wait for ever, which no hardware that drops one interrupt makes it do.
+// the driver would never get another interrupt, and only one is to be dropped.
 func (v *vring) shouldCall(wanted bool) bool {
 	if !wanted {
 		return false
