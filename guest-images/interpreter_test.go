@@ -85,8 +85,8 @@ func TestInterpretersComeAlong(t *testing.T) {
 			t.Errorf("%s is missing", name)
 		}
 	}
-	testkit.Equal(t, "notes", strings.Join(o.Notes, "\n"), "the interpreter "+bin+"/mine comes along by itself: what "+
-		"else it needs is to be copied")
+	testkit.Equal(t, "notes", strings.Join(o.Notes, "\n"), "the interpreter "+bin+"/mine is copied alone: copy the "+
+		"other files that it needs, too")
 
 	o = NewOverlay()
 	testkit.OK(t, o.Copy(byPath, "/run/it"))

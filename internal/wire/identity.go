@@ -56,7 +56,7 @@ const (
 	wantedAgain = 10 * time.Second
 )
 
-// ErrIdentity: the Identity is invalid.
+// ErrIdentity is the error for an invalid Identity.
 var ErrIdentity = errors.New("bad identity")
 
 // source is a source address of a frame: a MAC or an IP address. IPv4 and MAC addresses are in the

@@ -99,12 +99,12 @@ func TestWhatIsNoTree(t *testing.T) {
 	deepest := fmt.Sprint("sw", MaxDepth-1)
 	mustTree(t, append(long, below(Endpoint, "nic", deepest, false))...)
 	for want, nodes := range map[string][]Node{
-		"is no name":                   {socket("a/b", 0, 0)},
-		"there are two s":              {socket("s", 0, 0), socket("s", 0, 0)},
-		"a socket is below nothing":    {socket("s", 0, 0), {Name: "t", Below: "s"}},
-		"all else is below a socket":   {{Name: "nic", Kind: Endpoint}},
-		"nic is below sw, which is no": {below(Endpoint, "nic", "sw", false)},
-		"gpu is below nic, which is no": {socket("s", 0, 0), below(Endpoint, "nic", "s", false),
+		"is no name":                        {socket("a/b", 0, 0)},
+		"there are two s":                   {socket("s", 0, 0), socket("s", 0, 0)},
+		"a socket is below nothing":         {socket("s", 0, 0), {Name: "t", Below: "s"}},
+		"all else is below a socket":        {{Name: "nic", Kind: Endpoint}},
+		"nic is below sw, which is neither": {below(Endpoint, "nic", "sw", false)},
+		"gpu is below nic, which is neither": {socket("s", 0, 0), below(Endpoint, "nic", "s", false),
 			below(Endpoint, "gpu", "nic", false)},
 		"a is below itself": {below(Switch, "a", "b", false), below(Switch, "b", "a", false)},
 		"is below itself":   {below(Switch, "a", "a", false)},
@@ -141,7 +141,7 @@ func TestTreesThatFit(t *testing.T) {
 	testkit.ErrorSays(t, mustTree(t, below32(sockets(1), "s0", 33)...).Fits(), "s0x32: more than 32 below s0")
 	nodes = below32(below32(nodes, "s1", 32), "s2", 32)
 	testkit.OK(t, mustTree(t, below32(nodes, "s3", 22)...).Fits())
-	testkit.ErrorSays(t, mustTree(t, below32(nodes, "s3", 23)...).Fits(), "takes 242 numbers of buses", "240 at most")
+	testkit.ErrorSays(t, mustTree(t, below32(nodes, "s3", 23)...).Fits(), "needs 242 bus numbers", "240 at most")
 }
 
 func TestPlaces(t *testing.T) {

@@ -18,7 +18,8 @@ import (
 // MaxPayload is the most bytes of a packet's payload that can be captured: all of it.
 const MaxPayload = 1 << 16
 
-// ErrStuck: Close gave up on a writer that accepts nothing, such as a pipe that is not read.
+// ErrStuck is the error after Close gave up on a writer that accepts nothing, such as a pipe that is
+// not read.
 var ErrStuck = errors.New("the output is blocked: is it a pipe without a reader?")
 
 // Options configure a capture.

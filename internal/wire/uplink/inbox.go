@@ -85,7 +85,7 @@ func (q *inbox) add(b []byte) {
 	}
 }
 
-// ErrLoop: frames from a MAC of this switch's NICs came in.
+// ErrLoop is the error after frames from a MAC of this switch's NICs came in.
 var ErrLoop = errors.New("received frames from a MAC of this switch")
 
 // An uplink ends after loopFrames looped frames in loopTime: a loop makes that many, while a single

@@ -48,7 +48,7 @@ func TestListenerForTheNetworkIsSaid(t *testing.T) {
 			addr = fmt.Sprintf("%s:%d", addr, port.Port())
 		}
 		a := newSide(t, 1, Config{Stream: &Stream{Listen: addr}}, 1500)
-		testkit.Equal(t, addr, a.log.having("WARN", "listens for the network", "127.0.0.1 or a file"), want)
+		testkit.Equal(t, addr, a.log.having("WARN", "is reachable from the network", "127.0.0.1 or a file"), want)
 		testkit.OK(t, a.up.Close())
 	}
 }
