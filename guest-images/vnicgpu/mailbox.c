@@ -66,18 +66,18 @@ static struct mailbox *mailbox_of(const struct vnicgpu *gpu)
 int vnicgpu_mailbox(struct vnicgpu *gpu)
 {
 	struct mailbox *m;
-	unsigned long at;
+	unsigned long addr;
 	int ret = 0;
 
 	mutex_lock(&gpu->mailbox_lock);
 	if (gpu->has_mailbox)
 		goto unlock;
-	at = gen_pool_alloc(gpu->pool, VNICGPU_MAILBOX_SIZE);
-	if (!at) {
+	addr = gen_pool_alloc(gpu->pool, VNICGPU_MAILBOX_SIZE);
+	if (!addr) {
 		ret = -ENOMEM;
 		goto unlock;
 	}
-	gpu->mailbox = at - gpu->start;
+	gpu->mailbox = addr - gpu->start;
 	vnicgpu_poison_taken(gpu, gpu->mailbox, VNICGPU_MAILBOX_SIZE);
 	gpu->ack_ms = READ_ONCE(ack_ms);
 	m = mailbox_of(gpu);

@@ -34,7 +34,7 @@ int vnicgpu_alloc(struct vnicgpu_file *f, struct vnicgpu_alloc *arg)
 	/* The BAR's address is a multiple of its size. */
 	struct genpool_data_align data = { .align = align };
 	struct piece *p;
-	unsigned long at;
+	unsigned long addr;
 
 	if (!arg->size || !PAGE_ALIGNED(arg->size) || !is_power_of_2(align) || align < PAGE_SIZE || align > INT_MAX)
 		return -EINVAL;
@@ -43,12 +43,12 @@ int vnicgpu_alloc(struct vnicgpu_file *f, struct vnicgpu_alloc *arg)
 	p = kzalloc(sizeof(*p), GFP_KERNEL_ACCOUNT);
 	if (!p)
 		return -ENOMEM;
-	at = gen_pool_alloc_algo(gpu->pool, arg->size, gen_pool_first_fit_align, &data);
-	if (!at) {
+	addr = gen_pool_alloc_algo(gpu->pool, arg->size, gen_pool_first_fit_align, &data);
+	if (!addr) {
 		kfree(p);
 		return -ENOMEM;
 	}
-	p->offset = at - gpu->start;
+	p->offset = addr - gpu->start;
 	p->size = arg->size;
 	vnicgpu_poison_taken(gpu, p->offset, p->size);
 	clear(gpu->mem + p->offset, p->size);

@@ -59,13 +59,13 @@ static void private_free(struct folio *folio)
 /* Allocates a page of the GPU's memory, locked, with undefined content. */
 static struct page *private_alloc(struct vnicgpu *gpu)
 {
-	unsigned long at = gen_pool_alloc(gpu->pool, PAGE_SIZE);
+	unsigned long addr = gen_pool_alloc(gpu->pool, PAGE_SIZE);
 	struct page *page;
 
-	if (!at)
+	if (!addr)
 		return NULL;
-	vnicgpu_poison_taken(gpu, at - gpu->start, PAGE_SIZE);
-	page = pfn_to_page(PHYS_PFN(gpu->pgmap.range.start + (at - gpu->start)));
+	vnicgpu_poison_taken(gpu, addr - gpu->start, PAGE_SIZE);
+	page = pfn_to_page(PHYS_PFN(gpu->pgmap.range.start + (addr - gpu->start)));
 	atomic_long_inc(&gpu->private);
 	vnicgpu_page_init(page, &gpu->pgmap);
 	return page;
@@ -251,7 +251,7 @@ int vnicgpu_migrate(struct vnicgpu *gpu, struct vnicgpu_migrate *arg)
 	bool to_gpu = arg->flags & VNICGPU_TO_GPU;
 	struct mm_struct *mm = current->mm;
 	u64 end = arg->addr + arg->size;
-	unsigned long at;
+	unsigned long addr;
 	int ret;
 
 	if (arg->flags & ~VNICGPU_TO_GPU || arg->pad || !arg->size || !PAGE_ALIGNED(arg->addr) ||
@@ -261,7 +261,7 @@ int vnicgpu_migrate(struct vnicgpu *gpu, struct vnicgpu_migrate *arg)
 	if (ret)
 		return ret;
 	arg->moved = 0;
-	for (at = arg->addr; at < end;) {
+	for (addr = arg->addr; addr < end;) {
 		struct vm_area_struct *vma;
 		unsigned long moved = 0, next;
 
@@ -272,19 +272,19 @@ int vnicgpu_migrate(struct vnicgpu *gpu, struct vnicgpu_migrate *arg)
 		ret = mmap_read_lock_killable(mm);
 		if (ret)
 			return ret;
-		vma = vma_lookup(mm, at);
+		vma = vma_lookup(mm, addr);
 		if (!vma) {
 			mmap_read_unlock(mm);
 			return -EFAULT;
 		}
-		next = min3((unsigned long)end, vma->vm_end, at + BATCH * PAGE_SIZE);
+		next = min3((unsigned long)end, vma->vm_end, addr + BATCH * PAGE_SIZE);
 		/* Pages of files and of shared memory are not moved. */
-		ret = vma_is_anonymous(vma) ? move_batch(gpu, vma, at, next, to_gpu, &moved) : 0;
+		ret = vma_is_anonymous(vma) ? move_batch(gpu, vma, addr, next, to_gpu, &moved) : 0;
 		mmap_read_unlock(mm);
 		if (ret)
 			return ret;
 		arg->moved += moved;
-		at = next;
+		addr = next;
 	}
 	return 0;
 }
@@ -380,13 +380,13 @@ exit:
  */
 static void evict(struct vnicgpu *gpu)
 {
-	unsigned long first = PHYS_PFN(gpu->pgmap.range.start), n = gpu->size >> PAGE_SHIFT, at;
+	unsigned long first = PHYS_PFN(gpu->pgmap.range.start), n = gpu->size >> PAGE_SHIFT, done;
 	unsigned long src[BATCH], dst[BATCH];
 
-	for (at = 0; at < n && atomic_long_read(&gpu->private); at += BATCH) {
-		unsigned long k = min(n - at, (unsigned long)BATCH);
+	for (done = 0; done < n && atomic_long_read(&gpu->private); done += BATCH) {
+		unsigned long k = min(n - done, (unsigned long)BATCH);
 
-		if (migrate_device_range(src, first + at, k))
+		if (migrate_device_range(src, first + done, k))
 			continue;
 		copy_to_ram(gpu, src, dst, k);
 		migrate_device_pages(src, dst, k);

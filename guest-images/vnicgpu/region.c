@@ -377,14 +377,14 @@ static u64 entry_of(const struct vnicgpu *gpu, unsigned long pfn)
  * they are to be written and may not be, as after a fork. These are then faulted in as for a CPU,
  * which moves them to RAM.
  */
-static int fault_range(struct hmm_range *range, unsigned long at, unsigned long n, unsigned long *pfns)
+static int fault_range(struct hmm_range *range, unsigned long addr, unsigned long n, unsigned long *pfns)
 {
 	void *owner = range->dev_private_owner;
 	unsigned long i, k;
 	int ret;
 
-	range->start = at;
-	range->end = at + (n << PAGE_SHIFT);
+	range->start = addr;
+	range->end = addr + (n << PAGE_SHIFT);
 	range->hmm_pfns = pfns;
 	ret = hmm_range_fault(range);
 	if (!(range->default_flags & HMM_PFN_REQ_WRITE))
@@ -396,7 +396,7 @@ static int fault_range(struct hmm_range *range, unsigned long at, unsigned long 
 			continue;
 		while (i + k < n && !(pfns[i + k] & HMM_PFN_WRITE))
 			k++;
-		range->start = at + (i << PAGE_SHIFT);
+		range->start = addr + (i << PAGE_SHIFT);
 		range->end = range->start + (k << PAGE_SHIFT);
 		range->hmm_pfns = pfns + i;
 		/* EBUSY if it moved pages, because that called the notifier; the next attempt finds them moved. */
@@ -410,16 +410,16 @@ static int fault_range(struct hmm_range *range, unsigned long at, unsigned long 
  * Makes n pages of a vma present. If one page fails, Linux fails the whole range: then each page is
  * requested alone. EBUSY: there was an invalidation.
  */
-static int fault_vma(struct hmm_range *range, unsigned long at, unsigned long n, unsigned long *pfns, u64 *entries)
+static int fault_vma(struct hmm_range *range, unsigned long addr, unsigned long n, unsigned long *pfns, u64 *entries)
 {
 	unsigned long i;
-	int ret = fault_range(range, at, n, pfns);
+	int ret = fault_range(range, addr, n, pfns);
 
 	if (!ret || ret == -EBUSY)
 		return ret;
 	for (i = 0; i < n; i++) {
 		pfns[i] = 0;
-		ret = fault_range(range, at + (i << PAGE_SHIFT), 1, pfns + i);
+		ret = fault_range(range, addr + (i << PAGE_SHIFT), 1, pfns + i);
 		if (ret == -EBUSY)
 			return ret;
 		if (ret) {
@@ -431,11 +431,11 @@ static int fault_vma(struct hmm_range *range, unsigned long at, unsigned long n,
 }
 
 /*
- * Makes n pages from at on present: pfns gets their places, and entries the errors of the pages
+ * Makes n pages from addr on present: pfns gets their places, and entries the errors of the pages
  * without a valid pfn. Only private memory of the program is accepted: page faults of other memory
  * may wait for another program (FUSE), and removal of the GPU would wait with them.
  */
-static int fault_pages(struct hmm_range *range, struct mm_struct *mm, unsigned long at, unsigned long n,
+static int fault_pages(struct hmm_range *range, struct mm_struct *mm, unsigned long addr, unsigned long n,
 		       unsigned long *pfns, u64 *entries)
 {
 	struct vm_area_struct *vma;
@@ -443,18 +443,18 @@ static int fault_pages(struct hmm_range *range, struct mm_struct *mm, unsigned l
 	int ret;
 
 	memset(pfns, 0, n * sizeof(*pfns));
-	for (i = 0; i < n; i += k, at += k << PAGE_SHIFT) {
+	for (i = 0; i < n; i += k, addr += k << PAGE_SHIFT) {
 		k = 1;
 		entries[i] = invalid(-EFAULT);
-		vma = vma_lookup(mm, at);
+		vma = vma_lookup(mm, addr);
 		if (!vma)
 			continue;
-		k = min(n - i, (vma->vm_end - at) >> PAGE_SHIFT);
+		k = min(n - i, (vma->vm_end - addr) >> PAGE_SHIFT);
 		for (j = i; j < i + k; j++)
 			entries[j] = invalid(-EOPNOTSUPP);
 		if (!vma_is_anonymous(vma))
 			continue;
-		ret = fault_vma(range, at, k, pfns + i, entries + i);
+		ret = fault_vma(range, addr, k, pfns + i, entries + i);
 		if (ret)
 			return ret;
 	}
@@ -505,7 +505,7 @@ unlock:
 
 static int fault(struct region *r, struct mm_struct *mm, struct vnicgpu_fault *arg, u64 *entries)
 {
-	unsigned long pfns[MAX_FAULT], n = arg->count, at = r->start + (arg->first << PAGE_SHIFT);
+	unsigned long pfns[MAX_FAULT], n = arg->count, addr = r->start + (arg->first << PAGE_SHIFT);
 	struct hmm_range range = {
 		.notifier = &r->notifier,
 		.default_flags = HMM_PFN_REQ_FAULT | (arg->flags & VNICGPU_FAULT_WRITE ? HMM_PFN_REQ_WRITE : 0),
@@ -527,7 +527,7 @@ static int fault(struct region *r, struct mm_struct *mm, struct vnicgpu_fault *a
 		ret = mmap_read_lock_killable(mm);
 		if (ret)
 			return ret;
-		ret = fault_pages(&range, mm, at, n, pfns, entries);
+		ret = fault_pages(&range, mm, addr, n, pfns, entries);
 		mmap_read_unlock(mm);
 		if (!ret)
 			ret = answer(r, &range, arg->first, n, pfns, entries, arg);
