@@ -1,9 +1,9 @@
 package wire
 
-// Owner returns the port to which a MAC is bound by the ports' Identities; nil: none. own: the MAC
-// is the port's own one, so only another machine with the same MAC could send from it. A port whose
-// frames are not checked, such as an uplink to other machines, calls it before the switch learns a
-// MAC from it.
+// Owner returns the port to which a MAC is bound by the ports' Identities; nil: none. isPortMAC:
+// the MAC is the port's own one, so only another machine with the same MAC could send from it. A
+// port whose frames are not checked, such as an uplink to other machines, calls it before the
+// switch learns a MAC from it.
 func (s *Switch) Owner(mac MAC) (l *Link, isPortMAC bool) {
 	r := &s.names
 	r.mu.Lock()
