@@ -13,15 +13,15 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// ErrClosed says that the results channel has ended.
+// ErrClosed is the error of a results channel that has ended.
 var ErrClosed = errors.New("results channel closed")
 
-// RemoteError is an operation's error, in the guest's words.
+// RemoteError is an operation's error in the guest.
 type RemoteError struct{ Op, Text string }
 
 func (e *RemoteError) Error() string { return e.Op + ": " + Plain(e.Text) }
 
-// PanicError says that the guest's agent died.
+// PanicError is the error after the guest's agent died.
 type PanicError struct{ Panic }
 
 func (e *PanicError) Error() string {
@@ -53,13 +53,13 @@ type call struct {
 	reply    chan *message
 }
 
-// Conn is what a Client needs of the results channel.
+// Conn is a connection to the results channel.
 type Conn interface {
 	io.ReadWriteCloser
 	SetWriteDeadline(time.Time) error
 }
 
-// NewClient takes over conn and reads it until Close or its end.
+// NewClient takes ownership of conn and reads it until Close or its end.
 func NewClient(conn Conn) *Client {
 	c := &Client{
 		conn: conn, out: &lineWriter{w: conn}, sending: make(chan struct{}, 1),
@@ -70,41 +70,41 @@ func NewClient(conn Conn) *Client {
 	return c
 }
 
-// Booted is closed once the guest's init has reported.
+// Booted returns a channel that is closed once the guest's init has reported that it is done.
 func (c *Client) Booted() <-chan struct{} { return c.booted }
 
-// Done is closed when the channel has ended; Err then says why.
+// Done returns a channel that is closed when the results channel has ended; then Err returns why.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
-// Err is nil while the channel is open, a *PanicError when the agent died, else ErrClosed.
+// Err returns nil while the channel is open, a *PanicError after the agent died, else ErrClosed.
 func (c *Client) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// Dropped counts lines of the guest that were no messages.
+// Dropped returns the number of malformed lines from the guest.
 func (c *Client) Dropped() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.dropped
 }
 
-// Close ends the channel and waits for the reader.
+// Close closes the channel and waits for the reader.
 func (c *Client) Close() error {
 	err := c.conn.Close()
 	<-c.done
 	return err
 }
 
-// Call runs an operation in the guest and decodes its result into out (may be nil). When ctx ends first, the guest is
-// told to cancel and Call returns at once.
+// Call runs an operation in the guest and decodes its result into out (may be nil). If ctx ends
+// first, Call asks the guest to cancel and returns at once.
 func (c *Client) Call(ctx context.Context, op string, args, out any) error {
 	return c.CallProgress(ctx, op, args, out, nil)
 }
 
-// CallProgress is Call with a function for what the operation reports on its way. It is called from the channel's
-// reader: it must not block or call the Client.
+// CallProgress is Call with a function for the operation's progress messages. The channel's reader
+// calls it: it must not block or call the Client.
 func (c *Client) CallProgress(ctx context.Context, op string, args, out any, progress func(json.RawMessage)) error {
 	m := &message{Op: op}
 	if args != nil {
@@ -162,7 +162,7 @@ func finish(op string, r *message, out any) error {
 	return nil
 }
 
-// send writes m; a guest that does not read holds it up no longer than ctx.
+// send writes m. If the guest does not read, send returns when ctx ends.
 func (c *Client) send(ctx context.Context, m *message) error {
 	select {
 	case c.sending <- struct{}{}:
@@ -217,7 +217,7 @@ func (c *Client) read() {
 			if json.Unmarshal(m.Data, &died.Panic) != nil {
 				died.Status = "unknown"
 			}
-			_ = c.conn.Close() // nothing more comes: the next read ends the loop
+			_ = c.conn.Close() // nothing more is sent: the next read ends the loop
 		case k == nil || m.Event != "":
 		case m.OK != nil || m.Error != nil:
 			select {

@@ -11,13 +11,13 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// opPoweroff is answered by Serve itself: it ends Serve.
+// opPoweroff is answered by Serve itself, which then returns.
 const opPoweroff = "poweroff"
 
-// ErrBusy says that operations went on after they were cancelled.
+// ErrBusy is the error for operations that kept running after they were cancelled.
 var ErrBusy = errors.New("operations did not end")
 
-// server is one Serve.
+// server is the state of one Serve.
 type server struct {
 	out     *lineWriter
 	mu      sync.Mutex
@@ -25,8 +25,8 @@ type server struct {
 	wg      sync.WaitGroup
 }
 
-// Serve answers requests on rw until the host asks for power-off (nil), ctx ends, or rw fails. It returns once the
-// operations have ended, or ErrBusy when some do not stop in time.
+// Serve answers requests on rw until the host asks for power-off (nil), ctx ends, or rw fails. It
+// returns once the operations have ended, or returns ErrBusy if some do not stop in time.
 func Serve(ctx context.Context, rw io.ReadWriter, env Env) error {
 	limits.Stretch(env.Config.Slow)
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, envKey, env))
@@ -101,7 +101,7 @@ func (s *server) start(ctx context.Context, m *message) {
 		s.mu.Lock()
 		delete(s.running, m.ID)
 		s.mu.Unlock()
-		_ = s.reply(m.ID, v, err) // a channel that is gone ends the loop too
+		_ = s.reply(m.ID, v, err) // a write error also ends the loop
 	})
 }
 

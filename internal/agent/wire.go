@@ -9,17 +9,17 @@ import (
 	"sync"
 )
 
-// MaxLine bounds a line in either direction. The guest's tty holds 64 KiB of unread bytes: requests stay below
-// maxRequest.
+// MaxLine bounds a line in either direction. Requests are shorter, maxRequest at most: the guest's
+// tty holds 64 KiB of unread bytes.
 const (
 	MaxLine    = 1 << 20
 	maxRequest = 32 << 10
 )
 
-// ErrLineTooLong says that a message does not fit a line.
+// ErrLineTooLong is the error for a message that is too long for a line.
 var ErrLineTooLong = errors.New("message too long for the results channel")
 
-// message is every line of the channel.
+// message is any line of the channel.
 type message struct {
 	ID       uint64          `json:"id,omitempty"`
 	Op       string          `json:"op,omitempty"`
@@ -32,7 +32,7 @@ type message struct {
 	Data     json.RawMessage `json:"data,omitempty"`
 }
 
-// lineReader reads messages and drops what is none.
+// lineReader reads messages, and drops and counts malformed lines.
 type lineReader struct {
 	r       *bufio.Reader
 	line    []byte
@@ -43,7 +43,7 @@ func newLineReader(r io.Reader) *lineReader {
 	return &lineReader{r: bufio.NewReaderSize(r, 4096)}
 }
 
-// next gives the next message. Its error is the reader's.
+// next returns the next message, or the reader's error.
 func (l *lineReader) next() (*message, error) {
 	for {
 		line, err := l.readLine()
@@ -62,7 +62,7 @@ func (l *lineReader) next() (*message, error) {
 	}
 }
 
-// readLine gives a line without its end; one that is too long comes back empty.
+// readLine returns a line without its newline, or an empty line for one that is too long.
 func (l *lineReader) readLine() ([]byte, error) {
 	l.line = l.line[:0]
 	long := false
@@ -92,11 +92,11 @@ func (l *lineReader) readLine() ([]byte, error) {
 	}
 }
 
-// lineWriter writes whole lines. After a write that was cut short it starts a new line first.
+// lineWriter writes whole lines. After an incomplete write it first writes a newline.
 type lineWriter struct {
 	mu     sync.Mutex
 	w      io.Writer
-	broken bool // under mu: the last line has no end
+	broken bool // under mu: the last line has no newline
 }
 
 func (l *lineWriter) send(m *message, limit int) error {
@@ -121,7 +121,7 @@ func (l *lineWriter) send(m *message, limit int) error {
 	return nil
 }
 
-// raw gives v as JSON; "null" for nil, so that an empty result is still a result.
+// raw returns v as JSON: "null" for nil, so that an empty result is still a result.
 func raw(v any) (json.RawMessage, error) {
 	if r, ok := v.(json.RawMessage); ok && len(r) > 0 {
 		return r, nil
@@ -129,7 +129,8 @@ func raw(v any) (json.RawMessage, error) {
 	return json.Marshal(v)
 }
 
-// WriteEvent writes an event line, after the end of whatever was being written: for the guest's init.
+// WriteEvent writes an event line for the guest's init. It writes a newline first, because the
+// agent may have died within a line.
 func WriteEvent(w io.Writer, event string, data any) error {
 	d, err := raw(data)
 	if err != nil {

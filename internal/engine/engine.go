@@ -35,7 +35,7 @@ const (
 	jobs       = 4
 	maxEntries = 1024
 	staging    = 256 << 10
-	maxEntry   = 1 << 30 // bytes of an entry, whose length has 32 bits: whole elements of any type
+	maxEntry   = 1 << 30 // bytes of an entry, whose length field has 32 bits; a multiple of every type's size
 )
 
 // Memory implements devmem.Memory.
@@ -62,11 +62,11 @@ func New(run Runner, dma DMA) *Memory {
 type slot struct {
 	table, data         []byte
 	tableIOVA, dataIOVA uint64
-	n                   int // entries of the table
-	used                int // bytes of data
+	n                   int // entries in the table
+	used                int // bytes of data in use
 }
 
-// take waits for a slot.
+// take waits for an unused slot.
 func (m *Memory) take(ctx context.Context) (*slot, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)

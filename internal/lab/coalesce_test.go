@@ -19,7 +19,7 @@ import (
 // Our stacks send from GPU to GPU at an MTU of 1500, without TSO: every byte is right with coalescing, also where
 // merges outlive their batch, and without, on links that lose and reorder too.
 //
-// Invariant: nic: Frames are merged to a GSO packet that gives them again, byte for byte.
+// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func TestCoalescedTransfersKeepBytes(t *testing.T) {
 	for name, links := range map[string]lab.Impairment{
 		"clean": {}, "loss": {Loss: 0.01, Seed: 1}, "reorder": {Reorder: 0.02, Seed: 2},

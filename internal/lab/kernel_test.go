@@ -261,5 +261,5 @@ func TestTapOfTheKernel(t *testing.T) {
 	try(uplink.Config{Tap: "br0"}, 1500, "br0: invalid argument: it is no tap device")
 	try(uplink.Config{Tap: "tap0"}, 1501, "carries packets of 1500 bytes (tap0's own MTU)", "MTU of 1501")
 	_ = joined(t, uplink.Config{Tap: "tap0"})
-	try(uplink.Config{Tap: "tap0"}, 1500, "another program has it")
+	try(uplink.Config{Tap: "tap0"}, 1500, "another program uses it")
 }

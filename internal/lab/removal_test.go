@@ -103,9 +103,9 @@ func TestRemovalIsAskedOfTheGuest(t *testing.T) {
 	}
 	ends["nic0.1"] <- nil
 	testkit.Equal(t, "told of", <-told, "a.nic1")
-	ends["gpu0.0"] <- errors.New("the guest did not let go of it")
+	ends["gpu0.0"] <- errors.New("the guest did not release it")
 	testkit.Equal(t, "told of", <-told, "a.gpu0")
-	if said["a.nic1"] != "has been removed" || said["a.gpu0"] != "is still there: the guest did not let go of it" {
+	if said["a.nic1"] != "has been removed" || said["a.gpu0"] != "is still there: the guest did not release it" {
 		t.Errorf("%v", said)
 	}
 	if !p.Removed() || g.Removed() {

@@ -66,10 +66,10 @@ func TestGuestWithoutSocketsHasASwitchForEachNIC(t *testing.T) {
 
 func TestBadTreesAreRefused(t *testing.T) {
 	for want, change := range map[string]func(g *lab.Guest){
-		"guest a: nic0 is below sw9, which is no socket": func(g *lab.Guest) { g.NICs[0].Slot.Below = "sw9" },
-		"guest a: there are two sw0":                     func(g *lab.Guest) { g.Switches[1].Name = "sw0" },
-		"guest a: sw0 is below itself":                   func(g *lab.Guest) { g.Switches[0].Below = "sw0" },
-		"guest a: gpu0: a socket is below nothing":       func(g *lab.Guest) { g.GPUs[0].Slot.Below = "" },
+		"guest a: nic0 is below sw9, which is neither": func(g *lab.Guest) { g.NICs[0].Slot.Below = "sw9" },
+		"guest a: there are two sw0":                   func(g *lab.Guest) { g.Switches[1].Name = "sw0" },
+		"guest a: sw0 is below itself":                 func(g *lab.Guest) { g.Switches[0].Below = "sw0" },
+		"guest a: gpu0: a socket is below nothing":     func(g *lab.Guest) { g.GPUs[0].Slot.Below = "" },
 		"NIC a.nic0: gpus: it may address 17: 16 at most": func(g *lab.Guest) {
 			for range 15 {
 				g.GPUs = append(g.GPUs, g.GPUs[0])

@@ -357,7 +357,7 @@ func TestTooManySocketsAndPorts(t *testing.T) {
 	}
 	_, err = Parse("f", []byte("guests: {a: {sockets: [{name: s}], nics: [{name: n, below: x0}], switches: ["+
 		strings.Join(switches, ",\n")+"]}}"))
-	testkit.ErrorSays(t, err, "numbers of buses", "240 at most")
+	testkit.ErrorSays(t, err, "bus numbers", "240 at most")
 }
 
 func TestLoad(t *testing.T) {

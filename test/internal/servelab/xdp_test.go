@@ -21,7 +21,7 @@ import (
 // does on a gVNIC, with the queues that its driver comes up with.
 //
 // Invariant: virtio: A NIC takes a native XDP program only if all packets come through it.
-// Invariant: nic/gve: A driver may ask for twice the queues that it comes up with, as far as there are 16.
+// Invariant: nic/gve: A driver may ask for twice the queues that it starts with, up to 16.
 func TestNativeXDP(t *testing.T) {
 	testkit.Boots(t)
 	program := machinetest.Program(t, "vnic.dev/vnic/test/internal/servelab/guest")

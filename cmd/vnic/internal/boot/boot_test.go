@@ -46,14 +46,14 @@ func TestBadOptionsAreRefusedByName(t *testing.T) {
 		"--mtu 60":          func(o *Options) { o.MTU = 60 },
 		"--max-mtu 1499":    func(o *Options) { o.MaxMTU = 1499 },
 		"--max-mtu 9199: 1500 (mtu) to 9198 with model gve": func(o *Options) { o.NIC, o.MaxMTU = lab.GVE, 9199 },
-		"--xdp with model gve": func(o *Options) { o.NIC, o.XDP = lab.GVE, true },
-		"--rsc-usecs -5":      func(o *Options) { o.RSCUsecs = -5 },
-		"--modules without":   func(o *Options) { o.Fetch.Modules = "/x" },
-		"--gdb 65535":         func(o *Options) { o.GDB = 65535 },
-		"--env \"=x\"":        func(o *Options) { o.Env = []string{"=x"} },
-		"--forward 80":        func(o *Options) { o.Forwards = []string{"80"} },
-		"no guest \"guest1\"": func(o *Options) { o.Forwards = []string{"80:guest1:80"} },
-		"not with --no-gate":  func(o *Options) { o.Forwards, o.NoGateway = []string{"80:80"}, true },
+		"--xdp with model gve":                              func(o *Options) { o.NIC, o.XDP = lab.GVE, true },
+		"--rsc-usecs -5":                                    func(o *Options) { o.RSCUsecs = -5 },
+		"--modules without":                                 func(o *Options) { o.Fetch.Modules = "/x" },
+		"--gdb 65535":                                       func(o *Options) { o.GDB = 65535 },
+		"--env \"=x\"":                                      func(o *Options) { o.Env = []string{"=x"} },
+		"--forward 80":                                      func(o *Options) { o.Forwards = []string{"80"} },
+		"no guest \"guest1\"":                               func(o *Options) { o.Forwards = []string{"80:guest1:80"} },
+		"not with --no-gate":                                func(o *Options) { o.Forwards, o.NoGateway = []string{"80:80"}, true },
 	} {
 		o := good()
 		change(&o)
