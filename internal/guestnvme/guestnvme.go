@@ -1,5 +1,5 @@
-// Package guestnvme makes a guest an NVMe/TCP target or an initiator, of its kernel's own drivers:
-// nvmet-tcp, and nvme-tcp (NVMe TCP Transport Specification 1.0c). It is both ends: Ops registers
+// Package guestnvme makes a guest an NVMe/TCP target or an initiator with its kernel's drivers,
+// nvmet-tcp and nvme-tcp (NVMe TCP Transport Specification 1.0c). It has both ends: Ops registers
 // the operations with package agent, the other functions are the host's calls of them.
 //
 // A target (Serve, Stop) exports block devices of its guest, which it knows by their serial

@@ -19,15 +19,15 @@ import (
 	"vnic.dev/vnic/internal/rtnl"
 )
 
-// GuardName is the name under which a program that uses Options.Guard must run Guard, when it is started so (argv[0]).
+// GuardName is the argv[0] with which a program that uses Options.Guard must run Guard.
 const GuardName = "vnic-guard"
 
-// guard is a process that outlives this one and undoes what this one has registered with the NIC,
-// should it be killed: what a GPU's driver does when a file is closed. The kernel undoes the rest
-// by itself.
+// guard is a process that outlives this one. If this process is killed, the guard unregisters the
+// buffers that it has registered with the NIC, as a GPU's driver does when a file is closed. The
+// kernel cleans up the rest.
 type guard struct {
 	mu   sync.Mutex
-	pipe *os.File // its stdin; under mu: whole lines
+	pipe *os.File // its stdin; under mu: only whole lines are written
 	proc *os.Process
 }
 
@@ -46,7 +46,7 @@ func startGuard(name string) (*guard, error) {
 	return &guard{pipe: w, proc: p}, nil
 }
 
-// note tells of a buffer that is registered, or not any more. A nil guard wants to know nothing.
+// note records that a buffer is registered, or no longer registered. A nil guard does nothing.
 func (g *guard) note(sign byte, id uint32) error {
 	if g == nil {
 		return nil
@@ -57,7 +57,7 @@ func (g *guard) note(sign byte, id uint32) error {
 	return err
 }
 
-// close ends the guard, which does what is left to do.
+// close ends the guard, after it has cleaned up.
 func (g *guard) close() error {
 	if g == nil {
 		return nil
@@ -70,7 +70,8 @@ func (g *guard) close() error {
 	return errors.Join(err, werr)
 }
 
-// Guard is the guard's program: it reads what is registered until its stdin ends, and unregisters what is left.
+// Guard is the guard's program: it reads the registered buffers until its stdin ends, and
+// unregisters the rest.
 func Guard(args []string) int {
 	if len(args) != 1 {
 		fmt.Fprintf(os.Stderr, "%s: not to be started by hand\n", GuardName)
@@ -87,7 +88,7 @@ func Guard(args []string) int {
 	return 0
 }
 
-// registered reads lines "+ID" and "-ID" to their end.
+// registered reads lines "+ID" and "-ID" to the end, and returns the registered ids.
 func registered(r io.Reader) map[uint32]struct{} {
 	left := map[uint32]struct{}{}
 	for s := bufio.NewScanner(r); s.Scan(); {
@@ -123,7 +124,7 @@ func unregisterOf(name string, ids map[uint32]struct{}) (err error) {
 	return err
 }
 
-// unregister has the NIC forget a buffer; after a reset it has.
+// unregister unregisters a buffer; after a reset the NIC has none.
 func unregister(ctx context.Context, c *control.Client, id uint32) error {
 	if err := c.UnregisterBuffer(ctx, id); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("unregister buffer %d: %w", id, err)

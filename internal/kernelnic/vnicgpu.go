@@ -10,8 +10,9 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 )
 
-// NewDriverWindow takes size bytes, rounded up to huge pages or to all that there is, of a GPU that the driver vnicgpu
-// has. maps says what of the guest's memory is where in GPU gpu, by which its device is found.
+// NewDriverWindow allocates size bytes, rounded up to huge pages or to all memory, of a GPU with
+// the driver vnicgpu. maps says where the memory of GPU gpu is in the guest; this identifies its
+// device.
 func NewDriverWindow(gpu int, size uint64, maps []control.GPUMap) (w *Window, err error) {
 	if size == 0 || size > 1<<46 {
 		return nil, fmt.Errorf("window of %d bytes: %w", size, unix.EINVAL)
@@ -20,7 +21,7 @@ func NewDriverWindow(gpu int, size uint64, maps []control.GPUMap) (w *Window, er
 	if err != nil {
 		return nil, err
 	}
-	g, at, err := findGPU(list, gpu, maps)
+	g, base, err := findGPU(list, gpu, maps)
 	if err != nil {
 		return nil, err
 	}
@@ -38,12 +39,12 @@ func NewDriverWindow(gpu int, size uint64, maps []control.GPUMap) (w *Window, er
 	if w.base, err = w.driver.Alloc(size, hugePage); err != nil {
 		return w, err
 	}
-	w.extents = []Extent{{GPUOff: at + w.base, Size: size}}
+	w.extents = []Extent{{GPUOff: base + w.base, Size: size}}
 	w.mem, err = w.driver.Mmap(w.base, size)
 	return w, err
 }
 
-// driverSize rounds a window's size up; a GPU may have less than a huge page.
+// driverSize rounds up a window's size; a GPU may have less than a huge page.
 func driverSize(size, gpu uint64) uint64 {
 	up := (size + hugePage - 1) &^ (hugePage - 1)
 	if size <= gpu {
@@ -52,8 +53,8 @@ func driverSize(size, gpu uint64) uint64 {
 	return up
 }
 
-// findGPU finds a GPU's device, and where in the GPU's memory its BAR begins.
-func findGPU(list []gpudriver.GPU, gpu int, maps []control.GPUMap) (g gpudriver.GPU, at uint64, err error) {
+// findGPU returns a GPU's device, and where in the GPU's memory its BAR begins.
+func findGPU(list []gpudriver.GPU, gpu int, maps []control.GPUMap) (g gpudriver.GPU, base uint64, err error) {
 	for _, g := range list {
 		for _, m := range maps {
 			if int(m.GPU) == gpu && g.Addr >= m.IOVA && g.Addr-m.IOVA < m.Size && g.Size <= m.Size-(g.Addr-m.IOVA) {
@@ -65,17 +66,18 @@ func findGPU(list []gpudriver.GPU, gpu int, maps []control.GPUMap) (g gpudriver.
 		gpudriver.Module, gpu, unix.ENODEV)
 }
 
-// OpenDriver opens the device of a GPU that the driver vnicgpu has, of which maps says where in the guest's memory it
-// is. at is where in the GPU's memory the driver's begins. The file is the caller's.
-func OpenDriver(gpu int, maps []control.GPUMap) (f *gpudriver.File, at uint64, err error) {
+// OpenDriver opens the device of a GPU with the driver vnicgpu; maps says where its memory is in
+// the guest. base is where in the GPU's memory the driver's memory begins. The caller owns the
+// file.
+func OpenDriver(gpu int, maps []control.GPUMap) (f *gpudriver.File, base uint64, err error) {
 	list, err := gpudriver.List()
 	if err != nil {
 		return nil, 0, err
 	}
-	g, at, err := findGPU(list, gpu, maps)
+	g, base, err := findGPU(list, gpu, maps)
 	if err != nil {
 		return nil, 0, err
 	}
 	f, err = gpudriver.Open(g.Path)
-	return f, at, err
+	return f, base, err
 }

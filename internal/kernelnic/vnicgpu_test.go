@@ -28,31 +28,31 @@ func TestDeviceOfAGPU(t *testing.T) {
 		{GPU: 3, IOVA: 1<<33 + 4096, Size: size},                            // the BAR begins before it
 		{GPU: 4, IOVA: 1 << 33, Size: size - 4096},                          // the BAR ends behind it
 		{GPU: 5, IOVA: 1 << 40, Size: size},                                 // no device is there
-		{GPU: 6, IOVA: 1 << 33, Size: size / 2},                             // in two pieces, none of which is it
+		{GPU: 6, IOVA: 1 << 33, Size: size / 2},                             // in two pieces, which must not match
 		{GPU: 6, IOVA: 1<<33 + size/2, Off: size / 2, Size: size / 2},
 		{GPU: 7, IOVA: 0, Size: 1<<33 + size - 1},
 	}
 	for _, c := range []struct {
 		gpu  int
 		path string
-		at   uint64
+		base uint64
 	}{
 		{0, "/dev/vnicgpu1", 0}, {1, "/dev/vnicgpu0", 0}, {2, "/dev/vnicgpu2", 1<<20 + 4096},
 		{gpu: 3}, {gpu: 4}, {gpu: 5}, {gpu: 6}, {gpu: 8},
 	} {
-		g, at, err := findGPU(gpus, c.gpu, maps)
+		g, base, err := findGPU(gpus, c.gpu, maps)
 		if c.path == "" {
 			testkit.ErrorIs(t, err, unix.ENODEV, "GPU %d, which is %s", c.gpu, g.Path)
 			continue
 		}
 		testkit.NoError(t, err)
-		if g.Path != c.path || at != c.at {
-			t.Errorf("GPU %d: %s at %#x, and not %s at %#x", c.gpu, g.Path, at, c.path, c.at)
+		if g.Path != c.path || base != c.base {
+			t.Errorf("GPU %d: %s at %#x, and not %s at %#x", c.gpu, g.Path, base, c.path, c.base)
 		}
 	}
 	// One map over all of the guest's memory: the last GPU is a byte too long for it.
-	g, at, err := findGPU(gpus[3:], 7, maps)
-	testkit.ErrorIs(t, err, unix.ENODEV, "%s at %#x", g.Path, at)
+	g, base, err := findGPU(gpus[3:], 7, maps)
+	testkit.ErrorIs(t, err, unix.ENODEV, "%s at %#x", g.Path, base)
 	testkit.ErrorSays(t, testkit.Err(takeErr(findGPU(nil, 0, maps))), "none of the 0 GPUs", "vnicgpu", "GPU 0")
 }
 

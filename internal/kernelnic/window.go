@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// hugePage is the size of the pages that a window consists of.
+// hugePage is the size of a window's pages.
 const hugePage = 2 << 20
 
 // Extent is a piece of a window that is contiguous in GPU memory.
@@ -31,24 +31,25 @@ type Extent struct {
 	Size   uint64 `json:"size"`
 }
 
-// Window is GPU memory that this process has: huge pages of a NUMA node, in the order of their
-// addresses, so that a window of a node with no other user is one extent or a few; or memory of a
-// GPU that has a driver, in one piece.
+// Window is GPU memory of this process: huge pages of a NUMA node, in the order of their addresses,
+// so that a window on a node without other users is one extent or a few; or memory of a GPU with a
+// driver, in one piece.
 type Window struct {
 	gpu     int
-	fd      int      // a memfd; -1: driver has the memory
-	mem     []byte   // of it
-	order   []uint32 // order[i] is the page of the memfd that is the window's page i; nil: they are in order
+	fd      int      // a memfd; -1: the memory is the driver's
+	mem     []byte   // the mapping
+	order   []uint32 // order[i] is the memfd's page that is the window's page i; nil: in order
 	extents []Extent
 	driver  *gpudriver.File // nil: none
-	base    uint64          // where mem is in the driver's memory
-	restore func() error    // gives the huge pages back
+	base    uint64          // offset of mem in the driver's memory
+	restore func() error    // restores the number of huge pages
 
 	mu    sync.Mutex
-	inUse int // under mu: dma-bufs that were exported, and what was registered, and not released
+	inUse int // under mu: exported dma-bufs and registrations that were not released
 }
 
-// NewWindow takes size bytes, rounded up to huge pages, from a node. maps says what of its memory is where in GPU gpu.
+// NewWindow takes size bytes, rounded up to huge pages, from a node. maps says where the memory of
+// GPU gpu is in the guest.
 func NewWindow(gpu, node int, size uint64, maps []control.GPUMap) (w *Window, err error) {
 	if size == 0 || size > 1<<46 {
 		return nil, fmt.Errorf("window of %d bytes: %w", size, unix.EINVAL)
@@ -73,11 +74,12 @@ func NewWindow(gpu, node int, size uint64, maps []control.GPUMap) (w *Window, er
 	if err := unix.Ftruncate(w.fd, int64(length)); err != nil {
 		return w, os.NewSyscallError("ftruncate", err)
 	}
-	// udmabuf wants it
+	// udmabuf requires the seals
 	if _, err := unix.FcntlInt(uintptr(w.fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil {
 		return w, os.NewSyscallError("seal", err)
 	}
-	// No reservation: the kernel would look for it on the nodes of this task's own policy (mm/hugetlb.c, allowed_mems_nr).
+	// No reservation: the kernel would check it against the nodes of this task's policy
+	// (mm/hugetlb.c, allowed_mems_nr).
 	if w.mem, err = unix.Mmap(w.fd, 0, length, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_SHARED|unix.MAP_NORESERVE); err != nil {
 		return w, os.NewSyscallError("mmap", err)
@@ -95,7 +97,8 @@ func NewWindow(gpu, node int, size uint64, maps []control.GPUMap) (w *Window, er
 	return w, w.arrange(addrs, maps)
 }
 
-// bind has a mapping's pages come from a node, whatever the policy of who touches them (mbind(2)).
+// bind makes a mapping's pages come from a node, whatever the policy of the task that touches them
+// (mbind(2)).
 func bind(b []byte, node int) error {
 	mask := make([]uint64, node/64+1)
 	mask[node/64] = 1 << (node % 64)
@@ -108,10 +111,10 @@ func bind(b []byte, node int) error {
 	return nil
 }
 
-// reserve makes sure that a node has n free huge pages. The kernel gives fewer without a word, also
-// when it meets a signal on the way, which the Go runtime sends its threads now and then
-// (mm/hugetlb.c, set_max_huge_pages); and those of a process that was killed come back only when
-// the network has let go of them.
+// reserve makes sure that a node has n free huge pages. The kernel silently reserves fewer if
+// memory is short, or if a signal comes, and the Go runtime sends signals to its threads
+// (mm/hugetlb.c, set_max_huge_pages); and the pages of a killed process are freed only when the
+// network no longer uses them.
 func reserve(node, n int) (restore func() error, err error) {
 	dir := fmt.Sprintf("/sys/devices/system/node/node%d/hugepages/hugepages-%dkB/", node, hugePage>>10)
 	had, err := readInt(dir + "nr_hugepages")
@@ -158,8 +161,8 @@ func readInt(path string) (int, error) {
 
 func writeInt(path string, n int) error { return os.WriteFile(path, []byte(strconv.Itoa(n)), 0) }
 
-// physical finds where the pages of a mapping are, which must be in memory, and stay (Linux
-// Documentation/admin-guide/mm/pagemap.rst).
+// physical returns the physical addresses of a mapping's pages, which must be in memory and locked
+// (Linux Documentation/admin-guide/mm/pagemap.rst).
 func physical(b []byte, page int) ([]uint64, error) {
 	const (
 		entryLen = 8
@@ -172,16 +175,16 @@ func physical(b []byte, page int) ([]uint64, error) {
 	}
 	defer f.Close()
 	small := os.Getpagesize()
-	at := int(reflect.ValueOf(b).Pointer())
+	start := int(reflect.ValueOf(b).Pointer())
 	var addrs []uint64
 	for i := 0; i < len(b); i += page {
 		var raw [entryLen]byte
-		if _, err := f.ReadAt(raw[:], int64((at+i)/small*entryLen)); err != nil {
+		if _, err := f.ReadAt(raw[:], int64((start+i)/small*entryLen)); err != nil {
 			return nil, err
 		}
 		e := binary.NativeEndian.Uint64(raw[:])
 		if e&present == 0 || e&pfnMask == 0 {
-			return nil, fmt.Errorf("pagemap: no address of the page at %#x: in memory? root?", at+i)
+			return nil, fmt.Errorf("pagemap: no address of the page at %#x: in memory? root?", start+i)
 		}
 		addrs = append(addrs, e&pfnMask*uint64(small))
 	}

@@ -80,27 +80,27 @@ func TestPiecesAgainstAByteAtATime(t *testing.T) {
 		off := r.Uint64N(w.Size() + 1)
 		size := r.Uint64N(w.Size() - off + 1)
 		pieces := testkit.Must(w.pieces(off, size))(t)
-		at := off
+		pos := off
 		for _, p := range pieces {
-			if p.Off != at || p.Size == 0 || p.GPUOff != place(at) || p.GPUOff+p.Size-1 != place(at+p.Size-1) {
+			if p.Off != pos || p.Size == 0 || p.GPUOff != place(pos) || p.GPUOff+p.Size-1 != place(pos+p.Size-1) {
 				t.Fatalf("[%#x, +%#x): %+v", off, size, pieces)
 			}
-			at += p.Size
+			pos += p.Size
 		}
-		if at != off+size {
-			t.Fatalf("[%#x, +%#x): ends at %#x", off, size, at)
+		if pos != off+size {
+			t.Fatalf("[%#x, +%#x): ends at %#x", off, size, pos)
 		}
-		at = off
+		pos = off
 		for _, i := range w.items(off, size) {
 			for n := uint64(0); n < i.size; n += min(4096, i.size-n) {
-				if want := uint64(w.order[(at+n)/hugePage])*hugePage + (at+n)%hugePage; i.off+n != want {
-					t.Fatalf("item %+v at %#x: not %#x", i, at+n, want)
+				if want := uint64(w.order[(pos+n)/hugePage])*hugePage + (pos+n)%hugePage; i.off+n != want {
+					t.Fatalf("item %+v at %#x: not %#x", i, pos+n, want)
 				}
 			}
-			at += i.size
+			pos += i.size
 		}
-		if at != off+size {
-			t.Fatalf("items of [%#x, +%#x): end at %#x", off, size, at)
+		if pos != off+size {
+			t.Fatalf("items of [%#x, +%#x): end at %#x", off, size, pos)
 		}
 	}
 	for _, bad := range [][2]uint64{{w.Size(), 1}, {w.Size() + 1, 0}, {1, w.Size()}, {^uint64(0), 2}, {1, ^uint64(0)}} {
@@ -141,7 +141,7 @@ func TestWindowOfNoSize(t *testing.T) {
 	}
 }
 
-// jobs is a GPU that notes its jobs, and carries out those that it can check: tables of byte positions.
+// jobs is a GPU that records its jobs, and executes jobs that it can check: tables of byte positions.
 type jobs struct {
 	mem  *Memory
 	list []control.Job
@@ -155,7 +155,7 @@ func (g *jobs) RunJob(_ context.Context, j control.Job) (s control.JobStatus, er
 		return s, unix.EIO
 	}
 	if j.Entries > 0 {
-		b, err := g.mem.at(j.Table, uint64(j.Entries)*control.JobEntryLen)
+		b, err := g.mem.find(j.Table, uint64(j.Entries)*control.JobEntryLen)
 		if err != nil {
 			return s, err
 		}
@@ -239,7 +239,7 @@ func TestJobTablesAreTranslated(t *testing.T) {
 		if err != nil || s.Bytes != bytes || len(g.list) < 2 {
 			t.Fatalf("%+v of %d, %d jobs, %v", s, bytes, len(g.list), err)
 		}
-		at := func(gpu bool, off uint64) uint64 {
+		pos := func(gpu bool, off uint64) uint64 {
 			if gpu {
 				return gpuPlace(off)
 			}
@@ -251,8 +251,8 @@ func TestJobTablesAreTranslated(t *testing.T) {
 			}
 			x := &in[0]
 			last := uint64(out.Len - 1)
-			if out.Len == 0 || out.Len > x.Len || out.Src != at(side[0], x.Src) || out.Dst != at(side[1], x.Dst) ||
-				out.Src+last != at(side[0], x.Src+last) || out.Dst+last != at(side[1], x.Dst+last) {
+			if out.Len == 0 || out.Len > x.Len || out.Src != pos(side[0], x.Src) || out.Dst != pos(side[1], x.Dst) ||
+				out.Src+last != pos(side[0], x.Src+last) || out.Dst+last != pos(side[1], x.Dst+last) {
 				t.Fatalf("operation %d: %+v of %+v", op, out, *x)
 			}
 			x.Src, x.Dst, x.Len = x.Src+uint64(out.Len), x.Dst+uint64(out.Len), x.Len-out.Len
@@ -288,12 +288,12 @@ func TestMemoryIsFoundByItsAddress(t *testing.T) {
 		t.Fatalf("%#x, %v", next, err)
 	}
 	c[0] = 9
-	if got, err := m.at(next, 1); err != nil || got[0] != 9 {
+	if got, err := m.find(next, 1); err != nil || got[0] != 9 {
 		t.Errorf("%v, %v", got, err)
 	}
 	for _, bad := range [][2]uint64{{iova - 1, 1}, {iova + hugePage, 1}, {iova + hugePage - 1, 2}, {iova, ^uint64(0)},
 		{0, 1}} {
-		testkit.ErrorIs(t, testkit.Err(m.at(bad[0], bad[1])), unix.EFAULT, "[%#x, +%#x)", bad[0], bad[1])
+		testkit.ErrorIs(t, testkit.Err(m.find(bad[0], bad[1])), unix.EFAULT, "[%#x, +%#x)", bad[0], bad[1])
 	}
 	for _, n := range []int{0, -1, hugePage + 1} {
 		if _, _, err := m.AllocDMA(n); !errors.Is(err, unix.EINVAL) {

@@ -29,7 +29,7 @@ func page() []byte {
 
 // ask has a driver ask in a slot.
 func ask(b []byte, r Request) {
-	s := b[at(r.Slot, 0):]
+	s := b[place(r.Slot, 0):]
 	le.PutUint32(s[atRegion:], r.Region)
 	le.PutUint64(s[atFirst:], r.First)
 	le.PutUint64(s[atPages:], r.Pages)
@@ -108,7 +108,7 @@ func TestOnlyAMailboxIsOpened(t *testing.T) {
 	}
 }
 
-// Invariant: gpumem: Each request in a mailbox is told once, and once more if the guest has given it up.
+// Invariant: gpumem: Each request in a mailbox is reported once, and once more if the guest has given it up.
 func TestRequestsAreToldOnce(t *testing.T) {
 	m, b := opened(t)
 	testkit.Equal(t, "of an empty one", len(poll(m)), 0)
@@ -125,20 +125,20 @@ func TestRequestsAreToldOnce(t *testing.T) {
 			testkit.Equal(t, "done", m.Done(r.Slot), true)
 			testkit.Equal(t, "done twice", m.Done(r.Slot), false)
 			testkit.Equal(t, "freed, though it is not given up", m.Free(r.Slot), false)
-			testkit.Equal(t, "its state", le.Uint32(b[at(r.Slot, atState):]), done)
+			testkit.Equal(t, "its state", le.Uint32(b[place(r.Slot, atState):]), done)
 			r.Tag += uint64(2 + i)
 			ask(b, *r)
 		}
 	}
 	testkit.Equal(t, "new requests", len(poll(m)), 2)
 
-	le.PutUint32(b[at(first.Slot, atState):], givenUp)
+	le.PutUint32(b[place(first.Slot, atState):], givenUp)
 	testkit.Equal(t, "done, as it is given up", m.Done(first.Slot), false)
 	first.GivenUp = true
 	testkit.Equal(t, "what is given up is told", slices.Equal(poll(m), []Request{first}), true)
 	testkit.Equal(t, "... once", len(poll(m)), 0)
 	testkit.Equal(t, "free", m.Free(first.Slot), true)
-	testkit.Equal(t, "its state", le.Uint32(b[at(first.Slot, atState):]), free)
+	testkit.Equal(t, "its state", le.Uint32(b[place(first.Slot, atState):]), free)
 	first.GivenUp = false
 	first.Tag++
 	ask(b, first)
