@@ -66,7 +66,7 @@ func (p *policy) search(numbers []uint32) []bpf.Instruction {
 	return branch(bpf.JumpGreaterOrEqual, numbers[middle], p.search(numbers[middle:]), p.search(numbers[:middle]))
 }
 
-// branch tests the loaded number, and runs yes or no, both of which end in returns. A conditional
+// branch tests the loaded number, and runs yes or no, which both end in returns. A conditional
 // jump skips at most 255 instructions. If yes is longer, an unconditional jump, whose distance has
 // 32 bits, skips it.
 func branch(cond bpf.JumpTest, v uint32, yes, no []bpf.Instruction) []bpf.Instruction {

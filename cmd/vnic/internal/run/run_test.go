@@ -294,6 +294,6 @@ func TestKeepKeepsCountersOfRails(t *testing.T) {
 	o.Keep, o.KeepDir, o.Modes = true, t.TempDir(), []string{transfer.Devmem}
 	do(t, o)
 	var all map[string]json.RawMessage
-	testkit.OK(t, json.Unmarshal(testkit.Must(os.ReadFile(o.KeepDir + "/counters.json"))(t), &all))
+	testkit.OK(t, json.Unmarshal(testkit.Must(os.ReadFile(o.KeepDir+"/counters.json"))(t), &all))
 	testkit.Equal(t, "NICs", fmt.Sprint(slices.Sorted(maps.Keys(all))), "[a.nic0 a.nic1 b.nic0 b.nic1]")
 }
