@@ -159,9 +159,9 @@ func (m *macsFlag) Set(s string) error {
 }
 
 // allowMACFlag is --allow-mac: MACs that guests may send from; own is the default, for the help.
-func allowMACFlag(f *pflag.FlagSet, m *lab.AllowedMACs, own string) {
+func allowMACFlag(f *pflag.FlagSet, m *lab.AllowedMACs, ownRule string) {
 	f.Var((*macsFlag)(m), "allow-mac", "other MACs that guests may send from, with commas, or any, as for a bridge or "+
-		"macvlan in a guest; never the gateway's or another guest's (default: "+own+")")
+		"macvlan in a guest; never the gateway's or another guest's (default: "+ownRule+")")
 }
 
 // stormFlag is --storm: the bound of broadcasts and multicasts of each NIC and uplink.

@@ -95,20 +95,20 @@ func TestSecondSignalMeansNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		signals := make(chan os.Signal)
-		var at time.Time
+		var when time.Time
 		begin := time.Now()
-		go interrupts(signals, cancel, func() { at = time.Now() })
+		go interrupts(signals, cancel, func() { when = time.Now() })
 		for range 3 {
 			signals <- syscall.SIGTERM
 		}
 		synctest.Wait()
-		if context.Cause(ctx) != errInterrupted || !at.IsZero() {
-			t.Errorf("cause %v, gone at %v", context.Cause(ctx), at)
+		if context.Cause(ctx) != errInterrupted || !when.IsZero() {
+			t.Errorf("cause %v, gone at %v", context.Cause(ctx), when)
 		}
 		time.Sleep(impatience + time.Millisecond) // the bubble's clock
 		signals <- syscall.SIGINT
 		synctest.Wait()
-		if took := at.Sub(begin); took < impatience {
+		if took := when.Sub(begin); took < impatience {
 			t.Errorf("gone after %v", took)
 		}
 	})

@@ -186,11 +186,11 @@ Memory TCP.`,
 
 // setGuests reads --guest: how guests run, and which one of a lab file's does here.
 func setGuests(o *run.Options, words []string) error {
-	how := ""
+	guest := ""
 	for _, w := range words {
 		to := &o.Half
 		if w == "qemu" || w == "inproc" {
-			to = &how
+			to = &guest
 		}
 		if w == "" || *to != "" {
 			return fmt.Errorf("--guest %s: one of qemu and inproc, and one guest of a lab file at most",
@@ -198,19 +198,19 @@ func setGuests(o *run.Options, words []string) error {
 		}
 		*to = w
 	}
-	o.InProc = how == "inproc"
+	o.InProc = guest == "inproc"
 	return nil
 }
 
 // takeLab has the guests be those of a lab file, or of one of them that is named.
 func takeLab(c *cobra.Command, o *run.Options, name string) error {
-	said := []string{"p2p"}
+	refused := []string{"p2p"}
 	if o.Half == "" {
-		said = append(said, "uplink")
+		refused = append(refused, "uplink")
 	} else {
 		jobBegins() // the other host would not begin again
 	}
-	l, err := loadLab(c, name, o.LabMemory, said...)
+	l, err := loadLab(c, name, o.LabMemory, refused...)
 	if err != nil {
 		return err
 	}

@@ -416,8 +416,8 @@ func (l *Lab) Play(ctx context.Context, events []Event, tell func(Event, error))
 	defer timer.Stop()
 	inOrder := slices.SortedStableFunc(slices.Values(events), func(a, b Event) int { return cmp.Compare(a.At, b.At) })
 	for _, e := range inOrder {
-		at := time.Duration(min(float64(e.At)*scale, math.MaxInt64/2))
-		timer.Reset(time.Until(start.Add(at)))
+		when := time.Duration(min(float64(e.At)*scale, math.MaxInt64/2))
+		timer.Reset(time.Until(start.Add(when)))
 		select {
 		case <-ctx.Done():
 			return

@@ -190,10 +190,10 @@ func TestPlay(t *testing.T) {
 	d.Scale = 10
 	l := testkit.Must(Open(d, Options{}))(t)
 	defer func() { testkit.OK(t, l.Close()) }()
-	event := func(at time.Duration, s string) Event { return Event{at, testkit.Must(ParseChange(s))(t)} }
-	start, told := time.Now(), []string{}
+	event := func(when time.Duration, s string) Event { return Event{when, testkit.Must(ParseChange(s))(t)} }
+	start, notes := time.Now(), []string{}
 	tell := func(e Event, err error) {
-		told = append(told, e.Told(err))
+		notes = append(notes, e.Told(err))
 		if d := time.Since(start); d < 10*e.At {
 			t.Errorf("%s after %v", e.Told(err), d)
 		}
@@ -203,13 +203,13 @@ func TestPlay(t *testing.T) {
 		event(2*time.Millisecond, "link port0 loss=3%")}, tell)
 	want := "at 1ms: link nobody loss=1%: nobody is no NIC of the lab: there are port0|at 2ms: link port0 loss=2%|" +
 		"at 2ms: link port0 loss=3%"
-	if got := strings.Join(told, "|"); got != want || lossOf(l, 0) != 0.03 {
+	if got := strings.Join(notes, "|"); got != want || lossOf(l, 0) != 0.03 {
 		t.Errorf("%s; loss %v", got, lossOf(l, 0))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	l.Play(ctx, []Event{event(time.Hour, "link port0 loss=2%")}, tell)
-	testkit.Equal(t, "told", len(told), 3)
+	testkit.Equal(t, "told", len(notes), 3)
 }
 
 func FuzzParseChange(f *testing.F) {

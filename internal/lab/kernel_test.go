@@ -102,9 +102,9 @@ func wired(t *testing.T, mtu int, a, b []string) (there func(f func())) {
 }
 
 // echoes serves connections at an address of the kernel's: what comes goes back.
-func echoes(t *testing.T, at string) netip.AddrPort {
+func echoes(t *testing.T, where string) netip.AddrPort {
 	t.Helper()
-	l, err := net.Listen("tcp", at)
+	l, err := net.Listen("tcp", where)
 	if err != nil {
 		t.Error(err)
 		return netip.AddrPort{}
@@ -177,19 +177,19 @@ func TestVXLANOfTheKernel(t *testing.T) {
 	there := wired(t, 1600, []string{"192.0.2.1/24", "2001:db8::1/64"}, []string{"192.0.2.2/24", "2001:db8::2/64"})
 	for i, ends := range [][2]string{{"192.0.2.1", "192.0.2.2"}, {"2001:db8::1", "2001:db8::2"}} {
 		a, b := netip.MustParseAddr(ends[0]), netip.MustParseAddr(ends[1])
-		var at netip.AddrPort
+		var addr netip.AddrPort
 		there(func() {
 			attrs := netlink.NewLinkAttrs()
 			attrs.Name, attrs.MTU = "vx0", 1500
 			add(t, &netlink.Vxlan{LinkAttrs: attrs, VxlanId: 42 + i, SrcAddr: b.AsSlice(), Group: a.AsSlice(), Port: 4789,
 				UDP6ZeroCSumTx: i == 1}, "10.118.110.77/24")
 			completes(t, "vx0")
-			at = echoes(t, "10.118.110.77:0")
+			addr = echoes(t, "10.118.110.77:0")
 		})
 		t.Run(ends[0], func(t *testing.T) {
 			g := joined(t, uplink.Config{VXLAN: &uplink.VXLAN{Local: netip.AddrPortFrom(a, 4789),
 				Remote: netip.AddrPortFrom(b, 4789), VNI: uint32(42 + i)}})
-			through(t, g, at, 2_000_000)
+			through(t, g, addr, 2_000_000)
 		})
 		there(func() {
 			l, err := netlink.LinkByName("vx0")
@@ -246,9 +246,9 @@ func TestTapOfTheKernel(t *testing.T) {
 	raise(t, "tap0")
 	dev := testkit.Must(netlink.LinkByName("tap0"))(t)
 	testkit.OK(t, netlink.LinkSetMaster(dev, br))
-	at := echoes(t, "10.118.110.77:0")
+	addr := echoes(t, "10.118.110.77:0")
 	for range 2 { // whom the device is closed by may open it again
-		t.Run("", func(t *testing.T) { through(t, joined(t, uplink.Config{Tap: "tap0"}), at, 2_000_000) })
+		t.Run("", func(t *testing.T) { through(t, joined(t, uplink.Config{Tap: "tap0"}), addr, 2_000_000) })
 	}
 	try := func(c uplink.Config, mtu int, want ...string) {
 		t.Helper()

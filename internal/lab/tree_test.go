@@ -10,13 +10,13 @@ import (
 
 // twoSockets is a guest with a switch below each of two sockets, and a NIC and a GPU below each switch.
 func twoSockets(r pcie.Routing) lab.Guest {
-	at := func(below string) lab.Slot { return lab.Slot{Below: below, Link: pcie.Link{Gen: 4, Width: 16}} }
+	slot := func(below string) lab.Slot { return lab.Slot{Below: below, Link: pcie.Link{Gen: 4, Width: 16}} }
 	return lab.Guest{Name: "a",
 		Sockets:  []lab.Socket{{Name: "s0", Routing: r}, {Name: "s1", Routing: r}},
-		Switches: []lab.Switch{{Name: "sw0", Slot: at("s0")}, {Name: "sw1", Slot: at("s1")}},
-		NICs: []lab.NIC{{Name: "a.nic0", Model: lab.Virtio, Slot: at("sw0")},
-			{Name: "a.nic1", Model: lab.Virtio, Slot: at("sw1")}},
-		GPUs: []lab.GPU{{Name: "a.gpu0", Memory: 4096, Slot: at("sw0")}, {Name: "a.gpu1", Memory: 4096, Slot: at("sw1")}}}
+		Switches: []lab.Switch{{Name: "sw0", Slot: slot("s0")}, {Name: "sw1", Slot: slot("s1")}},
+		NICs: []lab.NIC{{Name: "a.nic0", Model: lab.Virtio, Slot: slot("sw0")},
+			{Name: "a.nic1", Model: lab.Virtio, Slot: slot("sw1")}},
+		GPUs: []lab.GPU{{Name: "a.gpu0", Memory: 4096, Slot: slot("sw0")}, {Name: "a.gpu1", Memory: 4096, Slot: slot("sw1")}}}
 }
 
 // Each NIC of a guest with several has a path to each GPU, by the tree, and the guest is told what it is: of its
@@ -26,7 +26,7 @@ func TestEachNICHasAPathToEachGPU(t *testing.T) {
 	for _, c := range []struct {
 		routing pcie.Routing
 		off     bool
-		own     pcie.PathKind
+		kind    pcie.PathKind
 		other   pcie.PathKind
 	}{
 		{pcie.NoRouting, false, pcie.Bus, pcie.NoPath},
@@ -39,12 +39,12 @@ func TestEachNICHasAPathToEachGPU(t *testing.T) {
 			gpus := testkit.Must(p.NIC().GPUs())(t)
 			testkit.Equal(t, "GPUs", len(gpus), 2)
 			for j, g := range gpus {
-				want, at := c.own, i
+				want, pos := c.kind, i
 				if j > 0 {
-					want, at = c.other, 1-i
+					want, pos = c.other, 1-i
 				}
-				if pcie.PathKind(g.P2P) != want || g.ID != uint16(at) ||
-					g.Place != []string{"s0/sw0/gpu0", "s1/sw1/gpu1"}[at] {
+				if pcie.PathKind(g.P2P) != want || g.ID != uint16(pos) ||
+					g.Place != []string{"s0/sw0/gpu0", "s1/sw1/gpu1"}[pos] {
 					t.Errorf("%v: %s to GPU %d: %+v", c, p.Name, j, g)
 				}
 			}

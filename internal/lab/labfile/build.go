@@ -87,7 +87,7 @@ func (b *builder) build() error {
 	if err := b.plain(); err != nil {
 		return err
 	}
-	names := b.keys(b.at("guests"))
+	names := b.keys(b.node("guests"))
 	if len(b.file.Guests) == 0 {
 		return b.wrong([]any{"guests"}, "no guests: at least one, as `vnic lab show pair` prints")
 	}

@@ -38,8 +38,8 @@ func TestSchemaIsThatOfFile(t *testing.T) {
 	r.DoNotReference = true
 	link.Properties = r.ReflectFromType(linkType).Properties
 	link.Required = []string{"of"}
-	of, _ := link.Properties.Get("of")
-	of.Description = "Of is the NIC, as a.nic0."
+	s2, _ := link.Properties.Get("of")
+	s2.Description = "Of is the NIC, as a.nic0."
 	for _, f := range lab.Impairments() {
 		p, _ := link.Properties.Get(f.Key)
 		if p.Description = f.Help; p.Type == "" { // a Quantity

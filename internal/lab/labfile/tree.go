@@ -136,17 +136,17 @@ func (b *builder) slot(where path, f *Guest, s Slot) (out lab.Slot, err error) {
 func (b *builder) interconnects(where path, f *Guest, g *lab.Guest) error {
 	for _, key := range slices.Sorted(maps.Keys(f.Interconnect)) {
 		from, to, _ := strings.Cut(key, "-")
-		is := func(name string) bool {
+		exists := func(name string) bool {
 			return slices.ContainsFunc(g.Sockets, func(s lab.Socket) bool { return s.Name == name })
 		}
 		for i := range len(key) { // names may have dashes
-			if key[i] == '-' && is(key[:i]) && is(key[i+1:]) {
+			if key[i] == '-' && exists(key[:i]) && exists(key[i+1:]) {
 				from, to = key[:i], key[i+1:]
 			}
 		}
 		same := func(x lab.Interconnect) bool { return x.From == to && x.To == from || x.From == from && x.To == to }
 		switch {
-		case !is(from) || !is(to) || from == to:
+		case !exists(from) || !exists(to) || from == to:
 			return b.wrong(where.to(key), "%s is not between two sockets of the guest, as s0-s1 is", key)
 		case slices.ContainsFunc(g.Interconnects, same):
 			return b.wrong(where.to(key), "the link between %s and %s is there twice", from, to)

@@ -148,10 +148,10 @@ func TestLossyLinks(t *testing.T) {
 func TestWrongElementIsFound(t *testing.T) {
 	o := options(t, 2, 1000)
 	testkit.OK(t, o.Complete())
-	at := o.layout(2)
+	place := o.layout(2)
 	o.tamper = func(s *guests.Set) {
 		g := s.Nodes[1]
-		where := at.data.Off + at.to + 4*500
+		where := place.data.Off + place.to + 4*500
 		var old []byte
 		testkit.OK(t, g.View(t.Context(), where, 4, func(b []byte) error {
 			old = bytes.Clone(b)

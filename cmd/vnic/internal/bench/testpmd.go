@@ -111,9 +111,9 @@ func (t *testpmd) await(ctx context.Context, what *regexp.Regexp) ([]string, err
 	timeout := time.NewTimer(limits.Bench.Here())
 	defer timeout.Stop()
 	for {
-		if at := what.FindStringSubmatchIndex(t.got); at != nil {
+		if places := what.FindStringSubmatchIndex(t.got); places != nil {
 			parts := what.FindStringSubmatch(t.got)
-			t.got = t.got[at[1]:]
+			t.got = t.got[places[1]:]
 			return parts, nil
 		}
 		select {
@@ -304,12 +304,12 @@ func dpdksBetween(ctx context.Context, dir string, size, burst int) (r *testpmdR
 
 // testpmdRow measures a ring of testpmd's ports around our switch, beside the same around another testpmd.
 func testpmdRow(name string, size, burst, poll int) Measurement {
-	how := "a thread that polls"
+	mode := "a thread that polls"
 	if poll == 0 {
-		how = "threads that sleep"
+		mode = "threads that sleep"
 	}
 	m := Measurement{Name: name, Unit: NsFrame, Yardstick: "the same around DPDK's vhost (testpmd)",
-		About: fmt.Sprintf("frames of %s that testpmd has circle, bursts of %d, %s", bytesName(size), burst, how)}
+		About: fmt.Sprintf("frames of %s that testpmd has circle, bursts of %d, %s", bytesName(size), burst, mode)}
 	m.find = func() string {
 		if runtime.NumCPU() < 2 {
 			return "needs two processors"

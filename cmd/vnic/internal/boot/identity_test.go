@@ -26,11 +26,11 @@ func TestGuestsHaveTheirAddresses(t *testing.T) {
 		for i, p := range o.places(w) {
 			v4, v6 := o.devmemAddrs(0, i)
 			for _, c := range []struct {
-				port *lab.Port
-				is   bool
+				port  *lab.Port
+				known bool
 			}{{p.devmem[0], true}, {o.places(w)[1-i].devmem[0], false}, {o.places(w)[1-i].kernel, false}} {
-				testkit.Equal(t, "a devmem address", w.Switch().MayLease(c.port.MAC, v4.Addr()), c.is)
-				testkit.Equal(t, "a devmem address", w.Switch().MayLease(c.port.MAC, v6.Addr()), c.is)
+				testkit.Equal(t, "a devmem address", w.Switch().MayLease(c.port.MAC, v4.Addr()), c.known)
+				testkit.Equal(t, "a devmem address", w.Switch().MayLease(c.port.MAC, v6.Addr()), c.known)
 			}
 			testkit.Equal(t, "its own", w.Switch().MayLease(p.kernel.MAC, p.kernel.Addr4.Addr()), true)
 			testkit.Equal(t, "the other's", w.Switch().MayLease(p.kernel.MAC, o.places(w)[1-i].kernel.Addr4.Addr()), false)

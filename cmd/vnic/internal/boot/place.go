@@ -41,9 +41,9 @@ func (o *Options) devmemAddrs(rail, i int) (v4, v6 netip.Prefix) {
 func (o *Options) interfaceAddrs(p place, port *lab.Port) []netip.Prefix {
 	list := []netip.Prefix{port.Addr4, port.Addr6}
 	if port == p.kernel {
-		for _, own := range []netip.Prefix{lab.Addr4(p.index), lab.Addr6(p.index)} {
-			if !slices.Contains(list, own) {
-				list = append(list, own)
+		for _, prefix := range []netip.Prefix{lab.Addr4(p.index), lab.Addr6(p.index)} {
+			if !slices.Contains(list, prefix) {
+				list = append(list, prefix)
 			}
 		}
 	}

@@ -239,9 +239,9 @@ func (o *Options) Check() error {
 	if err != nil {
 		return err
 	}
-	own := d.Guests[:len(d.Guests)-len(o.Servers)]
-	for i := range own {
-		if m, _ := lab.LookupModel(own[i].NICs[0].Model); m.VFIOUser && o.InProc {
+	users := d.Guests[:len(d.Guests)-len(o.Servers)]
+	for i := range users {
+		if m, _ := lab.LookupModel(users[i].NICs[0].Model); m.VFIOUser && o.InProc {
 			return errors.New("--nic gve: its guests' network stack is the kernel's, so there are none with --guest inproc")
 		}
 	}
@@ -249,15 +249,15 @@ func (o *Options) Check() error {
 		return err
 	}
 	if o.Gateway != nil {
-		if _, err := o.Gateway.Options(lab.GuestName, len(own), noPorts); err != nil {
+		if _, err := o.Gateway.Options(lab.GuestName, len(users), noPorts); err != nil {
 			return err
 		}
 	}
-	if err := o.P2P.check(len(own)); err != nil {
+	if err := o.P2P.check(len(users)); err != nil {
 		return err
 	}
-	for i := range own {
-		g := &own[i]
+	for i := range users {
+		g := &users[i]
 		m := g.ModelOf(&g.NICs[0])
 		pairs := UsedPairs(m.Name, g.NICs[0].QueuePairs)
 		if g.NICs[0].QueuePairs == 0 {

@@ -105,14 +105,14 @@ func faultyLab(t *testing.T, model string, links, script []string) string {
 		more.WriteString("script:\n")
 	}
 	for _, s := range script {
-		at, set, _ := strings.Cut(s, " ")
-		fmt.Fprintf(&more, "  - {at: %s, set: %s}\n", at, set)
+		where, set, _ := strings.Cut(s, " ")
+		fmt.Fprintf(&more, "  - {at: %s, set: %s}\n", where, set)
 	}
 	return file(t, machine, more.String())
 }
 
 // faulty runs a transfer over a lab. It gives the NICs, and what was noted.
-func faulty(t *testing.T, inProc bool, lab string, n int, size uint64) (rep *Report, nics []*nic.Port, said []string,
+func faulty(t *testing.T, inProc bool, lab string, n int, size uint64) (rep *Report, nics []*nic.Port, notes []string,
 	err error) {
 	o := Defaults()
 	o.InProc, o.Modes, o.Size, o.StallSecs, o.Seed = inProc, []string{transfer.Devmem}, size, 120, 7
@@ -121,7 +121,7 @@ func faulty(t *testing.T, inProc bool, lab string, n int, size uint64) (rep *Rep
 	o.Note = func(format string, args ...any) {
 		mu.Lock()
 		defer mu.Unlock()
-		said = append(said, fmt.Sprintf(format, args...))
+		notes = append(notes, fmt.Sprintf(format, args...))
 	}
 	o.opened = func(r *runner) { nics = r.ports() }
 	testkit.OK(t, o.Check())
@@ -129,7 +129,7 @@ func faulty(t *testing.T, inProc bool, lab string, n int, size uint64) (rep *Rep
 	if rep != nil {
 		validReport(t, rep)
 	}
-	return rep, nics, said, err
+	return rep, nics, notes, err
 }
 
 // whole is an error if a transfer's stream was not right, or payload was in host memory that no NIC has bounced.
@@ -158,9 +158,9 @@ func TestEachFaultInProcess(t *testing.T) {
 			if f.link != "" {
 				links = []string{f.link}
 			}
-			rep, nics, said, err := faulty(t, true, faultyLab(t, NICVirtio, links, f.set), 1, 8<<20)
-			if want := f.refused[NICVirtio]; want != "" && !strings.Contains(strings.Join(said, "\n"), want) {
-				t.Errorf("not said: %q; %q", want, said)
+			rep, nics, notes, err := faulty(t, true, faultyLab(t, NICVirtio, links, f.set), 1, 8<<20)
+			if want := f.refused[NICVirtio]; want != "" && !strings.Contains(strings.Join(notes, "\n"), want) {
+				t.Errorf("not said: %q; %q", want, notes)
 			}
 			if want := f.ends[NICVirtio]; want != nil {
 				testkit.ErrorIs(t, err, ErrRemoved)
@@ -200,7 +200,7 @@ func TestFaultsLeaveTheStreamRight(t *testing.T) {
 				}
 				script = append(script, f.set...)
 			}
-			rep, nics, said, err := faulty(t, inProc, faultyLab(t, model, links, script), 1, 8<<20)
+			rep, nics, notes, err := faulty(t, inProc, faultyLab(t, model, links, script), 1, 8<<20)
 			testkit.OK(t, whole(rep, err))
 			r := &rep.Rails[0]
 			if r.RetransmittedBytes == 0 || r.BouncedBytes == 0 || r.LateTokens == nil || r.LateTokens.Tokens == 0 {
@@ -211,19 +211,19 @@ func TestFaultsLeaveTheStreamRight(t *testing.T) {
 					t.Errorf("%s is not seen: %+v, %+v; %+v, %+v", f.fault, nics[0].Link().Counters(), nics[0].Faults(),
 						nics[1].Link().Counters(), nics[1].Faults())
 				}
-				if want := f.refused[model]; want != "" && !strings.Contains(strings.Join(said, "\n"), want) {
+				if want := f.refused[model]; want != "" && !strings.Contains(strings.Join(notes, "\n"), want) {
 					t.Errorf("not said: %q", want)
 				}
 				for _, set := range f.set {
-					at, set, _ := strings.Cut(set, " ")
-					if want := fmt.Sprintf("at %s: %s", at, set); f.ends[model] == nil && !slices.ContainsFunc(said,
+					where, set, _ := strings.Cut(set, " ")
+					if want := fmt.Sprintf("at %s: %s", where, set); f.ends[model] == nil && !slices.ContainsFunc(notes,
 						func(s string) bool { return strings.HasPrefix(s, want) }) {
 						t.Errorf("not said: %q", want)
 					}
 				}
 			}
 			if t.Failed() {
-				t.Log(strings.Join(said, "\n"))
+				t.Log(strings.Join(notes, "\n"))
 			}
 		})
 	}
@@ -275,10 +275,10 @@ func TestFaultsThatEndTransfers(t *testing.T) {
 				testkit.Boots(t)
 				testkit.LeavesNothing(t)
 				// A removal takes six seconds and more.
-				rep, _, said, err := faulty(t, false, slow(t, faultyLab(t, model, nil, f.set)), 1, 24<<20)
+				rep, _, notes, err := faulty(t, false, slow(t, faultyLab(t, model, nil, f.set)), 1, 24<<20)
 				if rep != nil || err == nil || !slices.ContainsFunc(want,
 					func(w string) bool { return strings.Contains(err.Error(), w) }) {
-					t.Errorf("%v, want one of %q; said: %q", err, want, said)
+					t.Errorf("%v, want one of %q; said: %q", err, want, notes)
 				}
 			})
 		}

@@ -179,9 +179,9 @@ func TestCaptureHasThePayload(t *testing.T) {
 				if c.TCPFlags&splitter.SYN != 0 {
 					first = c.Seq + 1
 				}
-				if at := c.Seq - first; len(c.payload) > 0 &&
-					(uint64(at) >= o.Size || copy(data[at:], c.payload) != len(c.payload)) {
-					t.Fatalf("%s, frame %d: %d bytes at %d of %d", iface, i, len(c.payload), at, o.Size)
+				if pos := c.Seq - first; len(c.payload) > 0 &&
+					(uint64(pos) >= o.Size || copy(data[pos:], c.payload) != len(c.payload)) {
+					t.Fatalf("%s, frame %d: %d bytes at %d of %d", iface, i, len(c.payload), pos, o.Size)
 				}
 			}
 			if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != rep.Runs[0].SHA256 {
